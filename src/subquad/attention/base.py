@@ -1,0 +1,114 @@
+"""The one contract that every attention mechanism meets."""
+
+import abc
+from typing import ClassVar, Protocol
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from subquad.errors import UserError
+from subquad.specs import Masks, Pattern, Site
+
+Carry = Tensor | None
+"""What a layer hands to the next one for the same sequences (Luna's and DBA's latent); None before the first."""
+
+
+class UnsupportedPattern(UserError):
+    """The mechanism is not defined for this wiring."""
+
+
+class Attention(nn.Module, abc.ABC):
+    """Lets each query token gather from the context tokens; in self-attention the caller passes the same tensor twice.
+
+    `forward` takes token embeddings, not heads: a mechanism owns its projections, because the best of them compress
+    before they project and some have none.
+
+    The contract, checked for every configs/attention/*.yaml by tests/attention/test_contract.py:
+        - padding never changes an output at a real token; outputs and gradients stay finite when a row is all padding;
+        - rows of a batch never see each other;
+        - in eval mode a call changes no parameter and no buffer, and is deterministic;
+        - the state dict is all there is to remember;
+        - sequences up to `site.query_len`, `site.context_len` are accepted, longer ones refused.
+    """
+
+    patterns: ClassVar[frozenset[Pattern]]
+    """The wirings the mechanism is defined for; others are refused when it is built."""
+
+    complexity: ClassVar[str]
+    """Time and memory in n (tokens), as the source states them, for the generated documentation."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        if site.pattern not in self.patterns:
+            raise UnsupportedPattern(
+                f"{type(self).__name__} has no {site.pattern.value}-attention form; "
+                f"it supports {' and '.join(sorted(p.value for p in self.patterns))}-attention."
+            )
+        if site.dim % site.heads:
+            raise UserError(
+                f"A width of {site.dim} cannot be split into {site.heads} heads; "
+                "choose backbone.heads so that it divides backbone.dim."
+            )
+        self.site = site
+
+    @abc.abstractmethod
+    def forward(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
+    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+        """Returns the mixed queries and what the next layer is to be given as `carry`."""
+
+    def check_lengths(self, x: Tensor, context: Tensor) -> None:
+        """Raises UserError when a sequence is longer than this attention was built for."""
+        for got, limit in ((x.shape[1], self.site.query_len), (context.shape[1], self.site.context_len)):
+            if got > limit:
+                raise UserError(
+                    f"{type(self).__name__} was built for at most {limit} tokens and was given {got}; "
+                    "build it with a larger length or shorten the input."
+                )
+
+
+class StatelessAttention(Attention):
+    """An attention that hands nothing to the next layer: subclasses write `attend` only."""
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
+    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+        self.check_lengths(x, context)
+        return self.attend(x, context, masks), carry
+
+    @abc.abstractmethod
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        """The mechanism itself."""
+
+
+class Refreshable(abc.ABC):
+    """A mechanism with fitted or redrawn state in buffers (hash functions, random features)."""
+
+    @abc.abstractmethod
+    def refresh(self) -> None:
+        """Asks for a renewal at the next training step. Safe to call at any time."""
+
+
+class AttentionFactory(Protocol):
+    """What a backbone is given: `functools.partial(DBA, d_p=16)`, made by Hydra's `_partial_`."""
+
+    def __call__(self, *, site: Site) -> Attention: ...
+
+
+class Projections(nn.Module):
+    """The usual four linear maps, one spelling for every mechanism that has them: query, key, value, out."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
+
+    def split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
+        """Cuts the width into heads."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def merge(self, y: Float[Tensor, "b h n e"]) -> Float[Tensor, "b n d"]:
+        """Joins the heads and applies the output map."""
+        return self.out(y.transpose(1, 2).flatten(-2))

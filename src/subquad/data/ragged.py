@@ -1,0 +1,113 @@
+"""Sequences of unequal length on disk: memory-mapped, checksummed, written all at once or not at all."""
+
+import dataclasses
+import errno
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from subquad.errors import UserError
+
+_ARRAYS = ("values", "offsets", "targets")
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """N sequences laid end to end.
+
+    values: [total] token ids or [total, channels] real steps; offsets: int64 [N + 1], sequence i is
+    values[offsets[i]:offsets[i + 1]]; targets: [N] class indices or real values.
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray
+    targets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        return self.values[self.offsets[i] : self.offsets[i + 1]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [N]: tokens or time steps of each sequence."""
+        return np.diff(self.offsets)
+
+    def take(self, indices: np.ndarray) -> "Ragged":
+        """The chosen sequences, copied into memory in the given order."""
+        parts = [self[int(i)] for i in indices]
+        offsets = np.concatenate([[0], np.cumsum([len(p) for p in parts])]).astype(np.int64)
+        values = np.concatenate(parts) if parts else self.values[:0]
+        return Ragged(values, offsets, self.targets[indices])
+
+
+def write(folder: Path, splits: Mapping[str, Ragged], facts: Mapping[str, Any]) -> None:
+    """Writes splits and JSON-able facts to `folder`, replacing it only when everything is on disk.
+
+    Raises UserError when the disk is full; nothing half-written is left behind.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        checksums = {}
+        for split, ragged in splits.items():
+            for array in _ARRAYS:
+                path = staging / f"{split}.{array}.npy"
+                np.save(path, getattr(ragged, array), allow_pickle=False)
+                checksums[path.name] = _checksum(path)
+        meta = {"facts": dict(facts), "splits": sorted(splits), "sha256": checksums}
+        (staging / "meta.json").write_text(json.dumps(meta, indent=1, sort_keys=True))
+        if folder.exists():
+            shutil.rmtree(folder)
+        staging.rename(folder)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise UserError(f"The disk is full: {folder} could not be written; free some space and try again.") from None
+        raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """What `read` found: the splits, the facts written with them, and a fingerprint of every byte."""
+
+    splits: dict[str, Ragged]
+    facts: dict[str, Any]
+    fingerprint: str
+
+
+def read(folder: Path) -> Cache | None:
+    """Opens a cache without loading it, or returns None where there is none.
+
+    Raises UserError when a file is missing or its checksum differs.
+    """
+    if not (folder / "meta.json").exists():
+        return None
+    try:
+        meta = json.loads((folder / "meta.json").read_text())
+        for name, expected in meta["sha256"].items():
+            if _checksum(folder / name) != expected:
+                raise ValueError(name)
+        splits = {
+            split: Ragged(*(np.load(folder / f"{split}.{a}.npy", mmap_mode="r", allow_pickle=False) for a in _ARRAYS))
+            for split in meta["splits"]
+        }
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"The cache {folder} is damaged ({error}); delete that folder and run the command again.") from None
+    splits = {k: dataclasses.replace(v, offsets=np.array(v.offsets), targets=np.array(v.targets)) for k, v in splits.items()}
+    digest = hashlib.sha256(json.dumps(meta["sha256"], sort_keys=True).encode()).hexdigest()
+    return Cache(splits, meta["facts"], digest[:16])
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

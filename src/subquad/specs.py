@@ -1,0 +1,90 @@
+"""The nouns that every floor shares: where an attention sits, which tokens are real, what a batch holds."""
+
+import dataclasses
+import enum
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class Pattern(enum.Enum):
+    """Who attends to whom: a sequence to itself, or one sequence (queries) to another (context)."""
+
+    SELF = "self"
+    CROSS = "cross"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The place in a model where one attention is installed.
+
+    Lengths are the longest sequences, in tokens, that the model will be given; shorter ones are always allowed.
+    `grid` is (height, width) where the tokens are an image in row-major order. `dropout` acts on attention weights.
+    """
+
+    pattern: Pattern
+    dim: int
+    heads: int
+    query_len: int
+    context_len: int
+    layer: int = 0
+    layers: int = 1
+    grid: tuple[int, int] | None = None
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Which tokens are real: True = a real token, False = padding, None = no padding anywhere."""
+
+    query: Bool[Tensor, "b n"] | None = None
+    context: Bool[Tensor, "b m"] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSpec:
+    """What a model must know about its data before the first batch.
+
+    Exactly one of `vocab` (token ids 0..vocab-1, 0 = padding) and `channels` (real-valued steps) is set.
+    `classes` is None for regression of one number. `max_len` counts tokens or time steps.
+    """
+
+    max_len: int
+    vocab: int | None = None
+    channels: int | None = None
+    classes: int | None = None
+
+    @property
+    def outputs(self) -> int:
+        """Width of the model's last layer: logits, or one value."""
+        return self.classes or 1
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatch:
+    """Labelled sequences, padded on the right.
+
+    `valid` is True at real tokens, or None when no row has padding. `target` holds class indices or real values.
+    """
+
+    inputs: Int[Tensor, "b n"] | Float[Tensor, "b n c"]
+    valid: Bool[Tensor, "b n"] | None
+    target: Int[Tensor, " b"] | Float[Tensor, " b"]
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """A copy on another device; Lightning calls this."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Self:
+        """A copy in page-locked memory; torch's DataLoader calls this."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, function) -> Self:  # type: ignore[no-untyped-def]
+        tensors = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return dataclasses.replace(self, **{k: v if v is None else function(v) for k, v in tensors.items()})
