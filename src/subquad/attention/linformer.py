@@ -1,0 +1,146 @@
+"""Linformer (Wang et al. 2020, https://arxiv.org/abs/2006.04768, Eq. 7 and Section 4)."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.attention.base import Attention, Carry, Projections
+from subquad.errors import UserError
+from subquad.ops.masking import masked_softmax, zero_padding
+from subquad.ops.pooling import max_pool, mean_pool, windows
+from subquad.specs import Masks, Pattern, Site
+
+Sharing = Literal["none", "headwise", "kv", "layer"]
+Projection = Literal["linear", "mean", "max", "conv"]
+
+
+class Linformer(Attention):
+    """head = softmax(Q (E K)ᵀ / √d_h) (F V) with E, F: n -> k along the tokens.
+
+    k: compressed length; a list gives one per layer, a list of lists one per layer and head.
+    sharing (Section 4): "none" an E and an F for each head, "headwise" one E and one F, "kv" E = F, "layer" one E for
+        all layers (the first layer owns it and hands it on as the carry).
+    projection: "linear" learned k x n maps; "mean" and "max" pooling over windows of ceil(n / k) tokens; "conv" a
+        depthwise convolution whose kernel and stride are that window.
+
+    Padded keys and values count as 0 in E and F, and all k slots stay in the softmax; a pooling window without a real
+    token is no slot. A shorter input uses the first columns of E.
+
+    E K = E (X W + 1 bᵀ) = (E X) W + (E 1) bᵀ: X is compressed first and k rows are projected ("linear", "mean").
+    """
+
+    patterns = frozenset(Pattern)
+    complexity = "time O(n k d), memory O(n k)"
+
+    def __init__(
+        self,
+        site: Site,
+        k: int | Sequence[int] | Sequence[Sequence[int]] = 256,
+        sharing: Sharing = "headwise",
+        projection: Projection = "linear",
+    ) -> None:
+        super().__init__(site)
+        self.slots = _slots(k, site)
+        self.sharing, self.projection = sharing, projection
+        if len(set(self.slots)) > 1 and (sharing != "none" or projection != "linear"):
+            raise UserError('Linformer with a k for each head needs attention.sharing=none and attention.projection=linear.')
+        if sharing == "layer" and isinstance(k, Sequence) and len(set(k)) > 1:
+            raise UserError("Linformer cannot share one projection between layers of different k; choose another attention.sharing.")
+        self.projections = Projections(site.dim, site.heads)
+        self.window = math.ceil(site.context_len / self.slots[0])
+        self.key_map, self.value_map = self._maps()
+
+    def _maps(self) -> tuple[nn.ParameterList, nn.ParameterList]:
+        """E and F, one for each head where nothing is shared; empty where this layer owns none."""
+        if self.projection in ("mean", "max") or (self.sharing == "layer" and self.site.layer > 0):
+            return nn.ParameterList(), nn.ParameterList()
+
+        def one() -> nn.ParameterList:
+            if self.projection == "conv":
+                shapes = [(self.site.dim, self.window)]
+                return nn.ParameterList(torch.randn(s) / math.sqrt(self.window) for s in shapes)
+            slots = self.slots if self.sharing == "none" else self.slots[:1]
+            return nn.ParameterList(torch.randn(k, self.site.context_len) / math.sqrt(self.site.context_len) for k in slots)
+
+        key_map = one()
+        return key_map, one() if self.sharing in ("none", "headwise") else key_map
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
+    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+        self.check_lengths(x, context)
+        key_map, value_map, carry = self._shared(carry)
+        p = self.projections
+        keys, slots = self._compress(context, masks.context, key_map, p.key)
+        values, _ = self._compress(context, masks.context, value_map, p.value)
+        return p.merge(self._read(p.split(p.query(x)), keys, values, slots)), carry
+
+    def _shared(self, carry: Carry) -> tuple[Sequence[Tensor], Sequence[Tensor], Carry]:
+        if self.sharing != "layer" or self.projection in ("mean", "max"):
+            return list(self.key_map), list(self.value_map), carry
+        own = self.key_map[0] if len(self.key_map) else carry
+        if own is None:
+            raise UserError(
+                f'Linformer in layer {self.site.layer} needs the projection of the first layer (attention.sharing="layer"); '
+                "use Linformer in all layers."
+            )
+        return [own], [own], own
+
+    def _compress(
+        self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None, maps: Sequence[Tensor], linear: nn.Linear
+    ) -> tuple[list[Float[Tensor, "b h k e"]], Bool[Tensor, "c k"] | None]:
+        """Keys or values of k slots, as one tensor of all heads or one of each head, and which slots are real."""
+        p = self.projections
+        if self.projection == "mean":
+            pooled, real = mean_pool(x, mask, self.window)
+            return [p.split(linear(pooled))], real
+        if self.projection == "max":
+            pooled, real = max_pool(linear(x), mask, self.window)
+            return [p.split(pooled)], real
+        if self.projection == "conv":
+            cut = windows(zero_padding(linear(x), mask), self.window)
+            real = mean_pool(x, mask, self.window)[1]
+            return [p.split(torch.einsum("bkwd,dw->bkd", cut, maps[0]))], real
+        maps = [m[:, : x.shape[1]] for m in maps]
+        if sum(len(m) for m in maps) > x.shape[1]:
+            rows = p.split(zero_padding(linear(x), mask))
+            parts = rows.split(1, dim=1) if len(maps) > 1 else [rows]
+            return [m @ part for m, part in zip(maps, parts, strict=True)], None
+        x = zero_padding(x, mask)
+        weights = linear.weight.view(p.heads, -1, x.shape[-1]) if len(maps) > 1 else linear.weight[None]
+        biases = linear.bias.view(p.heads, -1) if len(maps) > 1 else linear.bias[None]
+        heads = []
+        for e, weight, bias in zip(maps, weights, biases, strict=True):
+            total = e.sum(1) if mask is None else mask.to(e.dtype) @ e.mT
+            rows = (e @ x) @ weight.mT + total[..., None] * bias
+            heads.append(rows[:, None] if len(maps) > 1 else p.split(rows))
+        return heads, None
+
+    def _read(
+        self, q: Float[Tensor, "b h n e"], keys: list[Tensor], values: list[Tensor], slots: Bool[Tensor, "c k"] | None
+    ) -> Float[Tensor, "b h n e"]:
+        dropout = self.site.dropout if self.training else 0.0
+        if len(set(self.slots)) == 1:
+            k, v = torch.cat(keys, 1), torch.cat(values, 1)
+            visible = None if slots is None else slots[:, None, None, :]
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
+        per_head = zip(q.split(1, dim=1), keys, values, strict=True)
+        return torch.cat([F.scaled_dot_product_attention(a, k, v, dropout_p=dropout) for a, k, v in per_head], 1)
+
+
+def _slots(k: int | Sequence[int] | Sequence[Sequence[int]], site: Site) -> list[int]:
+    """The compressed length of each head in this layer, at most the longest input."""
+    here = k
+    if isinstance(k, Sequence):
+        if len(k) != site.layers:
+            raise UserError(f"Linformer got {len(k)} values of k for {site.layers} layers; give one for each layer.")
+        here = k[site.layer]
+    per_head = list(here) if isinstance(here, Sequence) else [here] * site.heads
+    if len(per_head) != site.heads or min(per_head) < 1:
+        raise UserError(f"Linformer needs a positive k for each of the {site.heads} heads; got {per_head}.")
+    return [min(slots, site.context_len) for slots in per_head]

@@ -1,0 +1,105 @@
+"""Luna: linear unified nested attention (Ma et al. 2021, https://arxiv.org/abs/2106.01540, Eq. 5-7)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.attention.base import Attention, Carry
+from subquad.errors import UserError
+from subquad.ops.masking import masked_softmax
+from subquad.specs import Masks, Pattern, Site
+
+
+class Luna(Attention):
+    """Packs the context into l latent rows P, lets the queries read those, and hands P to the next layer.
+
+    pack:   P' = softmax(P W_pq (C W_pk)ᵀ / √d_h) C W_pv        in each head
+    unpack: Y  = softmax(X W_q (P' W_k)ᵀ / √d_h) P' W_v W_o     in each head
+    carry:  P  ← LayerNorm(P + P')
+
+    `l` is the number of latents (the paper's projection length). `dynamic` hides latents beyond the length of a
+    sequence shorter than l, as the released code does. The first layer owns the learned P.
+
+    The products are associated so that, while h·l < d, no n x d query, key or value is formed:
+    P W_pq,h W_pk,hᵀ meets the context itself, and the compressed rows are projected afterwards.
+    """
+
+    patterns = frozenset(Pattern)
+    complexity = "time O(n l d), memory O(n (d + h l))"
+
+    def __init__(self, site: Site, l: int = 16, dynamic: bool = True) -> None:  # noqa: E741  the paper's letter
+        super().__init__(site)
+        dim = site.dim
+        self.l, self.dynamic, self.heads = l, dynamic, site.heads
+        self.pack_query, self.pack_key, self.pack_value = (nn.Linear(dim, dim) for _ in range(3))
+        self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
+        self.latent = nn.Parameter(torch.randn(l, dim)) if site.layer == 0 else None
+        self.norm = nn.LayerNorm(dim) if site.layer < site.layers - 1 else None
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
+    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+        self.check_lengths(x, context)
+        latent = self._latent(carry, len(x))
+        packed = self._pack(latent, context, masks.context)
+        y = self._unpack(x, packed, self._latent_mask(masks.context))
+        return y, carry if self.norm is None else self.norm(latent + packed)
+
+    def _latent(self, carry: Carry, batch: int) -> Float[Tensor, "b l d"]:
+        if carry is not None:
+            return carry
+        if self.latent is None:
+            raise UserError(f"Luna in layer {self.site.layer} needs the latent of the layer before it; use Luna in all layers.")
+        return self.latent.expand(batch, -1, -1)
+
+    def _latent_mask(self, mask: Bool[Tensor, "b m"] | None) -> Bool[Tensor, "b l"] | None:
+        if mask is None or not self.dynamic:
+            return None
+        return torch.arange(self.l, device=mask.device) < mask.sum(1, keepdim=True)
+
+    def _pack(
+        self, latent: Float[Tensor, "b l d"], context: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None
+    ) -> Float[Tensor, "b l d"]:
+        queries = self._split(self.pack_query(latent)) / math.sqrt(self.site.dim // self.heads)
+        keys = None if mask is None else mask[:, None, None, :]
+        if self._narrow:
+            # (P W_pq)(C W_pk)ᵀ = (P W_pq W_pkᵀ) Cᵀ; the key bias is constant along tokens and drops out of the softmax.
+            compressor = queries @ _heads(self.pack_key, self.heads)
+            weights = masked_softmax(compressor @ context[:, None].mT, keys)
+            # Rows of the weights sum to 1, so A (C W + b) = (A C) W + b.
+            packed = (weights @ context[:, None]) @ _heads(self.pack_value, self.heads).mT
+            return packed.transpose(1, 2).flatten(-2) + self.pack_value.bias
+        weights = masked_softmax(queries @ self._split(self.pack_key(context)).mT, keys)
+        return (weights @ self._split(self.pack_value(context))).transpose(1, 2).flatten(-2)
+
+    def _unpack(
+        self, x: Float[Tensor, "b n d"], packed: Float[Tensor, "b l d"], mask: Bool[Tensor, "b l"] | None
+    ) -> Float[Tensor, "b n d"]:
+        keys = self._split(self.key(packed)) / math.sqrt(self.site.dim // self.heads)
+        values = self._split(self.value(packed))
+        slots = None if mask is None else mask[:, None, None, :]
+        if self._narrow:
+            logits = x[:, None] @ (keys @ _heads(self.query, self.heads)).mT
+            logits = logits + (keys @ self.query.bias.view(self.heads, -1, 1)).mT
+        else:
+            logits = self._split(self.query(x)) @ keys.mT
+        weights = F.dropout(masked_softmax(logits, slots), self.site.dropout, self.training)
+        if self._narrow:
+            rows = values @ self.out.weight.view(-1, self.heads, values.shape[-1]).permute(1, 2, 0)
+            return weights.transpose(1, 2).flatten(-2) @ rows.flatten(1, 2) + self.out.bias
+        return self.out((weights @ values).transpose(1, 2).flatten(-2))
+
+    @property
+    def _narrow(self) -> bool:
+        return self.heads * self.l < self.site.dim
+
+    def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def _heads(linear: nn.Linear, heads: int) -> Float[Tensor, "h e d"]:
+    """The weight of a linear map, cut into the rows of each head."""
+    return linear.weight.view(heads, -1, linear.in_features)

@@ -1,0 +1,144 @@
+"""ListOps expressions drawn at random from the distribution of the Long Range Arena, many trees at a time.
+
+A node above the last level is an operator with probability 1/4 and else a uniform digit; an operator has 2..10 arguments and
+is one of MIN, MAX, MED, SM, all uniform. The root is at level 1; level `max_depth` holds digits only. Trees of
+min_length < length < max_length are kept, where a digit counts 1 and an operator 2 (see `subquad.data.listops_grammar`).
+
+Whole levels are handled at once: first the shape top-down, then for the kept trees sizes bottom-up (an operator is 2 longer
+than its arguments together), positions top-down, values bottom-up.
+
+Source: google-research/long-range-arena, `data/listops.py` (whose constant VALUE_P is the probability of an operator).
+"""
+
+import contextlib
+import functools
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from subquad.data.listops_grammar import CLOSE, MED, MIN, ZERO
+from subquad.data.listops_work import in_order, progress
+from subquad.data.ragged import Ragged
+from subquad.errors import UserError
+
+VERSION = 1
+"""Raise it when the same settings no longer give the same bytes, CHUNK included: it names the cached sets."""
+
+CHUNK = 2048
+"""Trees drawn from one seed; small enough that a level stays in the processor's cache."""
+
+_FEWEST, _MOST = 2, 10
+_PATIENCE = 128  # chunks without a new tree after which more are not to be expected
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """The nodes of one level in the order of their parents: `tree` [nodes] numbers the tree that holds each node,
+    `branching` [nodes] is True at operators, `arguments` [operators] counts their arguments."""  # fmt: skip
+
+    tree: np.ndarray
+    branching: np.ndarray
+    arguments: np.ndarray
+
+    @property
+    def starts(self) -> np.ndarray:
+        """[operators] index of each operator's first argument in the next level."""
+        return np.cumsum(self.arguments) - self.arguments
+
+    def only(self, kept: np.ndarray) -> "_Level":
+        chosen = kept[self.tree]
+        return _Level(self.tree[chosen], self.branching[chosen], self.arguments[chosen[self.branching]])
+
+
+def generate(
+    count: int, *, seed: int = 0, min_length: int = 500, max_length: int = 2000, max_depth: int = 10, workers: int = 1
+) -> tuple[Ragged, float]:
+    """`count` different expressions in random order, and the share of the drawn trees that had an allowed length.
+
+    values: uint8 token ids without padding; targets: int64 0..9. The result depends on neither `workers` (processes)
+    nor the machine. Raises UserError when the limits allow too few different expressions.
+    """
+    draw = functools.partial(draw_chunk, seed=seed, min_length=min_length, max_length=max_length, max_depth=max_depth)
+    trees: dict[bytes, int] = {}
+    kept = drawn = barren = 0
+    with (
+        progress("ListOps: drawing expressions", count) as show,
+        contextlib.closing(in_order(draw, itertools.count(), workers)) as chunks,
+    ):
+        for chunk in chunks:
+            before = len(trees)
+            trees.update((chunk[i].tobytes(), int(target)) for i, target in enumerate(chunk.targets))
+            kept, drawn = kept + len(chunk), drawn + CHUNK
+            barren = barren + 1 if len(trees) == before else 0
+            show(min(len(trees), count))
+            if len(trees) >= count:
+                break
+            if barren == _PATIENCE:
+                raise UserError(
+                    f"Only {len(trees)} different ListOps expressions of more than {min_length} and fewer than {max_length} "
+                    f"tokens turned up, {count} are wanted; lower data.sizes or widen data.min_length and data.max_length."
+                )
+    # Without duplicates, late trees are rarer ones than early trees; shuffled, all splits are alike.
+    order = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(VERSION,))).permutation(count)
+    expressions = list(trees)
+    rows = [expressions[i] for i in order]
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    targets = np.array([trees[row] for row in rows], np.int64)
+    return Ragged(np.frombuffer(b"".join(rows), np.uint8), offsets, targets), kept / drawn
+
+
+def draw_chunk(chunk: int, *, seed: int, min_length: int, max_length: int, max_depth: int) -> Ragged:
+    """The kept ones of the `CHUNK` trees that belong to (seed, chunk); duplicates may occur."""
+    rng = np.random.default_rng(np.random.SeedSequence([seed, chunk]))
+    levels, lengths = _draw_shapes(rng, max_length, max_depth)
+    kept = (lengths > min_length) & (lengths < max_length)
+    return _fill(rng, [level.only(kept) for level in levels], lengths[kept])
+
+
+def _draw_shapes(rng: np.random.Generator, max_length: int, max_depth: int) -> tuple[list[_Level], np.ndarray]:
+    """Levels from the root down, and the length of each tree; a tree is left unfinished once it is too long."""
+    lengths = np.ones(CHUNK, np.int64)
+    tree = np.arange(CHUNK, dtype=np.int32)
+    levels = []
+    for depth in range(1, max_depth + 1):
+        if depth < max_depth:
+            branching = rng.integers(4, size=len(tree), dtype=np.uint8) == 0
+        else:
+            branching = np.zeros(len(tree), bool)
+        parents = tree[branching]
+        arguments = rng.integers(_FEWEST, _MOST, size=len(parents), dtype=np.uint8, endpoint=True).astype(np.int32)
+        levels.append(_Level(tree, branching, arguments))
+        # An operator that takes the place of a digit adds one token and its arguments, a token each at the least.
+        lengths += np.bincount(parents, weights=arguments + 1, minlength=CHUNK).astype(np.int64)
+        hopeful = lengths[parents] < max_length
+        tree = np.repeat(parents[hopeful], arguments[hopeful])
+        if not len(tree):
+            break
+    return levels, lengths
+
+
+def _fill(rng: np.random.Generator, levels: list[_Level], lengths: np.ndarray) -> Ragged:
+    """Writes out finished trees of the given lengths, with random digits and operators."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    symbols = [_draw_symbols(rng, level) for level in levels]
+
+    sizes = [np.ones(len(level.tree), np.int32) for level in levels]
+    for level, own, below in _upwards(levels, sizes):
+        own[level.branching] = 2 + np.add.reduceat(below, level.starts, dtype=np.int32)
+
+    tokens = np.empty(offsets[-1], np.uint8)
+    position = offsets[:-1].astype(np.int32)
+    for level, symbol, size, below in zip(levels, symbols, sizes, [*sizes[1:], sizes[-1][:0]], strict=True):
+        tokens[position] = symbol
+        position, size = position[level.branching], size[level.branching]
+        tokens[position + size - 1] = CLOSE
+        before = np.cumsum(below, dtype=np.int32) - below
+        position = np.repeat(position + 1 - before[level.starts], level.arguments) + before
+
+    values = [symbol - ZERO for symbol in symbols]
+    for level, symbol, (own, below) in zip(
+        levels[-2::-1], symbols[-2::-1], zip(values[-2::-1], values[:0:-1], strict=True), strict=True
+    ):
+        own[level.branching] = _apply(symbol[level.branching], level, below)
+    return Ragged(tokens, offsets, values[0].astype(np.int64))

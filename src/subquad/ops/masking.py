@@ -1,0 +1,23 @@
+"""Padding, handled once: True = a real token, None = no padding anywhere."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def zero_padding(x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b n d"]:
+    """Sets padded rows to 0, whatever they hold."""
+    return x if mask is None else x.masked_fill(~mask[..., None], 0)
+
+
+def masked_softmax(logits: Tensor, mask: Bool[Tensor, "..."] | None) -> Tensor:
+    """Softmax over the last axis where `mask` (broadcast to `logits`) is True; 0 elsewhere and in rows with no True."""
+    if mask is None:
+        return logits.softmax(-1)
+    weights = logits.masked_fill(~mask, torch.finfo(logits.dtype).min).softmax(-1)
+    return weights.masked_fill(~mask, 0)
+
+
+def count(mask: Bool[Tensor, "b n"] | None, length: int) -> Tensor | int:
+    """Real tokens of each row, at least 1: `[b, 1, 1]`, or `length` where there is no padding."""
+    return length if mask is None else mask.sum(1).clamp(min=1)[:, None, None]
