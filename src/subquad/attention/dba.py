@@ -28,17 +28,20 @@ class DBA(Attention):
     them, and the d_p rows are projected; W_O acts on d_p rows before W'_r expands them to n.
 
     Where the paper leaves a choice, a key takes it; docs/deviations.md has the reasons:
-        z_mode: "propagate" Z ← LayerNorm(Z + W_r X) from layer to layer; "shared" one Z; "per_layer" a Z for each layer.
+        z_mode: "propagate" Z ← LayerNorm(Z + W_r X) from layer to layer; "shared" one Z; "per_layer" a Z of its own.
         compress_heads: "shared" W matrices for all heads, or "per_head".
         phi_scale: "none" or "sqrt_d", the scale of the logits Z Qᵀ.
         recon_source: W'_r, W'_c are maps of the layer input "x" or of the queries and keys "qk".
-        recon_norm: "none"; "inv_len" divides W'_c by the number of tokens; "softmax" makes the rows of W'_cᵀ and W'_r sum to 1.
+        recon_norm: "none"; "inv_len" divides W'_c by the number of tokens; "softmax" makes the rows of W'_cᵀ and W'_r
+            sum to 1.
         mask: "logits" hides padding everywhere; "none" ignores it, as a batch without padding would.
-        d_in_mode: d_in is the "total" over heads, the width of each head "per_head", or of one map for all "single_map".
+        d_in_mode: d_in is the "total" over heads, the width of each head "per_head", or of one map "single_map".
         scale: √ of the width of a head ("per_head") or of all ("total").
-        r_shared, r_bias, r_init: one R for queries and keys; its bias; "unbiased" N(0, 1/d_in), "printed" N(0, 1/d), "xavier".
+        r_shared, r_bias, r_init: one R for queries and keys; its bias; "unbiased" N(0, 1/d_in), "printed" N(0, 1/d),
+            "xavier".
         out_proj: whether there is a W_O.
-        optimize_n, optimize_d: the paper's ablations "w/o optimize n" (no compression of tokens) and "w/o optimize d" (no R).
+        optimize_n, optimize_d: False are the paper's ablations "w/o optimize n" (no compression of tokens) and
+            "w/o optimize d" (no R).
     """
 
     patterns = frozenset(Pattern)
@@ -168,7 +171,9 @@ class DBA(Attention):
         z = _split(z, self.groups)
         return (z @ linear.weight.view(self.groups, -1, self.site.dim)).flatten(1, 2) * self.phi_scale
 
-    def _reconstructor(self, linear: nn.Linear, source: nn.Linear) -> tuple[Float[Tensor, "gp d"], Float[Tensor, " gp"]]:
+    def _reconstructor(
+        self, linear: nn.Linear, source: nn.Linear
+    ) -> tuple[Float[Tensor, "gp d"], Float[Tensor, " gp"]]:
         """Weight and bias of the map from x to W', through the queries or keys where those are the source."""
         if self.recon_from_x:
             return linear.weight, linear.bias
@@ -186,7 +191,7 @@ class DBA(Attention):
     def _project(
         self, rows: Float[Tensor, "b gp d"], linear: nn.Linear, bias_weight: Tensor | None = None
     ) -> Float[Tensor, "b p d"]:
-        """d_p compressed rows through a linear map; `bias_weight` [b, gp, 1] where the compression does not sum to 1."""
+        """d_p compressed rows through a linear map; `bias_weight` [b, gp, 1] where compressions do not sum to 1."""
         if self.groups == 1:
             return linear(rows) if bias_weight is None else rows @ linear.weight.mT + bias_weight * linear.bias
         weight = linear.weight.view(self.groups, -1, self.site.dim)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry, Projections
 from subquad.errors import UserError
-from subquad.ops.masking import masked_softmax, zero_padding
-from subquad.ops.pooling import max_pool, mean_pool, windows
+from subquad.ops.masking import zero_padding
+from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
 from subquad.specs import Masks, Pattern, Site
 
 Sharing = Literal["none", "headwise", "kv", "layer"]
@@ -48,9 +48,13 @@ class Linformer(Attention):
         self.slots = _slots(k, site)
         self.sharing, self.projection = sharing, projection
         if len(set(self.slots)) > 1 and (sharing != "none" or projection != "linear"):
-            raise UserError('Linformer with a k for each head needs attention.sharing=none and attention.projection=linear.')
-        if sharing == "layer" and isinstance(k, Sequence) and len(set(k)) > 1:
-            raise UserError("Linformer cannot share one projection between layers of different k; choose another attention.sharing.")
+            raise UserError(
+                "Linformer with a k for each head needs attention.sharing=none and attention.projection=linear."
+            )
+        if sharing == "layer" and isinstance(k, Sequence) and any(other != k[0] for other in k):
+            raise UserError(
+                "Linformer cannot share one projection between layers of different k; choose another attention.sharing."
+            )
         self.projections = Projections(site.dim, site.heads)
         self.window = math.ceil(site.context_len / self.slots[0])
         self.key_map, self.value_map = self._maps()
@@ -65,7 +69,9 @@ class Linformer(Attention):
                 shapes = [(self.site.dim, self.window)]
                 return nn.ParameterList(torch.randn(s) / math.sqrt(self.window) for s in shapes)
             slots = self.slots if self.sharing == "none" else self.slots[:1]
-            return nn.ParameterList(torch.randn(k, self.site.context_len) / math.sqrt(self.site.context_len) for k in slots)
+            return nn.ParameterList(
+                torch.randn(k, self.site.context_len) / math.sqrt(self.site.context_len) for k in slots
+            )
 
         key_map = one()
         return key_map, one() if self.sharing in ("none", "headwise") else key_map
@@ -86,8 +92,8 @@ class Linformer(Attention):
         own = self.key_map[0] if len(self.key_map) else carry
         if own is None:
             raise UserError(
-                f'Linformer in layer {self.site.layer} needs the projection of the first layer (attention.sharing="layer"); '
-                "use Linformer in all layers."
+                f"Linformer in layer {self.site.layer} needs the projection of the first layer "
+                "(attention.sharing=layer); use Linformer in all layers."
             )
         return [own], [own], own
 
@@ -104,7 +110,7 @@ class Linformer(Attention):
             return [p.split(pooled)], real
         if self.projection == "conv":
             cut = windows(zero_padding(linear(x), mask), self.window)
-            real = mean_pool(x, mask, self.window)[1]
+            real = window_mask(mask, x.shape[1], self.window, x.device).any(2)
             return [p.split(torch.einsum("bkwd,dw->bkd", cut, maps[0]))], real
         maps = [m[:, : x.shape[1]] for m in maps]
         if sum(len(m) for m in maps) > x.shape[1]:

@@ -34,7 +34,9 @@ class Luna(Attention):
         super().__init__(site)
         dim = site.dim
         self.l, self.dynamic, self.heads = l, dynamic, site.heads
-        self.pack_query, self.pack_key, self.pack_value = (nn.Linear(dim, dim) for _ in range(3))
+        self.pack_query, self.pack_value = (nn.Linear(dim, dim) for _ in range(2))
+        # A bias of these keys would be constant along the tokens, and the softmax over tokens drops it.
+        self.pack_key = nn.Linear(dim, dim, bias=False)
         self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
         self.latent = nn.Parameter(torch.randn(l, dim)) if site.layer == 0 else None
         self.norm = nn.LayerNorm(dim) if site.layer < site.layers - 1 else None
@@ -45,20 +47,26 @@ class Luna(Attention):
         self.check_lengths(x, context)
         latent = self._latent(carry, len(x))
         packed = self._pack(latent, context, masks.context)
-        y = self._unpack(x, packed, self._latent_mask(masks.context))
+        y = self._unpack(x, packed, self._latent_mask(masks.context, context))
         return y, carry if self.norm is None else self.norm(latent + packed)
 
     def _latent(self, carry: Carry, batch: int) -> Float[Tensor, "b l d"]:
         if carry is not None:
             return carry
         if self.latent is None:
-            raise UserError(f"Luna in layer {self.site.layer} needs the latent of the layer before it; use Luna in all layers.")
+            raise UserError(
+                f"Luna in layer {self.site.layer} needs the latent of the layer before it; use Luna in all layers."
+            )
         return self.latent.expand(batch, -1, -1)
 
-    def _latent_mask(self, mask: Bool[Tensor, "b m"] | None) -> Bool[Tensor, "b l"] | None:
-        if mask is None or not self.dynamic:
+    def _latent_mask(
+        self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"]
+    ) -> Bool[Tensor, "c l"] | None:
+        length = context.shape[1]
+        if not self.dynamic or (mask is None and length >= self.l):
             return None
-        return torch.arange(self.l, device=mask.device) < mask.sum(1, keepdim=True)
+        slots = torch.arange(self.l, device=context.device)[None]
+        return slots < (length if mask is None else mask.sum(1, keepdim=True))
 
     def _pack(
         self, latent: Float[Tensor, "b l d"], context: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None
@@ -66,7 +74,7 @@ class Luna(Attention):
         queries = self._split(self.pack_query(latent)) / math.sqrt(self.site.dim // self.heads)
         keys = None if mask is None else mask[:, None, None, :]
         if self._narrow:
-            # (P W_pq)(C W_pk)ᵀ = (P W_pq W_pkᵀ) Cᵀ; the key bias is constant along tokens and drops out of the softmax.
+            # (P W_pq)(C W_pk)ᵀ = (P W_pq W_pkᵀ) Cᵀ.
             compressor = queries @ _heads(self.pack_key, self.heads)
             weights = masked_softmax(compressor @ context[:, None].mT, keys)
             # Rows of the weights sum to 1, so A (C W + b) = (A C) W + b.
@@ -76,7 +84,7 @@ class Luna(Attention):
         return (weights @ self._split(self.pack_value(context))).transpose(1, 2).flatten(-2)
 
     def _unpack(
-        self, x: Float[Tensor, "b n d"], packed: Float[Tensor, "b l d"], mask: Bool[Tensor, "b l"] | None
+        self, x: Float[Tensor, "b n d"], packed: Float[Tensor, "b l d"], mask: Bool[Tensor, "c l"] | None
     ) -> Float[Tensor, "b n d"]:
         keys = self._split(self.key(packed)) / math.sqrt(self.site.dim // self.heads)
         values = self._split(self.value(packed))

@@ -66,6 +66,11 @@ class TrainBatches(Sampler[list[int]]):
         """Lightning calls this at the start of each epoch."""
         self.epoch = epoch
 
+    @property
+    def sampler(self) -> "TrainBatches":
+        """Where Lightning looks for `set_epoch`."""
+        return self
+
     def __iter__(self) -> Iterator[list[int]]:
         first = self.epoch * self.steps
         for number in range(first, first + self.steps):
@@ -154,12 +159,12 @@ class SequenceData(pl.LightningDataModule, abc.ABC):
 
     def train_dataloader(self) -> DataLoader[SequenceBatch]:
         rows = self.splits["train"]
-        return self._loader(
-            rows,
-            TrainBatches(
-                rows.lengths, self.batch_size, self.seed, self.steps_per_epoch, rank=self._rank, world_size=self._world
-            ),
+        batches = TrainBatches(
+            rows.lengths, self.batch_size, self.seed, self.steps_per_epoch, rank=self._rank, world_size=self._world
         )
+        # Workers ask for their first batches before Lightning sets the epoch of a resumed run.
+        batches.set_epoch(self.trainer.current_epoch if self.trainer else 0)
+        return self._loader(rows, batches)
 
     def val_dataloader(self) -> DataLoader[SequenceBatch]:
         return self._eval_loader("val")

@@ -1,10 +1,12 @@
 """The ListOps language: symbols, token ids, meaning, and the text form of the Long Range Arena release.
 
-An expression is a digit or `[OP argument argument ... ]` with OP among MIN, MAX, MED (the median, rounded down) and SM (the
-sum modulo 10). It is stored without the parentheses of the release, which add nothing: one token per digit, two per operator.
+An expression is a digit or `[OP argument argument ... ]` with OP among MIN, MAX, MED (the median, rounded down) and SM
+(the sum modulo 10). It is stored without the parentheses of the release, which add nothing: one token per digit, two
+per operator.
 
-Source: Nangia & Bowman, "ListOps" (2018); Tay et al., "Long Range Arena" (2021), `listops/input_pipeline.py` since commit
-c209b2a. Earlier versions of that tokenizer lose the brackets and with them the tree, so their numbers are not comparable.
+Source: Nangia & Bowman, "ListOps" (2018); Tay et al., "Long Range Arena" (2021), `listops/input_pipeline.py` since
+commit c209b2a. Earlier versions of that tokenizer lose the brackets and with them the tree: their numbers are not
+comparable.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -65,7 +67,7 @@ def parse(text: str) -> tuple[np.ndarray, int]:
     tokens = ids.tolist()
     value, counts = _walk(tokens)
     if "(" in text or ")" in text:
-        _check_parentheses(text.replace("X", "]").split(), _release_symbols(tokens, counts))
+        _check_parentheses(text.split(), _release_symbols(tokens, counts))
     return ids, value
 
 
@@ -113,7 +115,9 @@ def _walk(tokens: Sequence[int]) -> tuple[int, list[int]]:
         if pending:
             pending[-1][2].append(value)
     if pending or value is None:
-        raise UserError(f"The ListOps expression ends too early, at position {len(tokens)}: {len(pending)} open brackets.")
+        raise UserError(
+            f"The ListOps expression ends too early, at position {len(tokens)}: {len(pending)} open brackets."
+        )
     return value, counts
 
 
@@ -135,4 +139,6 @@ def _check_parentheses(symbols: Sequence[str], expected: Sequence[str]) -> None:
     if symbols != expected:
         same = (a == b for a, b in zip(symbols, expected, strict=False))
         position = next((i for i, equal in enumerate(same) if not equal), min(len(symbols), len(expected)))
-        raise UserError(f"Parenthesis missing or out of place at position {position} of a ListOps expression.")
+        raise UserError(
+            f"Parenthesis missing, superfluous or misplaced at position {position} of a ListOps expression."
+        )

@@ -1,11 +1,11 @@
 """ListOps expressions drawn at random from the distribution of the Long Range Arena, many trees at a time.
 
-A node above the last level is an operator with probability 1/4 and else a uniform digit; an operator has 2..10 arguments and
-is one of MIN, MAX, MED, SM, all uniform. The root is at level 1; level `max_depth` holds digits only. Trees of
-min_length < length < max_length are kept, where a digit counts 1 and an operator 2 (see `subquad.data.listops_grammar`).
+A node above the last level is an operator with probability 1/4 and else a uniform digit; an operator has 2..10
+arguments and is one of MIN, MAX, MED, SM, all uniform. The root is at level 1; level `max_depth` holds digits only.
+Trees of min_length < length < max_length are kept, where a digit counts 1 and an operator 2.
 
-Whole levels are handled at once: first the shape top-down, then for the kept trees sizes bottom-up (an operator is 2 longer
-than its arguments together), positions top-down, values bottom-up.
+Whole levels are handled at once: first the shapes top-down, then for the kept trees sizes bottom-up (an operator is 2
+longer than its arguments together), positions top-down, values bottom-up.
 
 Source: google-research/long-range-arena, `data/listops.py` (whose constant VALUE_P is the probability of an operator).
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from subquad.data.listops_grammar import CLOSE, MED, MIN, ZERO
+from subquad.data.listops_grammar import CLOSE, MAX, MED, MIN, SM, ZERO
 from subquad.data.listops_work import in_order, progress
 from subquad.data.ragged import Ragged
 from subquad.errors import UserError
@@ -25,17 +25,20 @@ from subquad.errors import UserError
 VERSION = 1
 """Raise it when the same settings no longer give the same bytes, CHUNK included: it names the cached sets."""
 
-CHUNK = 2048
+CHUNK = 4096
 """Trees drawn from one seed; small enough that a level stays in the processor's cache."""
 
 _FEWEST, _MOST = 2, 10
-_PATIENCE = 128  # chunks without a new tree after which more are not to be expected
+_PATIENCE = 64  # chunks without a new tree after which more are not to be expected
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """The nodes of one level in the order of their parents: `tree` [nodes] numbers the tree that holds each node,
-    `branching` [nodes] is True at operators, `arguments` [operators] counts their arguments."""  # fmt: skip
+    """The nodes of one level in the order of their parents.
+
+    `tree` [nodes] numbers the tree that holds each node, `branching` [nodes] is True at operators, `arguments`
+    [operators] counts their arguments.
+    """
 
     tree: np.ndarray
     branching: np.ndarray
@@ -56,7 +59,7 @@ def generate(
 ) -> tuple[Ragged, float]:
     """`count` different expressions in random order, and the share of the drawn trees that had an allowed length.
 
-    values: uint8 token ids without padding; targets: int64 0..9. The result depends on neither `workers` (processes)
+    values: uint8 token ids without padding; targets: int64 0..9. The result depends on neither `workers` (threads)
     nor the machine. Raises UserError when the limits allow too few different expressions.
     """
     draw = functools.partial(draw_chunk, seed=seed, min_length=min_length, max_length=max_length, max_depth=max_depth)
@@ -76,11 +79,11 @@ def generate(
                 break
             if barren == _PATIENCE:
                 raise UserError(
-                    f"Only {len(trees)} different ListOps expressions of more than {min_length} and fewer than {max_length} "
-                    f"tokens turned up, {count} are wanted; lower data.sizes or widen data.min_length and data.max_length."
+                    f"{count} ListOps expressions are wanted, but only {len(trees)} different ones of more than "
+                    f"{min_length} and fewer than {max_length} tokens turned up; lower data.sizes or widen the limits."
                 )
     # Without duplicates, late trees are rarer ones than early trees; shuffled, all splits are alike.
-    order = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(VERSION,))).permutation(count)
+    order = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,))).permutation(count)
     expressions = list(trees)
     rows = [expressions[i] for i in order]
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
@@ -120,25 +123,49 @@ def _draw_shapes(rng: np.random.Generator, max_length: int, max_depth: int) -> t
 
 def _fill(rng: np.random.Generator, levels: list[_Level], lengths: np.ndarray) -> Ragged:
     """Writes out finished trees of the given lengths, with random digits and operators."""
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
     symbols = [_draw_symbols(rng, level) for level in levels]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    above = range(len(levels) - 1)
 
     sizes = [np.ones(len(level.tree), np.int32) for level in levels]
-    for level, own, below in _upwards(levels, sizes):
-        own[level.branching] = 2 + np.add.reduceat(below, level.starts, dtype=np.int32)
+    for i in reversed(above):
+        sizes[i][levels[i].branching] = 2 + np.add.reduceat(sizes[i + 1], levels[i].starts)
 
     tokens = np.empty(offsets[-1], np.uint8)
     position = offsets[:-1].astype(np.int32)
-    for level, symbol, size, below in zip(levels, symbols, sizes, [*sizes[1:], sizes[-1][:0]], strict=True):
-        tokens[position] = symbol
-        position, size = position[level.branching], size[level.branching]
-        tokens[position + size - 1] = CLOSE
-        before = np.cumsum(below, dtype=np.int32) - below
-        position = np.repeat(position + 1 - before[level.starts], level.arguments) + before
+    tokens[position] = symbols[0]
+    for i in above:
+        opening = position[levels[i].branching]
+        tokens[opening + sizes[i][levels[i].branching] - 1] = CLOSE
+        before = np.cumsum(sizes[i + 1], dtype=np.int32) - sizes[i + 1]
+        position = np.repeat(opening + 1 - before[levels[i].starts], levels[i].arguments) + before
+        tokens[position] = symbols[i + 1]
 
-    values = [symbol - ZERO for symbol in symbols]
-    for level, symbol, (own, below) in zip(
-        levels[-2::-1], symbols[-2::-1], zip(values[-2::-1], values[:0:-1], strict=True), strict=True
-    ):
-        own[level.branching] = _apply(symbol[level.branching], level, below)
+    values = [symbol - ZERO for symbol in symbols]  # wraps around at operators, which the loop overwrites
+    for i in reversed(above):
+        branching = levels[i].branching
+        values[i][branching] = _apply(symbols[i][branching], levels[i], values[i + 1])
     return Ragged(tokens, offsets, values[0].astype(np.int64))
+
+
+def _draw_symbols(rng: np.random.Generator, level: _Level) -> np.ndarray:
+    symbols = rng.integers(ZERO, ZERO + 10, size=len(level.tree), dtype=np.uint8)
+    symbols[level.branching] = rng.integers(MIN, CLOSE, size=len(level.arguments), dtype=np.uint8)
+    return symbols
+
+
+def _apply(operators: np.ndarray, level: _Level, values: np.ndarray) -> np.ndarray:
+    """uint8 [operators]: each operator's value; `values` [next level] holds the arguments."""
+    starts = level.starts
+    results = np.minimum.reduceat(values, starts)
+    for operator, function in ((MAX, np.maximum.reduceat), (SM, lambda v, s: np.add.reduceat(v, s) % 10)):
+        np.copyto(results, function(values, starts), where=operators == operator)
+
+    chosen = operators == MED
+    counts = level.arguments[chosen]
+    table = np.full((len(counts), _MOST), 255, np.uint8)
+    table[np.arange(_MOST) < counts[:, None]] = values[np.repeat(chosen, level.arguments)]
+    table.sort(axis=1)
+    rows = np.arange(len(counts))
+    results[chosen] = (table[rows, (counts - 1) // 2] + table[rows, counts // 2]) // 2
+    return results

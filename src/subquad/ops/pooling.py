@@ -13,7 +13,9 @@ def windows(x: Float[Tensor, "b n d"], size: int) -> Float[Tensor, "b k w d"]:
     return F.pad(x, (0, 0, 0, -x.shape[1] % size)).unflatten(1, (-1, size))
 
 
-def window_mask(mask: Bool[Tensor, "b n"] | None, length: int, size: int, device: torch.device) -> Bool[Tensor, "b k w"]:
+def window_mask(
+    mask: Bool[Tensor, "b n"] | None, length: int, size: int, device: torch.device
+) -> Bool[Tensor, "b k w"]:
     """Which places of each window hold a real token; batch axis 1 when there is no padding."""
     real = torch.ones(1, length, dtype=torch.bool, device=device) if mask is None else mask
     return F.pad(real, (0, -length % size)).unflatten(1, (-1, size))
@@ -31,7 +33,7 @@ def mean_pool(
 def max_pool(
     x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, size: int
 ) -> tuple[Float[Tensor, "b k d"], Bool[Tensor, "c k"]]:
-    """Largest value of the real tokens of each window and channel (0 where there is none), and which windows hold any."""
+    """Largest value of the real tokens of each window and channel (0 where none is), and which windows hold any."""
     real = window_mask(mask, x.shape[1], size, x.device)
     tops = windows(x, size).masked_fill(~real[..., None], torch.finfo(x.dtype).min).amax(2)
     return tops.masked_fill(~real.any(2)[..., None], 0), real.any(2)

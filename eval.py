@@ -1,0 +1,28 @@
+"""Evaluates the best checkpoint of a finished run again and compares the number with the record.
+
+python eval.py run=outputs/runs/uea/japanese_vowels/dba/<fingerprint>-s0
+"""
+
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from subquad.run.doors import prepare_process, user_errors
+
+prepare_process()
+
+
+@hydra.main(version_base="1.3", config_path="configs", config_name="eval")
+@user_errors
+def main(config: DictConfig) -> float:
+    """Prints the metric now and in the record."""
+    from subquad.run.evaluate import evaluate  # after composition, so that --help and --cfg answer at once
+
+    name, value, recorded = evaluate(Path(config.run), config.split)
+    print(f"{name} {value:.6f} (record: {'none' if recorded is None else f'{recorded:.6f}'})")  # noqa: T201
+    return value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""The time-series transformer of Zerveas et al. 2021 (https://arxiv.org/abs/2010.02803, released code)."""
+
+import math
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.attention.base import AttentionFactory, Carry
+from subquad.blocks.embeddings import LearnedPositions, SeriesEmbedding, SinusoidalPositions
+from subquad.blocks.head import flatten_tokens
+from subquad.blocks.layer import TransformerLayer
+from subquad.errors import UserError
+from subquad.specs import DataSpec, Masks, Pattern, Site
+
+
+class TokenBatchNorm(nn.BatchNorm1d):
+    """BatchNorm1d of each channel over batch and time, padding included, as the released code does."""
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        return super().forward(x.flatten(0, 1)).view_as(x)
+
+
+class MVTSEncoder(nn.Module):
+    """Maps series `[b, n, channels]` to `[b, outputs]`: class logits, or one value.
+
+    Linear map times √d, positions, dropout; post-norm layers; GELU, dropout, padding set to 0; all steps flattened into
+    one linear map. `norm` "batch" is the paper's choice, "layer" the stock transformer layer.
+    """
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        attention: AttentionFactory | None,
+        layers: int,
+        dim: int,
+        heads: int,
+        ffn: int,
+        dropout: float = 0.1,
+        norm: Literal["batch", "layer"] = "batch",
+        position: Literal["learned", "sinusoidal"] = "learned",
+    ) -> None:
+        super().__init__()
+        if spec.channels is None:
+            raise UserError("The backbone mvts reads real-valued series, these data are tokens; choose backbone=sequence.")
+        self.max_len = spec.max_len
+        self.embed = SeriesEmbedding(spec.channels, dim)
+        # The released code draws learned positions from U(-0.02, 0.02); this standard deviation is that distribution's.
+        learned = LearnedPositions(spec.max_len, dim, std=0.02 / math.sqrt(3))
+        self.position = learned if position == "learned" else SinusoidalPositions(spec.max_len, dim)
+        self.dropout = nn.Dropout(dropout)
+
+        def layer(number: int) -> TransformerLayer:
+            site = Site(
+                pattern=Pattern.SELF, dim=dim, heads=heads, query_len=spec.max_len, context_len=spec.max_len,
+                layer=number, layers=layers, dropout=dropout,
+            )  # fmt: skip
+            made = None if attention is None else attention(site=site)
+            return TransformerLayer(made, dim, ffn, dropout, "post", TokenBatchNorm if norm == "batch" else nn.LayerNorm)
+
+        self.layers = nn.ModuleList(layer(i) for i in range(layers))
+        self.head = nn.Linear(spec.max_len * dim, spec.outputs)
+
+    def forward(self, inputs: Float[Tensor, "b n c"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b outputs"]:
+        x = self.dropout(self.position(self.embed(inputs)))
+        carry: Carry = None
+        for layer in self.layers:
+            x, carry = layer(x, Masks(valid, valid), carry)
+        return self.head(flatten_tokens(self.dropout(F.gelu(x)), valid, self.max_len))

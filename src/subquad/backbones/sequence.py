@@ -1,0 +1,99 @@
+"""The sequence encoder of the LRA models: embed, encode, pool, predict."""
+
+from typing import Literal
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.attention.base import AttentionFactory, Carry
+from subquad.blocks.embeddings import ClassToken, embedding, positions
+from subquad.blocks.head import flatten_tokens, mean_tokens, output_head
+from subquad.blocks.layer import TransformerLayer
+from subquad.errors import UserError
+from subquad.specs import DataSpec, Masks, Pattern, Site
+
+Pooling = Literal["cls", "cls_last", "mean", "flatten"]
+
+
+class SequenceEncoder(nn.Module):
+    """A transformer encoder for labelled sequences; maps inputs `[b, n]` or `[b, n, c]` to `[b, outputs]`.
+
+    attention: makes the attention of each site; None leaves attention out.
+    order: "pre" (with a final norm) or "post" normalisation; embed_norm: LayerNorm on the embeddings.
+    pooling: "cls" reads a learned token put before the sequence; "cls_last" gives that token to the last layer only
+        (Transformer-LS); "mean" averages real tokens; "flatten" takes all of them.
+    position_scale: size of sinusoids, or standard deviation of learned positions; token_std: of token embeddings.
+    tie_layers: one set of weights used in every layer. init_std: draws the linear maps outside the attention
+        from N(0, init_std²), as BERT.
+    head_hidden: width of a hidden layer in the head, or None.
+    """
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        attention: AttentionFactory | None,
+        layers: int,
+        dim: int,
+        heads: int,
+        ffn: int,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        order: Literal["pre", "post"] = "pre",
+        embed_norm: bool = False,
+        pooling: Pooling = "mean",
+        position: Literal["learned", "sinusoidal", "none"] = "learned",
+        position_scale: float = 0.02,
+        token_std: float = 0.02,
+        tie_layers: bool = False,
+        init_std: float | None = None,
+        head_hidden: int | None = None,
+    ) -> None:
+        super().__init__()
+        if pooling not in ("cls", "cls_last", "mean", "flatten"):
+            raise UserError(f'There is no pooling "{pooling}"; choose cls, cls_last, mean or flatten.')
+        length = spec.max_len + (pooling in ("cls", "cls_last"))
+        self.max_len, self.pooling = spec.max_len, pooling
+        self.embed = embedding(spec, dim, token_std)
+        self.position = positions(position, length, dim, position_scale)
+        self.embed_norm = nn.LayerNorm(dim) if embed_norm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        self.class_token = ClassToken(dim) if pooling in ("cls", "cls_last") else None
+
+        def layer(number: int) -> TransformerLayer:
+            site = Site(
+                pattern=Pattern.SELF, dim=dim, heads=heads, query_len=length, context_len=length,
+                layer=number, layers=layers, dropout=attention_dropout,
+            )  # fmt: skip
+            return TransformerLayer(None if attention is None else attention(site=site), dim, ffn, dropout, order)
+
+        self.layers = nn.ModuleList([layer(0)] * layers if tie_layers else [layer(i) for i in range(layers)])
+        self.norm = nn.LayerNorm(dim) if order == "pre" else nn.Identity()
+        self.head = output_head(dim * spec.max_len if pooling == "flatten" else dim, spec.outputs, head_hidden)
+        if init_std is not None:
+            self._draw_linear_maps(init_std)
+
+    def forward(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b outputs"]:
+        x = self.embed(inputs)
+        if self.pooling == "cls" and self.class_token is not None:
+            x, valid = self.class_token(x, valid)
+        x = self.dropout(self.embed_norm(self.position(x)))
+        carry: Carry = None
+        for number, layer in enumerate(self.layers):
+            if number == len(self.layers) - 1 and self.pooling == "cls_last" and self.class_token is not None:
+                x, valid = self.class_token(x, valid)
+            x, carry = layer(x, Masks(valid, valid), carry)
+        return self.head(self._pool(x, valid))
+
+    def _draw_linear_maps(self, std: float) -> None:
+        """N(0, std²) outside the attention, which draws its own maps."""
+        own = {m for layer in self.layers if layer.attention is not None for m in layer.attention.modules()}
+        for module in self.modules():
+            if isinstance(module, nn.Linear) and module not in own:
+                nn.init.normal_(module.weight, std=std)
+                nn.init.zeros_(module.bias)
+
+    def _pool(self, x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
+        if self.pooling in ("cls", "cls_last"):
+            return self.norm(x[:, 0])
+        x = self.norm(x)
+        return mean_tokens(x, valid) if self.pooling == "mean" else flatten_tokens(x, valid, self.max_len)

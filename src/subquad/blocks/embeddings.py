@@ -1,0 +1,90 @@
+"""From batch inputs to token embeddings: token ids or real-valued steps, with positions."""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from subquad.errors import UserError
+from subquad.specs import DataSpec
+
+
+class TokenEmbedding(nn.Embedding):
+    """Token ids to vectors of N(0, std²); id 0 is padding and embeds to 0."""
+
+    def __init__(self, vocab: int, dim: int, std: float) -> None:
+        super().__init__(vocab, dim, padding_idx=0)
+        with torch.no_grad():
+            self.weight.normal_(std=std)[0] = 0
+
+
+class SeriesEmbedding(nn.Linear):
+    """Real-valued steps to vectors, times √d (Zerveas et al. 2021, https://arxiv.org/abs/2010.02803, released code)."""
+
+    def forward(self, series: Float[Tensor, "b n c"]) -> Float[Tensor, "b n d"]:
+        return super().forward(series) * math.sqrt(self.out_features)
+
+
+def embedding(spec: DataSpec, dim: int, token_std: float) -> nn.Module:
+    """The embedding that the data ask for."""
+    if spec.vocab is not None:
+        return TokenEmbedding(spec.vocab, dim, token_std)
+    if spec.channels is not None:
+        return SeriesEmbedding(spec.channels, dim)
+    raise UserError("The data have neither a vocabulary nor channels, so there is nothing to embed.")
+
+
+class LearnedPositions(nn.Module):
+    """One learned vector for each place, added to the embedding."""
+
+    def __init__(self, max_len: int, dim: int, std: float = 0.02) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(max_len, dim) * std)
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        return x + self.table[: x.shape[1]]
+
+
+class SinusoidalPositions(nn.Module):
+    """sin and cos of geometric frequencies (Vaswani et al. 2017, Section 3.5), times `scale`."""
+
+    table: Tensor
+
+    def __init__(self, max_len: int, dim: int, scale: float = 1.0) -> None:
+        super().__init__()
+        place = torch.arange(max_len)[:, None]
+        angle = place * torch.exp(torch.arange(0, dim, 2) * (-math.log(10_000.0) / dim))
+        table = torch.stack([angle.sin(), angle.cos()], -1).flatten(1)[:, :dim]
+        self.register_buffer("table", scale * table, persistent=False)
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        return x + self.table[: x.shape[1]]
+
+
+def positions(kind: Literal["learned", "sinusoidal", "none"], max_len: int, dim: int, scale: float) -> nn.Module:
+    """Positions of the asked kind; `scale` is the size of sinusoids, or the standard deviation of learned vectors."""
+    match kind:
+        case "learned":
+            return LearnedPositions(max_len, dim, scale)
+        case "sinusoidal":
+            return SinusoidalPositions(max_len, dim, scale)
+        case "none":
+            return nn.Identity()
+    raise UserError(f'There are no "{kind}" positions; choose learned, sinusoidal or none.')
+
+
+class ClassToken(nn.Module):
+    """A learned vector put before the tokens, always real; the model reads its output."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.zeros(dim))
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], valid: Tensor | None
+    ) -> tuple[Float[Tensor, "b m d"], Tensor | None]:
+        x = torch.cat([self.vector.expand(len(x), 1, -1), x], 1)
+        return x, valid if valid is None else nn.functional.pad(valid, (1, 0), value=True)
+

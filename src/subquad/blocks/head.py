@@ -1,0 +1,26 @@
+"""From token embeddings to predictions: pooling and the output map."""
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.ops.masking import count, zero_padding
+
+
+def mean_tokens(x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d"]:
+    """Mean over the real tokens of each row."""
+    return (zero_padding(x, valid).sum(1, keepdim=True) / count(valid, x.shape[1])).squeeze(1)
+
+
+def flatten_tokens(
+    x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None, max_len: int
+) -> Float[Tensor, "b m"]:
+    """All tokens side by side, padding and everything up to `max_len` as 0: `[b, max_len * d]`."""
+    return F.pad(zero_padding(x, valid), (0, 0, 0, max_len - x.shape[1])).flatten(1)
+
+
+def output_head(features: int, outputs: int, hidden: int | None) -> nn.Module:
+    """A linear map, or a hidden layer with ReLU where `hidden` is set."""
+    if hidden is None:
+        return nn.Linear(features, outputs)
+    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, outputs))

@@ -1,0 +1,161 @@
+"""ListOps of the Long Range Arena: expressions of 501 to 1999 tokens, classified by their value 0..9.
+
+Generated here from the published distribution, or read from the files of the release, whose generator had no seed and
+so cannot be run again to the same bytes. The first token alone allows 36 % accuracy; see `baselines`.
+
+Source: Tay et al., "Long Range Arena" (2021), section 3.1; google-research/long-range-arena.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from filelock import FileLock
+
+from subquad.data import ragged
+from subquad.data.base import SequenceData
+from subquad.data.listops_grammar import CLOSE, VOCAB
+from subquad.data.listops_release import SIZES, read_release, release_files, write_standin
+from subquad.data.listops_trees import VERSION, generate
+from subquad.data.listops_work import usable_cores
+from subquad.data.ragged import Cache, Ragged
+from subquad.errors import UserError
+from subquad.specs import DataSpec
+
+_PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 100)
+
+
+class ListOps(SequenceData):
+    """Generated (`source="generated"`) or released (`source="release"`) ListOps, cached under `root`/listops.
+
+    Lengths count tokens: one per digit, two per operator; min_length < length < max_length. `sizes` are the rows of
+    train, val and test; of the release the first so many rows are read, and the default asks for the complete, genuine
+    files. `release_dir` holds `basic_{train,val,test}.tsv`. `min_length`, `max_depth` and `data_seed`, which is apart
+    from the training seed, act on generated data only; `workers` threads generate it (None: one per usable core) and
+    never change it. `batching` is what `SequenceData` takes. Raises UserError on impossible settings.
+    """
+
+    def __init__(
+        self, *, root: str, source: Literal["generated", "release"] = "generated", release_dir: str | None = None,
+        sizes: Sequence[int] = tuple(SIZES.values()), min_length: int = 500, max_length: int = 2000,
+        max_depth: int = 10, data_seed: int = 0, workers: int | None = None, **batching: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**batching)
+        if source not in ("generated", "release"):
+            raise UserError(f"data.source={source} is unknown; choose generated or release.")
+        if source == "release" and release_dir is None:
+            raise UserError("data.source=release needs data.release_dir, the folder of basic_{train,val,test}.tsv.")
+        if len(sizes) != len(SIZES) or min(sizes) < 1:
+            raise UserError(f"data.sizes={list(sizes)} must be three positive numbers of rows: train, val, test.")
+        if not (0 <= min_length < max_length - 1 and max_depth >= 1 and data_seed >= 0):
+            raise UserError(
+                "ListOps needs 0 <= data.min_length < data.max_length - 1, data.max_depth >= 1, data.data_seed >= 0; "
+                f"got {min_length}, {max_length}, {max_depth} and {data_seed}."
+            )
+        if workers is not None and workers < 1:
+            raise UserError(f"data.workers={workers} must be at least 1, or null for all usable cores.")
+        self.root, self.source, self.release_dir = Path(root), source, Path(release_dir or "")
+        self.sizes = dict(zip(SIZES, sizes, strict=True))
+        self.min_length, self.max_length, self.max_depth = min_length, max_length, max_depth
+        self.data_seed, self.workers = data_seed, workers or usable_cores()
+
+    @property
+    def spec(self) -> DataSpec:
+        return DataSpec(max_len=self.max_length - 1, vocab=VOCAB, classes=10)
+
+    def prepare_data(self) -> None:
+        """Generates or reads the splits once; a second process meanwhile waits and finds them done."""
+        folder = self.folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f"{folder.name}.lock")):
+            if ragged.read(folder) is None:
+                splits, facts = self._make()
+                described = {split: describe(rows, splits["train"]) for split, rows in splits.items()}
+                ragged.write(folder, splits, facts | described)
+
+    def load(self) -> tuple[dict[str, Ragged], str]:
+        return self._cache.splits, self._cache.fingerprint
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The settings the data were made with, and for each split what `describe` returns."""
+        return self._cache.facts
+
+    def baselines(self) -> dict[str, float]:
+        return shortcuts(self.splits["train"], self.splits["test"])
+
+    @property
+    def folder(self) -> Path:
+        """Where the cache lies; the name tells apart all settings that change the data."""
+        sizes = "-".join(map(str, self.sizes.values()))
+        if self.source == "generated":
+            limits = f"len{self.min_length}-{self.max_length}-depth{self.max_depth}"
+            return self.root / "listops" / f"generated-v{VERSION}-seed{self.data_seed}-{limits}-{sizes}"
+        states = [(path.stat().st_size, path.stat().st_mtime_ns) for path in release_files(self.release_dir).values()]
+        digest = hashlib.sha256(repr(states).encode()).hexdigest()[:8]
+        return self.root / "listops" / f"release-{digest}-len{self.max_length}-{sizes}"
+
+    @staticmethod
+    def write_standin(root: str) -> Path:
+        """Writes small `basic_{train,val,test}.tsv` of 64/16/16 rows to `root`, and returns it, the `release_dir`."""
+        return write_standin(Path(root))
+
+    @cached_property
+    def _cache(self) -> Cache:
+        cache = ragged.read(self.folder)
+        if cache is None:
+            raise UserError(
+                f"ListOps is not prepared in {self.folder}; run `python scripts/prepare.py task=lra/listops`."
+            )
+        return cache
+
+    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        if self.source == "release":
+            return read_release(self.release_dir, self.sizes, self.max_length), {"source": self.source}
+        limits = {"min_length": self.min_length, "max_length": self.max_length, "max_depth": self.max_depth}
+        sequences, acceptance = generate(sum(self.sizes.values()), seed=self.data_seed, workers=self.workers, **limits)
+        ends = np.cumsum(list(self.sizes.values()))
+        splits = {split: _cut(sequences, end - self.sizes[split], end) for split, end in zip(SIZES, ends, strict=True)}
+        return splits, {"source": self.source, "data_seed": self.data_seed, "acceptance": acceptance, **limits}
+
+
+def shortcuts(train: Ragged, test: Ragged) -> dict[str, float]:
+    """Accuracy on `test` of the commonest value, and of the commonest value under each root operator, of `train`."""
+    counts = np.zeros((VOCAB, 10), np.int64)
+    np.add.at(counts, (_roots(train), train.targets), 1)
+    return {
+        "majority class": float(np.mean(test.targets == counts.sum(axis=0).argmax())),
+        "root operator only": float(np.mean(test.targets == counts.argmax(axis=1)[_roots(test)])),
+    }
+
+
+def describe(rows: Ragged, train: Ragged) -> dict[str, Any]:
+    """Statistics to hold against published ones.
+
+    Shares of the values 0..9, lengths in tokens, operators per expression, arguments per operator, and the `shortcuts`
+    learned on `train`.
+    """
+    lengths, operators = rows.lengths, int(np.count_nonzero(rows.values == CLOSE))
+    return {
+        "labels": (np.bincount(rows.targets, minlength=10) / len(rows)).tolist(),
+        "length mean": float(lengths.mean()),
+        "length percentiles": dict(
+            zip(map(str, _PERCENTILES), np.percentile(lengths, _PERCENTILES).tolist(), strict=True)
+        ),
+        "operators": operators / len(rows),
+        # All nodes but the root are arguments, and an operator has two tokens.
+        "arguments": (len(rows.values) - operators - len(rows)) / max(operators, 1),
+        **shortcuts(train, rows),
+    }
+
+
+def _roots(rows: Ragged) -> np.ndarray:
+    return rows.values[rows.offsets[:-1]]
+
+
+def _cut(rows: Ragged, start: int, stop: int) -> Ragged:
+    offsets = rows.offsets[start : stop + 1]
+    return Ragged(rows.values[offsets[0] : offsets[-1]], offsets - offsets[0], rows.targets[start:stop])

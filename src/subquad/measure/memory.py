@@ -1,0 +1,64 @@
+"""How much memory a computation holds: live tensors on a CPU, the allocator's peak on a GPU."""
+
+import gc
+import resource
+import weakref
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+
+class LiveTensors(TorchDispatchMode):
+    """Counts the bytes of tensor storage made inside the block and still alive; `peak` is the largest count.
+
+    Deterministic: the same program gives the same number on every run and machine. Storage that existed before (the
+    parameters, the input) and scratch memory inside one operator are not counted.
+
+        with LiveTensors() as memory:
+            model(x)
+        memory.peak  # bytes
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self.known: set[int] = set()
+
+    def __enter__(self) -> "LiveTensors":
+        gc.collect()
+        super().__enter__()
+        return self
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for tensor in tree_iter((args, kwargs)):
+            if isinstance(tensor, torch.Tensor):
+                self._note(tensor, new=False)
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(result):
+            if isinstance(tensor, torch.Tensor):
+                self._note(tensor, new=True)
+        return result
+
+    def _note(self, tensor: torch.Tensor, new: bool) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.known:
+            return
+        self.known.add(key)
+        size = storage.nbytes() if new else 0
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._forget, key, size)
+
+    def _forget(self, key: int, size: int) -> None:
+        self.live -= size
+        self.known.discard(key)
+
+
+def process_peak(device: torch.device) -> dict[str, float | str]:
+    """Largest memory of this process so far, in MiB, and what was measured."""
+    if device.type == "cuda":
+        return {"peak_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20, "peak_memory_of": "CUDA tensors"}
+    return {"peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10, "peak_memory_of": "resident set"}

@@ -1,0 +1,107 @@
+"""The ledger: what a run is, and what came out of it. Standard library only."""
+
+import csv
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from subquad.errors import UserError
+
+RESULT, ERROR = "result.json", "error.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One finished run. Exists on disk if and only if the run finished.
+
+    metrics: names to values (accuracy is a fraction in [0, 1]); baselines: scores that need no model, on the same split;
+    wall_seconds: training and testing, over all restarts.
+    """
+
+    fingerprint: str
+    seed: int
+    task: str
+    attention: str
+    recipe: str
+    protocol: str
+    scale: str
+    metrics: dict[str, float]
+    baselines: dict[str, float]
+    parameters: int
+    steps: int
+    wall_seconds: float
+    peak_memory_mib: float
+    peak_memory_of: str
+    data_fingerprint: str
+    tags: list[str]
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    commit: str
+    finished: str
+    config: dict[str, Any]
+
+
+def fingerprint(identity: Mapping[str, Any]) -> str:
+    """Twelve hex digits that name a configuration; equal settings give equal names, in any order of keys."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def write(record: Record, run: Path) -> None:
+    """Writes `result.json` as a whole and removes the error of an earlier try."""
+    _write_json(run / RESULT, dataclasses.asdict(record))
+    (run / ERROR).unlink(missing_ok=True)
+
+
+def write_error(message: str, trace: str, run: Path) -> None:
+    """Keeps why a run failed, in `error.json`, until a later try succeeds."""
+    _write_json(run / ERROR, {"message": message, "traceback": trace, "time": now()})
+
+
+def read(run: Path) -> Record | None:
+    """The record of a run directory, or None where the run has not finished.
+
+    Raises UserError when the file is there and is no record.
+    """
+    path = run / RESULT
+    if not path.exists():
+        return None
+    try:
+        return Record(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is not a record of this version ({error}); delete it to run again.") from None
+
+
+def read_all(runs: Path) -> list[Record]:
+    """Every finished run below a folder, oldest first."""
+    found = [read(path.parent) for path in sorted(runs.rglob(RESULT))]
+    return sorted((r for r in found if r is not None), key=lambda r: r.finished)
+
+
+def read_history(path: Path) -> dict[int, dict[str, float]]:
+    """Rows of a run's `metrics.csv` by optimiser step; empty where there is none."""
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        return {int(row.pop("step")): {k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)}
+
+
+def now() -> str:
+    """The time, UTC, ISO 8601."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = path.with_suffix(".json.partial")
+    with staging.open("w") as file:
+        json.dump(content, file, indent=1, default=str)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(staging, path)

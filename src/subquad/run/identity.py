@@ -1,0 +1,55 @@
+"""What a run is: its configuration without where, with what and how loudly it runs. Light: no torch."""
+
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from subquad.records import fingerprint
+
+_KEPT = ("task", "data", "trainer", "callbacks", "protocol", "scale", "recipe", "ckpt_path")
+_NOT_IDENTITY = {
+    "trainer": ("accelerator", "devices", "num_nodes", "strategy", "callbacks", "logger", "default_root_dir", "profiler",
+                "log_every_n_steps", "enable_progress_bar", "enable_model_summary"),
+    "callbacks": ("estimate", "progress"),
+    "data": ("root", "num_workers", "workers", "eval_batch_size", "release_dir"),
+    "recipe": ("sizes", "size"),
+}  # fmt: skip
+
+
+def identity(config: DictConfig) -> dict[str, Any]:
+    """The settings that decide a run's result, resolved: mechanism, model, data, training, protocol and scale.
+
+    Left out: paths, loggers, device, display, tags and the seed. The optimiser and the mechanism count where the task's
+    module and backbone refer to them, so that an unused choice changes nothing.
+    """
+    plain = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(plain, dict)
+    plain = {key: value for key, value in plain.items() if key not in ("hydra", "logger", "tags")}
+    plain["paths"] = dict.fromkeys(plain["paths"], "")
+    plain["seed"] = 0
+    for section, keys in _NOT_IDENTITY.items():
+        plain[section] = {k: v for k, v in plain[section].items() if k not in keys or section == "recipe"}
+    resolved = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
+    assert isinstance(resolved, dict)
+    kept = {key: resolved[key] for key in _KEPT}
+    kept["recipe"] = {k: v for k, v in kept["recipe"].items() if k not in _NOT_IDENTITY["recipe"]}
+    return kept
+
+
+def smaller_run() -> str | None:
+    """The command to type instead when a run at full scale would take too long; None at smaller scales."""
+    hydra = HydraConfig.get()
+    if hydra.runtime.choices.get("scale") != "paper":
+        return None
+    task, attention = hydra.runtime.choices["task"], hydra.runtime.choices["attention"]
+    kept = [o for o in hydra.overrides.task if not o.startswith(("scale=", "task=", "attention="))]
+    return " ".join(["python train.py", f"attention={attention}", f"task={task}", *kept, "scale=laptop"])
+
+
+def register() -> None:
+    """Makes `${fingerprint:}` and `${smaller_run:}` known to configurations."""
+    OmegaConf.register_new_resolver(
+        "fingerprint", lambda *, _root_: fingerprint(identity(_root_)), use_cache=False, replace=True
+    )
+    OmegaConf.register_new_resolver("smaller_run", smaller_run, use_cache=False, replace=True)

@@ -1,0 +1,49 @@
+"""The machine and the software that a record names."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def cores() -> int:
+    """Processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def describe() -> dict[str, Any]:
+    """Processor, cores, threads, memory and GPU."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"cpu": _cpu(), "cores": cores(), "threads": torch.get_num_threads(), "gpu": gpu, "system": platform.platform()}
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that decide numbers."""
+    packages = ("subquad", "torch", "pytorch-lightning", "hydra-core", "numpy", "sktime")
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in packages}
+
+
+def commit() -> str:
+    """The git commit of the source, with "+changes" when the tree differs from it; "unknown" outside a checkout."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

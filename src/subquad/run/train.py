@@ -1,0 +1,116 @@
+"""One training run, from its configuration to its record."""
+
+import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
+
+# isort: split
+import logging
+import traceback
+import warnings
+from pathlib import Path
+
+import pytorch_lightning as pl
+import torch
+from filelock import FileLock, Timeout
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from subquad import records
+from subquad.errors import UserError
+from subquad.measure.memory import process_peak
+from subquad.run import machine, report
+from subquad.run.identity import identity
+from subquad.tasks.clock import WallClock
+from subquad.tasks.supervised import Supervised
+
+log = logging.getLogger(__name__)
+
+
+def train(config: DictConfig) -> records.Record:
+    """Trains, tests the best checkpoint and writes the record. An interrupted run goes on from its last checkpoint.
+
+    Raises UserError while another process trains the same run; any failure is kept in the run directory.
+    """
+    run = Path(config.paths.run)
+    try:
+        with FileLock(run / ".lock", timeout=0):
+            return _train(config, run)
+    except Timeout:
+        raise UserError(f"Another process is training this run right now ({run}); wait for it, or change a setting.") from None
+
+
+def _train(config: DictConfig, run: Path) -> records.Record:
+    # First: instantiate resolves interpolations in place, and would change what ${fingerprint:} sees.
+    name = records.fingerprint(identity(config))
+    resolved = OmegaConf.create(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+    try:
+        record = _fit(resolved, run, name)
+    except Exception as error:
+        records.write_error(str(error), traceback.format_exc(), run)
+        raise
+    report.draw_curve(record, run, config.task.monitor)
+    records.write(record, run)
+    return record
+
+
+def _fit(config: DictConfig, run: Path, name: str) -> records.Record:
+    settings = OmegaConf.to_container(config)
+    assert isinstance(settings, dict)
+    torch.set_num_threads(machine.cores())
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)  # inside Lightning
+    pl.seed_everything(config.seed, workers=True, verbose=False)
+    data = instantiate(config.data)
+    data.prepare_data()
+    module: Supervised = instantiate(config.task.module)(spec=data.spec)
+    trainer: pl.Trainer = instantiate(config.trainer)
+    for logger in trainer.loggers:
+        logger.log_hyperparams(settings)
+
+    checkpoints = run / "checkpoints"
+    resume = checkpoints / "last.ckpt"
+    if resume.exists():
+        log.info("Going on from the last checkpoint of this run.")
+    trainer.fit(module, data, ckpt_path=resume if resume.exists() else config.ckpt_path, weights_only=True)
+    trained = dict(trainer.callback_metrics)
+    best = trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
+    [tested] = trainer.test(module, data, ckpt_path=str(checkpoints / "best.ckpt"), verbose=False, weights_only=True)
+    metrics = {k: float(v) for k, v in {**trained, **tested, config.task.monitor: best}.items()}
+
+    choices = HydraConfig.get().runtime.choices
+    [clock] = [c for c in trainer.callbacks if isinstance(c, WallClock)]  # type: ignore[attr-defined]
+    record = records.Record(
+        fingerprint=name,
+        seed=config.seed,
+        task=config.task.name,
+        attention=choices["attention"],
+        recipe=config.recipe.name,
+        protocol=config.protocol,
+        scale=config.scale,
+        metrics=metrics,
+        baselines=data.baselines(),
+        parameters=module.parameter_count,
+        steps=trainer.global_step,
+        wall_seconds=clock.seconds,
+        **process_peak(module.device),  # type: ignore[arg-type]
+        data_fingerprint=data.fingerprint,
+        tags=list(config.tags),
+        machine=machine.describe(),
+        versions=machine.versions(),
+        commit=machine.commit(),
+        finished=records.now(),
+        config=settings,
+    )
+    _summarise(trainer, record)
+    return record
+
+
+def _summarise(trainer: pl.Trainer, record: records.Record) -> None:
+    """Gives Weights & Biases the final numbers and closes its run, so that the next job of a sweep opens its own."""
+    from pytorch_lightning.loggers import WandbLogger
+
+    for logger in trainer.loggers:
+        if isinstance(logger, WandbLogger):
+            costs = {"parameters": record.parameters, "wall_seconds": record.wall_seconds}
+            logger.experiment.summary.update({**record.metrics, **costs, "baselines": record.baselines})
+            logger.experiment.finish()

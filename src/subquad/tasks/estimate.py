@@ -1,0 +1,47 @@
+"""Says early how long a run will take."""
+
+import logging
+import statistics
+import time
+from typing import Any
+
+import pytorch_lightning as pl
+
+log = logging.getLogger(__name__)
+
+
+class TimeEstimate(pl.Callback):
+    """After the first steps, warns when the rest would take more than `warn_hours`, and names what to type instead.
+
+    The first `warmup` steps are not counted; the median of the next `steps` is multiplied by the steps that remain.
+    """
+
+    def __init__(self, alternative: str | None, warn_hours: float = 2.0, warmup: int = 2, steps: int = 4) -> None:
+        self.alternative, self.warn_hours, self.warmup, self.steps = alternative, warn_hours, warmup, steps
+        self.started = 0.0
+        self.seconds: list[float] = []
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self.started = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if len(self.seconds) >= self.warmup + self.steps:
+            return
+        self.seconds.append(time.perf_counter() - self.started)
+        if len(self.seconds) < self.warmup + self.steps or not trainer.is_global_zero:
+            return
+        step = statistics.median(self.seconds[self.warmup :])
+        left = int(trainer.estimated_stepping_batches) - trainer.global_step
+        if step * left > self.warn_hours * 3600:
+            log.warning(_message(step, left, self.alternative))
+
+
+def _message(step: float, left: int, alternative: str | None) -> str:
+    hours = step * left / 3600
+    span = f"{hours / 24:.1f} days" if hours >= 36 else f"{hours:.1f} hours"
+    text = f"This run will take about {span} on this machine ({step:.2g} s a step, {left} steps left)."
+    return text if alternative is None else f"{text} For a result in minutes: {alternative}"

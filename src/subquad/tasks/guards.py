@@ -1,0 +1,48 @@
+"""Callbacks that keep a run honest: seeds that survive a restart, and a stop at the first loss that is not a number."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+
+from subquad.errors import UserError
+
+
+class SeedEpochs(pl.Callback):
+    """Seeds every generator from (seed, epoch, rank) when an epoch starts.
+
+    Together with batches that depend on (seed, epoch) alone, a run resumed at an epoch repeats the undisturbed run.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        sequence = np.random.SeedSequence([self.seed, trainer.current_epoch, trainer.global_rank])
+        torch_seed, numpy_seed, python_seed = (int(word) for word in sequence.generate_state(3))
+        torch.manual_seed(torch_seed)
+        np.random.seed(numpy_seed)
+        random.seed(python_seed)
+
+
+class StopOnNaN(pl.Callback):
+    """Ends the run at a loss that is not finite, before it reaches a checkpoint.
+
+    The loss is looked at in every step on a CPU, and every `gpu_interval` steps on a GPU, where looking waits for it.
+    """
+
+    def __init__(self, gpu_interval: int = 20) -> None:
+        self.gpu_interval = gpu_interval
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss = outputs["loss"]
+        look = loss.device.type == "cpu" or batch_idx % self.gpu_interval == 0 or trainer.is_last_batch
+        if look and not torch.isfinite(loss):
+            raise UserError(
+                f"The training loss became {loss.item()} at step {trainer.global_step}; lower optimizer.lr, set "
+                "trainer.gradient_clip_val=1.0, or try trainer.precision=32-true. The last checkpoint is from before it."
+            )

@@ -1,0 +1,42 @@
+"""Learning-rate schedules, one factor for each optimiser step; configs/scheduler/ finishes them."""
+
+import math
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+
+
+def constant(optimizer: Optimizer, total_steps: int) -> LRScheduler:
+    """The learning rate of the optimiser throughout."""
+    return LambdaLR(optimizer, lambda step: 1.0)
+
+
+def inverse_sqrt(optimizer: Optimizer, total_steps: int, warmup: int, start_lr: float = 1e-7) -> LRScheduler:
+    """Linear from `start_lr` to the learning rate in `warmup` steps, then times √(warmup / step) (fairseq)."""
+    peak = optimizer.defaults["lr"]
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (start_lr + (peak - start_lr) * step / warmup) / peak
+        return math.sqrt(warmup / max(step, 1))
+
+    return LambdaLR(optimizer, factor)
+
+
+def warmup_cosine(optimizer: Optimizer, total_steps: int, warmup: int) -> LRScheduler:
+    """Linear warm-up, then half a cosine to 0 at `total_steps`."""
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return step / warmup
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total_steps - warmup))))
+
+    return LambdaLR(optimizer, factor)
+
+
+def one_cycle(optimizer: Optimizer, total_steps: int, warmup: int) -> LRScheduler:
+    """torch's OneCycleLR with linear annealing, as the Nyströmformer code: from lr/25 up, then down to lr/250,000."""
+    return OneCycleLR(
+        optimizer, optimizer.defaults["lr"], total_steps=total_steps, pct_start=min(1.0, warmup / total_steps),
+        anneal_strategy="linear",
+    )  # fmt: skip

@@ -1,0 +1,88 @@
+"""Training on labelled sequences: one loss, one metric for each split."""
+
+import abc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytorch_lightning as pl
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torchmetrics import Metric
+
+from subquad.specs import DataSpec, SequenceBatch
+
+OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
+SchedulerFactory = Callable[..., LRScheduler]
+BackboneFactory = Callable[..., nn.Module]
+
+
+class Supervised(pl.LightningModule, abc.ABC):
+    """Logs `train/loss`, `val/loss`, `val/<metric>` and `test/<metric>` once an epoch.
+
+    `compile_model` runs the network (not this module) through torch.compile.
+    """
+
+    metric_name: str
+    """What tables and checkpoints look at."""
+
+    def __init__(
+        self, spec: DataSpec, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
+        compile_model: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.network = backbone(spec=spec)
+        if compile_model:
+            self.network.compile()
+        self.make_optimizer, self.make_scheduler = optimizer, scheduler
+        self.val_metric, self.test_metric = self.new_metric(spec), self.new_metric(spec)
+
+    @abc.abstractmethod
+    def new_metric(self, spec: DataSpec) -> Metric:
+        """A fresh accumulator of the metric."""
+
+    @abc.abstractmethod
+    def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """Mean loss of `[b, outputs]` predictions."""
+
+    @abc.abstractmethod
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """What the metric compares with the target."""
+
+    def forward(self, batch: SequenceBatch) -> Tensor:
+        """Raw outputs of the network, `[b, outputs]`."""
+        return self.network(batch.inputs, batch.valid)
+
+    def training_step(self, batch: SequenceBatch) -> Tensor:
+        loss = self.loss(self(batch), batch.target)
+        self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=len(batch))
+        return loss
+
+    def validation_step(self, batch: SequenceBatch) -> None:
+        outputs = self(batch)
+        self.val_metric.update(self.predictions(outputs), batch.target)
+        self.log("val/loss", self.loss(outputs, batch.target), batch_size=len(batch), sync_dist=True)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log(f"val/{self.metric_name}", self.val_metric.compute())
+        self.val_metric.reset()
+
+    def test_step(self, batch: SequenceBatch) -> None:
+        self.test_metric.update(self.predictions(self(batch)), batch.target)
+
+    def on_test_epoch_end(self) -> None:
+        self.log(f"test/{self.metric_name}", self.test_metric.compute())
+        self.test_metric.reset()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.make_optimizer(self.parameters())
+        scheduler = self.make_scheduler(optimizer, total_steps=int(self.trainer.estimated_stepping_batches))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def lr_scheduler_step(self, scheduler: LRScheduler, metric: Any) -> None:
+        scheduler.step()
+
+    @property
+    def parameter_count(self) -> int:
+        """Trainable numbers, shared ones once."""
+        return sum(p.numel() for p in self.parameters() if p.requires_grad)

@@ -1,0 +1,85 @@
+"""The cells of the contract: every mechanism in every wiring it declares, at sizes that a test can afford."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from conftest import made, names, own_attentions
+from torch import Tensor, nn
+
+from subquad.attention.base import Attention
+from subquad.specs import Masks, Pattern, Site
+
+BATCH, DIM, HEADS, CONTEXT = 3, 24, 4, 13
+QUERIES = {Pattern.SELF: CONTEXT, Pattern.CROSS: 11}
+SMALL = {"k": 5, "d_p": 5, "d_in": 12, "l": 5}
+"""Sizes that compress 13 tokens, in place of the configured ones, which would not."""
+
+
+def site(pattern: Pattern, **changes: Any) -> Site:
+    """A place of width 24 with 4 heads, 13 context tokens and, in cross-attention, 11 queries."""
+    small = Site(pattern=pattern, dim=DIM, heads=HEADS, query_len=QUERIES[pattern], context_len=CONTEXT)
+    return replace(small, **changes)
+
+
+def shrunk(factory: Callable[..., Attention]) -> Callable[..., Attention]:
+    """The factory with small compressed sizes, where it has such."""
+    configured = getattr(factory, "keywords", {})
+    return functools.partial(factory, **{key: size for key, size in SMALL.items() if key in configured})
+
+
+def factories(config: pytest.Config) -> dict[str, Callable[..., Attention]]:
+    """Every configs/attention/*.yaml, or what --attention names."""
+    return own_attentions(config) or {name: made("attention", name) for name in names("attention")}
+
+
+def declared(factory: Callable[..., Attention]) -> frozenset[Pattern]:
+    """The wirings of the class behind a factory."""
+    target = inspect.unwrap(factory)
+    while isinstance(target, functools.partial):
+        target = target.func
+    return getattr(target, "patterns", frozenset(Pattern))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One mechanism in one wiring."""
+
+    factory: Callable[..., Attention]
+    pattern: Pattern
+
+    def build(self, **changes: Any) -> Attention:
+        return self.factory(site=site(self.pattern, **changes)).double()
+
+    def stack(self, layers: int, **changes: Any) -> nn.ModuleList:
+        return nn.ModuleList(self.build(layer=i, layers=layers, **changes) for i in range(layers))
+
+    def inputs(self, queries: int | None = None, context: int = CONTEXT, dim: int = DIM) -> tuple[Tensor, Tensor]:
+        """x and context; the same tensor in self-attention."""
+        tokens = torch.randn(BATCH, context, dim, dtype=torch.float64)
+        if self.pattern is Pattern.SELF:
+            return tokens, tokens
+        return torch.randn(BATCH, queries or QUERIES[self.pattern], dim, dtype=torch.float64), tokens
+
+    def masks(self) -> Masks:
+        """A full row, a long one and one of a single token; queries and context differ in cross-attention."""
+        context = prefix([13, 9, 1], CONTEXT)
+        return Masks(context if self.pattern is Pattern.SELF else prefix([6, 11, 1], QUERIES[self.pattern]), context)
+
+
+def prefix(lengths: list[int], size: int) -> Tensor:
+    """The mask of sequences that are padded on the right."""
+    return torch.arange(size) < torch.tensor(lengths)[:, None]
+
+
+def run(layers: nn.ModuleList, x: Tensor, context: Tensor, masks: Masks | None = None) -> Tensor:
+    """The layers with residual connections, the carry handed from each to the next."""
+    carry, masks, alone = None, masks or Masks(), x is context
+    for layer in layers:
+        y, carry = layer(x, x if alone else context, masks, carry)
+        x = x + y
+    return x

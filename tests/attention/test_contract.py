@@ -1,0 +1,217 @@
+"""The contract of attention/base.py, for every configs/attention/*.yaml in every wiring that it declares.
+
+`pytest --attention my_package.module:MyClass` runs these tests, and only these, on a class of your own.
+"""
+
+import copy
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+from torch import Tensor
+from torch.testing import assert_close
+
+from attention.cells import CONTEXT, DIM, Cell, declared, prefix, run, site
+from subquad.attention.base import Attention, StatelessAttention, UnsupportedPattern
+from subquad.errors import UserError
+from subquad.specs import Masks, Pattern
+
+exactly = {"rtol": 0, "atol": 1e-10}
+
+
+def real(y: Tensor, masks: Masks) -> Tensor:
+    """The outputs at real tokens."""
+    return y if masks.query is None else y[masks.query]
+
+
+def cast(inputs: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    x, context = inputs
+    tokens = context.to(dtype)
+    return (tokens if x is context else x.to(dtype)), tokens
+
+
+def padded_with(value: float, x: Tensor, mask: Tensor | None) -> Tensor:
+    return x if mask is None else x.masked_fill(~mask[..., None], value)
+
+
+class SelfOnly(StatelessAttention):
+    """What a mechanism without a cross-attention form looks like."""
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(1), memory O(1)"
+
+    def attend(self, x: Tensor, context: Tensor, masks: Masks) -> Tensor:
+        return x
+
+
+def test_each_wiring_works_or_is_refused(factory: Callable[..., Attention]) -> None:
+    assert declared(factory)
+    for pattern in Pattern:
+        if pattern in declared(factory):
+            assert factory(site=site(pattern)).site.pattern is pattern
+        else:
+            with pytest.raises(UnsupportedPattern, match=f"{pattern.value}-attention"):
+                factory(site=site(pattern))
+
+
+def test_undeclared_wiring_is_refused_by_the_base_class() -> None:
+    with pytest.raises(UnsupportedPattern, match="SelfOnly has no cross-attention form; it supports self-attention"):
+        SelfOnly(site(Pattern.CROSS))
+
+
+def test_shapes_are_checked_while_tests_run() -> None:
+    with pytest.raises(TypeCheckError):
+        SelfOnly(site(Pattern.SELF))(torch.zeros(3, DIM), torch.zeros(3, DIM), Masks())
+
+
+def test_configured_sizes_run(factory: Callable[..., Attention]) -> None:
+    for pattern in declared(factory):
+        x, context = Cell(factory, pattern).inputs()
+        assert Cell(factory, pattern).build()(x, context, Masks())[0].shape == x.shape
+
+
+def test_shape_and_finite(cell: Cell) -> None:
+    x, context = cell.inputs()
+    y, _ = cell.build()(x, context, Masks())
+    assert y.shape == x.shape
+    assert y.isfinite().all()
+
+
+def test_padding_is_invisible(cell: Cell) -> None:
+    layers, (x, context), masks = cell.stack(2).eval(), cell.inputs(), cell.masks()
+    outputs = []
+    for value in (0, 1e3):
+        tokens = padded_with(value, context, masks.context)
+        queries = tokens if x is context else padded_with(value, x, masks.query)
+        outputs.append(real(run(layers, queries, tokens, masks), masks))
+    assert_close(*outputs, **exactly)
+
+
+def test_padded_equals_trimmed(cell: Cell) -> None:
+    layers, (x, context), masks = cell.stack(2).eval(), cell.inputs(), cell.masks()
+    whole = run(layers, x, context, masks)
+    for i, (n, m) in enumerate(zip(masks.query.sum(1), masks.context.sum(1), strict=True)):
+        tokens = context[i : i + 1, :m]
+        queries = tokens if x is context else x[i : i + 1, :n]
+        assert_close(whole[i : i + 1, :n], run(layers, queries, tokens), **exactly)
+
+
+def test_mask_of_true_equals_no_mask(cell: Cell) -> None:
+    layers = cell.stack(2).eval()
+    for length in (2, CONTEXT):
+        x, context = cell.inputs(context=length)
+        full = Masks(torch.ones(x.shape[:2], dtype=torch.bool), torch.ones(context.shape[:2], dtype=torch.bool))
+        assert_close(run(layers, x, context, full), run(layers, x, context), **exactly)
+
+
+def test_rows_are_independent(cell: Cell) -> None:
+    layers, (x, context) = cell.stack(2).eval(), cell.inputs()
+    rows = [(x[i : i + 1], context[i : i + 1]) for i in range(len(x))]
+    alone = [run(layers, a, a if x is context else b) for a, b in rows]
+    assert_close(run(layers, x, context), torch.cat(alone), **exactly)
+
+
+@pytest.mark.parametrize("lengths", [[0, 0, 0], [CONTEXT, 0, 4]])
+def test_rows_of_padding_stay_finite(cell: Cell, lengths: list[int]) -> None:
+    layers, (x, context) = cell.stack(2), cell.inputs()
+    x.requires_grad_()
+    mask = prefix(lengths, CONTEXT)
+    y = run(layers, x, context, Masks(mask if x is context else None, mask))
+    y.square().sum().backward()
+    assert y.isfinite().all()
+    assert x.grad.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in layers.parameters() if p.grad is not None)
+
+
+def test_eval_is_deterministic_and_changes_nothing(cell: Cell) -> None:
+    layers, (x, context) = cell.stack(2, dropout=0.5).eval(), cell.inputs()
+    before = copy.deepcopy(layers.state_dict())
+    assert_close(run(layers, x, context), run(layers, x, context), rtol=0, atol=0)
+    assert_close(dict(layers.state_dict()), dict(before), rtol=0, atol=0)
+
+
+def test_state_dict_is_all_there_is(cell: Cell) -> None:
+    """After training calls a fresh copy with the state dict continues identically, on data that neither has seen."""
+    trained = cell.stack(2, dropout=0.2)
+    run(trained, *cell.inputs(), cell.masks()).square().mean().backward()
+    torch.optim.SGD(trained.parameters(), lr=1e-3).step()
+    fresh = cell.stack(2, dropout=0.2)
+    fresh.load_state_dict(trained.state_dict())
+    x, context = cell.inputs()
+    for mode in (True, False):
+        outputs = []
+        for layers in (trained, fresh):
+            torch.manual_seed(1)
+            outputs.append(run(layers.train(mode), x, context))
+        assert_close(*outputs, rtol=0, atol=0)
+
+
+def test_every_parameter_learns(cell: Cell) -> None:
+    """A bias may learn by rounding only: on keys it adds the same to all logits of a query, which softmax ignores."""
+    layers = cell.stack(3)
+    y = run(layers, *cell.inputs())
+    (y * torch.randn_like(y)).sum().backward()
+    least = {name: 1e-9 if p.ndim > 1 else 0 for name, p in layers.named_parameters()}
+    dead = [name for name, p in layers.named_parameters() if p.grad is None or not p.grad.abs().max() > least[name]]
+    assert dead == []
+
+
+@pytest.mark.parametrize(("queries", "context"), [(1, 1), (1, CONTEXT), (11, 2), (4, 7)])
+def test_shorter_sequences_work(cell: Cell, queries: int, context: int) -> None:
+    x, tokens = cell.inputs(queries, context)
+    y = run(cell.stack(2), x, tokens)
+    assert y.shape == x.shape
+    assert y.isfinite().all()
+
+
+def test_longer_sequences_are_refused(cell: Cell) -> None:
+    attention = cell.build()
+    too_long = [cell.inputs(context=CONTEXT + 1)]
+    if cell.pattern is Pattern.CROSS:
+        too_long.append(cell.inputs(queries=12))
+    for (x, context), limit in zip(too_long, (CONTEXT, 11), strict=False):
+        with pytest.raises(UserError, match=rf"{type(attention).__name__} .*{limit} tokens .* {limit + 1}"):
+            attention(x, context, Masks())
+
+
+def test_heads_that_do_not_divide_the_width_are_refused(cell: Cell) -> None:
+    with pytest.raises(UserError, match=re.escape(f"width of {DIM} cannot be split into 5 heads")):
+        cell.build(heads=5)
+
+
+def test_gradcheck(cell: Cell) -> None:
+    attention = cell.build(dim=8, heads=2).eval()
+    x, context = (t[:2].clone().requires_grad_() for t in cell.inputs(4, 6, dim=8))
+    mask = prefix([6, 4], 6)
+    if cell.pattern is Pattern.SELF:
+        assert torch.autograd.gradcheck(lambda t: attention(t, t, Masks(mask, mask))[0], x, fast_mode=True)
+    else:
+        masks = Masks(None, mask)
+        assert torch.autograd.gradcheck(lambda a, b: attention(a, b, masks)[0], (x, context), fast_mode=True)
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["bf16", "bf16-mixed"])
+def test_bf16_stays_close(cell: Cell, mixed: bool) -> None:
+    layers, inputs, masks = cell.stack(2).eval().float(), cell.inputs(), cell.masks()
+    exact = run(layers, *cast(inputs, torch.float32), masks)
+    low = torch.float32 if mixed else torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        close = run(layers.to(low), *cast(inputs, low), masks).float()
+    assert real(close - exact, masks).norm() < 0.03 * real(exact, masks).norm()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_compiles_to_one_graph(cell: Cell) -> None:
+    torch.compiler.reset()
+    attention, (x, context), masks = cell.build(), cell.inputs(), cell.masks()
+    compiled = torch.compile(attention, backend="eager", fullgraph=True)
+    assert_close(compiled(x, context, masks)[0], attention(x, context, masks)[0], **exactly)
+
+
+def test_dropout_acts_in_training_only(cell: Cell) -> None:
+    with_dropout, without = cell.stack(2, dropout=0.5), cell.stack(2)
+    without.load_state_dict(with_dropout.state_dict())
+    x, context = cell.inputs()
+    assert_close(run(with_dropout.eval(), x, context), run(without.eval(), x, context), rtol=0, atol=0)

@@ -1,0 +1,55 @@
+"""Softmax attention against Eq. 1 of its paper."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from attention.cells import HEADS, run
+from attention.checks import LENGTHS, agree, one, stack, tokens
+from reference import softmax as reference
+from subquad.attention.softmax import Softmax
+from subquad.specs import Masks, Pattern
+
+layer = partial(reference.layer, heads=HEADS)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("pattern", Pattern)
+@pytest.mark.parametrize("fused", [True, False])
+def test_equals_the_printed_form(fused: bool, pattern: Pattern, lengths: str) -> None:
+    agree(stack(partial(Softmax, fused=fused), pattern), layer, lengths)
+
+
+def test_values_of_one_give_one() -> None:
+    attention = one(Softmax)
+    with torch.no_grad():
+        attention.projections.value.weight.zero_()
+        attention.projections.value.bias.fill_(1)
+        attention.projections.out.weight.copy_(torch.eye(24))
+        attention.projections.out.bias.zero_()
+    x = tokens(2, 37, 24)
+    assert_close(attention(x, x, Masks())[0], torch.ones_like(x))
+
+
+def test_no_token_to_read_gives_the_output_bias() -> None:
+    attention = one(partial(Softmax, fused=False), Pattern.CROSS)
+    nothing = Masks(context=torch.zeros(2, 5, dtype=torch.bool))
+    y, _ = attention(tokens(2, 3, 24), tokens(2, 5, 24), nothing)
+    assert_close(y, attention.projections.out.bias.expand(2, 3, -1))
+
+
+def test_the_carry_of_others_passes_through() -> None:
+    x, carry = tokens(2, 5, 24), tokens(2, 3, 24)
+    assert one(Softmax)(x, x, Masks(), carry)[1] is carry
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_dropout_keeps_the_mean(fused: bool) -> None:
+    attention = one(partial(Softmax, fused=fused), dropout=0.4)
+    exact, x = copy.deepcopy(attention).eval(), tokens(1, 13, 24)
+    draws = run([attention], x.expand(20000, -1, -1), x.expand(20000, -1, -1))
+    assert not torch.equal(draws[0], draws[1])
+    assert_close(draws.mean(0), run([exact], x, x)[0], rtol=0, atol=0.02)

@@ -1,0 +1,94 @@
+"""What all tests share: shape checks, one thread, one seed, and the configs of a group."""
+
+import pkgutil
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jaxtyping import config as shape_checks
+from jaxtyping import install_import_hook
+
+# Before the first import of the package: every annotated shape is checked while tests run.
+install_import_hook(
+    [f"subquad.{floor}" for floor in ("attention", "ops", "blocks", "backbones")], typechecker="beartype.beartype"
+)
+
+import torch  # noqa: E402
+from hydra import compose, initialize_config_dir  # noqa: E402
+from hydra.utils import instantiate  # noqa: E402
+from omegaconf import DictConfig, OmegaConf  # noqa: E402
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+
+torch.set_num_threads(1)
+
+
+def names(group: str) -> list[str]:
+    """Every choice of a config group, by its file: a new YAML is a new test. Files that start with "_" are parts."""
+    found = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml") if not path.stem.startswith("_"))
+    assert found, f"no configs in {CONFIGS / group}"
+    return found
+
+
+@cache
+def node(group: str, name: str) -> DictConfig:
+    """One choice of a group as Hydra composes it, with the files it inherits from."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose(f"{group}/{name}")
+    return OmegaConf.select(config, group.replace("/", "."))
+
+
+def made(group: str, name: str) -> Any:
+    """What the choice instantiates to; with `_partial_` a factory."""
+    return instantiate(node(group, name))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--attention",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="run the attention contract, and nothing else, on your own class or factory; repeatable",
+    )
+    parser.addoption("--record-golden", action="store_true", help="rewrite tests/golden from the code as it is now")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--attention"):
+        sys.path.insert(0, str(config.invocation_params.dir))
+
+
+def own_attentions(config: pytest.Config) -> dict[str, Any]:
+    """The objects named by --attention."""
+    found = {}
+    for name in config.getoption("--attention"):
+        try:
+            found[name] = pkgutil.resolve_name(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise pytest.UsageError(f"--attention {name}: {error}; write it as my_package.module:MyClass.") from error
+    return found
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --attention, only the tests of the contract remain."""
+    if config.getoption("--attention"):
+        contract = Path(__file__).parent / "attention" / "test_contract.py"
+        config.hook.pytest_deselected(items=[item for item in items if item.path != contract])
+        items[:] = [item for item in items if item.path == contract]
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Without shape checks: torch.compile cannot trace through them."""
+    shape_checks.update("jaxtyping_disable", True)
+    yield
+    shape_checks.update("jaxtyping_disable", False)
