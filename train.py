@@ -1,7 +1,7 @@
 """Trains one model, tests its best checkpoint and writes its record.
 
-    python train.py attention=dba task=lra/listops
-    python train.py -m attention=softmax,dba seed=0,1 task=uea/japanese_vowels
+python train.py attention=dba task=lra/listops
+python train.py -m attention=softmax,dba seed=0,1 task=uea/japanese_vowels
 """
 
 from pathlib import Path

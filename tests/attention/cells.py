@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import made, names, own_attentions
 from torch import Tensor, nn
 
@@ -76,10 +77,15 @@ def prefix(lengths: list[int], size: int) -> Tensor:
     return torch.arange(size) < torch.tensor(lengths)[:, None]
 
 
+def after(x: Tensor, y: Tensor) -> Tensor:
+    """What follows an attention."""
+    return F.layer_norm(x + y, x.shape[-1:])
+
+
 def run(layers: nn.ModuleList, x: Tensor, context: Tensor, masks: Masks | None = None) -> Tensor:
-    """The layers with residual connections, the carry handed from each to the next."""
+    """The layers as in a transformer: added to their input and normalised, the carry handed from each to the next."""
     carry, masks, alone = None, masks or Masks(), x is context
     for layer in layers:
         y, carry = layer(x, x if alone else context, masks, carry)
-        x = x + y
+        x = after(x, y)
     return x

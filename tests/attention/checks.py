@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from attention.cells import prefix, run, site
+from attention.cells import after, prefix, run, site
 from subquad.attention.base import Attention
 from subquad.specs import Masks, Pattern
 
@@ -30,7 +30,7 @@ def stack(factory: Callable[..., Attention], pattern: Pattern, layers: int = 2, 
     built = nn.ModuleList(factory(site=site(pattern, layer=i, layers=layers, **changes)) for i in range(layers))
     for p in built.parameters():
         if p.ndim == 1:
-            nn.init.normal_(p.data, mean=0.5)
+            nn.init.normal_(p.data, mean=0.5, std=0.5)
     return built.double()
 
 
@@ -72,5 +72,5 @@ def _printed(layers: nn.ModuleList, reference: Layer, x: Tensor, context: Tensor
     carry = None
     for layer in layers:
         y, carry = reference(layer, x, x if alone else context, carry)
-        x = x + y
+        x = after(x, y)
     return x

@@ -32,8 +32,8 @@ def cast(inputs: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Ten
     return (tokens if x is context else x.to(dtype)), tokens
 
 
-def padded_with(value: float, x: Tensor, mask: Tensor | None) -> Tensor:
-    return x if mask is None else x.masked_fill(~mask[..., None], value)
+def padded_with(size: float, x: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask[..., None], x, size * torch.randn_like(x))
 
 
 class SelfOnly(StatelessAttention):
@@ -82,9 +82,9 @@ def test_shape_and_finite(cell: Cell) -> None:
 def test_padding_is_invisible(cell: Cell) -> None:
     layers, (x, context), masks = cell.stack(2).eval(), cell.inputs(), cell.masks()
     outputs = []
-    for value in (0, 1e3):
-        tokens = padded_with(value, context, masks.context)
-        queries = tokens if x is context else padded_with(value, x, masks.query)
+    for size in (0, 1e3):
+        tokens = padded_with(size, context, masks.context)
+        queries = tokens if x is context else padded_with(size, x, masks.query)
         outputs.append(real(run(layers, queries, tokens, masks), masks))
     assert_close(*outputs, **exactly)
 

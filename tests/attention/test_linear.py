@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 import torch
+from reference import linear as reference
 from torch.testing import assert_close
 
 from attention.cells import HEADS
 from attention.checks import LENGTHS, agree, one, stack, tokens
-from reference import linear as reference
 from subquad.attention.linear import Linear
 from subquad.specs import Masks, Pattern
 
@@ -26,7 +26,7 @@ def test_epsilon_is_added_to_the_normaliser() -> None:
 
 
 def test_values_of_one_give_one() -> None:
-    attention = one(partial(Linear, eps=0))
+    attention = one(partial(Linear, eps=0.0))
     with torch.no_grad():
         attention.projections.value.weight.zero_()
         attention.projections.value.bias.fill_(1)
@@ -37,7 +37,7 @@ def test_values_of_one_give_one() -> None:
 
 
 def test_duplicated_context_changes_nothing() -> None:
-    attention, x, context = one(partial(Linear, eps=0), Pattern.CROSS), tokens(2, 5, 24), tokens(2, 13, 24)
+    attention, x, context = one(partial(Linear, eps=0.0), Pattern.CROSS), tokens(2, 5, 24), tokens(2, 13, 24)
     twice = torch.cat([context, context], 1)
     assert_close(attention(x, twice, Masks())[0], attention(x, context, Masks())[0])
 

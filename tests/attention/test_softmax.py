@@ -5,11 +5,11 @@ from functools import partial
 
 import pytest
 import torch
+from reference import softmax as reference
 from torch.testing import assert_close
 
-from attention.cells import HEADS, run
+from attention.cells import HEADS
 from attention.checks import LENGTHS, agree, one, stack, tokens
-from reference import softmax as reference
 from subquad.attention.softmax import Softmax
 from subquad.specs import Masks, Pattern
 
@@ -49,7 +49,8 @@ def test_the_carry_of_others_passes_through() -> None:
 @pytest.mark.parametrize("fused", [True, False])
 def test_dropout_keeps_the_mean(fused: bool) -> None:
     attention = one(partial(Softmax, fused=fused), dropout=0.4)
-    exact, x = copy.deepcopy(attention).eval(), tokens(1, 13, 24)
-    draws = run([attention], x.expand(20000, -1, -1), x.expand(20000, -1, -1))
+    exact, x = copy.deepcopy(attention).eval(), tokens(1, 5, 24)
+    many = x.expand(4000, -1, -1)
+    draws, _ = attention(many, many, Masks())
     assert not torch.equal(draws[0], draws[1])
-    assert_close(draws.mean(0), run([exact], x, x)[0], rtol=0, atol=0.02)
+    assert_close(draws.mean(0), exact(x, x, Masks())[0][0], rtol=0, atol=0.06)

@@ -16,17 +16,17 @@ class Choices:
 
     heads: int
     d_in: int
-    z_mode: str = "propagate"
-    compress_heads: str = "shared"
-    phi_scale: str = "none"
-    recon_source: str = "x"
-    recon_norm: str = "none"
-    d_in_mode: str = "total"
-    scale: str = "per_head"
-    r_shared: bool = True
-    out_proj: bool = True
-    optimize_n: bool = True
-    optimize_d: bool = True
+    z_mode: str
+    compress_heads: str
+    phi_scale: str
+    recon_source: str
+    recon_norm: str
+    d_in_mode: str
+    scale: str
+    r_shared: bool
+    out_proj: bool
+    optimize_n: bool
+    optimize_d: bool
 
     @property
     def groups(self) -> int:

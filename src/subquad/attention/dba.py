@@ -56,7 +56,7 @@ class DBA(Attention):
         compress_heads: Literal["shared", "per_head"] = "shared",
         phi_scale: Literal["none", "sqrt_d"] = "none",
         recon_source: Literal["x", "qk"] = "x",
-        recon_norm: Literal["none", "inv_len", "softmax"] = "none",
+        recon_norm: Literal["none", "inv_len", "softmax"] = "softmax",
         mask: Literal["logits", "none"] = "logits",
         d_in_mode: Literal["total", "per_head", "single_map"] = "total",
         scale: Literal["per_head", "total"] = "per_head",

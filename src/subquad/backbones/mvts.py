@@ -43,7 +43,9 @@ class MVTSEncoder(nn.Module):
     ) -> None:
         super().__init__()
         if spec.channels is None:
-            raise UserError("The backbone mvts reads real-valued series, these data are tokens; choose backbone=sequence.")
+            raise UserError(
+                "The backbone mvts reads real-valued series, these data are tokens; choose backbone=sequence."
+            )
         self.max_len = spec.max_len
         self.embed = SeriesEmbedding(spec.channels, dim)
         # The released code draws learned positions from U(-0.02, 0.02); this standard deviation is that distribution's.
@@ -57,7 +59,9 @@ class MVTSEncoder(nn.Module):
                 layer=number, layers=layers, dropout=dropout,
             )  # fmt: skip
             made = None if attention is None else attention(site=site)
-            return TransformerLayer(made, dim, ffn, dropout, "post", TokenBatchNorm if norm == "batch" else nn.LayerNorm)
+            return TransformerLayer(
+                made, dim, ffn, dropout, "post", TokenBatchNorm if norm == "batch" else nn.LayerNorm
+            )
 
         self.layers = nn.ModuleList(layer(i) for i in range(layers))
         self.head = nn.Linear(spec.max_len * dim, spec.outputs)

@@ -12,9 +12,7 @@ def mean_tokens(x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) ->
     return (zero_padding(x, valid).sum(1, keepdim=True) / count(valid, x.shape[1])).squeeze(1)
 
 
-def flatten_tokens(
-    x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None, max_len: int
-) -> Float[Tensor, "b m"]:
+def flatten_tokens(x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None, max_len: int) -> Float[Tensor, "b m"]:
     """All tokens side by side, padding and everything up to `max_len` as 0: `[b, max_len * d]`."""
     return F.pad(zero_padding(x, valid), (0, 0, 0, max_len - x.shape[1])).flatten(1)
 

@@ -3,6 +3,7 @@
 import abc
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
@@ -51,7 +52,7 @@ class TrainBatches(Sampler[list[int]]):
     ) -> None:  # fmt: skip
         if batch_size % world_size:
             raise UserError(
-                f"A batch of {batch_size} cannot be shared by {world_size} processes; choose a multiple of {world_size}."
+                f"A batch of {batch_size} cannot be shared by {world_size} processes; choose a multiple of it."
             )
         self.lengths, self.batch_size, self.seed, self.pool = lengths, batch_size, seed, pool
         self.rank, self.world_size = rank, world_size
@@ -133,8 +134,10 @@ class SequenceData(pl.LightningDataModule, abc.ABC):
     def spec(self) -> DataSpec:
         """What a model must know; available after `prepare_data`."""
 
-    pad_to: int | None = None
-    """Pads every batch to this length; None pads to the longest row of the batch."""
+    @property
+    def pad_to(self) -> int | None:
+        """Every batch is padded to this length; None pads to the longest row of the batch."""
+        return None
 
     @cached_property
     def _loaded(self) -> tuple[dict[str, Ragged], str]:
@@ -178,7 +181,7 @@ class SequenceData(pl.LightningDataModule, abc.ABC):
 
     def _loader(self, rows: Ragged, batches: Sampler[list[int]]) -> DataLoader[SequenceBatch]:
         return DataLoader(
-            SequenceDataset(rows, self.pad_to), batch_sampler=batches, collate_fn=_identity, num_workers=self.num_workers,
+            SequenceDataset(rows, self.pad_to), batch_sampler=batches, collate_fn=_whole_batch, num_workers=self.num_workers,
             pin_memory=torch.cuda.is_available(), persistent_workers=self.num_workers > 0,
         )  # fmt: skip
 
@@ -191,5 +194,6 @@ class SequenceData(pl.LightningDataModule, abc.ABC):
         return self.trainer.world_size if self.trainer else 1
 
 
-def _identity(batch: SequenceBatch) -> SequenceBatch:
+def _whole_batch(batch: Any) -> SequenceBatch:
+    """The dataset returns a batch for a list of indices, so there is nothing left to collate."""
     return batch

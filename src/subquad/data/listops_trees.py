@@ -59,8 +59,9 @@ def generate(
 ) -> tuple[Ragged, float]:
     """`count` different expressions in random order, and the share of the drawn trees that had an allowed length.
 
-    values: uint8 token ids without padding; targets: int64 0..9. The result depends on neither `workers` (threads)
-    nor the machine. Raises UserError when the limits allow too few different expressions.
+    values: uint8 token ids without padding; targets: int64 0..9. The result does not depend on `workers`
+    (threads); numpy keeps its random streams unless a release says otherwise. Raises UserError when the limits allow
+    too few different expressions.
     """
     draw = functools.partial(draw_chunk, seed=seed, min_length=min_length, max_length=max_length, max_depth=max_depth)
     trees: dict[bytes, int] = {}

@@ -70,7 +70,9 @@ def write(folder: Path, splits: Mapping[str, Ragged], facts: Mapping[str, Any]) 
         staging.rename(folder)
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise UserError(f"The disk is full: {folder} could not be written; free some space and try again.") from None
+            raise UserError(
+                f"The disk is full: {folder} could not be written; free some space and try again."
+            ) from None
         raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -102,8 +104,12 @@ def read(folder: Path) -> Cache | None:
             for split in meta["splits"]
         }
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"The cache {folder} is damaged ({error}); delete that folder and run the command again.") from None
-    splits = {k: dataclasses.replace(v, offsets=np.array(v.offsets), targets=np.array(v.targets)) for k, v in splits.items()}
+        raise UserError(
+            f"The cache {folder} is damaged ({error}); delete that folder and run the command again."
+        ) from None
+    splits = {
+        k: dataclasses.replace(v, offsets=np.array(v.offsets), targets=np.array(v.targets)) for k, v in splits.items()
+    }
     digest = hashlib.sha256(json.dumps(meta["sha256"], sort_keys=True).encode()).hexdigest()
     return Cache(splits, meta["facts"], digest[:16])
 

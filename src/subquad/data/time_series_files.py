@@ -61,7 +61,7 @@ def find(root: Path, dataset: str, kind: Kind, folder: Path | None) -> Source:
     else:
         remedy = (
             f"name the folder that holds them: python scripts/prepare.py task={archive}/custom "
-            f"task.data.dataset={dataset} task.data.folder=<folder>"
+            f"data.dataset={dataset} data.folder=<folder>"
         )
     raise UserError(
         f"{dataset}_TRAIN.ts and {dataset}_TEST.ts are not both in {home}: put them there (from {origin}), or {remedy}"

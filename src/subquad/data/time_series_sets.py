@@ -104,5 +104,5 @@ def check_size(dataset: str, splits: Mapping[str, Ragged], labels: list[str], so
         raise UserError(
             f"The copy of {dataset} in {source} is not the archive's ({differences}); replace its two files with fresh "
             f"ones (python scripts/prepare.py task={known.task}), or use them as data of your own with "
-            f"task.data.folder={source}"
+            f"data.folder={source}"
         )

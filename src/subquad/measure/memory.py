@@ -61,4 +61,7 @@ def process_peak(device: torch.device) -> dict[str, float | str]:
     """Largest memory of this process so far, in MiB, and what was measured."""
     if device.type == "cuda":
         return {"peak_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20, "peak_memory_of": "CUDA tensors"}
-    return {"peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10, "peak_memory_of": "resident set"}
+    return {
+        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
+        "peak_memory_of": "resident set",
+    }

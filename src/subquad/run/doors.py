@@ -1,25 +1,76 @@
 """How the command-line programs start and how they fail. Light: nothing heavy is imported before a run is composed."""
 
+import difflib
+import fnmatch
 import os
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
-from hydra.errors import CompactHydraException
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import CompactHydraException, HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from subquad.errors import UserError
 from subquad.run import identity
 
+ROOT = Path(__file__).parents[3]
+CONFIGS = ROOT / "configs"
+
 
 def prepare_process() -> None:
-    """To be called before torch is imported.
+    """What every program does first, before torch is imported and before Hydra reads the command line.
 
     Threads that wait for work spin by default; two runs on the same cores then take each other's time and run ten times
     slower. Passive waiting costs a run alone next to nothing.
+
+    Choices on the command line are checked here: a misspelt one, and a `glob` that matches nothing, end the program.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KMP_BLOCKTIME", "0")
     identity.register()
+    try:
+        sys.argv[1:] = _checked(sys.argv[1:])
+    except UserError as error:
+        sys.exit(str(error))
+
+
+def _checked(words: Sequence[str]) -> list[str]:
+    """The words with `group=glob(pattern)` written out; raises UserError at a choice that does not exist.
+
+    Hydra's own glob does not look into folders (`task=glob(uea/*)`) and takes an empty match for an empty job list.
+    """
+    checked = []
+    for word in words:
+        group, equals, value = word.partition("=")
+        folder = group.partition("@")[0].lstrip("+")
+        if equals and (CONFIGS / folder).is_dir():
+            if pattern := re.fullmatch(r"glob\(([^,()\[\]]+)\)", value):
+                matches = fnmatch.filter(options(folder), pattern[1])
+                if not matches:
+                    raise UserError(f"{word} selects nothing; the choices are {', '.join(options(folder))}.")
+                word = f"{group}={','.join(matches)}"
+            else:
+                _check_choices(folder, value)
+        checked.append(word)
+    return checked
+
+
+def _check_choices(group: str, value: str) -> None:
+    """Raises UserError at a name that is no choice of the group; leaves Hydra's own syntax to Hydra."""
+    if value in ("", "null", "all") or re.search(r"[()\[\]{}$?'\"]", value):
+        return
+    known = options(group)
+    for name in value.split(","):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=3)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}."
+            raise UserError(f'There is no {group} "{name}"; {hint}')
 
 
 def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -45,3 +96,46 @@ def _user_error(error: BaseException | None) -> UserError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
+
+
+def options(group: str) -> list[str]:
+    """Every choice of a config group, nested ones as family/name; files that start with an underscore are shared parts."""
+    found = (CONFIGS / group).rglob("*.yaml")
+    return sorted(str(f.relative_to(CONFIGS / group).with_suffix("")) for f in found if not f.name.startswith("_"))
+
+
+def compose_run(overrides: Sequence[str]) -> DictConfig:
+    """The configuration that `python train.py <overrides>` would run, without running it.
+
+    Raises UserError where the words do not compose.
+    """
+    identity.register()
+    words = [f"paths.root={Path.cwd()}", *_checked(overrides)]
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            config = compose("train", words, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(str(error)) from None
+    HydraConfig.instance().set_config(config)
+    return config
+
+
+def load_attention(name: str) -> Any:
+    """The attention factory of configs/attention/<name>.yaml, as a backbone is given it."""
+    from hydra.utils import instantiate
+
+    return instantiate(compose_run([f"attention={name}"]).attention)
+
+
+def bench_config(words: Sequence[str]) -> DictConfig:
+    """configs/bench.yaml with the command line's `key=value` words; raises UserError at an unknown key."""
+    config = OmegaConf.load(CONFIGS / "bench.yaml")
+    OmegaConf.set_struct(config, True)
+    try:
+        config.merge_with_dotlist(list(words))
+    except OmegaConfBaseException as error:
+        raise UserError(f"{error}; scripts/bench.py takes {', '.join(map(str, config))}.") from None
+    if isinstance(config.attention, str):
+        config.attention = config.attention.split(",")
+    assert isinstance(config, DictConfig)
+    return config

@@ -25,7 +25,9 @@ def evaluate(run: Path, split: str) -> tuple[str, float, float | None]:
     checkpoint = run / "checkpoints" / "best.ckpt"
     if record is None or not checkpoint.exists():
         missing = run / records.RESULT if record is None else checkpoint
-        raise UserError(f"There is no finished run to evaluate: {missing} does not exist; give run= a folder that holds both.")
+        raise UserError(
+            f"There is no finished run to evaluate: {missing} does not exist; give run= a folder that holds both."
+        )
     if split not in ("val", "test"):
         raise UserError(f'There is no split "{split}" to evaluate; choose test or val.')
     torch.set_num_threads(machine.cores())

@@ -18,7 +18,13 @@ def cores() -> int:
 def describe() -> dict[str, Any]:
     """Processor, cores, threads, memory and GPU."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {"cpu": _cpu(), "cores": cores(), "threads": torch.get_num_threads(), "gpu": gpu, "system": platform.platform()}
+    return {
+        "cpu": _cpu(),
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "gpu": gpu,
+        "system": platform.platform(),
+    }
 
 
 def versions() -> dict[str, str]:

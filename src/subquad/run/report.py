@@ -10,7 +10,9 @@ from subquad.records import RESULT, Record, read_history
 
 def show(record: Record, run: Path, note: str = "") -> None:
     """Prints the result of a run, the scores that need no model, its cost and where the record is."""
-    table = Table(title=f"{record.attention} on {record.task}, seed {record.seed}{note}", show_header=False, title_justify="left")
+    table = Table(
+        title=f"{record.attention} on {record.task}, seed {record.seed}{note}", show_header=False, title_justify="left"
+    )
     for name, value in record.metrics.items():
         if name.startswith("test/"):
             table.add_row(f"[bold]{name}", f"[bold]{_number(name, value)}")
@@ -62,6 +64,8 @@ def draw_curve(record: Record, run: Path, monitor: str) -> None:
         axes.set(xlabel="optimiser steps", ylabel=label)
         axes.legend(fontsize=8)
         axes.grid(alpha=0.3)
-    figure.suptitle(f"{record.attention} on {record.task} ({record.recipe}, {record.scale}, seed {record.seed})", fontsize=10)
+    figure.suptitle(
+        f"{record.attention} on {record.task} ({record.recipe}, {record.scale}, seed {record.seed})", fontsize=10
+    )
     figure.savefig(run / "curve.png", dpi=120)
     plt.close(figure)

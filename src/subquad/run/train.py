@@ -36,7 +36,9 @@ def train(config: DictConfig) -> records.Record:
         with FileLock(run / ".lock", timeout=0):
             return _train(config, run)
     except Timeout:
-        raise UserError(f"Another process is training this run right now ({run}); wait for it, or change a setting.") from None
+        raise UserError(
+            f"Another process is training this run right now ({run}); wait for it, or change a setting."
+        ) from None
 
 
 def _train(config: DictConfig, run: Path) -> records.Record:

@@ -24,7 +24,13 @@ class RunProgress(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not (self.console.is_terminal and trainer.is_global_zero):
             return
-        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[news]}"))
+        columns = (
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[news]}"),
+        )
         self.bar = Progress(*columns, console=self.console, auto_refresh=False, transient=True)
         self.bar.start()
         total = int(trainer.estimated_stepping_batches)
@@ -46,7 +52,9 @@ class RunProgress(pl.Callback):
             self.console.print(f"{done:4.0%}  step {trainer.global_step}  {self._news(trainer)}", highlight=False)
 
     def _news(self, trainer: pl.Trainer, loss: float | None = None) -> str:
-        seen = {name: float(value) for name, value in trainer.callback_metrics.items() if name in ("val/loss", self.metric)}
+        seen = {
+            name: float(value) for name, value in trainer.callback_metrics.items() if name in ("val/loss", self.metric)
+        }
         if loss is not None:
             seen = {"loss": loss} | seen
         return "  ".join(f"{name} {value:.4g}" for name, value in seen.items())

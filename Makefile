@@ -1,0 +1,44 @@
+# The doors of the project. `make help` lists them; each creates what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check bench docs clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+setup: $(READY)  ## Create .venv and install the locked packages
+
+demo: $(READY)  ## Train DBA on ListOps at laptop scale (about three minutes) and show the result
+	$(BIN)/python train.py attention=dba task=lra/listops scale=laptop
+
+test: $(READY)  ## Run the test suite
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)  ## Run the tests that train for longer
+	$(BIN)/python -m pytest -m "slow and not gpu"
+
+check: $(READY)  ## Formatting, lint, types and import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## Measure speed and memory of the attentions against softmax and against no attention
+	$(BIN)/python scripts/bench.py
+
+docs: $(READY)  ## Rewrite the generated pages of docs/
+	$(BIN)/python scripts/describe.py
+
+clean:  ## Remove the environment and caches; data and results stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

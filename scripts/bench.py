@@ -1,0 +1,84 @@
+"""Speed and memory of attentions against softmax and against no attention, as ratios in one run.
+
+python scripts/bench.py                                        # make bench
+python scripts/bench.py attention=[dba] lengths=[4096] modes=[inference]
+"""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from subquad.errors import UserError
+from subquad.run.doors import bench_config, load_attention, prepare_process
+
+prepare_process()
+
+import torch  # noqa: E402  after prepare_process
+
+from subquad.measure.bench import NO_ATTENTION, Measured, Setting, measure  # noqa: E402
+from subquad.records import now  # noqa: E402
+from subquad.run import machine  # noqa: E402
+
+YARDSTICKS = ("softmax_explicit", "softmax")
+
+
+def main() -> None:
+    """Measures every setting, prints one table for each, and writes all numbers to one JSON file."""
+    config = bench_config(sys.argv[1:])
+    torch.set_num_threads(config.threads or machine.cores())
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
+    names = list(dict.fromkeys([*YARDSTICKS, *config.attention]))
+    attentions = {name: load_attention(name) for name in names}
+    console, results = Console(width=110), []
+    for level, mode, length in itertools.product(config.levels, config.modes, config.lengths):
+        setting = Setting(
+            level=level, mode=mode, length=length, dim=config.dim, heads=config.heads, ffn=config.ffn,
+            layers=config.layers, batch=config.batch, device=device, dtype=getattr(torch, config.dtype),
+        )  # fmt: skip
+        measured = measure(attentions, setting, config.rounds)
+        console.print(_table(setting, measured))
+        results += [_row(setting, name, measured) for name in measured]
+    path = Path(config.output) / f"{now().replace(':', '')}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts = {"machine": machine.describe(), "versions": machine.versions(), "commit": machine.commit()}
+    path.write_text(json.dumps({"settings": dict(config), **facts, "results": results}, indent=1, default=str))
+    console.print(str(path), soft_wrap=True)
+
+
+def _table(setting: Setting, measured: dict[str, Measured]) -> Table:
+    table = Table(
+        title=f"{setting.level}, {setting.mode}: n={setting.length}, d={setting.dim}, {setting.heads} heads, "
+        f"batch {setting.batch}, {torch.get_num_threads()} threads, {setting.device}",
+        title_justify="left",
+    )
+    ceiling = measured.get(NO_ATTENTION)
+    for heading in ("", "ms", "x explicit", "x softmax", "memory MiB", "of explicit"):
+        table.add_column(heading, justify="right" if heading else "left")
+    if ceiling:
+        table.add_column("of no-attention speed", justify="right")
+    explicit, softmax = (measured[name] for name in YARDSTICKS)
+    for name, m in measured.items():
+        cells = [name, f"{1e3 * m.timing.median:.2f}", f"{explicit.timing.ratio(m.timing):.2f}",
+                 f"{softmax.timing.ratio(m.timing):.2f}", f"{m.peak / 2**20:.1f}", f"{m.peak / explicit.peak:.3f}"]  # fmt: skip
+        table.add_row(*cells, *([f"{ceiling.timing.ratio(m.timing):.0%}"] if ceiling else []))
+    return table
+
+
+def _row(setting: Setting, name: str, measured: dict[str, Measured]) -> dict[str, object]:
+    m, softmax = measured[name], measured["softmax"]
+    return {
+        "level": setting.level, "mode": setting.mode, "length": setting.length, "attention": name,
+        "median_s": m.timing.median, "rounds_s": m.timing.seconds, "speedup_over_softmax": softmax.timing.ratio(m.timing),
+        "speedup_range": softmax.timing.spread(m.timing), "peak_bytes": m.peak,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(str(error))

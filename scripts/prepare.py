@@ -1,0 +1,54 @@
+"""Fetches or makes the data of a task, verifies and caches them: python scripts/prepare.py task=lra/listops
+
+`task=all` goes through every task and says what is missing. Other words are settings, as in data.workers=1.
+"""
+
+import sys
+
+from rich.console import Console
+
+from subquad.errors import UserError
+from subquad.run.doors import compose_run, options, prepare_process
+
+prepare_process()
+
+
+def main() -> None:
+    """Prepares the asked tasks; the exit status is 1 when one of them could not be prepared."""
+    words = sys.argv[1:]
+    if not any(word.startswith("task=") for word in words):
+        raise UserError("Name a task, as in: python scripts/prepare.py task=lra/listops (or task=all).")
+    if "task=all" not in words:
+        _prepare(words)
+        return
+    others = [word for word in words if word != "task=all"]
+    failed = 0
+    for task in options("task"):
+        try:
+            _prepare([f"task={task}", *others])
+        except UserError as error:
+            failed += 1
+            Console(stderr=True).print(f"{task}: {error}", soft_wrap=True, highlight=False)
+    if failed:
+        raise UserError(f"{failed} tasks could not be prepared; the lines above say what each of them needs.")
+
+
+def _prepare(overrides: list[str]) -> None:
+    config = compose_run(overrides)
+    from hydra.utils import instantiate  # heavy: after composition, so that a misspelt word is answered at once
+
+    data = instantiate(config.data)
+    data.prepare_data()
+    rows = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
+    longest = max(int(split.lengths.max()) for split in data.splits.values())
+    lines = [f"{config.task.name}: {rows}; longest {longest:,}; fingerprint {data.fingerprint}"]
+    unit = "" if data.spec.classes is None else " accuracy"
+    lines += [f"  {name}: {score:.4g}{unit} on test" for name, score in data.baselines().items()]
+    Console().print("\n".join(lines), soft_wrap=True, highlight=False)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(str(error))

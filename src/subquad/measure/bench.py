@@ -1,0 +1,118 @@
+"""Speed and memory of attention layers and of whole models, against softmax and against no attention at all."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from subquad.attention.base import AttentionFactory
+from subquad.backbones.sequence import SequenceEncoder
+from subquad.measure.memory import LiveTensors
+from subquad.measure.timing import Timing, interleave
+from subquad.specs import DataSpec, Masks, Pattern, Site
+
+Level = Literal["layer", "model"]
+Mode = Literal["inference", "training"]
+NO_ATTENTION = "no attention"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is measured: sizes of the layer or model, and the input."""
+
+    level: Level
+    mode: Mode
+    length: int
+    dim: int = 256
+    heads: int = 4
+    ffn: int = 1024
+    layers: int = 4
+    batch: int = 1
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Time of each round and the peak of live tensors, in bytes, of one attention in one setting."""
+
+    timing: Timing
+    peak: int
+
+
+def measure(attentions: Mapping[str, AttentionFactory], setting: Setting, rounds: int) -> dict[str, Measured]:
+    """Measures all attentions in turn; a model without attention joins them at the level "model"."""
+    sides: dict[str, AttentionFactory | None] = dict(attentions)
+    if setting.level == "model":
+        sides[NO_ATTENTION] = None
+    runs = {name: _program(factory, setting) for name, factory in sides.items()}
+    timings = interleave(runs, rounds)
+    peaks = {}
+    for name, run in runs.items():
+        with LiveTensors() as memory:
+            run()
+        peaks[name] = memory.peak
+    return {name: Measured(timing=timings[name], peak=peaks[name]) for name in runs}
+
+
+def _program(factory: AttentionFactory | None, setting: Setting) -> Callable[[], None]:
+    """One forward pass, or forward and backward with gradients of the input and of all parameters."""
+    torch.manual_seed(0)
+    make = _layer if setting.level == "layer" else _model
+    module, source = make(factory, setting)
+    module.to(setting.device, setting.dtype).train(setting.mode == "training")
+
+    def infer() -> None:
+        with torch.inference_mode():
+            module(source)
+
+    def step() -> None:
+        module.zero_grad(set_to_none=True)
+        if source.is_floating_point():
+            source.grad = None
+        module(source).sum().backward()
+
+    return infer if setting.mode == "inference" else step
+
+
+class _SelfAttention(nn.Module):
+    """An attention alone, called on one tensor."""
+
+    def __init__(self, factory: AttentionFactory, setting: Setting) -> None:
+        super().__init__()
+        self.attention = factory(
+            site=Site(
+                pattern=Pattern.SELF, dim=setting.dim, heads=setting.heads,
+                query_len=setting.length, context_len=setting.length,
+            )
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, Masks())[0]
+
+
+class _TokenModel(nn.Module):
+    """A sequence encoder on token ids without padding."""
+
+    def __init__(self, factory: AttentionFactory | None, setting: Setting) -> None:
+        super().__init__()
+        self.encoder = SequenceEncoder(
+            DataSpec(max_len=setting.length, vocab=257, classes=10), factory,
+            layers=setting.layers, dim=setting.dim, heads=setting.heads, ffn=setting.ffn,
+        )  # fmt: skip
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.encoder(tokens, None)
+
+
+def _layer(factory: AttentionFactory | None, setting: Setting) -> tuple[nn.Module, Tensor]:
+    assert factory is not None
+    x = torch.randn(setting.batch, setting.length, setting.dim, device=setting.device, dtype=setting.dtype)
+    return _SelfAttention(factory, setting), x.requires_grad_(setting.mode == "training")
+
+
+def _model(factory: AttentionFactory | None, setting: Setting) -> tuple[nn.Module, Tensor]:
+    tokens = torch.randint(1, 257, (setting.batch, setting.length), device=setting.device)
+    return _TokenModel(factory, setting), tokens

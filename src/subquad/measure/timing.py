@@ -1,0 +1,51 @@
+"""Wall time that can be compared: all sides in one process, in turn, medians over rounds."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of each round of one side."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Median seconds."""
+        return statistics.median(self.seconds)
+
+    def ratio(self, other: "Timing") -> float:
+        """Median over rounds of this side's time divided by the other's time in the same round."""
+        return statistics.median(a / b for a, b in zip(self.seconds, other.seconds, strict=True))
+
+    def spread(self, other: "Timing") -> tuple[float, float]:
+        """Smallest and largest ratio of a round."""
+        ratios = [a / b for a, b in zip(self.seconds, other.seconds, strict=True)]
+        return min(ratios), max(ratios)
+
+
+def interleave(sides: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2) -> dict[str, Timing]:
+    """Runs every side once a round, so that a drift of the machine meets all of them alike.
+
+    On a GPU each call is synchronised before and after. The first `warmup` rounds are not counted.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(warmup + rounds):
+        for name, run in sides.items():
+            _synchronise()
+            started = time.perf_counter()
+            run()
+            _synchronise()
+            if number >= warmup:
+                seconds[name].append(time.perf_counter() - started)
+    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+
+def _synchronise() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,76 @@
+"""DBA against Eq. 8-14 of its paper, for the choices that the paper leaves open."""
+
+import random
+from functools import partial
+from typing import Any
+
+import pytest
+from reference import dba as reference
+
+from attention.cells import HEADS
+from attention.checks import LENGTHS, agree, stack
+from subquad.attention.dba import DBA
+from subquad.specs import Pattern
+
+KEYS = {
+    "z_mode": ["propagate", "shared", "per_layer"],
+    "compress_heads": ["shared", "per_head"],
+    "phi_scale": ["none", "sqrt_d"],
+    "recon_source": ["x", "qk"],
+    "recon_norm": ["none", "inv_len", "softmax"],
+    "d_in_mode": ["total", "per_head", "single_map"],
+    "scale": ["per_head", "total"],
+    "r_shared": [True, False],
+    "r_bias": [False, True],
+    "out_proj": [True, False],
+    "optimize_n": [True, False],
+    "optimize_d": [True, False],
+}
+"""Every key that changes the function, the plain reading of the paper first."""
+
+PLAIN = {key: values[0] for key, values in KEYS.items()}
+ALONE = [{key: value} for key, values in KEYS.items() for value in values[1:]]
+DRAWN = random.Random(0)
+MIXED = [{key: DRAWN.choice(values) for key, values in KEYS.items()} | {"optimize_n": True} for _ in range(12)]
+both_patterns = pytest.mark.parametrize("pattern", Pattern)
+
+
+def printed(layers: Any, pattern: Pattern, **keys: Any) -> Any:
+    """The reference of a stack, with the same keys."""
+    choices = reference.Choices(heads=HEADS, **{k: v for k, v in keys.items() if k not in ("d_p", "r_bias")})
+
+    def layer(module, x, context, carry):
+        last = module is layers[-1]
+        return reference.layer(module, x, context, carry, cross=pattern is Pattern.CROSS, last=last, c=choices)
+
+    return layer
+
+
+def name(keys: dict[str, Any]) -> str:
+    """The keys that differ from the plain reading, for the name of a test."""
+    return ",".join(f"{k}={v}" for k, v in keys.items() if v != PLAIN[k])
+
+
+def compare(pattern: Pattern, lengths: str, layers: int = 2, **keys: Any) -> None:
+    keys = {"d_p": 5, "d_in": 12, **PLAIN, **keys}
+    built = stack(partial(DBA, **keys), pattern, layers)
+    agree(built, printed(built, pattern, **keys), lengths)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@both_patterns
+def test_equals_the_printed_form(pattern: Pattern, lengths: str) -> None:
+    compare(pattern, lengths, layers=3)
+
+
+@pytest.mark.parametrize("lengths", ["37", "padded"])
+@both_patterns
+@pytest.mark.parametrize("keys", ALONE + MIXED, ids=name)
+def test_every_choice_equals_the_printed_form(keys: dict[str, Any], pattern: Pattern, lengths: str) -> None:
+    compare(pattern, lengths, **keys)
+
+
+@both_patterns
+@pytest.mark.parametrize("keys", [{"d_in": 10}, {"d_in": 10, "scale": "total"}, {"d_p": 40}], ids=str)
+def test_sizes_that_do_not_divide_and_more_rows_than_tokens(keys: dict[str, Any], pattern: Pattern) -> None:
+    compare(pattern, "padded", **keys)

@@ -1,0 +1,60 @@
+"""Parameters of every mechanism at one fixed site, against recorded counts and against formulas.
+
+A count that is meant to change is recorded anew by `pytest tests/attention/test_num_params.py --record-golden`.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import made, names
+
+from subquad.attention.base import Attention
+from subquad.specs import Pattern, Site
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "num_params.json"
+D, N, HEADS = 256, 512, 4
+LINEAR = D * D + D
+REMEDY = "run `pytest tests/attention/test_num_params.py --record-golden` and read the diff"
+
+
+def counts(factory: Callable[..., Attention]) -> dict[str, int]:
+    """Parameters in each declared wiring, in the first of two layers."""
+    found = {}
+    for pattern in Pattern:
+        site = Site(pattern=pattern, dim=D, heads=HEADS, query_len=N, context_len=N, layer=0, layers=2)
+        if pattern in factory.func.patterns:
+            found[pattern.value] = sum(p.numel() for p in factory(site=site).parameters())
+    return found
+
+
+def test_golden_counts(request: pytest.FixtureRequest) -> None:
+    now = {name: counts(made("attention", name)) for name in names("attention")}
+    if request.config.getoption("--record-golden"):
+        GOLDEN.write_text(json.dumps(now, indent=2) + "\n")
+    recorded = json.loads(GOLDEN.read_text())
+    assert sorted(recorded) == sorted(now), REMEDY
+    assert recorded == now, REMEDY
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "expected"),
+    [
+        ("softmax", Pattern.SELF, 4 * LINEAR),
+        ("linear", Pattern.CROSS, 4 * LINEAR),
+        ("linformer", Pattern.SELF, 4 * LINEAR + 2 * N * 256),
+        ("linformer_none", Pattern.SELF, 4 * LINEAR + 2 * HEADS * N * 256),
+        ("linformer_kv", Pattern.SELF, 4 * LINEAR + N * 256),
+        ("linformer_layer", Pattern.CROSS, 4 * LINEAR + N * 256),
+        ("linformer_mean", Pattern.SELF, 4 * LINEAR),
+        ("linformer_conv", Pattern.SELF, 4 * LINEAR + 2 * D * 2),
+        ("luna", Pattern.SELF, 6 * LINEAR + D * D + 16 * D + 2 * D),
+        ("dba", Pattern.SELF, 4 * LINEAR + 24 * D + 2 * 16 * (D + 1) + 16 * D + 2 * D),
+        ("dba", Pattern.CROSS, 5 * LINEAR + 24 * D + 16 * (D + 1) + 16 * D + 2 * D),
+        ("dba_full_d", Pattern.SELF, 4 * LINEAR + 2 * 16 * (D + 1) + 16 * D + 2 * D),
+        ("dba_full_n", Pattern.SELF, 4 * LINEAR + 24 * D),
+    ],
+)
+def test_counts_by_hand(name: str, pattern: Pattern, expected: int) -> None:
+    assert counts(made("attention", name))[pattern.value] == expected

@@ -1,0 +1,53 @@
+"""`pytest --attention my_package.module:MyClass`: the contract, and nothing else, on a class of your own."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import own_attentions
+
+from subquad.specs import Pattern
+
+CLASS = """
+from subquad.attention.base import StatelessAttention
+from subquad.specs import Pattern
+
+class Mine(StatelessAttention):
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n), memory O(n)"
+
+    def attend(self, x, context, masks):
+        return x.cumsum(1) + context.sum((0, 1))
+"""
+
+
+def contract(folder: Path, *options: str) -> str:
+    """What pytest prints when it is called from the folder of a user."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=line", *options]
+    tests = Path(__file__).parent
+    return subprocess.run(
+        [*command, "--rootdir", str(tests.parents[1]), "-c", str(tests.parents[1] / "pyproject.toml"),
+         str(tests / "test_contract.py"), str(tests / "test_ops.py")],
+        cwd=folder, capture_output=True, text=True, check=False,
+    ).stdout  # fmt: skip
+
+
+def test_the_contract_runs_on_it_and_finds_its_faults(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(CLASS)
+    printed = contract(tmp_path, "--attention", "mine:Mine", "-k", "padding_is_invisible or independent or wiring")
+    assert "test_padding_is_invisible[mine:Mine-self]" in printed
+    assert "test_rows_are_independent[mine:Mine-self]" in printed
+    assert "2 failed, 2 passed" in printed
+
+
+def test_a_wrong_name_is_explained() -> None:
+    config = SimpleNamespace(getoption=lambda _: ["nowhere:Mine"])
+    with pytest.raises(pytest.UsageError, match=r"nowhere.*write it as my_package.module:MyClass"):
+        own_attentions(config)
+
+
+def test_an_object_is_found_by_its_name() -> None:
+    config = SimpleNamespace(getoption=lambda _: ["subquad.specs:Pattern"])
+    assert own_attentions(config) == {"subquad.specs:Pattern": Pattern}
