@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -13,11 +14,23 @@ Norm = Callable[[int], nn.Module]
 """Makes the normalisation of a width, such as nn.LayerNorm."""
 
 
+_CHUNK = 1024
+
+
 class FeedForward(nn.Sequential):
-    """Linear, GELU, dropout, linear."""
+    """Linear, GELU, dropout, linear, for each token alone.
+
+    Where no gradient is asked for, long inputs go through in chunks of tokens: the hidden activations, the largest
+    tensors of a model without n x n weights, then never exist as a whole and stay in the cache.
+    """
 
     def __init__(self, dim: int, hidden: int, dropout: float) -> None:
         super().__init__(nn.Linear(dim, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, dim))
+
+    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        if torch.is_grad_enabled() or x.shape[1] <= _CHUNK:
+            return super().forward(x)
+        return torch.cat([super(FeedForward, self).forward(part) for part in x.split(_CHUNK, 1)], 1)
 
 
 class TransformerLayer(nn.Module):
@@ -38,7 +51,7 @@ class TransformerLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.attention = attention
-        self.attention_norm = None if attention is None else norm(dim)
+        self.attention_norm = nn.Identity() if attention is None else norm(dim)
         self.feed_forward = FeedForward(dim, ffn, dropout)
         self.feed_forward_norm = norm(dim)
         self.dropout = nn.Dropout(dropout)
@@ -47,11 +60,19 @@ class TransformerLayer(nn.Module):
     def forward(
         self, x: Float[Tensor, "b n d"], masks: Masks, carry: Carry = None
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
-        if self.attention is not None and self.attention_norm is not None:
-            source = self.attention_norm(x) if self.pre else x
-            y, carry = self.attention(source, source, masks, carry)
-            x = x + self.dropout(y)
-            x = x if self.pre else self.attention_norm(x)
-        if self.pre:
-            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x))), carry
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), carry
+        if self.attention is not None:
+            x, carry = self._attend(self.attention, x, masks, carry)
+        return self._feed(x), carry
+
+    def _attend(
+        self, attention: Attention, x: Float[Tensor, "b n d"], masks: Masks, carry: Carry
+    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+        source = self.attention_norm(x) if self.pre else x
+        y, carry = attention(source, source, masks, carry)
+        x = x + self.dropout(y)
+        return x if self.pre else self.attention_norm(x), carry
+
+    def _feed(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        y = self.feed_forward(self.feed_forward_norm(x) if self.pre else x)
+        x = x + self.dropout(y)
+        return x if self.pre else self.feed_forward_norm(x)
