@@ -62,8 +62,14 @@ def _table(setting: Setting, measured: dict[str, Measured]) -> Table:
         table.add_column("of no-attention speed", justify="right")
     explicit, softmax = (measured[name] for name in YARDSTICKS)
     for name, m in measured.items():
-        cells = [name, f"{1e3 * m.timing.median:.2f}", f"{explicit.timing.ratio(m.timing):.2f}",
-                 f"{softmax.timing.ratio(m.timing):.2f}", f"{m.peak / 2**20:.1f}", f"{m.peak / explicit.peak:.3f}"]  # fmt: skip
+        cells = [
+            name,
+            f"{1e3 * m.timing.median:.2f}",
+            f"{explicit.timing.ratio(m.timing):.2f}",
+            f"{softmax.timing.ratio(m.timing):.2f}",
+            f"{m.peak / 2**20:.1f}",
+            f"{m.peak / explicit.peak:.3f}",
+        ]
         table.add_row(*cells, *([f"{ceiling.timing.ratio(m.timing):.0%}"] if ceiling else []))
     return table
 
@@ -71,10 +77,16 @@ def _table(setting: Setting, measured: dict[str, Measured]) -> Table:
 def _row(setting: Setting, name: str, measured: dict[str, Measured]) -> dict[str, object]:
     m, softmax = measured[name], measured["softmax"]
     return {
-        "level": setting.level, "mode": setting.mode, "length": setting.length, "attention": name,
-        "median_s": m.timing.median, "rounds_s": m.timing.seconds, "speedup_over_softmax": softmax.timing.ratio(m.timing),
-        "speedup_range": softmax.timing.spread(m.timing), "peak_bytes": m.peak,
-    }  # fmt: skip
+        "level": setting.level,
+        "mode": setting.mode,
+        "length": setting.length,
+        "attention": name,
+        "median_s": m.timing.median,
+        "rounds_s": m.timing.seconds,
+        "speedup_over_softmax": softmax.timing.ratio(m.timing),
+        "speedup_range": softmax.timing.spread(m.timing),
+        "peak_bytes": m.peak,
+    }
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def _prepare(overrides: list[str]) -> None:
     config = compose_run(overrides)
     from hydra.utils import instantiate  # heavy: after composition, so that a misspelt word is answered at once
 
-    data = instantiate(config.data)
+    data = instantiate(config.data, _convert_="all")
     data.prepare_data()
     rows = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
     longest = max(int(split.lengths.max()) for split in data.splits.values())

@@ -4,5 +4,5 @@
 class UserError(ValueError):
     """Something the user can mend. The message is one sentence that names the cause and the remedy.
 
-    The doors (`train.py`, `eval.py`, `scripts/`) print the message without a traceback and exit with a status other than 0.
+    The doors (`train.py`, `eval.py`, `scripts/`) print the message without a traceback and exit with a non-zero status.
     """

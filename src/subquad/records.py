@@ -20,8 +20,8 @@ RESULT, ERROR = "result.json", "error.json"
 class Record:
     """One finished run. Exists on disk if and only if the run finished.
 
-    metrics: names to values (accuracy is a fraction in [0, 1]); baselines: scores that need no model, on the same split;
-    wall_seconds: training and testing, over all restarts.
+    metrics: names to values (accuracy is a fraction in [0, 1]); baselines: scores on the test split that need no
+    model; wall_seconds: training and testing, over all restarts.
     """
 
     fingerprint: str

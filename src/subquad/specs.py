@@ -2,8 +2,9 @@
 
 import dataclasses
 import enum
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -85,6 +86,6 @@ class SequenceBatch:
         """A copy in page-locked memory; torch's DataLoader calls this."""
         return self._map(Tensor.pin_memory)
 
-    def _map(self, function) -> Self:  # type: ignore[no-untyped-def]
-        tensors = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return dataclasses.replace(self, **{k: v if v is None else function(v) for k, v in tensors.items()})
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        tensors: Iterator[Any] = (getattr(self, field.name) for field in dataclasses.fields(self))
+        return type(self)(*(tensor if tensor is None else function(tensor) for tensor in tensors))

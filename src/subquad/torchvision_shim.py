@@ -1,8 +1,8 @@
 """Makes `import torchvision` work beside a torch without CUDA.
 
-PyPI's torchvision carries CUDA operators; next to a CPU-only torch its extension cannot be loaded and the import dies with
-"operator torchvision::nms does not exist". Datasets, transforms and timm never call those operators, so declaring their
-schemas is enough. pytorch-lightning imports torchvision through torchmetrics: import this module before it.
+PyPI's torchvision carries CUDA operators; next to a CPU-only torch its extension cannot be loaded and the import dies
+with "operator torchvision::nms does not exist". Datasets, transforms and timm never call those operators, so declaring
+their schemas is enough. pytorch-lightning imports torchvision through torchmetrics: import this module before it.
 """
 
 import importlib.util

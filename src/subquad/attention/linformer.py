@@ -141,11 +141,9 @@ class Linformer(Attention):
 
 def _slots(k: int | Sequence[int] | Sequence[Sequence[int]], site: Site) -> list[int]:
     """The compressed length of each head in this layer, at most the longest input."""
-    here = k
-    if isinstance(k, Sequence):
-        if len(k) != site.layers:
-            raise UserError(f"Linformer got {len(k)} values of k for {site.layers} layers; give one for each layer.")
-        here = k[site.layer]
+    if isinstance(k, Sequence) and len(k) != site.layers:
+        raise UserError(f"Linformer got {len(k)} values of k for {site.layers} layers; give one for each layer.")
+    here: int | Sequence[int] = k[site.layer] if isinstance(k, Sequence) else k
     per_head = list(here) if isinstance(here, Sequence) else [here] * site.heads
     if len(per_head) != site.heads or min(per_head) < 1:
         raise UserError(f"Linformer needs a positive k for each of the {site.heads} heads; got {per_head}.")

@@ -5,7 +5,7 @@ from typing import Literal
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.attention.base import AttentionFactory, Carry
+from subquad.attention.base import Attention, AttentionFactory, Carry
 from subquad.blocks.embeddings import ClassToken, embedding, positions
 from subquad.blocks.head import flatten_tokens, mean_tokens, output_head
 from subquad.blocks.layer import TransformerLayer
@@ -86,7 +86,8 @@ class SequenceEncoder(nn.Module):
 
     def _draw_linear_maps(self, std: float) -> None:
         """N(0, std²) outside the attention, which draws its own maps."""
-        own = {m for layer in self.layers if layer.attention is not None for m in layer.attention.modules()}
+        attentions = [module for module in self.modules() if isinstance(module, Attention)]
+        own = {part for attention in attentions for part in attention.modules()}
         for module in self.modules():
             if isinstance(module, nn.Linear) and module not in own:
                 nn.init.normal_(module.weight, std=std)

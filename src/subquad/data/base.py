@@ -181,8 +181,9 @@ class SequenceData(pl.LightningDataModule, abc.ABC):
 
     def _loader(self, rows: Ragged, batches: Sampler[list[int]]) -> DataLoader[SequenceBatch]:
         return DataLoader(
-            SequenceDataset(rows, self.pad_to), batch_sampler=batches, collate_fn=_whole_batch, num_workers=self.num_workers,
-            pin_memory=torch.cuda.is_available(), persistent_workers=self.num_workers > 0,
+            SequenceDataset(rows, self.pad_to), batch_sampler=batches, collate_fn=_whole_batch,
+            num_workers=self.num_workers, persistent_workers=self.num_workers > 0,
+            pin_memory=torch.cuda.is_available(),
         )  # fmt: skip
 
     @property

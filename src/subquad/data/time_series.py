@@ -105,7 +105,7 @@ class TimeSeries(SequenceData):
         return DataSpec(max_len=self._max_len, channels=channels, classes=len(self._cache.facts["labels"]) or None)
 
     @property
-    def pad_to(self) -> int | None:   # read-only here: it follows from the data
+    def pad_to(self) -> int | None:  # read-only here: it follows from the data
         """Length of every batch in steps, or None where the longest row of a batch sets it."""
         return self._max_len if self.pad == "max_len" else None
 

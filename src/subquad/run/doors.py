@@ -99,7 +99,7 @@ def _user_error(error: BaseException | None) -> UserError | None:
 
 
 def options(group: str) -> list[str]:
-    """Every choice of a config group, nested ones as family/name; files that start with an underscore are shared parts."""
+    """Every choice of a config group, nested ones as family/name; a leading underscore marks a shared part."""
     found = (CONFIGS / group).rglob("*.yaml")
     return sorted(str(f.relative_to(CONFIGS / group).with_suffix("")) for f in found if not f.name.startswith("_"))
 
@@ -124,7 +124,7 @@ def load_attention(name: str) -> Any:
     """The attention factory of configs/attention/<name>.yaml, as a backbone is given it."""
     from hydra.utils import instantiate
 
-    return instantiate(compose_run([f"attention={name}"]).attention)
+    return instantiate(compose_run([f"attention={name}"]).attention, _convert_="all")
 
 
 def bench_config(words: Sequence[str]) -> DictConfig:

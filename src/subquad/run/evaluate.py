@@ -32,14 +32,14 @@ def evaluate(run: Path, split: str) -> tuple[str, float, float | None]:
         raise UserError(f'There is no split "{split}" to evaluate; choose test or val.')
     torch.set_num_threads(machine.cores())
     config = OmegaConf.create(record.config)
-    data = instantiate(config.data)
+    data = instantiate(config.data, _convert_="all")
     data.prepare_data()
     if data.fingerprint != record.data_fingerprint:
         raise UserError(
             f"The data differ from those the run was trained on (fingerprint {data.fingerprint}, recorded "
             f"{record.data_fingerprint}); restore the old files, or train again."
         )
-    module: Supervised = instantiate(config.task.module)(spec=data.spec)
+    module: Supervised = instantiate(config.task.module, _convert_="all")(spec=data.spec)
     trainer = pl.Trainer(
         accelerator=config.trainer.accelerator, devices=1, precision=config.trainer.precision, logger=False,
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,

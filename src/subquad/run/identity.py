@@ -9,8 +9,10 @@ from subquad.records import fingerprint
 
 _KEPT = ("task", "data", "trainer", "callbacks", "protocol", "scale", "recipe", "ckpt_path")
 _NOT_IDENTITY = {
-    "trainer": ("accelerator", "devices", "num_nodes", "strategy", "callbacks", "logger", "default_root_dir", "profiler",
-                "log_every_n_steps", "enable_progress_bar", "enable_model_summary"),
+    "trainer": (
+        "accelerator", "devices", "num_nodes", "strategy", "callbacks", "logger", "default_root_dir", "profiler",
+        "log_every_n_steps", "enable_progress_bar", "enable_model_summary",
+    ),
     "callbacks": ("estimate", "progress"),
     "data": ("root", "num_workers", "workers", "eval_batch_size", "release_dir"),
     "recipe": ("sizes", "size"),

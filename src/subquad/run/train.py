@@ -7,6 +7,7 @@ import logging
 import traceback
 import warnings
 from pathlib import Path
+from typing import Any, cast
 
 import pytorch_lightning as pl
 import torch
@@ -44,9 +45,9 @@ def train(config: DictConfig) -> records.Record:
 def _train(config: DictConfig, run: Path) -> records.Record:
     # First: instantiate resolves interpolations in place, and would change what ${fingerprint:} sees.
     name = records.fingerprint(identity(config))
-    resolved = OmegaConf.create(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+    resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
     try:
-        record = _fit(resolved, run, name)
+        record = _fit(OmegaConf.create(resolved), resolved, run, name)
     except Exception as error:
         records.write_error(str(error), traceback.format_exc(), run)
         raise
@@ -55,17 +56,15 @@ def _train(config: DictConfig, run: Path) -> records.Record:
     return record
 
 
-def _fit(config: DictConfig, run: Path, name: str) -> records.Record:
-    settings = OmegaConf.to_container(config)
-    assert isinstance(settings, dict)
+def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> records.Record:
     torch.set_num_threads(machine.cores())
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)  # inside Lightning
     pl.seed_everything(config.seed, workers=True, verbose=False)
-    data = instantiate(config.data)
+    data = instantiate(config.data, _convert_="all")
     data.prepare_data()
-    module: Supervised = instantiate(config.task.module)(spec=data.spec)
-    trainer: pl.Trainer = instantiate(config.trainer)
+    module: Supervised = instantiate(config.task.module, _convert_="all")(spec=data.spec)
+    trainer: pl.Trainer = instantiate(config.trainer, _convert_="all")
     for logger in trainer.loggers:
         logger.log_hyperparams(settings)
 

@@ -44,5 +44,5 @@ class StopOnNaN(pl.Callback):
         if look and not torch.isfinite(loss):
             raise UserError(
                 f"The training loss became {loss.item()} at step {trainer.global_step}; lower optimizer.lr, set "
-                "trainer.gradient_clip_val=1.0, or try trainer.precision=32-true. The last checkpoint is from before it."
+                "trainer.gradient_clip_val=1.0, or try trainer.precision=32-true; the last checkpoint is from before."
             )
