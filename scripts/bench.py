@@ -8,6 +8,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +21,7 @@ prepare_process()
 import torch  # noqa: E402  after prepare_process
 
 from subquad.measure.bench import NO_ATTENTION, Measured, Setting, measure  # noqa: E402
+from subquad.measure.plot import draw_speed  # noqa: E402
 from subquad.records import now  # noqa: E402
 from subquad.run import machine  # noqa: E402
 
@@ -47,6 +49,12 @@ def main() -> None:
     facts = {"machine": machine.describe(), "versions": machine.versions(), "commit": machine.commit()}
     path.write_text(json.dumps({"settings": dict(config), **facts, "results": results}, indent=1, default=str))
     console.print(str(path), soft_wrap=True)
+    if len(config.lengths) > 1:
+        for level, mode in itertools.product(config.levels, config.modes):
+            picture = path.with_name(f"{path.stem}-{level}-{mode}.png")
+            shape = f"d={config.dim}, {config.heads} heads, batch {config.batch}, {torch.get_num_threads()} threads"
+            draw_speed(_lines(results, level, mode), f"{level}, {mode} ({shape}, {device})", picture)
+            console.print(str(picture), soft_wrap=True)
 
 
 def _table(setting: Setting, measured: dict[str, Measured]) -> Table:
@@ -74,7 +82,15 @@ def _table(setting: Setting, measured: dict[str, Measured]) -> Table:
     return table
 
 
-def _row(setting: Setting, name: str, measured: dict[str, Measured]) -> dict[str, object]:
+def _lines(results: list[dict[str, Any]], level: str, mode: str) -> dict[str, dict[int, float]]:
+    lines: dict[str, dict[int, float]] = {}
+    for row in results:
+        if (row["level"], row["mode"]) == (level, mode):
+            lines.setdefault(row["attention"], {})[row["length"]] = 1e3 * row["median_s"]
+    return lines
+
+
+def _row(setting: Setting, name: str, measured: dict[str, Measured]) -> dict[str, Any]:
     m, softmax = measured[name], measured["softmax"]
     return {
         "level": setting.level,

@@ -56,7 +56,7 @@ def main() -> None:
         bare += _bare(_config())[1:]
         framework += _framework(_config())[1:]
     a, b = statistics.median(framework), statistics.median(bare)
-    Console().print(
+    Console(soft_wrap=True).print(
         f"epoch: framework {a:.3f} s, bare loop {b:.3f} s, ratio {a / b:.3f} "
         f"({len(bare)} epochs each, {torch.get_num_threads()} threads)"
     )
@@ -65,7 +65,7 @@ def main() -> None:
 def _config() -> DictConfig:
     words = ["attention=softmax", "task=uea/japanese_vowels", *sys.argv[1:], f"paths.outputs={tempfile.mkdtemp()}"]
     settings: Any = OmegaConf.to_container(compose_run([*words, f"limits.epochs={EPOCHS}"]), resolve=True)
-    return OmegaConf.create({key: value for key, value in settings.items() if key != "hydra"})
+    return OmegaConf.create(settings)
 
 
 def _framework(config: DictConfig) -> list[float]:

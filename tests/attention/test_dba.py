@@ -48,7 +48,7 @@ def printed(layers: Any, pattern: Pattern, **keys: Any) -> Any:
 
 def name(keys: dict[str, Any]) -> str:
     """The keys that differ from the plain reading, for the name of a test."""
-    return ",".join(f"{k}={v}" for k, v in keys.items() if v != PLAIN[k])
+    return ",".join(f"{k}={v}" for k, v in keys.items() if v != PLAIN.get(k))
 
 
 def compare(pattern: Pattern, lengths: str, layers: int = 2, **keys: Any) -> None:
@@ -71,6 +71,6 @@ def test_every_choice_equals_the_printed_form(keys: dict[str, Any], pattern: Pat
 
 
 @both_patterns
-@pytest.mark.parametrize("keys", [{"d_in": 10}, {"d_in": 10, "scale": "total"}, {"d_p": 40}], ids=str)
+@pytest.mark.parametrize("keys", [{"d_in": 10}, {"d_in": 10, "scale": "total"}, {"d_p": 40}], ids=name)
 def test_sizes_that_do_not_divide_and_more_rows_than_tokens(keys: dict[str, Any], pattern: Pattern) -> None:
     compare(pattern, "padded", **keys)

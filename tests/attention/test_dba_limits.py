@@ -137,7 +137,7 @@ def test_z_must_come_from_the_first_layer() -> None:
         DBA(site(Pattern.SELF, layer=1, layers=2))(x, x, Masks())
 
 
-@pytest.mark.parametrize("keys", [{}, {"optimize_n": False}], ids=str)
+@pytest.mark.parametrize("keys", [{}, {"optimize_n": False}], ids=["dba", "full_n"])
 def test_dropout_acts_on_the_weights(keys: dict[str, Any]) -> None:
     attention, x = one(partial(small, **keys), dropout=0.5), tokens(2, LONGEST, 24)
     assert not torch.allclose(attention(x, x, Masks())[0], copy.deepcopy(attention).eval()(x, x, Masks())[0])

@@ -45,7 +45,7 @@ class DBA(Attention):
     """
 
     patterns = frozenset(Pattern)
-    complexity = "time O(n d_p d + d_p² d_in), memory O(n (d + d_p))"
+    complexity = "time O(n d_p d + d_p² d_in), memory O(n (d + d_p)); O(n²) time with optimize_n=false"
 
     def __init__(
         self,

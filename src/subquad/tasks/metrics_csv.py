@@ -50,6 +50,7 @@ class MetricsCSV(Logger):
         if not self.unsaved:
             return
         names = sorted({name for row in self.rows.values() for name in row})
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         staging = self.path.with_suffix(".csv.partial")
         with staging.open("w", newline="") as file:
             writer = csv.DictWriter(file, ["step", *names])

@@ -1,0 +1,46 @@
+"""Writes the generated pages of docs/ from classes and configurations: docs/attentions.md."""
+
+import inspect
+import re
+from pathlib import Path
+
+from subquad.run.doors import CONFIGS, ROOT, load_attention, options, prepare_process
+
+prepare_process()
+
+PAGE = ROOT / "docs" / "attentions.md"
+HEAD = """# Attentions
+
+Written by `make docs` from the classes and from `configs/attention/`; a test compares the two.
+
+| `attention=` | wirings | complexity | what it is |
+|---|---|---|---|
+"""
+
+
+def attentions() -> str:
+    """The page: one row for each choice, then each class's formula and keys."""
+    rows, classes = [], {}
+    for name in options("attention"):
+        factory = load_attention(name)
+        mechanism = factory.func
+        wirings = ", ".join(sorted(pattern.value for pattern in mechanism.patterns))
+        comment = re.match(r"# (.*?)\n(?!# )", (CONFIGS / "attention" / f"{name}.yaml").read_text(), re.DOTALL)
+        assert comment is not None, f"configs/attention/{name}.yaml must open with a comment"
+        text = re.sub(r"\n# ", " ", comment[1])
+        rows.append(f"| `{name}` | {wirings} | {mechanism.complexity} | {text} |")
+        classes[mechanism.__name__] = mechanism
+    sections = [_section(mechanism) for _, mechanism in sorted(classes.items())]
+    return HEAD + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _section(mechanism: type) -> str:
+    module = inspect.getmodule(mechanism)
+    assert module is not None
+    source = Path(inspect.getfile(mechanism)).relative_to(ROOT)
+    title = (inspect.getdoc(module) or "").splitlines()[0]
+    return f"## {mechanism.__name__}\n\n{title} ([{source}](../{source}))\n\n```text\n{inspect.getdoc(mechanism)}\n```"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(attentions())

@@ -1,0 +1,118 @@
+"""How tests reach the command line: composed and trained in this process, or as a program of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, runtime_checkable
+from unittest import mock
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from subquad.attention.base import AttentionFactory
+from subquad.data.base import SequenceData
+from subquad.records import Record
+from subquad.run.doors import compose_run
+
+runtime_checkable(AttentionFactory)  # before backbones are imported: their shape checks ask isinstance of it
+
+ROOT = Path(__file__).parents[1]
+TINY = ("backbone.layers=1", "backbone.dim=16", "backbone.heads=2", "backbone.ffn=16", "trainer=cpu")
+"""A model that trains in milliseconds a step, on either backbone."""
+
+
+def data_root(base: Path) -> Path:
+    """The folder of data sets that a whole test session shares."""
+    folder = base / "subquad-data"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def composed(data: Path, outputs: Path, *words: str) -> DictConfig:
+    """The configuration of a command, with its folders."""
+    return compose_run([*words, f"paths.data={data}", f"paths.outputs={outputs}"])
+
+
+def prepared(config: DictConfig) -> SequenceData:
+    """The data module of a configuration, ready to be asked for batches."""
+    data = instantiate(config.data, _convert_="all")
+    data.prepare_data()
+    return data
+
+
+def trained(config: DictConfig) -> Record:
+    """Trains in this process, and leaves the number of threads as it was."""
+    from subquad.run.train import train
+
+    threads = torch.get_num_threads()
+    try:
+        return train(config)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def crash(step: int) -> Iterator[None]:
+    """Inside the block, the training step number `step` (from 0) of a process raises."""
+    from subquad.tasks.supervised import Supervised
+
+    intact, taken = Supervised.training_step, 0
+
+    def fragile(self: Any, batch: Any) -> torch.Tensor:
+        nonlocal taken
+        taken += 1
+        if taken > step:
+            raise RuntimeError("pulled the plug")
+        return intact(self, batch)
+
+    with mock.patch.object(Supervised, "training_step", fragile):
+        yield
+
+
+def program(data: Path, outputs: Path, script: str, *words: str) -> tuple[list[str], dict[str, Any]]:
+    """What to give to subprocess to run a door of the project; no threads compete in tests."""
+    places = {"SUBQUAD_DATA": str(data), "SUBQUAD_OUTPUTS": str(outputs)}
+    known = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
+    return [sys.executable, str(ROOT / script), *words], {
+        "env": {**known, **places},
+        "cwd": outputs.parent,
+        "text": True,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
+
+
+def door(data: Path, outputs: Path, script: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a program to its end."""
+    command, settings = program(data, outputs, script, *words)
+    return subprocess.run(command, timeout=300, check=False, **settings)
+
+
+def weights(run: Path, name: str = "best.ckpt") -> dict[str, torch.Tensor]:
+    """The state dict of a checkpoint of a run."""
+    return torch.load(run / "checkpoints" / name, weights_only=True)["state_dict"]
+
+
+def identical(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    """Bit for bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def record_of(outputs: Path) -> Path:
+    """The only run directory below an outputs folder that has a record."""
+    [found] = (outputs / "runs").rglob("result.json")
+    return found.parent
+
+
+def has_record(outputs: Path) -> bool:
+    """Whether any run below an outputs folder finished."""
+    return any(outputs.rglob("result.json"))
+
+
+def sentences(text: str) -> Sequence[str]:
+    """The lines of a program's message."""
+    return [line for line in text.splitlines() if line.strip()]
