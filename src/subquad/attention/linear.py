@@ -11,7 +11,8 @@ from subquad.specs import Masks, Pattern, Site
 class Linear(StatelessAttention):
     """y_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / (φ(q_i)ᵀ Σ_j φ(k_j) + ε) in each head, with φ(x) = elu(x) + 1.
 
-    No 1/√d scale; ε as in the authors' code. Padded keys get φ(k) = 0. There are no weights to drop, so `site.dropout` is unused.
+    No 1/√d scale; ε as in the authors' code. Padded keys get φ(k) = 0. There are
+    no weights to drop: `site.dropout` is unused.
     """
 
     patterns = frozenset(Pattern)

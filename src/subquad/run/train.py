@@ -26,6 +26,12 @@ from subquad.tasks.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
+_NOISE = {
+    r"`isinstance\(treespec, LeafSpec\)`": FutureWarning,  # inside Lightning
+    "Checkpoint directory .* exists and is not empty": UserWarning,  # what going on with a run looks like
+}
+"""Warnings of Lightning that a user can do nothing about."""
+
 
 def train(config: DictConfig) -> records.Record:
     """Trains, tests the best checkpoint and writes the record. An interrupted run goes on from its last checkpoint.
@@ -59,7 +65,8 @@ def _train(config: DictConfig, run: Path) -> records.Record:
 def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> records.Record:
     torch.set_num_threads(machine.cores())
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)  # inside Lightning
+    for message, category in _NOISE.items():
+        warnings.filterwarnings("ignore", message, category)
     pl.seed_everything(config.seed, workers=True, verbose=False)
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
