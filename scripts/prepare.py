@@ -38,6 +38,7 @@ def _prepare(overrides: list[str]) -> None:
     from hydra.utils import instantiate  # heavy: after composition, so that a misspelt word is answered at once
 
     data = instantiate(config.data, _convert_="all")
+    data.fetch()
     data.prepare_data()
     rows = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
     longest = max(int(split.lengths.max()) for split in data.splits.values())

@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -87,5 +87,6 @@ class SequenceBatch:
         return self._map(Tensor.pin_memory)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
-        tensors: Iterator[Any] = (getattr(self, field.name) for field in dataclasses.fields(self))
-        return type(self)(*(tensor if tensor is None else function(tensor) for tensor in tensors))
+        tensors: list[Any] = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        moved: list[Any] = [tensor if tensor is None else function(tensor) for tensor in tensors]
+        return type(self)(*moved)

@@ -125,6 +125,9 @@ class SequenceData(pl.LightningDataModule, abc.ABC):
         self.eval_batch_size = eval_batch_size or batch_size
         self.num_workers = num_workers
 
+    def fetch(self) -> None:
+        """Brings missing files over the network; `scripts/prepare.py` calls it, a training run never does."""
+
     @abc.abstractmethod
     def load(self) -> tuple[dict[str, Ragged], str]:
         """Returns the splits `train`, `val`, `test` and a fingerprint of the data they came from."""

@@ -11,8 +11,9 @@ from filelock import FileLock
 from subquad.data import ragged
 from subquad.data.base import SequenceData
 from subquad.data.ragged import Ragged
-from subquad.data.time_series_files import Kind, Source, find, lay_out, parse, write_standin
-from subquad.data.time_series_sets import check_size
+from subquad.data.time_series_fetch import fetch
+from subquad.data.time_series_files import Kind, Source, find, home, lay_out, parse, write_standin
+from subquad.data.time_series_sets import SETS, check_size
 from subquad.errors import UserError
 from subquad.specs import DataSpec
 
@@ -73,6 +74,15 @@ class TimeSeries(SequenceData):
         self.val_fraction, self.split_seed = val_fraction, split_seed
         self.normalization, self.max_len_from = normalization, max_len_from
         self.subsample_factor, self.max_cases, self.pad = subsample_factor, max_cases, pad
+
+    def fetch(self) -> None:
+        """Downloads the two files of an archive's data set, unless they are here already."""
+        try:
+            _ = self._source
+        except UserError:
+            if self.folder is not None or self.dataset not in SETS:
+                raise
+            fetch(self.dataset, home(self.root, self.dataset, self.kind))
 
     def prepare_data(self) -> None:
         """Parses the two files unless their cache exists; only this needs sktime."""

@@ -45,14 +45,19 @@ class Source:
         return digest.hexdigest()[:16]
 
 
+def home(root: Path, dataset: str, kind: Kind) -> Path:
+    """The folder of an archive's data set below the data folder."""
+    return root / _ARCHIVES[kind][0] / dataset
+
+
 def find(root: Path, dataset: str, kind: Kind, folder: Path | None) -> Source:
     """Looks in `folder` if given; else in root/uea or root/tser (by kind), then among the data that sktime ships.
 
     Raises UserError that names the files, where to put them and the command that fetches them.
     """
     archive, origin = _ARCHIVES[kind]
-    home = folder or root / archive / dataset
-    for place in [home] if folder else [home, *_shipped(dataset)]:
+    first = folder or home(root, dataset, kind)
+    for place in [first] if folder else [first, *_shipped(dataset)]:
         source = Source(place / f"{dataset}_TRAIN.ts", place / f"{dataset}_TEST.ts")
         if source.train.is_file() and source.test.is_file():
             return source
@@ -64,7 +69,7 @@ def find(root: Path, dataset: str, kind: Kind, folder: Path | None) -> Source:
             f"data.dataset={dataset} data.folder=<folder>"
         )
     raise UserError(
-        f"{dataset}_TRAIN.ts and {dataset}_TEST.ts are not both in {home}: put them there (from {origin}), or {remedy}"
+        f"{dataset}_TRAIN.ts and {dataset}_TEST.ts are not both in {first}: put them there (from {origin}), or {remedy}"
     )
 
 

@@ -117,7 +117,7 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(str(error)) from None
     HydraConfig.instance().set_config(config)
-    return OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
 
 
 def load_attention(name: str) -> Any:
