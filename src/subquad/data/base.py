@@ -168,8 +168,6 @@ class SequenceData(pl.LightningDataModule, abc.ABC):
         batches = TrainBatches(
             rows.lengths, self.batch_size, self.seed, self.steps_per_epoch, rank=self._rank, world_size=self._world
         )
-        # Workers ask for their first batches before Lightning sets the epoch of a resumed run.
-        batches.set_epoch(self.trainer.current_epoch if self.trainer else 0)
         return self._loader(rows, batches)
 
     def val_dataloader(self) -> DataLoader[SequenceBatch]:

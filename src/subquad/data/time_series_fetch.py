@@ -3,8 +3,6 @@
 import zipfile
 from pathlib import Path
 
-import pooch
-
 from subquad.errors import UserError
 
 UEA = "https://timeseriesclassification.com/aeon-toolkit/{dataset}.zip"
@@ -26,6 +24,8 @@ def fetch(dataset: str, folder: Path) -> None:
 
     Raises UserError when the archive cannot be reached or its file is not what it should be.
     """
+    import pooch  # needed by `scripts/prepare.py` only
+
     names = [f"{dataset}_{split}.ts" for split in ("TRAIN", "TEST")]
     folder.mkdir(parents=True, exist_ok=True)
     try:

@@ -28,9 +28,9 @@ def describe() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Python and the packages that decide numbers."""
+    """Python and the packages that decide numbers; "not installed" where a package runs from its source folder."""
     packages = ("subquad", "torch", "pytorch-lightning", "hydra-core", "numpy", "sktime")
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in packages}
+    return {"python": platform.python_version()} | {name: _version(name) for name in packages}
 
 
 def commit() -> str:
@@ -44,6 +44,13 @@ def commit() -> str:
         return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _cpu() -> str:

@@ -80,10 +80,9 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     if resume.exists():
         log.info("Going on from the last checkpoint of this run.")
     trainer.fit(module, data, ckpt_path=resume if resume.exists() else config.ckpt_path, weights_only=True)
-    trained = dict(trainer.callback_metrics)
     best = trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
     [tested] = trainer.test(module, data, ckpt_path=str(checkpoints / "best.ckpt"), verbose=False, weights_only=True)
-    metrics = {k: float(v) for k, v in {**trained, **tested, config.task.monitor: best}.items()}
+    metrics = {k: float(v) for k, v in {**_last_epoch(run), **tested, config.task.monitor: best}.items()}
 
     choices = HydraConfig.get().runtime.choices
     [clock] = [c for c in trainer.callbacks if isinstance(c, WallClock)]  # type: ignore[attr-defined]
@@ -111,6 +110,12 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     )
     _summarise(trainer, record)
     return record
+
+
+def _last_epoch(run: Path) -> dict[str, float]:
+    """What the last epoch logged; from the file, because a run killed in its test has no epoch left to train."""
+    rows = [row for row in records.read_history(run / "metrics.csv").values() if "val/loss" in row]
+    return {name: value for name, value in rows[-1].items() if name != "epoch" and not name.startswith("test/")}
 
 
 def _summarise(trainer: pl.Trainer, record: records.Record) -> None:

@@ -11,13 +11,27 @@ from subquad.errors import UserError
 
 
 class SeedEpochs(pl.Callback):
-    """Seeds every generator from (seed, epoch, rank) when an epoch starts.
+    """Makes every epoch start alike: generators are seeded from (seed, epoch, rank).
 
     Together with batches that depend on (seed, epoch) alone, a run resumed at an epoch repeats the undisturbed run.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begins a resumed run at its next epoch, as if the epochs before had been trained by this process.
+
+        Lightning goes on inside the epoch that had just ended: it keeps an iterator made for the old epoch, and skips
+        batches and hooks where the length of training is given in steps.
+        """
+        loop = trainer.fit_loop
+        for progress in (loop.epoch_progress.current, loop.epoch_progress.total):
+            progress.completed = progress.processed
+        loop.on_iteration_done()  # forgets that this is a restart
+        loop.epoch_loop.restarting = False
+        loop.epoch_loop.reset_restart_stage()
+        loop.epoch_loop.val_loop.reset_restart_stage()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         sequence = np.random.SeedSequence([self.seed, trainer.current_epoch, trainer.global_rank])

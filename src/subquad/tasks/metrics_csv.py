@@ -55,9 +55,15 @@ class MetricsCSV(Logger):
         with staging.open("w", newline="") as file:
             writer = csv.DictWriter(file, ["step", *names])
             writer.writeheader()
-            writer.writerows({"step": step, **row} for step, row in sorted(self.rows.items()))
+            for step, row in sorted(self.rows.items()):
+                writer.writerow({"step": step} | {name: _text(value) for name, value in row.items()})
         os.replace(staging, self.path)
         self.unsaved = False
 
     def finalize(self, status: str) -> None:
         self.save()
+
+
+def _text(value: float) -> str:
+    """Every digit, and the same whether a number was logged now or read from the file."""
+    return repr(float(value)).removesuffix(".0")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -35,6 +36,7 @@ class Supervised(pl.LightningModule, abc.ABC):
         if compile_model:
             self.network.compile()
         self.make_optimizer, self.make_scheduler = optimizer, scheduler
+        self.loss_sum, self.rows_seen = torch.zeros(()), 0
         self.val_metric, self.test_metric = self.new_metric(spec), self.new_metric(spec)
 
     @abc.abstractmethod
@@ -55,7 +57,8 @@ class Supervised(pl.LightningModule, abc.ABC):
 
     def training_step(self, batch: SequenceBatch) -> Tensor:
         loss = self.loss(self(batch), batch.target)
-        self.log("train/loss", loss, on_step=False, on_epoch=True, batch_size=len(batch))
+        self.loss_sum = self.loss_sum.to(loss.device) + loss.detach() * len(batch)
+        self.rows_seen += len(batch)
         return loss
 
     def validation_step(self, batch: SequenceBatch) -> None:
@@ -66,6 +69,9 @@ class Supervised(pl.LightningModule, abc.ABC):
     def on_validation_epoch_end(self) -> None:
         self.log(f"val/{self.metric_name}", self.val_metric.compute())
         self.val_metric.reset()
+        if self.rows_seen:  # here, not by Lightning, which would log it after the checkpoint: a kill between loses it
+            self.log("train/loss", self.loss_sum / self.rows_seen, sync_dist=True)
+            self.loss_sum, self.rows_seen = torch.zeros((), device=self.device), 0
 
     def test_step(self, batch: SequenceBatch) -> None:
         self.test_metric.update(self.predictions(self(batch)), batch.target)

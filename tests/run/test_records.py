@@ -1,0 +1,96 @@
+"""The ledger: what is written is read, a record is whole or absent."""
+
+import json
+import os
+
+import pytest
+
+from subquad import records
+from subquad.errors import UserError
+from subquad.records import Record
+
+
+def record(**changes) -> Record:
+    facts = {
+        "fingerprint": "0" * 12,
+        "seed": 0,
+        "task": "lra/listops",
+        "attention": "dba",
+        "recipe": "luna",
+        "protocol": "paper",
+        "scale": "smoke",
+        "metrics": {"test/accuracy": 0.1 + 0.2},
+        "baselines": {"majority class": 0.17},
+        "parameters": 3,
+        "steps": 4,
+        "wall_seconds": 1.5,
+        "peak_memory_mib": 2.0,
+        "peak_memory_of": "resident set",
+        "data_fingerprint": "ab",
+        "tags": ["x"],
+        "machine": {"cores": 2},
+        "versions": {"torch": "2"},
+        "commit": "unknown",
+        "finished": "2026-01-01T00:00:00+00:00",
+        "config": {"seed": 0, "data": {"root": "/d"}},
+    }
+    return Record(**{**facts, **changes})
+
+
+def test_a_record_comes_back_as_it_was_written(tmp_path):
+    run = tmp_path / "a" / "b"
+    assert records.read(run) is None
+    records.write(record(), run)
+    assert records.read(run) == record()
+    assert sorted(path.name for path in run.iterdir()) == ["result.json"]
+
+
+def test_success_removes_the_error_of_an_earlier_try(tmp_path):
+    records.write_error("went wrong", "trace", tmp_path)
+    kept = json.loads((tmp_path / "error.json").read_text())
+    assert (kept["message"], kept["traceback"]) == ("went wrong", "trace")
+    assert records.read(tmp_path) is None
+    records.write(record(), tmp_path)
+    assert not (tmp_path / "error.json").exists()
+
+
+def test_a_write_that_dies_leaves_the_old_record(tmp_path, monkeypatch):
+    records.write(record(), tmp_path)
+
+    def die(*_):
+        raise OSError("power cut")
+
+    monkeypatch.setattr(os, "replace", die)
+    with pytest.raises(OSError, match="power"):
+        records.write(record(seed=1), tmp_path)
+    assert records.read(tmp_path) == record()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"seed": 0}', "null"], ids=repr)
+def test_a_damaged_record_is_named(tmp_path, text):
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(UserError, match=r"result\.json is not a record.*delete it"):
+        records.read(tmp_path)
+
+
+def test_read_all_finds_every_run_oldest_first(tmp_path):
+    records.write(record(finished="2026-03-01", seed=3), tmp_path / "lra" / "x")
+    records.write(record(finished="2026-01-01", seed=1), tmp_path / "uea" / "deep" / "y")
+    records.write_error("no", "", tmp_path / "failed")
+    assert [r.seed for r in records.read_all(tmp_path)] == [1, 3]
+    assert records.read_all(tmp_path / "nowhere") == []
+
+
+def test_history_reads_numbers_and_leaves_gaps_out(tmp_path):
+    path = tmp_path / "metrics.csv"
+    assert records.read_history(path) == {}
+    path.write_text("step,epoch,test/accuracy,train/loss\n3,0,,1.25\n4,1,0.5,nan\n")
+    history = records.read_history(path)
+    assert history[3] == {"epoch": 0.0, "train/loss": 1.25}
+    assert history[4]["test/accuracy"] == 0.5
+    assert history[4]["train/loss"] != history[4]["train/loss"]
+
+
+def test_fingerprints_ignore_the_order_of_keys_and_nothing_else():
+    assert records.fingerprint({"a": 1, "b": {"c": 2, "d": 3}}) == records.fingerprint({"b": {"d": 3, "c": 2}, "a": 1})
+    assert len({records.fingerprint(x) for x in ({"a": 1}, {"a": "1"}, {"a": 1.5}, {"a": None}, {"b": 1})}) == 5

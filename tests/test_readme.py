@@ -1,0 +1,86 @@
+"""Every command that the documentation shows is run, smaller; every link leads somewhere."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+SMALL = {
+    "train.py": ["scale=smoke"],
+    "scripts/bench.py": ["lengths=[16]", "rounds=1", "dim=32", "ffn=32", "layers=1", "levels=[layer]"],
+    "scripts/prepare.py": ["scale=smoke"],
+}
+
+
+def commands() -> list[str]:
+    """The lines of all bash blocks, and python lines quoted in the text, without comments."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL):
+            found += [line.split(" #")[0].strip() for line in block.splitlines() if line.strip()]
+        found += re.findall(r"`(python (?:train|eval|scripts/\w+)\.py [^`<]+)`", text)
+    return sorted(set(found))
+
+
+def test_the_readme_has_its_two_commands() -> None:
+    assert {"make demo", "make test"} <= set(commands())
+
+
+@pytest.mark.parametrize("command", [c for c in commands() if c.startswith("make ")])
+def test_make_targets_exist(command: str) -> None:
+    subprocess.run([*command.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())
+    assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+RUNS = [c for c in commands() if c.startswith("python ") and "tests/" not in c]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", RUNS)
+def test_commands_run(command: str, tmp_path: Path) -> None:
+    """As printed, with the settings above appended; placeholders are filled with a run made here."""
+    environment = os.environ | {"SUBQUAD_OUTPUTS": str(tmp_path / "outputs"), "SUBQUAD_DATA": str(tmp_path / "data")}
+
+    def run(words: list[str]) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    program, *words = shlex.split(command)[1:]
+    if "data.folder=/path/to/folder" in words:
+        from subquad.data.time_series import TimeSeries
+
+        TimeSeries.write_standin(tmp_path / "mine", "Mine", "classification", train=24, test=24)
+        words[words.index("data.folder=/path/to/folder")] = f"data.folder={tmp_path / 'mine'}"
+    if program == "eval.py":
+        run(["train.py", "task=uea/basic_motions", "scale=smoke"])
+        [record] = (tmp_path / "outputs").rglob("result.json")
+        words = [f"run={record.parent}"]
+    if program == "scripts/bench.py":
+        words.append(f"output={tmp_path}")
+        words = [w for w in words if not w.startswith(("lengths", "levels"))]
+    if program == "scripts/bench_overhead.py":
+        words += ["task=uea/basic_motions", "scale=smoke"]
+    words = [w for w in words if program != "train.py" or not w.startswith("scale=")]
+    run([program, *words, *SMALL.get(program, [])])
+
+
+def test_generated_pages_are_current() -> None:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        from describe import PAGE, attentions
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+    assert PAGE.read_text() == attentions(), "run `make docs`"
