@@ -20,6 +20,7 @@ prepare_process()
 
 import torch  # noqa: E402  after prepare_process
 
+from subquad.cores import usable_cores  # noqa: E402
 from subquad.measure.bench import NO_ATTENTION, Measured, Setting, measure  # noqa: E402
 from subquad.measure.plot import draw_speed  # noqa: E402
 from subquad.records import now  # noqa: E402
@@ -31,7 +32,7 @@ YARDSTICKS = ("softmax_explicit", "softmax")
 def main() -> None:
     """Measures every setting, prints one table for each, and writes all numbers to one JSON file."""
     config = bench_config(sys.argv[1:])
-    torch.set_num_threads(config.threads or machine.cores())
+    torch.set_num_threads(config.threads or usable_cores())
     device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
     names = list(dict.fromkeys([*YARDSTICKS, *config.attention]))
     attentions = {name: load_attention(name) for name in names}

@@ -28,7 +28,7 @@ import torch  # noqa: E402
 from hydra.utils import instantiate  # noqa: E402
 from omegaconf import DictConfig, OmegaConf  # noqa: E402
 
-from subquad.run import machine  # noqa: E402
+from subquad.cores import usable_cores  # noqa: E402
 
 EPOCHS, ROUNDS = 6, 4
 
@@ -49,7 +49,7 @@ class _EpochTimes(pl.Callback):
 
 def main() -> None:
     """Alternates the two sides and prints the ratio of their median epochs."""
-    torch.set_num_threads(machine.cores())
+    torch.set_num_threads(usable_cores())
     bare: list[float] = []
     framework: list[float] = []
     for _ in range(ROUNDS):

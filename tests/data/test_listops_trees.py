@@ -8,7 +8,7 @@ from subquad.data import listops_trees
 from subquad.data.listops_grammar import CLOSE, MAX, MED, MIN, SM, ZERO, evaluate
 from subquad.data.listops_release import write_standin
 from subquad.data.listops_trees import generate
-from subquad.data.listops_work import in_order
+from subquad.data.work import in_order
 from subquad.errors import UserError
 
 COUNT = 8000

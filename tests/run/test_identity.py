@@ -34,11 +34,11 @@ def base() -> str:
         ("tags=[mine]",),
         ("attention.d_p=16",),
         ("trainer.devices=2",),
-        ("trainer.profiler=simple",),
+        ("+trainer.profiler=simple",),
         ("recipe.sizes.face_detection.layers=7",),
         ("recipe.sizes.default.dim=64",),
         ("attention@exact=linear",),
-        ("callbacks.progress.lines=3",),
+        ("+callbacks.progress.lines=3",),
         ("recipe=mvts", "protocol=paper", "scale=paper"),
     ],
     ids=" ".join,
@@ -80,8 +80,8 @@ def test_workers_of_a_generator_do_not_change_a_run():
 
 def test_a_key_of_an_attention_that_is_not_used_changes_nothing(base):
     assert name("exact.fused=false") == base
-    without = "task.module.backbone.attention=null"
-    assert name(without) == name(without, "attention.d_p=99")
+    without = "backbone.attention=null"
+    assert name(without) == name(without, "attention.d_p=99") != base
 
 
 def test_every_task_has_its_own_fingerprint():

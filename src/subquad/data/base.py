@@ -181,10 +181,11 @@ class SequenceData(pl.LightningDataModule, abc.ABC):
         return self._loader(rows, EvalBatches(rows.lengths, self.eval_batch_size, self._rank, self._world))
 
     def _loader(self, rows: Ragged, batches: Sampler[list[int]]) -> DataLoader[SequenceBatch]:
+        # A generator of its own: without one a loader draws from torch's, and dropout depends on the number of workers.
         return DataLoader(
             SequenceDataset(rows, self.pad_to), batch_sampler=batches, collate_fn=_whole_batch,
             num_workers=self.num_workers, persistent_workers=self.num_workers > 0,
-            pin_memory=torch.cuda.is_available(),
+            pin_memory=torch.cuda.is_available(), generator=torch.Generator(),
         )  # fmt: skip
 
     @property

@@ -15,12 +15,12 @@ from typing import Any, Literal
 import numpy as np
 from filelock import FileLock
 
+from subquad.cores import usable_cores
 from subquad.data import ragged
 from subquad.data.base import SequenceData
 from subquad.data.listops_grammar import CLOSE, VOCAB
 from subquad.data.listops_release import SIZES, read_release, release_files, write_standin
 from subquad.data.listops_trees import VERSION, generate
-from subquad.data.listops_work import usable_cores
 from subquad.data.ragged import Cache, Ragged
 from subquad.errors import UserError
 from subquad.specs import DataSpec

@@ -14,8 +14,8 @@ import numpy as np
 
 from subquad.data.listops_grammar import parse, to_release_text
 from subquad.data.listops_trees import generate
-from subquad.data.listops_work import progress
 from subquad.data.ragged import Ragged
+from subquad.data.work import progress
 from subquad.errors import UserError
 
 SIZES = {"train": 96_000, "val": 2_000, "test": 2_000}

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from subquad.data.listops_grammar import CLOSE, MAX, MED, MIN, SM, ZERO
-from subquad.data.listops_work import in_order, progress
 from subquad.data.ragged import Ragged
+from subquad.data.work import in_order, progress
 from subquad.errors import UserError
 
 VERSION = 1

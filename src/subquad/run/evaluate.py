@@ -11,8 +11,9 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from subquad import records
+from subquad.cores import usable_cores
 from subquad.errors import UserError
-from subquad.run import machine
+from subquad.run.quiet import quieten
 from subquad.tasks.supervised import Supervised
 
 
@@ -30,7 +31,8 @@ def evaluate(run: Path, split: str) -> tuple[str, float, float | None]:
         )
     if split not in ("val", "test"):
         raise UserError(f'There is no split "{split}" to evaluate; choose test or val.')
-    torch.set_num_threads(machine.cores())
+    quieten()
+    torch.set_num_threads(usable_cores())
     config = OmegaConf.create(record.config)
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()

@@ -1,5 +1,6 @@
 """What a run is: its configuration without where, with what and how loudly it runs. Light: no torch."""
 
+import os
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -50,7 +51,11 @@ def smaller_run() -> str | None:
 
 
 def register() -> None:
-    """Makes `${fingerprint:}` and `${smaller_run:}` known to configurations."""
+    """Makes `${fingerprint:}`, `${smaller_run:}` and `${cwd:}` known to configurations.
+
+    `${hydra:runtime.cwd}` would not do for the last: a sweep asks for its folder before Hydra's own values are there.
+    """
+    OmegaConf.register_new_resolver("cwd", os.getcwd, use_cache=False, replace=True)
     OmegaConf.register_new_resolver(
         "fingerprint", lambda *, _root_: fingerprint(identity(_root_)), use_cache=False, replace=True
     )

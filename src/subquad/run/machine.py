@@ -1,7 +1,6 @@
 """The machine and the software that a record names."""
 
 import importlib.metadata
-import os
 import platform
 import subprocess
 from pathlib import Path
@@ -9,10 +8,7 @@ from typing import Any
 
 import torch
 
-
-def cores() -> int:
-    """Processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+from subquad.cores import usable_cores
 
 
 def describe() -> dict[str, Any]:
@@ -20,7 +16,7 @@ def describe() -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "cpu": _cpu(),
-        "cores": cores(),
+        "cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "gpu": gpu,
         "system": platform.platform(),

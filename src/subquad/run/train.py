@@ -4,8 +4,8 @@ import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
 
 # isort: split
 import logging
+import pickle
 import traceback
-import warnings
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,20 +17,16 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from subquad import records
+from subquad.cores import usable_cores
 from subquad.errors import UserError
 from subquad.measure.memory import process_peak
 from subquad.run import machine, report
 from subquad.run.identity import identity
+from subquad.run.quiet import quieten
 from subquad.tasks.clock import WallClock
 from subquad.tasks.supervised import Supervised
 
 log = logging.getLogger(__name__)
-
-_NOISE = {
-    r"`isinstance\(treespec, LeafSpec\)`": FutureWarning,  # inside Lightning
-    "Checkpoint directory .* exists and is not empty": UserWarning,  # what going on with a run looks like
-}
-"""Warnings of Lightning that a user can do nothing about."""
 
 
 def train(config: DictConfig) -> records.Record:
@@ -57,16 +53,17 @@ def _train(config: DictConfig, run: Path) -> records.Record:
     except Exception as error:
         records.write_error(str(error), traceback.format_exc(), run)
         raise
+    except (KeyboardInterrupt, SystemExit):  # Lightning turns the first into the second
+        log.warning("Interrupted; the same command goes on from the last checkpoint.")
+        raise
     report.draw_curve(record, run, config.task.monitor)
     records.write(record, run)
     return record
 
 
 def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> records.Record:
-    torch.set_num_threads(machine.cores())
-    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    for message, category in _NOISE.items():
-        warnings.filterwarnings("ignore", message, category)
+    torch.set_num_threads(usable_cores())
+    quieten()
     pl.seed_everything(config.seed, workers=True, verbose=False)
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
@@ -79,8 +76,15 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     resume = checkpoints / "last.ckpt"
     if resume.exists():
         log.info("Going on from the last checkpoint of this run.")
-    trainer.fit(module, data, ckpt_path=resume if resume.exists() else config.ckpt_path, weights_only=True)
+    elif config.ckpt_path is not None:
+        _load_weights(module, Path(config.ckpt_path))
+    trainer.fit(module, data, ckpt_path=resume if resume.exists() else None, weights_only=True)
     best = trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
+    if best is None:
+        raise UserError(
+            f"Training ended after {trainer.global_step} steps, before its first validation; raise limits.steps "
+            "or trainer.max_steps, or lower recipe.steps_per_epoch."
+        )
     [tested] = trainer.test(module, data, ckpt_path=str(checkpoints / "best.ckpt"), verbose=False, weights_only=True)
     metrics = {k: float(v) for k, v in {**_last_epoch(run), **tested, config.task.monitor: best}.items()}
 
@@ -110,6 +114,17 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     )
     _summarise(trainer, record)
     return record
+
+
+def _load_weights(module: Supervised, checkpoint: Path) -> None:
+    """Weights of another run, of its best.ckpt or last.ckpt; raises UserError where there are none that fit."""
+    try:
+        module.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])
+    except (OSError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{checkpoint} has no weights for this model ({reason}); set ckpt_path to a checkpoint of the same sizes."
+        ) from None
 
 
 def _last_epoch(run: Path) -> dict[str, float]:

@@ -35,8 +35,11 @@ def warmup_cosine(optimizer: Optimizer, total_steps: int, warmup: int) -> LRSche
 
 
 def one_cycle(optimizer: Optimizer, total_steps: int, warmup: int) -> LRScheduler:
-    """torch's OneCycleLR with linear annealing, as the Nyströmformer code: from lr/25 up, then down to lr/250,000."""
+    """torch's OneCycleLR with linear annealing, as the Nyströmformer code: from lr/25 up, then down to lr/250,000.
+
+    A warm-up longer than training takes all steps but the last; torch divides by zero without that one.
+    """
+    rising = min(warmup, total_steps - 1) / total_steps
     return OneCycleLR(
-        optimizer, optimizer.defaults["lr"], total_steps=total_steps, pct_start=min(1.0, warmup / total_steps),
-        anneal_strategy="linear",
-    )  # fmt: skip
+        optimizer, optimizer.defaults["lr"], total_steps=total_steps, pct_start=rising, anneal_strategy="linear"
+    )

@@ -4,7 +4,6 @@ import collections
 import concurrent.futures
 import contextlib
 import itertools
-import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
@@ -14,11 +13,6 @@ from rich.progress import Progress
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-def usable_cores() -> int:
-    """Cores this process may run on, which a container or a scheduler can make fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_order(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Generator[Result, None, None]:

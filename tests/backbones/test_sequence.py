@@ -1,0 +1,167 @@
+"""The sequence encoder: every arrangement of it, and what padding, tying and carrying must not or must do."""
+
+import functools
+
+import pytest
+import torch
+from conftest import made
+from runs import ROOT  # noqa: F401  before the backbones: makes their shape checks possible
+
+from subquad.attention.base import Attention
+from subquad.attention.luna import Luna
+from subquad.attention.softmax import Softmax
+from subquad.backbones.sequence import SequenceEncoder
+from subquad.blocks.layer import FeedForward
+from subquad.errors import UserError
+from subquad.specs import DataSpec
+
+TOKENS = DataSpec(max_len=12, vocab=7, classes=5)
+SERIES = DataSpec(max_len=12, channels=3)
+POOLINGS = ("cls", "cls_last", "mean", "flatten")
+LENGTHS = torch.tensor([12, 7, 1])
+SMALL = {"linformer": {"k": 4}, "luna": {"l": 4}, "dba": {"d_p": 4, "d_in": 8}}
+
+
+def encoder(spec=TOKENS, attention=Softmax, **changes):
+    settings = {"layers": 2, "dim": 16, "heads": 2, "ffn": 24} | changes
+    return SequenceEncoder(spec, attention, **settings).double().eval()
+
+
+def batch(spec=TOKENS, length=12):
+    valid = torch.arange(length) < LENGTHS[:, None]
+    if spec.vocab:
+        return torch.randint(1, spec.vocab, (3, length)).masked_fill(~valid, 0), valid
+    return torch.randn(3, length, spec.channels, dtype=torch.float64).masked_fill(~valid[..., None], 0), valid
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", "none"])
+@pytest.mark.parametrize("order", ["pre", "post"])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_every_arrangement_predicts_and_learns(pooling, order, position):
+    for spec in (TOKENS, SERIES):
+        model = encoder(spec, pooling=pooling, order=order, position=position, embed_norm=True)
+        out = model(*batch(spec))
+        assert out.shape == (3, spec.outputs)
+        out.pow(2).sum().backward()
+        silent = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+        # A constant added to all keys of a query is dropped by the softmax.
+        assert [name for name in silent if not name.endswith("key.bias")] == []
+
+
+def test_orders_and_positions_are_different_models():
+    torch.manual_seed(1)
+    tokens, valid = batch()
+    shuffled = tokens[:1, torch.randperm(12)]
+    outputs = {}
+    for order in ("pre", "post"):
+        torch.manual_seed(0)
+        model = encoder(order=order, pooling="mean", position="none")
+        outputs[order] = model(tokens, valid)
+        torch.testing.assert_close(model(shuffled, None), model(tokens[:1], None))
+    assert not torch.allclose(outputs["pre"], outputs["post"])
+    for position in ("learned", "sinusoidal"):
+        model = encoder(position=position, position_scale=1.0)
+        assert not torch.allclose(model(shuffled, None), model(tokens[:1], None))
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("name", ["softmax", "dba", "luna", "linformer"])
+def test_padding_never_changes_a_prediction(name, pooling):
+    attention = functools.partial(made("attention", name), **SMALL.get(name, {}))
+    for spec in (TOKENS, SERIES):
+        model = encoder(spec, attention, pooling=pooling, order="post")
+        inputs, valid = batch(spec)
+        clean = model(inputs, valid)
+        poison = torch.randint(1, 7, inputs.shape) if spec.vocab else torch.full_like(inputs, 1e3)
+        mask = valid if spec.vocab else valid[..., None]
+        torch.testing.assert_close(model(torch.where(mask, inputs, poison), valid), clean, rtol=1e-9, atol=1e-9)
+        shorter = model(inputs[1:2, :9], valid[1:2, :9])
+        torch.testing.assert_close(shorter, clean[1:2], rtol=1e-9, atol=1e-9)
+
+
+def test_tied_layers_are_one_layer():
+    tied, free = encoder(tie_layers=True, layers=3), encoder(layers=3)
+    assert tied.layers[0] is tied.layers[2]
+    assert free.layers[0] is not free.layers[2]
+    layer = sum(p.numel() for p in tied.layers[0].parameters())
+    assert sum(p.numel() for p in free.parameters()) - sum(p.numel() for p in tied.parameters()) == 2 * layer
+
+
+def test_the_latent_of_the_first_layer_reaches_the_second():
+    model = encoder(attention=functools.partial(Luna, l=4), pooling="mean")
+    inputs, valid = batch()
+    seen = []
+    model.layers[1].attention.register_forward_hook(lambda _, given, __: seen.append(given[3]))
+    before = model(inputs, valid)
+    with torch.no_grad():
+        model.layers[0].attention.latent.normal_()
+    assert not torch.allclose(model(inputs, valid), before)
+    assert seen[0].shape == (3, 4, 16)
+    assert not torch.allclose(seen[0], seen[1])
+
+
+def test_without_attention_no_token_sees_another():
+    model = encoder(attention=None, pooling="flatten")
+    assert not [module for module in model.modules() if isinstance(module, Attention)]
+    tokens, _ = batch()
+    changed = tokens.clone()
+    changed[0, 0] = changed[0, 0] % 6 + 1
+    features = []
+    model.head.register_forward_hook(lambda _, given, __: features.append(given[0].view(3, 12, 16)))
+    model(tokens, None)
+    model(changed, None)
+    assert torch.equal(features[0][:, 1:], features[1][:, 1:])
+    assert not torch.equal(features[0][0, 0], features[1][0, 0])
+
+
+def test_init_std_draws_the_maps_outside_the_attention_alone():
+    torch.manual_seed(0)
+    plain = encoder(dim=64, heads=4, ffn=64)
+    torch.manual_seed(0)
+    drawn = encoder(dim=64, heads=4, ffn=64, init_std=0.5)
+    for (name, a), b in zip(plain.named_parameters(), drawn.parameters(), strict=True):
+        outside = name.startswith("head") or "feed_forward.0" in name or "feed_forward.3" in name
+        assert torch.equal(a, b) != outside, name
+    weight = drawn.layers[0].feed_forward[0]
+    assert 0.45 < weight.weight.std() < 0.55
+    assert not weight.bias.any()
+
+
+def test_cls_last_gives_the_token_to_the_last_layer_alone():
+    lengths = {"cls": [13, 13], "cls_last": [12, 13]}
+    for pooling, expected in lengths.items():
+        model, seen = encoder(pooling=pooling), []
+        for layer in model.layers:
+            layer.register_forward_hook(lambda _, given, __, seen=seen: seen.append(given[0].shape[1]))
+        model(*batch())
+        assert seen == expected
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_hidden_head_and_an_unknown_word():
+    assert encoder(head_hidden=9).head[0].out_features == 9
+    with pytest.raises(UserError, match="pooling"):
+        encoder(pooling="max")
+    with pytest.raises(UserError, match="positions"):
+        encoder(position="rotary")
+    with pytest.raises(UserError, match="nothing to embed"):
+        encoder(DataSpec(max_len=3))
+
+
+def test_an_input_longer_than_the_attention_was_built_for_is_named():
+    model = encoder(attention=functools.partial(made("attention", "linformer"), k=4), position="none")
+    with pytest.raises(UserError, match="Linformer was built for at most 12 tokens and was given 13"):
+        model(torch.ones(1, 13, dtype=torch.int64), None)
+
+
+@pytest.mark.parametrize("length", [1023, 1024, 1025, 2500])
+def test_feed_forward_in_chunks_is_the_whole(length):
+    net = FeedForward(4, 6, 0.0).double().eval()
+    x = torch.randn(2, length, 4, dtype=torch.float64)
+    sizes = []
+    net[1].register_forward_hook(lambda _, given, __: sizes.append(given[0].shape[1]))
+    whole = net(x)
+    with torch.no_grad():
+        torch.testing.assert_close(net(x), whole)
+    assert sizes[0] == length
+    assert max(sizes[1:]) <= 1024

@@ -1,0 +1,111 @@
+"""What every data set of every family keeps, on small real configurations."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from runs import composed, data_root, prepared
+
+TASKS = {
+    "lra/listops": ("scale=smoke",),
+    "uea/japanese_vowels": (),
+    "uea/basic_motions": (),
+    "tser/covid3month": (),
+    "tser/tecator": (),
+}
+WITH_TEST_AS_VAL = ("uea", "tser")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return data_root(tmp_path_factory.getbasetemp())
+
+
+def make(root, task, *words):
+    return prepared(composed(root, root / "unused", f"task={task}", *TASKS[task], *words))
+
+
+def contents(split):
+    return [split[i].tobytes() for i in range(len(split))]
+
+
+@pytest.fixture(params=TASKS, scope="module")
+def task(request):
+    return request.param
+
+
+@pytest.mark.parametrize("protocol", ["paper", "clean"])
+def test_batches_are_what_the_spec_says(root, task, protocol):
+    data = make(root, task, f"protocol={protocol}")
+    spec = data.spec
+    assert (spec.vocab is None) != (spec.channels is None)
+    for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()):
+        for batch in loader:
+            assert batch.inputs.shape[1] <= spec.max_len
+            if spec.vocab is None:
+                assert batch.inputs.dtype == torch.float32
+                assert batch.inputs.shape[2] == spec.channels
+                assert batch.inputs.isfinite().all()
+            else:
+                assert batch.inputs.dtype == torch.int64
+                assert batch.inputs.min() >= 0
+                assert batch.inputs.max() < spec.vocab
+            if batch.valid is not None:
+                assert batch.valid.any(1).all()
+                assert (batch.inputs[~batch.valid] == 0).all()
+            if spec.classes is None:
+                assert batch.target.dtype == torch.float32
+                assert batch.target.isfinite().all()
+            else:
+                assert batch.target.dtype == torch.int64
+                assert batch.target.min() >= 0
+                assert batch.target.max() < spec.classes
+
+
+def test_splits_are_disjoint_where_the_protocol_says_so(root, task):
+    clean = {name: contents(split) for name, split in make(root, task, "protocol=clean").splits.items()}
+    # A few series of the archive are in TRAIN and in TEST; only what we split ourselves must share nothing.
+    assert not set(clean["val"]) & set(clean["train"])
+    assert not set(clean["val"]) & set(clean["test"])
+    paper = {name: contents(split) for name, split in make(root, task, "protocol=paper").splits.items()}
+    if task.startswith(WITH_TEST_AS_VAL):
+        assert paper["val"] == paper["test"]
+        assert len(clean["train"]) + len(clean["val"]) == len(paper["train"])
+    else:
+        assert paper == clean
+
+
+def test_one_seed_gives_one_order(root, task):
+    def order(seed, epoch):
+        loader = make(root, task, f"seed={seed}").train_dataloader()
+        loader.batch_sampler.set_epoch(epoch)
+        return list(loader.batch_sampler)
+
+    assert order(0, 1) == order(0, 1)
+    assert order(0, 1) != order(1, 1)
+    assert order(0, 1) != order(0, 0)
+
+
+def test_the_seed_of_training_does_not_change_the_splits(root, task):
+    one, other = (make(root, task, "protocol=clean", f"seed={seed}") for seed in (0, 1))
+    assert one.fingerprint == other.fingerprint
+    for name in one.splits:
+        assert contents(one.splits[name]) == contents(other.splits[name])
+
+
+def test_baselines_are_finite_and_named(root, task):
+    data = make(root, task)
+    found = data.baselines()
+    assert found
+    for score in found.values():
+        assert math.isfinite(score)
+        assert score > 0
+        assert data.spec.classes is None or score < 1
+
+
+def test_validation_and_test_see_every_row_once(root, task):
+    data = make(root, task)
+    for name in ("val", "test"):
+        targets = torch.cat([batch.target for batch in getattr(data, f"{name}_dataloader")()])
+        assert np.array_equal(np.sort(targets.numpy()), np.sort(data.splits[name].targets))

@@ -1,0 +1,114 @@
+"""Memory counted by hand, ratios worked out by hand, and a benchmark small enough to run."""
+
+import pytest
+import torch
+from runs import ROOT  # noqa: F401  before the backbones: makes their shape checks possible
+
+from subquad.attention.softmax import Softmax
+from subquad.measure.bench import NO_ATTENTION, Setting, measure
+from subquad.measure.memory import LiveTensors, process_peak
+from subquad.measure.timing import Timing, interleave
+
+FLOAT = 4
+
+
+def test_live_tensors_of_a_forward_pass():
+    x = torch.ones(100)
+    with LiveTensors() as memory:
+        y = x + 1  # 100 numbers live
+        z = y + 1  # 200
+        del y  # 100
+        z = z + 1  # 200, then 100
+        view = z.view(10, 10)  # a view has no storage of its own
+        total = view.sum()  # 101
+    assert memory.peak == 200 * FLOAT
+    assert memory.live == 101 * FLOAT
+    assert total.item() == 400
+
+
+def test_live_tensors_of_a_backward_pass():
+    weight = torch.ones(1000, requires_grad=True)
+    with LiveTensors() as memory:
+        squared = weight * weight  # 1000 numbers
+        loss = squared.sum()  # 1 more
+        del squared
+        after_forward = memory.live
+        loss.backward()
+    assert after_forward == 1 * FLOAT  # the product is not kept: its backward needs the weight alone
+    # 1 (loss) + 1 (its gradient, expanded without storage) + two partial gradients and their sum
+    assert 2000 * FLOAT < memory.peak <= 3002 * FLOAT
+    assert memory.live == (1000 + 1) * FLOAT  # the loss and weight.grad
+
+
+def test_activations_kept_for_the_backward_pass_are_counted():
+    x = torch.ones(1000, requires_grad=True)
+    with LiveTensors() as memory:
+        for_training = x.exp().exp().exp()  # each exp keeps its result
+        assert memory.live == 3000 * FLOAT
+    del for_training
+    with torch.no_grad(), LiveTensors() as memory:
+        x.exp().exp().exp()
+    assert memory.peak == 2000 * FLOAT
+
+
+def test_work_in_place_and_old_tensors_cost_nothing():
+    x = torch.ones(1000)
+    with LiveTensors() as memory:
+        x.add_(1)
+        x.mul_(x)
+    assert memory.peak == memory.live == 0
+
+
+def test_the_count_is_the_same_every_time():
+    def count():
+        with LiveTensors() as memory:
+            torch.nn.functional.layer_norm(torch.ones(50, 20), (20,)).softmax(-1)
+        return memory.peak
+
+    assert len({count() for _ in range(3)}) == 1
+
+
+def test_ratios_compare_the_same_round():
+    a, b = Timing((2.0, 8.0, 3.0)), Timing((1.0, 2.0, 3.0))
+    assert a.median == 3.0
+    assert a.ratio(b) == 2.0
+    assert b.ratio(a) == 0.5
+    assert a.spread(b) == (1.0, 4.0)
+
+
+def test_sides_take_turns_and_warm_up_uncounted():
+    calls = []
+    timings = interleave({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=3, warmup=2)
+    assert calls == ["a", "b"] * 5
+    assert [len(timings[name].seconds) for name in ("a", "b")] == [3, 3]
+    assert all(second > 0 for second in timings["a"].seconds)
+
+
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("level", ["layer", "model"])
+def test_a_benchmark_returns_every_side(level, mode):
+    setting = Setting(level=level, mode=mode, length=16, dim=8, heads=2, ffn=16, layers=1)
+
+    def explicit(site):
+        return Softmax(site, fused=False)
+
+    found = measure({"softmax": Softmax, "explicit": explicit}, setting, rounds=2)
+    names = {"softmax", "explicit"} | ({NO_ATTENTION} if level == "model" else set())
+    assert found.keys() == names
+    for measured in found.values():
+        assert len(measured.timing.seconds) == 2
+        assert measured.peak > 0
+    if level == "model":
+        assert found[NO_ATTENTION].peak < found["softmax"].peak
+
+
+def test_softmax_written_out_keeps_the_square_of_the_length():
+    long = Setting(level="layer", mode="inference", length=256, dim=8, heads=2)
+    found = measure({"explicit": lambda site: Softmax(site, fused=False)}, long, rounds=1)
+    assert found["explicit"].peak >= 2 * 256 * 256 * FLOAT
+
+
+def test_the_peak_of_the_process_is_named():
+    peak = process_peak(torch.device("cpu"))
+    assert peak["peak_memory_of"] == "resident set"
+    assert 50 < peak["peak_memory_mib"] < 1e5

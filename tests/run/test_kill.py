@@ -1,0 +1,61 @@
+"""The real thing: a process that is killed in the middle of an epoch, and the same command typed again."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from runs import door, identical, program, record_of, weights
+
+from subquad import records
+
+EPOCHS = (
+    "task=uea/basic_motions", "attention=dba", "limits.epochs=6", "recipe.batch_size=4", "backbone.dim=32",
+    "backbone.heads=4", "backbone.layers=2", "backbone.ffn=64", "trainer=cpu",
+)  # fmt: skip
+STEPS = (
+    "task=lra/listops", "attention=luna", "scale=smoke", "limits.steps=60", "recipe.steps_per_epoch=10",
+    "optimizer.lr=0.003", "scheduler.warmup=20", "trainer=cpu",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, data):
+    found = {}
+    for name, words in (("epochs", EPOCHS), ("steps", STEPS)):
+        outputs = tmp_path_factory.mktemp(name) / "outputs"
+        assert door(data, outputs, "train.py", *words).returncode == 0
+        found[words] = record_of(outputs)
+    return found
+
+
+def kill_after(rows: int, data: Path, outputs: Path, *words: str) -> None:
+    """Starts a run and kills it soon after its history has so many rows and a checkpoint of one epoch less."""
+    command, settings = program(data, outputs, "train.py", *words)
+    with subprocess.Popen(command, **settings) as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if any(len(records.read_history(path)) >= rows for path in outputs.rglob("metrics.csv")):
+                time.sleep(0.02)
+                break
+            time.sleep(0.001)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, "the run ended before it was killed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [[1], [3], [2, 4]], ids=str)
+@pytest.mark.parametrize("words", [EPOCHS, STEPS], ids=["epochs", "steps"])
+def test_a_killed_run_started_again_ends_as_one_that_was_left_alone(data, outputs, undisturbed, words, rows):
+    for number in rows:
+        kill_after(number, data, outputs, *words)
+    done = door(data, outputs, "train.py", *words)
+    assert done.returncode == 0, done.stderr
+    assert "Going on from the last checkpoint" in done.stderr
+    run, expected = record_of(outputs), undisturbed[words]
+    assert (run / "metrics.csv").read_text() == (expected / "metrics.csv").read_text()
+    assert records.read(run).metrics == records.read(expected).metrics
+    for name in ("best.ckpt", "last.ckpt"):
+        assert identical(weights(run, name), weights(expected, name))

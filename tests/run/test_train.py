@@ -1,0 +1,283 @@
+"""One run from its configuration to its record, and what happens when something is wrong with it."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from filelock import FileLock
+from hydra.errors import InstantiationException
+from runs import TINY, composed, door, has_record, prepared, program, record_of, sentences, trained, weights
+
+from subquad import records
+from subquad.errors import UserError
+from subquad.run.doors import _user_error
+from subquad.run.evaluate import evaluate
+from subquad.run.report import draw_curve, show
+
+MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, data):
+    """A ListOps run of the command line: its outputs folder and what it printed."""
+    outputs = tmp_path_factory.mktemp("finished") / "outputs"
+    return outputs, door(data, outputs, "train.py", "scale=smoke", "task=lra/listops", "trainer=cpu")
+
+
+def test_a_run_leaves_a_record_checkpoints_history_and_a_curve(finished):
+    outputs, done = finished
+    assert done.returncode == 0, done.stderr
+    run = record_of(outputs)
+    record = records.read(run)
+    assert run.name == f"{record.fingerprint}-s0"
+    assert (record.task, record.attention, record.recipe, record.scale) == ("lra/listops", "dba", "luna", "smoke")
+    assert record.steps == 4
+    assert record.metrics.keys() == {"train/loss", "val/loss", "val/accuracy", "test/accuracy"}
+    assert record.baselines.keys() == {"majority class", "root operator only"}
+    assert (run / "curve.png").stat().st_size > 1000
+    assert (run / "checkpoints" / "best.ckpt").exists()
+    assert (run / ".hydra" / "config.yaml").exists()
+    assert not (run / "error.json").exists()
+    history = records.read_history(run / "metrics.csv")
+    assert max(row.get("val/accuracy", 0) for row in history.values()) == record.metrics["val/accuracy"]
+    assert "test/accuracy" in done.stdout
+    assert "root operator only" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert "Warning" not in done.stderr
+
+
+def test_a_finished_run_is_shown_and_not_trained_again(finished, data):
+    outputs, first = finished
+    run = record_of(outputs)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*.*") if ".hydra" not in path.parts}
+    again = door(data, outputs, "train.py", "scale=smoke", "task=lra/listops", "trainer=cpu")
+    assert again.returncode == 0, again.stderr
+    assert "not trained again" in " ".join(again.stdout.split())
+    assert "not trained again" not in first.stdout
+    kept = {path: path.stat().st_mtime_ns for path in before}
+    assert kept == before
+
+
+def test_evaluating_the_best_checkpoint_gives_the_number_of_the_record(finished):
+    run = record_of(finished[0])
+    record = records.read(run)
+    for split in ("test", "val"):
+        name, now, recorded = evaluate(run, split)
+        assert name == f"{split}/accuracy"
+        assert now == recorded == record.metrics[name]
+    with pytest.raises(UserError, match="no split"):
+        evaluate(run, "train")
+    with pytest.raises(UserError, match=r"result\.json does not exist"):
+        evaluate(run.parent, "test")
+
+
+def test_evaluating_on_other_data_is_refused(finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(record_of(finished[0]), run)
+    told = json.loads((run / "result.json").read_text())
+    told["data_fingerprint"] = "other"
+    (run / "result.json").write_text(json.dumps(told))
+    with pytest.raises(UserError, match="data differ"):
+        evaluate(run, "test")
+
+
+def test_the_report_shows_the_result_beside_the_baselines(finished, tmp_path, capsys):
+    record = records.read(record_of(finished[0]))
+    show(record, tmp_path, " (again)")
+    shown = capsys.readouterr().out
+    assert "(again)" in shown
+    assert f"{record.metrics['test/accuracy']:.2%}" in shown
+    assert f"{record.baselines['root operator only']:.2%}" in shown
+    (tmp_path / "metrics.csv").write_text("step,train/loss,val/accuracy\n3,1.5,0.25\n")
+    draw_curve(record, tmp_path, "val/accuracy")
+    assert (tmp_path / "curve.png").exists()
+
+
+def test_regression_runs_from_end_to_end(data, outputs):
+    record = trained(composed(data, outputs, "task=tser/covid3month", "attention=luna", "scale=smoke", *TINY))
+    assert record.metrics.keys() == {"train/loss", "val/loss", "val/rmse", "test/rmse"}
+    assert record.metrics["test/rmse"] > 0
+    assert record.baselines.keys() == {"train mean (RMSE)"}
+
+
+def test_the_paper_protocol_tests_on_what_it_validates_on_and_the_clean_one_does_not(data, outputs):
+    paper = trained(composed(data, outputs, *MOTIONS, "protocol=paper"))
+    clean = trained(composed(data, outputs, *MOTIONS, "protocol=clean"))
+    assert paper.metrics["val/accuracy"] == paper.metrics["test/accuracy"]
+    assert paper.fingerprint != clean.fingerprint
+
+
+def refused(data, outputs, *words):
+    """The message of the UserError that ends a run; nothing that could pass for a result is left."""
+    config = composed(data, outputs, *words)
+    with pytest.raises((UserError, InstantiationException)) as caught:
+        trained(config)
+    error = _user_error(caught.value)
+    assert error is not None, caught.value
+    assert not has_record(outputs)
+    assert (Path(config.paths.run) / "error.json").exists()
+    return str(error)
+
+
+def test_missing_data_name_the_folder_and_the_command(data, outputs):
+    message = refused(data, outputs, "task=uea/handwriting", "scale=smoke")
+    assert "Handwriting_TRAIN.ts" in message
+    assert "scripts/prepare.py task=uea/handwriting" in message
+
+
+def test_a_truncated_file_of_ones_own_is_named(data, outputs, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for split in ("TRAIN", "TEST"):
+        (folder / f"Mine_{split}.ts").write_text("@problemName Mine\n@classLabel true a b\n@data\n1,2,3:a\n1,2,")
+    words = ("task=uea/custom", "data.dataset=Mine", f"data.folder={folder}", "scale=smoke")
+    assert "Mine_TRAIN.ts" in refused(data, outputs, *words)
+
+
+def test_a_damaged_cache_is_named(outputs, tmp_path):
+    own = tmp_path / "data"
+    own.mkdir()
+    prepared(composed(own, outputs, "task=lra/listops", "scale=smoke"))
+    [values] = own.rglob("train.values.npy")
+    content = bytearray(values.read_bytes())
+    content[-1] ^= 1
+    values.write_bytes(content)
+    message = refused(own, outputs, "task=lra/listops", "scale=smoke", *TINY)
+    assert "damaged" in message
+    assert "delete that folder" in message
+
+
+def test_heads_that_do_not_divide_the_width_are_refused(data, outputs):
+    assert "backbone.heads" in refused(data, outputs, *MOTIONS, "backbone.heads=5")
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_a_better_try_replaces_its_error(data, outputs):
+    message = refused(data, outputs, *MOTIONS, "optimizer.lr=1e30", "limits.epochs=3")
+    assert "optimizer.lr" in message
+    assert "training loss became" in message
+
+
+def test_a_classification_module_refuses_regression_data(data, outputs):
+    message = refused(
+        data, outputs, "task=tser/tecator", "task.module._target_=subquad.tasks.classification.Classification", *TINY
+    )
+    assert "real-valued targets" in message
+
+
+def test_a_failed_run_is_tried_again_and_its_error_goes(data, outputs, monkeypatch):
+    from subquad.tasks.supervised import Supervised
+
+    config = composed(data, outputs, *MOTIONS)
+    with monkeypatch.context() as patch:
+        patch.setattr(Supervised, "test_step", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            trained(config)
+    error = Path(config.paths.run) / "error.json"
+    assert "ZeroDivisionError" in json.loads(error.read_text())["traceback"]
+    trained(composed(data, outputs, *MOTIONS))
+    assert not error.exists()
+
+
+def test_a_second_process_on_the_same_run_says_so(data, outputs):
+    config = composed(data, outputs, *MOTIONS)
+    Path(config.paths.run).mkdir(parents=True)
+    with FileLock(Path(config.paths.run) / ".lock"), pytest.raises(UserError, match="Another process is training"):
+        trained(config)
+    assert trained(config).steps > 0
+
+
+def test_weights_to_start_from_are_used(data, outputs, tmp_path):
+    first = composed(data, outputs, *MOTIONS)
+    trained(first)
+    for name in ("best.ckpt", "last.ckpt"):
+        source = Path(first.paths.run) / "checkpoints" / name
+        other = composed(data, tmp_path / name, *MOTIONS, "seed=1", "optimizer.lr=0", f"ckpt_path={source}")
+        trained(other)
+        start = weights(Path(other.paths.run))
+        assert torch.equal(start["network.head.weight"], weights(Path(first.paths.run), name)["network.head.weight"])
+
+
+def test_weights_that_do_not_fit_are_refused(data, outputs, tmp_path):
+    assert "no weights for this model" in refused(data, outputs, *MOTIONS, f"ckpt_path={tmp_path}/none.ckpt")
+    torch.save({"state_dict": {"x": torch.zeros(1)}}, tmp_path / "other.ckpt")
+    assert "no weights for this model" in refused(data, outputs, *MOTIONS, f"ckpt_path={tmp_path}/other.ckpt")
+
+
+def test_a_run_that_ends_before_its_first_validation_says_so(data, outputs):
+    words = ("task=lra/listops", "scale=smoke", "limits.steps=1", "recipe.steps_per_epoch=5", *TINY)
+    assert "before its first validation" in refused(data, outputs, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (["attention=dbaa"], 'There is no attention "dbaa"'),
+        (["-m", "attention=glob(zz*)"], "selects nothing"),
+        (["backbone.widht=3"], "widht"),
+        (["task=uea/handwriting", "scale=smoke"], "scripts/prepare.py task=uea/handwriting"),
+    ],
+    ids=["misspelt choice", "empty glob", "unknown key", "missing data"],
+)
+def test_the_command_line_fails_with_one_sentence(data, outputs, words, cause):
+    done = door(data, outputs, "train.py", *words)
+    assert done.returncode != 0
+    assert cause in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(sentences(done.stderr)) <= 8
+    assert not has_record(outputs)
+
+
+@pytest.mark.slow
+def test_a_sweep_writes_a_record_for_each_combination(data, outputs):
+    words = ("-m", "attention=softmax,dba", "seed=0,1", "task=uea/basic_motions", "scale=smoke", *TINY)
+    done = door(data, outputs, "train.py", *words)
+    assert done.returncode == 0, done.stderr
+    found = records.read_all(outputs / "runs")
+    assert {(r.attention, r.seed) for r in found} == {("softmax", 0), ("softmax", 1), ("dba", 0), ("dba", 1)}
+    assert len({r.fingerprint for r in found}) == 2
+
+
+@pytest.mark.slow
+def test_the_evaluation_program_prints_both_numbers(finished, data):
+    outputs, _ = finished
+    run = record_of(outputs)
+    done = door(data, outputs, "eval.py", f"run={run}")
+    assert done.returncode == 0, done.stderr
+    number = f"{records.read(run).metrics['test/accuracy']:.6f}"
+    assert f"test/accuracy {number} (record: {number})" in done.stdout
+    missing = door(data, outputs, "eval.py", f"run={outputs}")
+    assert missing.returncode != 0
+    assert "There is no finished run" in missing.stderr
+    assert "Traceback" not in missing.stderr
+
+
+@pytest.mark.slow
+def test_two_processes_on_one_run_the_second_says_so(data, outputs):
+    import subprocess
+
+    words = (*MOTIONS, "limits.epochs=4000")
+    command, settings = program(data, outputs, "train.py", *words)
+    first = subprocess.Popen(command, **settings)
+    try:
+        deadline = time.monotonic() + 60
+        while not list(outputs.rglob("last.ckpt")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        second = door(data, outputs, "train.py", *words)
+        assert first.poll() is None
+    finally:
+        first.kill()
+        first.communicate()
+    assert second.returncode != 0
+    assert "Another process is training this run" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_the_threads_of_a_run_are_those_of_the_machine():
+    from subquad.run import machine
+
+    assert machine.cores() >= 1
+    assert machine.describe().keys() == {"cpu", "cores", "threads", "gpu", "system"}
+    assert machine.versions()["torch"] == torch.__version__.split("+")[0] or "+" in torch.__version__

@@ -1,0 +1,113 @@
+"""The history file, the guard against NaN, the estimate, the seeds and the clock."""
+
+import logging
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from subquad.errors import UserError
+from subquad.tasks import estimate
+from subquad.tasks.clock import WallClock
+from subquad.tasks.estimate import TimeEstimate
+from subquad.tasks.guards import SeedEpochs, StopOnNaN
+from subquad.tasks.metrics_csv import MetricsCSV
+
+
+def history(path, *rows):
+    logger = MetricsCSV(str(path))
+    for step, metrics in rows:
+        logger.log_metrics(metrics, step)
+    logger.save()
+    return path.read_text()
+
+
+def test_history_has_one_row_a_step_and_every_column(tmp_path):
+    text = history(tmp_path / "deep" / "m.csv", (3, {"b": 0.1, "epoch": 0}), (3, {"a": 2.0}), (7, {"b": 1 / 3}))
+    assert text.split() == ["step,a,b,epoch", "3,2,0.1,0", "7,,0.3333333333333333,"]
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["m.csv"]
+
+
+def test_a_resumed_history_drops_the_steps_it_repeats(tmp_path):
+    path = tmp_path / "m.csv"
+    whole = history(path, (3, {"a": 1.0}), (7, {"a": 2.5}), (11, {"a": 3.0}), (12, {"test/a": 9.0}))
+    assert history(path, (7, {"a": 2.5})).split() == ["step,a", "3,1", "7,2.5"]
+    assert history(path, (11, {"a": 3.0}), (12, {"test/a": 9.0})) == whole
+
+
+def test_an_unchanged_history_is_not_written_again(tmp_path):
+    path = tmp_path / "m.csv"
+    history(path, (1, {"a": 1.0}))
+    before = path.stat().st_mtime_ns
+    MetricsCSV(str(path)).save()
+    MetricsCSV(str(path)).finalize("success")
+    assert path.stat().st_mtime_ns == before
+
+
+def trainer(**changes):
+    facts = {
+        "global_step": 7,
+        "is_last_batch": False,
+        "is_global_zero": True,
+        "estimated_stepping_batches": 100_000,
+        "current_epoch": 0,
+        "global_rank": 0,
+    }
+    return SimpleNamespace(**facts | changes)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_is_named_with_the_step_and_a_remedy(value):
+    guard = StopOnNaN()
+    guard.on_train_batch_end(trainer(), None, {"loss": torch.tensor(1.0)}, None, 0)
+    with pytest.raises(UserError, match=rf"became {value} at step 7; lower optimizer\.lr"):
+        guard.on_train_batch_end(trainer(), None, {"loss": torch.tensor(value)}, None, 1)
+
+
+def test_the_estimate_names_the_time_and_what_to_type_instead(monkeypatch, caplog):
+    times = iter(t for step in range(6) for t in (10.0 * step, 10.0 * step + (5.0 if step < 2 else 0.5)))
+    monkeypatch.setattr(estimate.time, "perf_counter", lambda: next(times))
+    caplog.set_level(logging.WARNING)
+    callback = TimeEstimate("python train.py scale=laptop")
+    for number in range(6):
+        assert not caplog.messages
+        callback.on_train_batch_start(trainer(), None, None, number)
+        callback.on_train_batch_end(trainer(global_step=6), None, None, None, number)
+    callback.on_train_batch_end(trainer(), None, None, None, 7)  # looks at no clock any more
+    [message] = caplog.messages
+    assert message == (
+        "This run will take about 13.9 hours on this machine (0.5 s a step, 99994 steps left). "
+        "For a result in minutes: python train.py scale=laptop"
+    )
+
+
+def test_a_short_run_is_not_announced(caplog):
+    callback = TimeEstimate(None)
+    for number in range(8):
+        callback.on_train_batch_start(trainer(), None, None, number)
+        callback.on_train_batch_end(trainer(estimated_stepping_batches=10), None, None, None, number)
+    assert not caplog.messages
+
+
+def test_long_runs_are_given_in_days():
+    assert "about 2.3 days" in estimate._message(2.0, 100_000, None)
+    assert "For a result" not in estimate._message(2.0, 100_000, None)
+
+
+def test_every_epoch_and_rank_has_its_own_seeds():
+    def draw(seed, epoch, rank):
+        SeedEpochs(seed).on_train_epoch_start(trainer(current_epoch=epoch, global_rank=rank), None)
+        return torch.rand(1).item(), float(np.random.rand()), random.random()
+
+    assert draw(0, 1, 0) == draw(0, 1, 0)
+    seen = {draw(*key) for key in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))}
+    assert len(seen) == 4
+
+
+def test_the_clock_adds_up_over_restarts():
+    first, second = WallClock(), WallClock()
+    first.started -= 100
+    second.load_state_dict(first.state_dict())
+    assert 100 <= second.seconds < 110

@@ -1,0 +1,87 @@
+"""The two kinds of tasks learn: a few rows are fitted in seconds."""
+
+import functools
+
+import pytest
+import torch
+from runs import ROOT  # noqa: F401  before the backbones: makes their shape checks possible
+
+from subquad.attention.dba import DBA
+from subquad.attention.softmax import Softmax
+from subquad.backbones.mvts import MVTSEncoder
+from subquad.backbones.sequence import SequenceEncoder
+from subquad.errors import UserError
+from subquad.specs import DataSpec, SequenceBatch
+from subquad.tasks.classification import Classification
+from subquad.tasks.regression import Regression
+from subquad.tasks.schedules import constant
+
+TOKENS = DataSpec(max_len=20, vocab=16, classes=10)
+SERIES = DataSpec(max_len=12, channels=3)
+
+
+def fitted(module, batch, steps):
+    """The loss after so many steps on one batch."""
+    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = module.loss(module(batch), batch.target)
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+def tokens():
+    valid = torch.arange(20) < torch.randint(5, 21, (16, 1))
+    return SequenceBatch(torch.randint(1, 16, (16, 20)) * valid, valid, torch.randint(0, 10, (16,)))
+
+
+def classification(attention):
+    encoder = functools.partial(SequenceEncoder, attention=attention, layers=2, dim=32, heads=4, ffn=64, token_std=1.0)
+    return Classification(TOKENS, encoder, torch.optim.Adam, constant)
+
+
+@pytest.mark.parametrize("attention", [Softmax, functools.partial(DBA, d_p=4, d_in=8)], ids=["softmax", "dba"])
+def test_classification_fits_one_batch(attention):
+    module, batch = classification(attention), tokens()
+    assert fitted(module, batch, 80) < 0.1
+    assert torch.equal(module.predictions(module(batch)), batch.target)
+
+
+def test_regression_fits_one_batch():
+    valid = torch.arange(12) < torch.randint(4, 13, (16, 1))
+    batch = SequenceBatch(torch.randn(16, 12, 3) * valid[..., None], valid, torch.randn(16) * 5)
+    encoder = functools.partial(
+        MVTSEncoder, attention=Softmax, layers=1, dim=16, heads=2, ffn=32, dropout=0.0, norm="layer"
+    )
+    module = Regression(SERIES, encoder, torch.optim.Adam, constant)
+    assert module(batch).shape == (16, 1)
+    assert fitted(module, batch, 200) < 0.5
+
+
+def test_rmse_is_the_root_over_the_whole_split():
+    metric = Regression.new_metric(None, SERIES)
+    metric.update(torch.tensor([1.0, 2.0, 3.0]), torch.zeros(3))
+    metric.update(torch.tensor([6.0]), torch.zeros(1))
+    assert metric.compute().item() == pytest.approx((50 / 4) ** 0.5)
+
+
+def test_accuracy_is_a_fraction_of_rows():
+    metric = Classification.new_metric(None, TOKENS)
+    metric.update(torch.tensor([1, 2, 3]), torch.tensor([1, 2, 0]))
+    metric.update(torch.tensor([5]), torch.tensor([4]))
+    assert metric.compute().item() == 0.5
+
+
+def test_classes_are_needed_for_classification():
+    with pytest.raises(UserError, match="real-valued"):
+        Classification.new_metric(None, SERIES)
+
+
+def test_shared_weights_are_counted_once():
+    tied = functools.partial(
+        SequenceEncoder, attention=Softmax, layers=3, dim=32, heads=4, ffn=64, token_std=1.0, tie_layers=True
+    )
+    free = classification(Softmax)
+    one_layer = sum(p.numel() for p in free.network.layers[0].parameters())
+    assert free.parameter_count - Classification(TOKENS, tied, torch.optim.Adam, constant).parameter_count == one_layer

@@ -1,0 +1,154 @@
+"""Every file of configs/ stands for itself: it composes, what it names exists and takes what it is given."""
+
+import functools
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CONFIGS
+from hydra.utils import get_method
+from omegaconf import OmegaConf
+from runs import composed
+
+import subquad.attention
+from subquad.attention.base import Attention
+from subquad.data.base import SequenceData
+from subquad.run.doors import bench_config, load_attention, options
+
+FILES = sorted(CONFIGS.rglob("*.yaml"))
+TASKS = options("task")
+OWN_SET = ("data.dataset=Mine", "data.folder=/mine")
+
+
+def compose(*words: str) -> Any:
+    return composed(Path("/data"), Path("/outputs"), *words)
+
+
+def resolved(*words: str) -> dict[str, Any]:
+    own = OWN_SET if any(word.endswith("/custom") for word in words) else ()
+    found = OmegaConf.to_container(compose(*words, *own), resolve=True, throw_on_missing=True)
+    assert isinstance(found, dict)
+    return found
+
+
+def targets(node: Any, where: str = "") -> dict[str, dict[str, Any]]:
+    """Every node with a _target_, by its path."""
+    found = {where: node} if isinstance(node, dict) and "_target_" in node else {}
+    if isinstance(node, dict):
+        for key, value in node.items():
+            found |= targets(value, f"{where}.{key}".lstrip("."))
+    return found
+
+
+def assert_callable(where: str, node: dict[str, Any]) -> None:
+    """The target exists and takes these arguments; a partial one may lack some that the code adds."""
+    target = get_method(node["_target_"]) if "." in node["_target_"] else None
+    assert callable(target), f"{where}: {node['_target_']}"
+    arguments = {key: value for key, value in node.items() if not key.startswith("_")}
+    signature = inspect.signature(target)
+    try:
+        (signature.bind_partial if node.get("_partial_") else signature.bind)(**arguments)
+    except TypeError as error:
+        raise AssertionError(f"{where}: {error}") from error
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_every_file_says_what_it_is(path):
+    lines = path.read_text().splitlines()
+    header = lines[1] if lines[0].startswith("# @package") else lines[0]
+    assert re.match(r"# \S.{10,}", header), f"{path} has no header"
+    assert path.read_text().endswith("\n")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_composes_and_what_it_names_takes_its_arguments(task):
+    config = resolved(f"task={task}")
+    assert config["task"]["name"] == task
+    for where, node in targets(config).items():
+        assert_callable(where, node)
+    assert config["task"]["monitor"].startswith("val/")
+    assert config["task"]["mode"] == ("min" if config["task"]["monitor"].endswith("rmse") else "max")
+    assert (config["trainer"]["max_steps"] > 0) != (config["trainer"]["max_epochs"] > 0)
+
+
+@pytest.mark.parametrize("scale", options("scale"))
+@pytest.mark.parametrize("task", ["lra/listops", "uea/japanese_vowels", "tser/tecator"])
+def test_every_scale_composes(task, scale):
+    assert resolved(f"task={task}", f"scale={scale}")["scale"] == scale
+
+
+@pytest.mark.parametrize("attention", options("attention"))
+@pytest.mark.parametrize("task", ["lra/listops", "uea/japanese_vowels"])
+def test_every_attention_composes_with_every_family(task, attention):
+    config = resolved(f"task={task}", f"attention={attention}")
+    assert config["task"]["module"]["backbone"]["attention"] == config["attention"]
+    assert_callable("attention", config["attention"])
+
+
+@pytest.mark.parametrize("name", [(group, choice) for group in ("experiment", "debug") for choice in options(group)])
+def test_every_experiment_and_debug_setting_composes(name):
+    group, choice = name
+    config = resolved(f"{group}={choice}")
+    for where, node in targets(config).items():
+        assert_callable(where, node)
+
+
+@pytest.mark.parametrize("group", ["optimizer", "scheduler", "logger", "trainer", "backbone", "protocol"])
+def test_every_other_choice_composes(group):
+    for choice in options(group):
+        for where, node in targets(resolved("task=uea/japanese_vowels", f"{group}={choice}")).items():
+            assert_callable(where, node)
+
+
+def listed(recipe: str) -> set[str]:
+    return set(OmegaConf.load(CONFIGS / "recipe" / f"{recipe}.yaml").recipe.sizes)
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipe in options("recipe") if "listops" in listed(recipe)])
+def test_every_recipe_of_listops_composes(recipe):
+    config = resolved("task=lra/listops", f"recipe={recipe}")
+    assert config["recipe"]["name"] == recipe
+    for where, node in targets(config).items():
+        assert_callable(where, node)
+
+
+def test_the_sizes_of_recipes_belong_to_tasks():
+    keys = {Path(task).name for task in TASKS} | {"default"}
+    for recipe in options("recipe"):
+        assert listed(recipe) <= keys
+
+
+def concrete(base: type) -> set[type]:
+    """Every class below a base that can be made, wherever in the package."""
+    found = set()
+    for child in base.__subclasses__():
+        found |= concrete(child) | (set() if inspect.isabstract(child) else {child})
+    return {child for child in found if child.__module__.startswith("subquad.")}
+
+
+def test_every_mechanism_has_a_config():
+    for module in pkgutil.iter_modules(subquad.attention.__path__):
+        importlib.import_module(f"subquad.attention.{module.name}")
+    configured = set()
+    for name in options("attention"):
+        made = load_attention(name)
+        configured.add(made.func if isinstance(made, functools.partial) else made)
+    assert configured == concrete(Attention)
+
+
+def test_every_family_of_data_has_a_task():
+    for module in ("listops", "time_series"):
+        importlib.import_module(f"subquad.data.{module}")
+    used = {resolved(f"task={task}")["data"]["_target_"] for task in ("lra/listops", "uea/ering", "tser/tecator")}
+    assert used == {f"{family.__module__}.{family.__name__}" for family in concrete(SequenceData)}
+
+
+def test_the_bench_names_attentions_that_exist():
+    config = bench_config(["lengths=[64]", "attention=dba,luna"])
+    assert config.lengths == [64]
+    assert config.attention == ["dba", "luna"]
+    assert set(bench_config([]).attention) <= set(options("attention"))
