@@ -6,19 +6,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, runtime_checkable
+from typing import Any
 from unittest import mock
 
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from subquad.attention.base import AttentionFactory
 from subquad.data.base import SequenceData
 from subquad.records import Record
 from subquad.run.doors import compose_run
-
-runtime_checkable(AttentionFactory)  # before backbones are imported: their shape checks ask isinstance of it
 
 ROOT = Path(__file__).parents[1]
 TINY = ("backbone.layers=1", "backbone.dim=16", "backbone.heads=2", "backbone.ffn=16", "trainer=cpu")
@@ -46,11 +43,17 @@ def prepared(config: DictConfig) -> SequenceData:
 
 def trained(config: DictConfig) -> Record:
     """Trains in this process, on one thread."""
-    from subquad.run import machine
     from subquad.run.train import train
 
-    with mock.patch.object(machine, "cores", return_value=1):
+    with one_thread():
         return train(config)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Inside the block, a run leaves the number of threads as it is."""
+    with mock.patch.object(torch, "set_num_threads"):
+        yield
 
 
 @contextmanager

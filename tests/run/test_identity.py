@@ -116,3 +116,7 @@ def test_the_fingerprint_is_taken_before_anything_is_resolved(base):
 def test_misspelt_words_are_refused_with_the_choices(words, message):
     with pytest.raises(UserError, match=message):
         compose_run([*words])
+
+
+def test_the_protocol_counts_even_where_the_data_do_not_ask_for_it():
+    assert name("task=lra/listops", "protocol=clean") != name("task=lra/listops", "protocol=paper")

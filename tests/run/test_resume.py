@@ -4,7 +4,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from runs import TINY, composed, crash, identical, trained, weights
+from runs import TINY, composed, crash, data_root, identical, trained, weights
 
 from subquad import records
 
@@ -13,6 +13,16 @@ STEPS = (
     "task=lra/listops", "attention=dba", "scale=smoke", "limits.steps=12", "recipe.steps_per_epoch=3",
     "optimizer.lr=0.01", "scheduler.warmup=4", *TINY,
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return data_root(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    return tmp_path / "outputs"
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +42,7 @@ def assert_same(run: Path, expected: Path) -> None:
     assert records.read(run).metrics == records.read(expected).metrics
 
 
-@pytest.mark.parametrize("step", [1, 4, 9], ids="step{}".format)
+@pytest.mark.parametrize("step", [1, 9], ids="step{}".format)
 def test_a_run_of_epochs_that_crashed_ends_as_one_that_did_not(data, outputs, undisturbed, step):
     config = composed(data, outputs, *EPOCHS)
     with crash(step), pytest.raises(RuntimeError, match="plug"):
@@ -41,7 +51,7 @@ def test_a_run_of_epochs_that_crashed_ends_as_one_that_did_not(data, outputs, un
     assert_same(Path(config.paths.run), undisturbed[EPOCHS][1])
 
 
-@pytest.mark.parametrize("step", [2, 3, 11], ids="step{}".format)
+@pytest.mark.parametrize("step", [3, 11], ids="step{}".format)
 def test_a_run_of_steps_that_crashed_ends_as_one_that_did_not(data, outputs, undisturbed, step):
     config = composed(data, outputs, *STEPS)
     with crash(step), pytest.raises(RuntimeError, match="plug"):

@@ -9,7 +9,20 @@ import pytest
 import torch
 from filelock import FileLock
 from hydra.errors import InstantiationException
-from runs import TINY, composed, door, has_record, prepared, program, record_of, sentences, trained, weights
+from runs import (
+    TINY,
+    composed,
+    data_root,
+    door,
+    has_record,
+    one_thread,
+    prepared,
+    program,
+    record_of,
+    sentences,
+    trained,
+    weights,
+)
 
 from subquad import records
 from subquad.errors import UserError
@@ -18,6 +31,16 @@ from subquad.run.evaluate import evaluate
 from subquad.run.report import draw_curve, show
 
 MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return data_root(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    return tmp_path / "outputs"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +88,8 @@ def test_evaluating_the_best_checkpoint_gives_the_number_of_the_record(finished)
     run = record_of(finished[0])
     record = records.read(run)
     for split in ("test", "val"):
-        name, now, recorded = evaluate(run, split)
+        with one_thread():
+            name, now, recorded = evaluate(run, split)
         assert name == f"{split}/accuracy"
         assert now == recorded == record.metrics[name]
     with pytest.raises(UserError, match="no split"):
@@ -80,7 +104,7 @@ def test_evaluating_on_other_data_is_refused(finished, tmp_path):
     told = json.loads((run / "result.json").read_text())
     told["data_fingerprint"] = "other"
     (run / "result.json").write_text(json.dumps(told))
-    with pytest.raises(UserError, match="data differ"):
+    with one_thread(), pytest.raises(UserError, match="data differ"):
         evaluate(run, "test")
 
 
@@ -217,7 +241,9 @@ def test_a_run_that_ends_before_its_first_validation_says_so(data, outputs):
         (["attention=dbaa"], 'There is no attention "dbaa"'),
         (["-m", "attention=glob(zz*)"], "selects nothing"),
         (["backbone.widht=3"], "widht"),
-        (["task=uea/handwriting", "scale=smoke"], "scripts/prepare.py task=uea/handwriting"),
+        pytest.param(
+            ["task=uea/handwriting", "scale=smoke"], "scripts/prepare.py task=uea/handwriting", marks=pytest.mark.slow
+        ),
     ],
     ids=["misspelt choice", "empty glob", "unknown key", "missing data"],
 )
@@ -273,11 +299,3 @@ def test_two_processes_on_one_run_the_second_says_so(data, outputs):
     assert second.returncode != 0
     assert "Another process is training this run" in second.stderr
     assert "Traceback" not in second.stderr
-
-
-def test_the_threads_of_a_run_are_those_of_the_machine():
-    from subquad.run import machine
-
-    assert machine.cores() >= 1
-    assert machine.describe().keys() == {"cpu", "cores", "threads", "gpu", "system"}
-    assert machine.versions()["torch"] == torch.__version__.split("+")[0] or "+" in torch.__version__

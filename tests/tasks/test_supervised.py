@@ -85,3 +85,11 @@ def test_shared_weights_are_counted_once():
     free = classification(Softmax)
     one_layer = sum(p.numel() for p in free.network.layers[0].parameters())
     assert free.parameter_count - Classification(TOKENS, tied, torch.optim.Adam, constant).parameter_count == one_layer
+
+
+def test_the_training_loss_of_an_epoch_is_a_mean_over_rows():
+    module, batch = classification(Softmax), tokens()
+    small = SequenceBatch(batch.inputs[:3], batch.valid[:3], batch.target[:3])
+    losses = [module.training_step(part).item() for part in (batch, small)]
+    expected = (16 * losses[0] + 3 * losses[1]) / 19
+    assert (module.loss_sum / module.rows_seen).item() == pytest.approx(expected)

@@ -1,7 +1,7 @@
 """The one contract that every attention mechanism meets."""
 
 import abc
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -91,6 +91,7 @@ class Refreshable(abc.ABC):
         """Asks for a renewal at the next training step. Safe to call at any time."""
 
 
+@runtime_checkable
 class AttentionFactory(Protocol):
     """What a backbone is given: `functools.partial(DBA, d_p=16)`, made by Hydra's `_partial_`."""
 

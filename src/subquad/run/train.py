@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.utilities import rank_zero_only
 
 from subquad import records
 from subquad.cores import usable_cores
@@ -32,9 +33,13 @@ log = logging.getLogger(__name__)
 def train(config: DictConfig) -> records.Record:
     """Trains, tests the best checkpoint and writes the record. An interrupted run goes on from its last checkpoint.
 
-    Raises UserError while another process trains the same run; any failure is kept in the run directory.
+    Of several processes that train one run together, the first locks it and writes; the others end with their work.
+    Raises UserError while another command trains the same run; any failure is kept in the run directory.
     """
     run = Path(config.paths.run)
+    if rank_zero_only.rank:
+        _train(config, run)
+        raise SystemExit
     try:
         with FileLock(run / ".lock", timeout=0):
             return _train(config, run)
@@ -56,8 +61,9 @@ def _train(config: DictConfig, run: Path) -> records.Record:
     except (KeyboardInterrupt, SystemExit):  # Lightning turns the first into the second
         log.warning("Interrupted; the same command goes on from the last checkpoint.")
         raise
-    report.draw_curve(record, run, config.task.monitor)
-    records.write(record, run)
+    if not rank_zero_only.rank:
+        report.draw_curve(record, run, config.task.monitor)
+        records.write(record, run)
     return record
 
 
@@ -140,5 +146,6 @@ def _summarise(trainer: pl.Trainer, record: records.Record) -> None:
     for logger in trainer.loggers:
         if isinstance(logger, WandbLogger):
             costs = {"parameters": record.parameters, "wall_seconds": record.wall_seconds}
+            logger.experiment.tags = (*(logger.experiment.tags or ()), *record.tags)
             logger.experiment.summary.update({**record.metrics, **costs, "baselines": record.baselines})
             logger.experiment.finish()

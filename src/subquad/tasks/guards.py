@@ -26,8 +26,8 @@ class SeedEpochs(pl.Callback):
         batches and hooks where the length of training is given in steps.
         """
         loop = trainer.fit_loop
-        for progress in (loop.epoch_progress.current, loop.epoch_progress.total):
-            progress.completed = progress.processed
+        epochs = loop.epoch_progress
+        epochs.current.completed, epochs.total.completed = epochs.current.processed, epochs.total.processed  # type: ignore[attr-defined]
         loop.on_iteration_done()  # forgets that this is a restart
         loop.epoch_loop.restarting = False
         loop.epoch_loop.reset_restart_stage()
