@@ -29,6 +29,9 @@ from subquad.tasks.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
+_RANK: int = getattr(rank_zero_only, "rank", 0)
+"""Place of this process among those that train one run together."""
+
 
 def train(config: DictConfig) -> records.Record:
     """Trains, tests the best checkpoint and writes the record. An interrupted run goes on from its last checkpoint.
@@ -37,7 +40,7 @@ def train(config: DictConfig) -> records.Record:
     Raises UserError while another command trains the same run; any failure is kept in the run directory.
     """
     run = Path(config.paths.run)
-    if rank_zero_only.rank:
+    if _RANK:
         _train(config, run)
         raise SystemExit
     try:
@@ -61,7 +64,7 @@ def _train(config: DictConfig, run: Path) -> records.Record:
     except (KeyboardInterrupt, SystemExit):  # Lightning turns the first into the second
         log.warning("Interrupted; the same command goes on from the last checkpoint.")
         raise
-    if not rank_zero_only.rank:
+    if not _RANK:
         report.draw_curve(record, run, config.task.monitor)
         records.write(record, run)
     return record
