@@ -7,9 +7,14 @@ from pathlib import Path
 _CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
+def core_numbers() -> set[int]:
+    """The cores this process may run on, by number."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
 def usable_cores() -> int:
     """Cores this process may use: a scheduler's or container's share, which can be fewer than the machine has."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(core_numbers())
     try:
         quota, period = _CGROUP_QUOTA.read_text().split()
     except (OSError, ValueError):
