@@ -13,10 +13,10 @@ log = logging.getLogger(__name__)
 class TimeEstimate(pl.Callback):
     """After the first steps, warns when the rest would take more than `warn_hours`, and names what to type instead.
 
-    The first `warmup` steps are not counted; the median of the next `steps` is multiplied by the steps that remain.
+    The first `warmup` steps are not counted; the mean of the next `steps` is multiplied by the steps that remain.
     """
 
-    def __init__(self, alternative: str | None, warn_hours: float = 2.0, warmup: int = 2, steps: int = 4) -> None:
+    def __init__(self, alternative: str | None, warn_hours: float = 2.0, warmup: int = 1, steps: int = 3) -> None:
         self.alternative, self.warn_hours, self.warmup, self.steps = alternative, warn_hours, warmup, steps
         self.started = 0.0
         self.seconds: list[float] = []
@@ -34,7 +34,7 @@ class TimeEstimate(pl.Callback):
         self.seconds.append(time.perf_counter() - self.started)
         if len(self.seconds) < self.warmup + self.steps or not trainer.is_global_zero:
             return
-        step = statistics.median(self.seconds[self.warmup :])
+        step = statistics.fmean(self.seconds[self.warmup :])
         left = int(trainer.estimated_stepping_batches) - trainer.global_step
         if step * left > self.warn_hours * 3600:
             log.warning(_message(step, left, self.alternative))
