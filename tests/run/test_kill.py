@@ -12,11 +12,11 @@ from subquad import records
 
 EPOCHS = (
     "task=uea/basic_motions", "attention=dba", "limits.epochs=6", "recipe.batch_size=4", "backbone.dim=32",
-    "backbone.heads=4", "backbone.layers=2", "backbone.ffn=64", "trainer=cpu",
+    "backbone.heads=4", "backbone.layers=2", "backbone.ffn=64", "trainer=cpu", "~callbacks.cores",
 )  # fmt: skip
 STEPS = (
     "task=lra/listops", "attention=luna", "scale=smoke", "limits.steps=60", "recipe.steps_per_epoch=10",
-    "optimizer.lr=0.003", "scheduler.warmup=20", "trainer=cpu",
+    "optimizer.lr=0.003", "scheduler.warmup=20", "trainer=cpu", "~callbacks.cores",
 )  # fmt: skip
 
 

@@ -46,6 +46,11 @@ class MVTSEncoder(nn.Module):
             raise UserError(
                 "The backbone mvts reads real-valued series, these data are tokens; choose backbone=sequence."
             )
+        if layers < 1 or norm not in ("batch", "layer") or position not in ("learned", "sinusoidal"):
+            raise UserError(
+                "mvts needs backbone.layers of at least 1, backbone.norm batch or layer, backbone.position learned or "
+                f"sinusoidal; got {layers}, {norm} and {position}."
+            )
         self.max_len = spec.max_len
         self.embed = SeriesEmbedding(spec.channels, dim)
         # The released code draws learned positions from U(-0.02, 0.02); this standard deviation is that distribution's.

@@ -51,6 +51,8 @@ class SequenceEncoder(nn.Module):
         super().__init__()
         if pooling not in ("cls", "cls_last", "mean", "flatten"):
             raise UserError(f'There is no pooling "{pooling}"; choose cls, cls_last, mean or flatten.')
+        if layers < 1:
+            raise UserError(f"A model needs at least one layer; backbone.layers is {layers}.")
         length = spec.max_len + (pooling in ("cls", "cls_last"))
         self.max_len, self.pooling = spec.max_len, pooling
         self.embed = embedding(spec, dim, token_std)

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry
+from subquad.errors import UserError
 from subquad.specs import Masks
 
 Norm = Callable[[int], nn.Module]
@@ -50,6 +51,8 @@ class TransformerLayer(nn.Module):
         norm: Norm = nn.LayerNorm,
     ) -> None:
         super().__init__()
+        if order not in ("pre", "post"):
+            raise UserError(f'There is no order "{order}" of normalisation; choose pre or post.')
         self.attention = attention
         self.attention_norm = nn.Identity() if attention is None else norm(dim)
         self.feed_forward = FeedForward(dim, ffn, dropout)

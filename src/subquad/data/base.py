@@ -121,6 +121,11 @@ class SequenceData(pl.LightningDataModule, abc.ABC):
         num_workers: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
+        if min(batch_size, eval_batch_size or 1, steps_per_epoch or 1) < 1 or num_workers < 0:
+            raise UserError(
+                "data.batch_size, data.eval_batch_size and data.steps_per_epoch must be at least 1, "
+                "data.num_workers at least 0."
+            )
         self.batch_size, self.seed, self.steps_per_epoch = batch_size, seed, steps_per_epoch
         self.eval_batch_size = eval_batch_size or batch_size
         self.num_workers = num_workers

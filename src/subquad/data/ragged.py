@@ -69,7 +69,7 @@ def write(folder: Path, splits: Mapping[str, Ragged], facts: Mapping[str, Any]) 
             shutil.rmtree(folder)
         staging.rename(folder)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, None):  # numpy reports a short write without a number
             raise UserError(
                 f"The disk is full: {folder} could not be written; free some space and try again."
             ) from None

@@ -82,7 +82,7 @@ def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return task(config)
         except Exception as error:
-            cause = _user_error(error)
+            cause = _user_error(error) or _file_error(error)
             if cause is None or os.environ.get("HYDRA_FULL_ERROR"):
                 raise
             raise CompactHydraException(str(cause)) from None
@@ -97,6 +97,17 @@ def _user_error(error: BaseException | None) -> UserError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
+
+
+def _file_error(error: Exception) -> UserError | None:
+    """A sentence for a file that cannot be read or written: no space, no permission, no such folder."""
+    if not isinstance(error, OSError):
+        return None
+    place = error.filename or "A file"
+    return UserError(
+        f"{place} cannot be read or written ({error.strerror or error}); free some space, mend the permissions, or set "
+        "SUBQUAD_OUTPUTS and SUBQUAD_DATA to other folders."
+    )
 
 
 def options(group: str) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue
 
 from subquad.records import fingerprint
 
@@ -50,13 +51,27 @@ def smaller_run() -> str | None:
     return " ".join(["python train.py", f"attention={attention}", f"task={task}", *kept, "scale=laptop"])
 
 
+def _fingerprint(*, _root_: DictConfig) -> str:
+    """Hydra asks for it before anything else runs, so a configuration with holes ends here, in one sentence."""
+    try:
+        return fingerprint(identity(_root_))
+    except MissingMandatoryValue as error:
+        raise SystemExit(
+            f"A setting has no value yet ({str(error).splitlines()[0]}); give it on the command line."
+        ) from None
+    except InterpolationKeyError as error:
+        recipe = _root_.recipe.name
+        raise SystemExit(
+            f"The recipe {recipe} does not fit this task ({str(error).splitlines()[0]}); leave recipe= out to get the "
+            "task's own, or add a row for the task to the recipe's sizes."
+        ) from None
+
+
 def register() -> None:
     """Makes `${fingerprint:}`, `${smaller_run:}` and `${cwd:}` known to configurations.
 
     `${hydra:runtime.cwd}` would not do for the last: a sweep asks for its folder before Hydra's own values are there.
     """
     OmegaConf.register_new_resolver("cwd", os.getcwd, use_cache=False, replace=True)
-    OmegaConf.register_new_resolver(
-        "fingerprint", lambda *, _root_: fingerprint(identity(_root_)), use_cache=False, replace=True
-    )
+    OmegaConf.register_new_resolver("fingerprint", _fingerprint, use_cache=False, replace=True)
     OmegaConf.register_new_resolver("smaller_run", smaller_run, use_cache=False, replace=True)

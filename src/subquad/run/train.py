@@ -61,9 +61,11 @@ def _train(config: DictConfig, run: Path) -> records.Record:
     except Exception as error:
         records.write_error(str(error), traceback.format_exc(), run)
         raise
-    except (KeyboardInterrupt, SystemExit):  # Lightning turns the first into the second
-        log.warning("Interrupted; the same command goes on from the last checkpoint.")
-        raise
+    except (KeyboardInterrupt, SystemExit):  # Lightning turns signals into exits, some of them with status 0
+        log.warning(
+            "Interrupted; the same command goes on from the last checkpoint, or starts again where there is none."
+        )
+        raise SystemExit(130) from None
     if not _RANK:
         report.draw_curve(record, run, config.task.monitor)
         records.write(record, run)
@@ -84,6 +86,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     checkpoints = run / "checkpoints"
     resume = checkpoints / "last.ckpt"
     if resume.exists():
+        _check_loads(resume, run)
         log.info("Going on from the last checkpoint of this run.")
     elif config.ckpt_path is not None:
         _load_weights(module, Path(config.ckpt_path))
@@ -123,6 +126,15 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     )
     _summarise(trainer, record)
     return record
+
+
+def _check_loads(checkpoint: Path, run: Path) -> None:
+    """Raises UserError at a checkpoint that is cut short or garbled."""
+    try:
+        torch.load(checkpoint, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "empty"
+        raise UserError(f"{checkpoint} is damaged ({reason}); delete {run} to train again.") from None
 
 
 def _load_weights(module: Supervised, checkpoint: Path) -> None:

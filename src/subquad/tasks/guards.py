@@ -55,8 +55,16 @@ class StopOnNaN(pl.Callback):
     ) -> None:
         loss = outputs["loss"]
         look = loss.device.type == "cpu" or batch_idx % self.gpu_interval == 0 or trainer.is_last_batch
-        if look and not torch.isfinite(loss):
+        if look:
+            self._check("training", loss, trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if "val/loss" in trainer.callback_metrics:
+            self._check("validation", trainer.callback_metrics["val/loss"], trainer)
+
+    def _check(self, name: str, loss: torch.Tensor, trainer: pl.Trainer) -> None:
+        if not torch.isfinite(loss):
             raise UserError(
-                f"The training loss became {loss.item()} at step {trainer.global_step}; lower optimizer.lr, set "
-                "trainer.gradient_clip_val=1.0, or try trainer.precision=32-true; the last checkpoint is from before."
+                f"The {name} loss became {loss.item()} at step {trainer.global_step}; lower optimizer.lr, set "
+                "trainer.gradient_clip_val=1.0, or try trainer.precision=32-true; no checkpoint was made of it."
             )

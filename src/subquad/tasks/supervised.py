@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric
 
+from subquad.errors import UserError
 from subquad.specs import DataSpec, SequenceBatch
 
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
@@ -32,7 +33,13 @@ class Supervised(pl.LightningModule, abc.ABC):
         compile_model: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.network = backbone(spec=spec)
+        try:
+            self.network = backbone(spec=spec)
+        except TypeError as error:
+            raise UserError(
+                f"The backbone cannot be built with these settings ({error}); choose a recipe made for this task "
+                "and backbone."
+            ) from error
         if compile_model:
             self.network.compile()
         self.make_optimizer, self.make_scheduler = optimizer, scheduler
