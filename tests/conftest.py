@@ -92,3 +92,17 @@ def unchecked() -> Iterator[None]:
     shape_checks.update("jaxtyping_disable", True)
     yield
     shape_checks.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of data sets that the tests of runs share."""
+    from runs import data_root  # not before the shape checks above are installed
+
+    return data_root(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    """Where the runs of one test go."""
+    return tmp_path / "outputs"

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import data_root, door, identical, program, record_of, weights
+from runs import door, identical, program, record_of, weights
 
 from subquad import records
 
@@ -18,16 +18,6 @@ STEPS = (
     "task=lra/listops", "attention=luna", "scale=smoke", "limits.steps=60", "recipe.steps_per_epoch=10",
     "optimizer.lr=0.003", "scheduler.warmup=20", "trainer=cpu", "~callbacks.cores",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return data_root(tmp_path_factory.getbasetemp())
-
-
-@pytest.fixture
-def outputs(tmp_path):
-    return tmp_path / "outputs"
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from runs import TINY, composed, crash, data_root, identical, trained, weights
+from runs import TINY, composed, crash, identical, trained, weights
 
 from subquad import records
 
@@ -13,16 +13,6 @@ STEPS = (
     "task=lra/listops", "attention=dba", "scale=smoke", "limits.steps=12", "recipe.steps_per_epoch=3",
     "optimizer.lr=0.01", "scheduler.warmup=4", *TINY,
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return data_root(tmp_path_factory.getbasetemp())
-
-
-@pytest.fixture
-def outputs(tmp_path):
-    return tmp_path / "outputs"
 
 
 @pytest.fixture(scope="module")

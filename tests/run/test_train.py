@@ -12,7 +12,6 @@ from hydra.errors import InstantiationException
 from runs import (
     TINY,
     composed,
-    data_root,
     door,
     has_record,
     one_thread,
@@ -31,16 +30,6 @@ from subquad.run.evaluate import evaluate
 from subquad.run.report import draw_curve, show
 
 MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return data_root(tmp_path_factory.getbasetemp())
-
-
-@pytest.fixture
-def outputs(tmp_path):
-    return tmp_path / "outputs"
 
 
 @pytest.fixture(scope="module")
