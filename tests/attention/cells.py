@@ -17,7 +17,10 @@ from subquad.specs import Masks, Pattern, Site
 
 BATCH, DIM, HEADS, CONTEXT = 3, 24, 4, 13
 QUERIES = {Pattern.SELF: CONTEXT, Pattern.CROSS: 11}
-SMALL = {"k": 5, "d_p": 5, "d_in": 12, "l": 5}
+SMALL: dict[str, Any] = {
+    "k": 5, "d_p": 5, "d_in": 12, "l": 5, "block": 4, "window": 4, "chunk": 4, "span": 4, "landmarks": 4, "rank": 3,
+    "features": 10, "bits": 6, "anchors": 5, "neighbours": 2, "hashes": 2, "random_blocks": 1, "kernel": 3,
+}  # fmt: skip
 """Sizes that compress 13 tokens, in place of the configured ones, which would not."""
 
 
@@ -38,12 +41,17 @@ def factories(config: pytest.Config) -> dict[str, Callable[..., Attention]]:
     return own_attentions(config) or {name: made("attention", name) for name in names("attention")}
 
 
-def declared(factory: Callable[..., Attention]) -> frozenset[Pattern]:
-    """The wirings of the class behind a factory."""
+def mechanism(factory: Callable[..., Attention]) -> Any:
+    """The class behind a factory."""
     target = inspect.unwrap(factory)
     while isinstance(target, functools.partial):
         target = target.func
-    return getattr(target, "patterns", frozenset(Pattern))
+    return target
+
+
+def declared(factory: Callable[..., Attention]) -> frozenset[Pattern]:
+    """The wirings of the class behind a factory."""
+    return getattr(mechanism(factory), "patterns", frozenset(Pattern))
 
 
 @dataclass(frozen=True)

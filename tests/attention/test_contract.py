@@ -11,10 +11,18 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 from torch import Tensor
+from torch.autograd import gradcheck
+from torch.autograd.gradcheck import GradcheckError
 from torch.testing import assert_close
 
 from attention.cells import CONTEXT, DIM, Cell, declared, prefix, run, site
-from subquad.attention.base import Attention, StatelessAttention, UnsupportedPattern
+from subquad.attention.base import (
+    Attention,
+    Discrete,
+    StatelessAttention,
+    SurrogateGradient,
+    UnsupportedPattern,
+)
 from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
 
@@ -186,10 +194,14 @@ def test_gradcheck(cell: Cell) -> None:
     x, context = (t[:2].clone().requires_grad_() for t in cell.inputs(4, 6, dim=8))
     mask = prefix([6, 4], 6)
     if cell.pattern is Pattern.SELF:
-        assert torch.autograd.gradcheck(lambda t: attention(t, t, Masks(mask, mask))[0], x, fast_mode=True)
+        function, inputs = lambda t: attention(t, t, Masks(mask, mask))[0], (x,)
     else:
-        masks = Masks(None, mask)
-        assert torch.autograd.gradcheck(lambda a, b: attention(a, b, masks)[0], (x, context), fast_mode=True)
+        function, inputs = lambda a, b: attention(a, b, Masks(None, mask))[0], (x, context)
+    if isinstance(attention, SurrogateGradient):
+        with pytest.raises(GradcheckError):
+            gradcheck(function, inputs, fast_mode=True)
+    else:
+        assert gradcheck(function, inputs, fast_mode=True)
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["bf16", "bf16-mixed"])
@@ -199,7 +211,12 @@ def test_bf16_stays_close(cell: Cell, mixed: bool) -> None:
     low = torch.float32 if mixed else torch.bfloat16
     with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
         close = run(layers.to(low), *cast(inputs, low), masks).float()
-    assert real(close - exact, masks).norm() < 0.03 * real(exact, masks).norm()
+    error = real(close - exact, masks).norm(dim=-1) / real(exact, masks).norm(dim=-1)
+    assert close.isfinite().all()
+    if isinstance(layers[0], Discrete):  # codes that flip move some tokens, not most of them
+        assert error.median() < 0.1
+    else:
+        assert real(close - exact, masks).norm() < 0.03 * real(exact, masks).norm()
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -37,6 +37,9 @@ class Attention(nn.Module, abc.ABC):
     complexity: ClassVar[str]
     """Time and memory in n (tokens), as the source states them, for the generated documentation."""
 
+    approximates_softmax: ClassVar[bool] = False
+    """Whether outputs estimate those of softmax attention with the same projections, so that an error can be stated."""
+
     def __init__(self, site: Site) -> None:
         super().__init__()
         if site.pattern not in self.patterns:
@@ -84,11 +87,30 @@ class StatelessAttention(Attention):
 
 
 class Refreshable(abc.ABC):
-    """A mechanism with fitted or redrawn state in buffers (hash functions, random features)."""
+    """A mechanism with fitted or redrawn state (hash functions, random features).
+
+    The state lives in buffers that `forward` only reads, so that a call is pure and compiles. Between training steps a
+    callback asks `due`, and where it is, calls `refresh` with what `forward` is about to be given.
+    """
 
     @abc.abstractmethod
-    def refresh(self) -> None:
-        """Asks for a renewal at the next training step. Safe to call at any time."""
+    def due(self, epoch: int, batch: int, step: int) -> bool:
+        """Whether to renew before this batch of this epoch (both from 0), after `step` steps of the optimiser."""
+
+    @abc.abstractmethod
+    def refresh(self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks) -> None:
+        """Renews the state; mechanisms that fit it to data read the tokens, others ignore them."""
+
+
+class Discrete:
+    """Marks a mechanism that decides by hash codes: where a code flips an output jumps, in low precision more often."""
+
+
+class SurrogateGradient:
+    """Marks a mechanism whose backward pass is by design not the derivative of its forward pass.
+
+    Its own tests compare the gradients with the surrogate written out.
+    """
 
 
 @runtime_checkable
@@ -109,6 +131,12 @@ class Projections(nn.Module):
     def split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
         """Cuts the width into heads."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def qkv(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"]
+    ) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "b h m e"], Float[Tensor, "b h m e"]]:
+        """Queries of x, keys and values of the context, in heads."""
+        return self.split(self.query(x)), self.split(self.key(context)), self.split(self.value(context))
 
     def merge(self, y: Float[Tensor, "b h n e"]) -> Float[Tensor, "b n d"]:
         """Joins the heads and applies the output map."""

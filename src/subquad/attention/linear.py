@@ -27,7 +27,7 @@ class Linear(StatelessAttention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
         p = self.projections
-        q, k, v = p.split(p.query(x)), p.split(p.key(context)), p.split(p.value(context))
+        q, k, v = p.qkv(x, context)
         q, k = F.elu(q) + 1, F.elu(k) + 1
         if masks.context is not None:
             k = k.masked_fill(~masks.context[:, None, :, None], 0)

@@ -30,7 +30,7 @@ class Softmax(StatelessAttention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
         p = self.projections
-        q, k, v = p.split(p.query(x)), p.split(p.key(context)), p.split(p.value(context))
+        q, k, v = p.qkv(x, context)
         keys = None if masks.context is None else masks.context[:, None, None, :]
         dropout = self.site.dropout if self.training else 0.0
         if self.fused:

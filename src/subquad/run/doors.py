@@ -132,11 +132,11 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
     return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
 
 
-def load_attention(name: str) -> Any:
+def load_attention(name: str, overrides: Sequence[str] = ()) -> Any:
     """The attention factory of configs/attention/<name>.yaml, as a backbone is given it."""
     from hydra.utils import instantiate
 
-    return instantiate(compose_run([f"attention={name}"]).attention, _convert_="all")
+    return instantiate(compose_run([f"attention={name}", *overrides]).attention, _convert_="all")
 
 
 def bench_config(words: Sequence[str]) -> DictConfig:

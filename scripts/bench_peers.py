@@ -1,0 +1,85 @@
+"""Our layers beside the measured public implementations: time and memory as ratios to one softmax layer.
+
+python scripts/bench_peers.py                          # every mechanism with a peer in configs/peers.yaml
+python scripts/bench_peers.py attention=[dba,linear] lengths=[4096] rounds=15
+"""
+
+import sys
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from subquad.errors import UserError
+from subquad.run.doors import CONFIGS, load_attention, prepare_process
+
+prepare_process()
+
+import torch  # noqa: E402  after prepare_process
+
+from subquad.measure.bench import Mode, Setting, measure  # noqa: E402
+
+MODES: tuple[Mode, ...] = ("inference", "training")
+
+
+def main() -> None:
+    """One row for each mechanism, length and mode: ours, the peer's, and whether ours is the smaller."""
+    config = _config(sys.argv[1:])
+    torch.set_num_threads(config.threads)
+    table = Table(
+        title=f"Ratios to softmax through the fused kernel: d=256, 4 heads, batch 1, {config.threads} threads"
+    )
+    for heading in ("attention", "n", "mode", "ms", "time", "peer", "goal", "", "memory", "peer", ""):
+        table.add_column(heading, justify="left" if heading in ("attention", "mode", "") else "right")
+    for row in config.peers:
+        if not config.attention or row.attention in config.attention:
+            for length in config.lengths:
+                for mode in MODES:
+                    table.add_row(*_cells(row, length, mode, config.rounds))
+    Console(width=130).print(table)
+
+
+def _cells(row: DictConfig, length: int, mode: Mode, rounds: int) -> list[str]:
+    factories = {"softmax": load_attention("softmax"), "ours": load_attention(row.attention, row.get("overrides", []))}
+    measured = measure(factories, Setting(level="layer", mode=mode, length=length), rounds)
+    ours, softmax = measured["ours"], measured["softmax"]
+    time, memory = ours.timing.ratio(softmax.timing), ours.peak / softmax.peak
+    place = {(512, "inference"): 0, (4096, "inference"): 1, (512, "training"): 2, (4096, "training"): 3}
+    index = place.get((length, mode))
+    peer_time = None if index is None else row.time[index]
+    peer_memory = None if index is None else row.memory[index]
+    goal = peer_time
+    if length == 4096:
+        goals = row.get("goal") or [None if row.time[i] is None else 0.8 * row.time[i] for i in (1, 3)]
+        goal = goals[MODES.index(mode)]
+    milliseconds = f"{1e3 * ours.timing.median:.2f}"
+    return [
+        row.attention, str(length), mode, milliseconds, f"{time:.3f}", _number(peer_time), _number(goal),
+        _verdict(time, goal), f"{memory:.2f}", _number(peer_memory), _verdict(memory, peer_memory),
+    ]  # fmt: skip
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _verdict(value: float, limit: float | None) -> str:
+    return "" if limit is None else "met" if round(value, 2) <= round(limit, 2) else "above"
+
+
+def _config(words: list[str]) -> Any:
+    config = OmegaConf.merge(OmegaConf.load(CONFIGS / "peers.yaml"), {"attention": [], "threads": 2})
+    OmegaConf.set_struct(config, True)
+    config.merge_with_dotlist(words)
+    known = [row.attention for row in config.peers]
+    if unknown := [name for name in config.attention if name not in known]:
+        raise UserError(f"No peer was measured for {', '.join(unknown)}; choose from {', '.join(known)}.")
+    return config
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(str(error))
