@@ -51,8 +51,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--attention",
         action="append",
         default=[],
-        metavar="MODULE:NAME",
-        help="run the attention contract, and nothing else, on your own class or factory; repeatable",
+        metavar="NAME",
+        help="run the attention contract, and nothing else, on a choice of configs/attention or on your own class or "
+        "factory (MODULE:NAME); repeatable",
     )
     parser.addoption("--record-golden", action="store_true", help="rewrite tests/golden from the code as it is now")
 
@@ -66,6 +67,9 @@ def own_attentions(config: pytest.Config) -> dict[str, Any]:
     """The objects named by --attention."""
     found = {}
     for name in config.getoption("--attention"):
+        if name in names("attention"):
+            found[name] = made("attention", name)
+            continue
         try:
             found[name] = pkgutil.resolve_name(name)
         except (ImportError, AttributeError, ValueError) as error:
