@@ -14,7 +14,7 @@ from rich.table import Table
 from subquad.errors import UserError
 from subquad.run.doors import CONFIGS, load_attention, prepare_process
 
-prepare_process()
+prepare_process(check_choices=False)
 
 import torch  # noqa: E402  after prepare_process
 

@@ -23,18 +23,21 @@ ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
 
 
-def prepare_process() -> None:
+def prepare_process(check_choices: bool = True) -> None:
     """What every program does first, before torch is imported and before Hydra reads the command line.
 
     Threads that wait for work spin for long by default, and programs beside this one stand still meanwhile. A short
     spin costs nothing measurable; no spin at all would halve the speed of small models. What the user set stays.
 
     Choices on the command line are checked here: a misspelt one, and a `glob` that matches nothing, end the program.
+    Programs whose words are not Hydra's set `check_choices` to False.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         os.environ.setdefault("KMP_BLOCKTIME", "1")
     identity.register()
+    if not check_choices:
+        return
     try:
         sys.argv[1:] = _checked(sys.argv[1:])
     except UserError as error:

@@ -1,0 +1,131 @@
+"""What holds of an attention: its contract, how its cost grows with n, and its error to softmax.
+
+python scripts/check_attention.py attention=luna
+python scripts/check_attention.py attention=my_package.my_module:MyAttention   # a class of your own
+python scripts/check_attention.py attention=dba contract=false lengths=[1024,4096]
+"""
+
+import importlib.util
+import pkgutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from subquad.errors import UserError
+from subquad.run.doors import ROOT, load_attention, prepare_process
+
+prepare_process(check_choices=False)
+
+import torch  # noqa: E402  after prepare_process
+
+from subquad.cores import usable_cores  # noqa: E402
+from subquad.measure.scaling import (  # noqa: E402
+    LENGTHS,
+    LINEAR_MEMORY,
+    LINEAR_TIME,
+    error_to_softmax,
+    is_linear,
+    scaling,
+)
+
+console = Console(width=110, highlight=False)
+
+
+def main() -> int:
+    """Prints the report; 1 when a test of the contract fails or a linear mechanism does not scale as one."""
+    config = _config(sys.argv[1:])
+    torch.set_num_threads(usable_cores())
+    factory = _factory(config.attention)
+    mechanism = getattr(factory, "func", factory)
+    wirings = ", ".join(sorted(pattern.value for pattern in mechanism.patterns))
+    console.print(f"[bold]{config.attention}[/] ({mechanism.__module__}.{mechanism.__name__})")
+    console.print(f"wirings: {wirings}; stated: {mechanism.complexity}\n")
+    failed = _contract(config.attention) if config.contract else False
+    if list(config.lengths):
+        failed |= _scaling(factory, mechanism.complexity, list(config.lengths))
+    error = error_to_softmax(factory)
+    stated = "not an approximation of softmax" if error is None else f"{error:.3f} (relative, random input, n=512)"
+    console.print(f"Error to softmax with the same projections: {stated}")
+    return int(failed)
+
+
+def _contract(name: str) -> bool:
+    """Runs tests/attention/test_contract.py on the mechanism and prints one line for each test; True at a failure."""
+    if importlib.util.find_spec("pytest") is None:
+        raise UserError(
+            "The contract is a test suite; install it with: pip install -e '.[dev]' (or pass contract=false)."
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        options = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}", "--attention", name]
+        places = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), str(ROOT / "tests" / "attention")]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *places], capture_output=True, text=True, check=False
+        )
+        if not report.exists():
+            raise UserError(f"The contract did not run: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+        cases = list(ElementTree.parse(report).getroot().iter("testcase"))
+    cells: dict[str, list[tuple[str, str | None]]] = defaultdict(list)
+    for case in cases:
+        test, _, cell = case.get("name", "").partition("[")
+        problem = case.find("failure") if case.find("failure") is not None else case.find("error")
+        wiring = next((word for word in ("self", "cross") if cell.split("]")[0].endswith(word)), cell.rstrip("]"))
+        cells[test].append((wiring, None if problem is None else str(problem.get("message")).splitlines()[0]))
+    console.print(f"The contract, {len(cases)} tests:")
+    for test, found in cells.items():
+        broken = [f"{wiring}: {message}" for wiring, message in found if message]
+        mark = "[red]fails[/]" if broken else "[green]holds[/]"
+        console.print(f"  {mark}  {test.removeprefix('test_').replace('_', ' ')}")
+        for line in broken:
+            console.print(f"         {line[:200]}", markup=False)
+    console.print()
+    return any(message for found in cells.values() for _, message in found)
+
+
+def _scaling(factory: Any, complexity: str, lengths: list[int]) -> bool:
+    """Prints seconds and bytes at each length and the fitted exponents; True when a linear mechanism grows faster."""
+    found = scaling(factory, lengths)
+    console.print("Scaling of one layer, width 64, 2 heads, batch 1, inference:")
+    for n in lengths:
+        console.print(f"  n={n:<6} {1e3 * found.seconds[n]:9.2f} ms {found.peak[n] / 2**20:9.2f} MiB at the peak")
+    time, memory, linear = found.time_exponent, found.memory_exponent, is_linear(complexity)
+    limit = f" (limits {LINEAR_TIME} and {LINEAR_MEMORY})" if linear else ""
+    console.print(f"  time grows as n^{time:.2f}, memory as n^{memory:.2f}{limit}\n")
+    return linear and (time > LINEAR_TIME or memory > LINEAR_MEMORY)
+
+
+def _factory(name: str) -> Any:
+    """The factory of a configured choice, or the object that module:name points to."""
+    if ":" not in name:
+        return load_attention(name)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"attention={name}: {error}; write it as my_package.my_module:MyAttention.") from None
+
+
+def _config(words: list[str]) -> Any:
+    config = OmegaConf.create({"attention": "dba", "contract": True, "lengths": list(LENGTHS)})
+    OmegaConf.set_struct(config, True)
+    try:
+        config.merge_with_dotlist(words)
+    except OmegaConfBaseException as error:
+        keys = ", ".join(map(str, config))
+        raise UserError(f"{str(error).splitlines()[0]}; scripts/check_attention.py takes {keys}.") from None
+    return config
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        sys.exit(str(error))

@@ -1,0 +1,76 @@
+"""How time and memory of a layer grow with the number of tokens, and how far its output is from softmax attention's."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from subquad.attention.base import AttentionFactory
+from subquad.attention.softmax import Softmax
+from subquad.measure.bench import Measured, Setting, measure
+from subquad.specs import Masks, Pattern, Site
+
+LENGTHS = (1024, 2048, 4096, 8192, 16384)
+LINEAR_TIME, LINEAR_MEMORY = 1.25, 1.05
+"""Largest fitted exponents of a mechanism that its paper calls linear, from 1,024 to 16,384 tokens."""
+
+
+def exponent(costs: Mapping[int, float]) -> float:
+    """The p of cost ~ n^p, by least squares through the logarithms."""
+    lengths, values = zip(*costs.items(), strict=True)
+    return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
+
+
+def is_linear(complexity: str) -> bool:
+    """Whether a stated complexity grows with the first power of n in time: no n², n√n or n log n."""
+    time = complexity.split("memory")[0]
+    return not any(growth in time for growth in ("n²", "n√n", "log n", "n^"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """Seconds and peak bytes of one forward pass at each length."""
+
+    seconds: dict[int, float]
+    peak: dict[int, int]
+
+    @property
+    def time_exponent(self) -> float:
+        """The p of time ~ n^p."""
+        return exponent(self.seconds)
+
+    @property
+    def memory_exponent(self) -> float:
+        """The p of memory ~ n^p."""
+        return exponent(self.peak)
+
+
+def scaling(factory: AttentionFactory, lengths: Sequence[int] = LENGTHS, rounds: int = 5) -> Scaling:
+    """Measures a layer of width 64 with 2 heads on one sequence of each length, without gradients."""
+    found: dict[int, Measured] = {}
+    for length in lengths:
+        setting = Setting(level="layer", mode="inference", length=length, dim=64, heads=2)
+        found[length] = measure({"it": factory}, setting, rounds)["it"]
+    return Scaling(
+        seconds={n: min(m.timing.seconds) for n, m in found.items()}, peak={n: m.peak for n, m in found.items()}
+    )
+
+
+@torch.no_grad()
+def error_to_softmax(factory: AttentionFactory, length: int = 512, dim: int = 64, heads: int = 2) -> float | None:
+    """Relative error (Frobenius) to softmax attention with the same four maps on N(0, 1) tokens.
+
+    None where the two have no maps in common, or the mechanism does not approximate softmax.
+    """
+    torch.manual_seed(0)
+    site = Site(pattern=Pattern.SELF, dim=dim, heads=heads, query_len=length, context_len=length)
+    attention, softmax = factory(site=site).eval(), Softmax(site).eval()
+    if not attention.approximates_softmax:
+        return None
+    shared = {name: value for name, value in attention.state_dict().items() if name.startswith("projections.")}
+    softmax.load_state_dict(shared)
+    x = torch.randn(1, length, dim)
+    wanted = softmax(x, x, Masks())[0]
+    return math.sqrt(float((attention(x, x, Masks())[0] - wanted).square().sum() / wanted.square().sum()))

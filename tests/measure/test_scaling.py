@@ -1,0 +1,111 @@
+"""Fitted exponents of known laws, the error to softmax of known attentions, and the report a user reads."""
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import made, names
+from runs import ROOT
+
+from subquad.attention.base import Projections, StatelessAttention
+from subquad.measure.scaling import error_to_softmax, exponent, is_linear, scaling
+from subquad.specs import Masks, Pattern, Site
+
+
+class Scaled(StatelessAttention):
+    """Softmax attention times a factor: its error is known."""
+
+    patterns = frozenset(Pattern)
+    complexity = "time O(n²d), memory O(n)"
+    approximates_softmax = True
+
+    def __init__(self, site: Site, factor: float) -> None:
+        super().__init__(site)
+        self.factor = factor
+        self.projections = Projections(site.dim, site.heads)
+        torch.nn.init.zeros_(self.projections.out.bias)
+
+    def attend(self, x: torch.Tensor, context: torch.Tensor, masks: Masks) -> torch.Tensor:
+        q, k, v = self.projections.qkv(x, context)
+        return self.factor * self.projections.merge(torch.nn.functional.scaled_dot_product_attention(q, k, v))
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_the_exponent_of_a_power_law_is_found(power: float) -> None:
+    assert exponent({n: 3 * n**power for n in (1024, 4096, 16384)}) == pytest.approx(power)
+
+
+def test_memory_of_written_out_softmax_grows_with_the_square_and_linear_attention_does_not() -> None:
+    quadratic, linear = (
+        scaling(made("attention", name), [256, 512], rounds=1) for name in ("softmax_explicit", "linear")
+    )
+    assert 1.6 < quadratic.memory_exponent < 2.1
+    assert linear.memory_exponent == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("complexity", "linear"),
+    [
+        ("time O(n k d), memory O(n²)", True),
+        ("time O(n²d), memory O(n)", False),
+        ("time O(n√n d), memory O(n√n)", False),
+        ("time O(n log n d), memory O(n)", False),
+    ],
+)
+def test_a_stated_complexity_is_read(complexity: str, linear: bool) -> None:
+    assert is_linear(complexity) is linear
+
+
+def test_the_error_to_softmax_of_its_multiple() -> None:
+    assert error_to_softmax(partial(Scaled, factor=1.0), 32) == pytest.approx(0, abs=1e-5)
+    assert error_to_softmax(partial(Scaled, factor=1.5), 32) == pytest.approx(0.5, abs=1e-4)
+
+
+def test_no_error_where_softmax_is_not_the_aim() -> None:
+    assert error_to_softmax(made("attention", "luna"), 32) is None
+
+
+@pytest.mark.parametrize("name", names("attention"))
+def test_whoever_approximates_softmax_has_its_four_maps(name: str) -> None:
+    factory = made("attention", name)
+    if getattr(getattr(factory, "func", None), "approximates_softmax", False):
+        assert 0 < error_to_softmax(factory, 64) < 3
+
+
+def report(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "check_attention.py"), *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_report_of_a_class_with_faults(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        """
+import torch
+from subquad.attention.base import StatelessAttention
+from subquad.specs import Pattern
+
+class Mine(StatelessAttention):
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n d), memory O(n)"
+
+    def attend(self, x, context, masks):
+        return (x @ context.mT) @ context
+"""
+    )
+    done = report(tmp_path, "attention=mine:Mine", "lengths=[256,512,1024]")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "fails  padding is invisible" in done.stdout
+    assert "holds  rows are independent" in done.stdout
+    assert "not an approximation of softmax" in done.stdout
+    assert "memory as n^1." in done.stdout
+
+
+def test_bad_words_are_explained(tmp_path: Path) -> None:
+    unknown = report(tmp_path, "attention=dbaa")
+    assert unknown.returncode == 1
+    assert "did you mean dba" in unknown.stderr
+    key = report(tmp_path, "length=[1]")
+    assert "scripts/check_attention.py takes attention, contract, lengths" in key.stderr
