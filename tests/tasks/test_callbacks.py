@@ -10,6 +10,7 @@ import torch
 
 from subquad.errors import UserError
 from subquad.tasks import estimate
+from subquad.tasks.checkpoints import AtomicCheckpoints
 from subquad.tasks.clock import WallClock
 from subquad.tasks.estimate import TimeEstimate
 from subquad.tasks.guards import SeedEpochs, StopOnNaN
@@ -111,3 +112,21 @@ def test_the_clock_adds_up_over_restarts():
     first.started -= 100
     second.load_state_dict(first.state_dict())
     assert 100 <= second.seconds < 110
+
+
+def test_a_checkpoint_is_whole_or_the_old_one(tmp_path, monkeypatch):
+    path, writer = tmp_path / "deep" / "last.ckpt", AtomicCheckpoints()
+    writer.save_checkpoint({"step": 1}, path)
+
+    def full_disk(checkpoint, file):
+        file.write(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "save", full_disk)
+        with pytest.raises(OSError, match="No space"):
+            writer.save_checkpoint({"step": 2}, path)
+    assert writer.load_checkpoint(path, weights_only=True) == {"step": 1}
+    writer.save_checkpoint({"step": 3}, path)
+    assert writer.load_checkpoint(path, weights_only=True) == {"step": 3}
+    assert [file.name for file in path.parent.iterdir()] == ["last.ckpt"]

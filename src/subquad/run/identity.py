@@ -13,7 +13,7 @@ _KEPT = ("task", "data", "trainer", "callbacks", "protocol", "scale", "recipe", 
 _NOT_IDENTITY = {
     "trainer": (
         "accelerator", "devices", "num_nodes", "strategy", "callbacks", "logger", "default_root_dir", "profiler",
-        "log_every_n_steps", "enable_progress_bar", "enable_model_summary",
+        "log_every_n_steps", "enable_progress_bar", "enable_model_summary", "plugins",
     ),
     "callbacks": ("estimate", "progress", "cores"),
     "data": ("root", "num_workers", "workers", "eval_batch_size", "release_dir"),
