@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.attention.base import AttentionFactory
+from subquad.attention.base import AttentionFactory, Projections, StatelessAttention
 from subquad.backbones.sequence import SequenceEncoder
 from subquad.measure.memory import LiveTensors
 from subquad.measure.timing import Timing, interleave
@@ -16,6 +17,23 @@ from subquad.specs import DataSpec, Masks, Pattern, Site
 Level = Literal["layer", "model"]
 Mode = Literal["inference", "training"]
 NO_ATTENTION = "no attention"
+
+
+class FourMaps(StatelessAttention):
+    """The four projections and nothing between them: the floor of every layer that has them and mixes tokens."""
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n d²), memory O(n d)"
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.projections = Projections(site.dim, site.heads)
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        p = self.projections
+        return p.out(p.query(x) + p.key(context) + p.value(context))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
