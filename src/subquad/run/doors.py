@@ -48,7 +48,10 @@ def _checked(words: Sequence[str]) -> list[str]:
     """The words with `group=glob(pattern)` written out; raises UserError at a choice that does not exist.
 
     Hydra's own glob does not look into folders (`task=glob(uea/*)`) and takes an empty match for an empty job list.
+    With a configuration folder of the user's own, only Hydra knows all choices.
     """
+    if any(word.startswith(("--config-dir", "-cd", "hydra.searchpath")) for word in words):
+        return list(words)
     checked = []
     for word in words:
         group, equals, value = word.partition("=")
