@@ -1,5 +1,7 @@
 """Blocks of neighbouring tokens, and the windows of context around each: exact local attention without n x n."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -22,7 +24,28 @@ def around(x: Float[Tensor, "b m d"], size: int, before: int, after: int) -> Flo
     A window is a view of the padded tokens as long as the batch is one row: nothing is copied.
     """
     padded = F.pad(x, (0, 0, before, after + -x.shape[1] % size))
-    return padded.unfold(1, before + size + after, size).mT.flatten(0, 1)
+    return _Windows.apply(padded, before + size + after, size).flatten(0, 1)
+
+
+class _Windows(torch.autograd.Function):
+    """Overlapping windows [b, k, w, d] as a view; gradients are added in slices, where `unfold` adds one by one."""
+
+    @staticmethod
+    def forward(x: Tensor, width: int, step: int) -> Tensor:
+        return x.unfold(1, width, step).mT
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int, int], output: Tensor) -> None:
+        x, ctx.width, ctx.step = inputs
+        ctx.shape = x.shape
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        total = grad.new_zeros(ctx.shape)
+        for start in range(0, ctx.width, ctx.step):
+            piece = grad[:, :, start : start + ctx.step]
+            total[:, start:].unfold(1, piece.shape[2], ctx.step)[:, : grad.shape[1]].mT.add_(piece)
+        return total, None, None
 
 
 def around_mask(

@@ -1,0 +1,139 @@
+"""Softmax over few keys of each query: sliding windows in blocks, and any pattern through flex attention on a GPU.
+
+A pattern is spelled twice. `Visible` says for a query and a key whether the one sees the other; `flexible` hands it to
+the GPU's compiled kernel, and tests hold it as a mask against the blocks that a CPU computes.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from subquad.ops.blocks import around, around_mask, blocks, unblocks
+
+Visible: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(row of the batch, head, query, key) to whether the query sees the key; all are indices that broadcast."""
+
+
+def split_heads(x: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n e"]:
+    """Cuts the width into heads; a view."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def attend(
+    q: Float[Tensor, "b n d"],
+    k: Float[Tensor, "b m d"],
+    v: Float[Tensor, "b m c"],
+    visible: Bool[Tensor, "#b #h #n #m"] | None,
+    heads: int,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b n c"]:
+    """Softmax attention in each head; queries that see no key get zeros."""
+    y = F.scaled_dot_product_attention(
+        split_heads(q, heads), split_heads(k, heads), split_heads(v, heads), attn_mask=visible, dropout_p=dropout
+    )
+    return y.transpose(1, 2).flatten(2)
+
+
+def sliding_window(
+    q: Float[Tensor, "b n d"],
+    k: Float[Tensor, "b m d"],
+    v: Float[Tensor, "b m c"],
+    mask: Bool[Tensor, "b m"] | None,
+    *,
+    heads: int,
+    before: int,
+    after: int,
+    stride: int = 1,
+    first: int = 0,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b n c"]:
+    """Query i sees the keys j with i // stride - before <= j <= i // stride + after, and those with j < first.
+
+    One softmax in each head over what is seen and real (`mask`, True = a real key, None = all are). Queries that see
+    nothing get zeros. With `stride` s the keys are pooled ones, key j standing for the tokens s j to s j + s - 1:
+    m = ceil(n / s). Queries are cut into blocks that share one strided window of keys, so no n x m weights exist:
+    time O(n w d), memory O(n (d + w)) for w = before + 1 + after.
+    """
+    n, m = q.shape[1], k.shape[1]
+    keys = _keys_of_block(before + 1 + after, stride)
+    places = torch.arange(m, device=q.device)
+    if m <= keys + before + after:
+        distance = places - torch.arange(n, device=q.device)[:, None] // stride
+        seen = (distance >= -before) & (distance <= after) | (places < first)
+        return attend(q, k, v, seen[None, None] if mask is None else seen & mask[:, None, None], heads, dropout)
+    queries = blocks(q, keys * stride)
+    key_windows, value_windows = (around(x, keys, before, after) for x in (k, v))
+    seen = _band(keys, stride, before, after, q.device) & _real(mask, m, keys, before, after, first, q)[:, None, None]
+    if first:
+        count = len(queries) // len(q)
+        key_windows = torch.cat([_repeat(k[:, :first], count), key_windows], 1)
+        value_windows = torch.cat([_repeat(v[:, :first], count), value_windows], 1)
+        real = torch.ones(1, first, dtype=torch.bool, device=q.device) if mask is None else mask[:, :first]
+        real = real.repeat_interleave(len(queries) // len(real), 0)[:, None, None]
+        seen = torch.cat([real.expand(-1, -1, keys * stride, -1), seen], -1)
+    return unblocks(attend(queries, key_windows, value_windows, seen, heads, dropout), len(q), n)
+
+
+def _keys_of_block(span: int, stride: int) -> int:
+    """Keys at the centre of a block of queries: the block as long as the window, from 8 to 128 queries."""
+    queries = min(max(1 << (span * stride).bit_length() - 1, 8), 128)
+    return max(1, queries // stride)
+
+
+def _band(keys: int, stride: int, before: int, after: int, device: torch.device) -> Bool[Tensor, "q w"]:
+    """Which places of its window each query of a block sees."""
+    query = torch.arange(keys * stride, device=device)[:, None] // stride
+    place = torch.arange(before + keys + after, device=device)
+    return (place >= query) & (place <= query + before + after)
+
+
+def _real(
+    mask: Bool[Tensor, "b m"] | None, length: int, keys: int, before: int, after: int, first: int, like: Tensor
+) -> Bool[Tensor, "b*k w"]:
+    """Which places of the windows hold a real key that is not one of the first, for every block of every row."""
+    if first:
+        rest = torch.arange(length, device=like.device)[None] >= first
+        mask = rest if mask is None else mask & rest
+    real = around_mask(mask, length, keys, before, after, like.device)
+    return real if mask is not None and len(mask) == len(like) else real.repeat(len(like), 1)
+
+
+def _repeat(x: Float[Tensor, "b g d"], count: int) -> Float[Tensor, "b*k g d"]:
+    return x[:, None].expand(-1, count, -1, -1).flatten(0, 1)
+
+
+def runs_flexible(q: Float[Tensor, "b n d"], heads: int, dropout: float) -> bool:
+    """Whether flex attention takes this call: on a GPU, heads of 16 channels and more, nothing dropped."""
+    return q.is_cuda and q.shape[-1] // heads >= 16 and dropout == 0
+
+
+def flexible(
+    q: Float[Tensor, "b n d"],
+    k: Float[Tensor, "b m d"],
+    v: Float[Tensor, "b m d"],
+    mask: Bool[Tensor, "b m"] | None,
+    visible: Visible,
+    heads: int,
+) -> Float[Tensor, "b n d"]:
+    """Softmax over the real keys that `visible` shows, through flex attention, compiled on a GPU."""
+
+    def shown(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        seen = visible(batch, head, query, key)
+        return seen if mask is None else seen & mask[batch, key]
+
+    make, run = _compiled() if q.is_cuda else (create_block_mask, flex_attention)
+    block_mask = make(shown, len(q), heads, q.shape[1], k.shape[1], device=q.device)
+    y = run(split_heads(q, heads), split_heads(k, heads), split_heads(v, heads), block_mask=block_mask)
+    return y.transpose(1, 2).flatten(2)
+
+
+@cache
+def _compiled() -> tuple[Any, Any]:
+    """Made at the first call on a GPU: a CPU never pays for a compiler."""
+    return torch.compile(create_block_mask), torch.compile(flex_attention)
