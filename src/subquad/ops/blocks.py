@@ -8,17 +8,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 
-def blocks(x: Float[Tensor, "b n d"], size: int) -> Float[Tensor, "b*k w d"]:
+def blocks(x: Float[Tensor, "b n d"], size: int) -> Float[Tensor, "bk w d"]:
     """Cuts n tokens into k = ceil(n / size) blocks, the last one filled with zeros; blocks join the batch."""
     return F.pad(x, (0, 0, 0, -x.shape[1] % size)).unflatten(1, (-1, size)).flatten(0, 1)
 
 
-def unblocks(x: Float[Tensor, "b*k w d"], batch: int, length: int) -> Float[Tensor, "b n d"]:
+def unblocks(x: Float[Tensor, "bk w d"], batch: int, length: int) -> Float[Tensor, "b n d"]:
     """Puts blocks back in a row and cuts the filling off."""
     return x.unflatten(0, (batch, -1)).flatten(1, 2)[:, :length]
 
 
-def around(x: Float[Tensor, "b m d"], size: int, before: int, after: int) -> Float[Tensor, "b*k w d"]:
+def around(x: Float[Tensor, "b m d"], size: int, before: int, after: int) -> Float[Tensor, "bk w d"]:
     """The tokens of each block of `size` with `before` tokens ahead of it and `after` behind it; zeros outside.
 
     A window is a view of the padded tokens as long as the batch is one row: nothing is copied.
@@ -50,7 +50,7 @@ class _Windows(torch.autograd.Function):
 
 def around_mask(
     mask: Bool[Tensor, "b m"] | None, length: int, size: int, before: int, after: int, device: torch.device
-) -> Bool[Tensor, "c*k w"]:
+) -> Bool[Tensor, "ck w"]:
     """Which places of `around` hold a real token; batch axis 1 when there is no padding."""
     real = torch.ones(1, length, dtype=torch.bool, device=device) if mask is None else mask
     padded = F.pad(real, (before, after + -length % size))
