@@ -6,3 +6,10 @@ class UserError(ValueError):
 
     The doors (`train.py`, `eval.py`, `scripts/`) print the message without a traceback and exit with a non-zero status.
     """
+
+
+def at_least_one(owner: str, **sizes: int) -> None:
+    """Raises UserError at a size below 1: "attention.d_p is 0; DBA needs at least 1"."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise UserError(f"attention.{name} is {size}; {owner} needs at least 1.")

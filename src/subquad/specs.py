@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from subquad.errors import UserError
+
 
 class Pattern(enum.Enum):
     """Who attends to whom: a sequence to itself, or one sequence (queries) to another (context)."""
@@ -35,6 +37,14 @@ class Site:
     layers: int = 1
     grid: tuple[int, int] | None = None
     dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.dim, self.heads, self.query_len, self.context_len) < 1 or not 0 <= self.dropout < 1:
+            raise UserError(
+                "An attention needs a width, heads and lengths of at least 1 and a dropout from 0 up to 1; got "
+                f"dim {self.dim}, heads {self.heads}, lengths {self.query_len} and {self.context_len}, "
+                f"dropout {self.dropout}."
+            )
 
 
 @dataclass(frozen=True, slots=True)

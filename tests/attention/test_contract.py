@@ -190,6 +190,12 @@ def test_heads_that_do_not_divide_the_width_are_refused(cell: Cell) -> None:
         cell.build(heads=5)
 
 
+@pytest.mark.parametrize("change", [{"dim": 0}, {"heads": 0}, {"context_len": 0}, {"dropout": 1.5}])
+def test_sites_that_make_no_sense_are_refused(change: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=f"{next(iter(change)).split('_')[0]}.*{next(iter(change.values()))}"):
+        site(Pattern.SELF, **change)
+
+
 def test_gradcheck(cell: Cell) -> None:
     attention = cell.build(dim=8, heads=2).eval()
     x, context = (t[:2].clone().requires_grad_() for t in cell.inputs(4, 6, dim=8))

@@ -225,6 +225,20 @@ def test_a_run_that_ends_before_its_first_validation_says_so(data, outputs):
 
 
 @pytest.mark.parametrize(
+    ("word", "cause"),
+    [
+        ("attention=dba attention.d_p=0", "attention.d_p is 0; DBA needs at least 1"),
+        ("backbone.dropout=3.5", "dropout probability has to be between 0 and 1"),
+        ("optimizer.lr=-1", "Invalid learning rate: -1"),
+        ("seed=-1", "seed is -1"),
+        ("trainer.precision=abc", "Precision 'abc' is invalid"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_named(data, outputs, word, cause):
+    assert cause in refused(data, outputs, *MOTIONS, *word.split())
+
+
+@pytest.mark.parametrize(
     ("words", "cause"),
     [
         (["attention=dbaa"], 'There is no attention "dbaa"'),

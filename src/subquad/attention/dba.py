@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry
-from subquad.errors import UserError
+from subquad.errors import UserError, at_least_one
 from subquad.ops.masking import count, masked_softmax
 from subquad.specs import Masks, Pattern, Site
 
@@ -68,6 +68,7 @@ class DBA(Attention):
         optimize_d: bool = True,
     ) -> None:
         super().__init__(site)
+        at_least_one("DBA", d_p=d_p, d_in=d_in)
         dim, heads = site.dim, site.heads
         self.cross = site.pattern is Pattern.CROSS
         self.d_p, self.z_mode, self.recon_norm, self.mask = d_p, z_mode, recon_norm, mask

@@ -13,6 +13,7 @@ import pytorch_lightning as pl
 import torch
 from filelock import FileLock, Timeout
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.utilities import rank_zero_only
@@ -75,11 +76,17 @@ def _train(config: DictConfig, run: Path) -> records.Record:
 def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> records.Record:
     torch.set_num_threads(usable_cores())
     quieten()
+    if not 0 <= config.seed < 2**32:
+        raise UserError(f"seed is {config.seed}; it must lie between 0 and {2**32 - 1}.")
     pl.seed_everything(config.seed, workers=True, verbose=False)
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
     module: Supervised = instantiate(config.task.module, _convert_="all")(spec=data.spec)
-    trainer: pl.Trainer = instantiate(config.trainer, _convert_="all")
+    try:
+        trainer: pl.Trainer = instantiate(config.trainer, _convert_="all")
+    except InstantiationException as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise UserError(f"The trainer cannot be built ({reason}); see the keys of trainer=.") from error
     for logger in trainer.loggers:
         logger.log_hyperparams(settings)
 

@@ -35,10 +35,12 @@ class Supervised(pl.LightningModule, abc.ABC):
         super().__init__()
         try:
             self.network = backbone(spec=spec)
-        except TypeError as error:
+        except UserError:
+            raise
+        except (TypeError, ValueError, RuntimeError) as error:
             raise UserError(
                 f"The backbone cannot be built with these settings ({error}); choose a recipe made for this task "
-                "and backbone."
+                "and backbone, and sizes above 0."
             ) from error
         if compile_model:
             self.network.compile()
@@ -88,8 +90,14 @@ class Supervised(pl.LightningModule, abc.ABC):
         self.test_metric.reset()
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.make_optimizer(self.parameters())
-        scheduler = self.make_scheduler(optimizer, total_steps=int(self.trainer.estimated_stepping_batches))
+        steps = int(self.trainer.estimated_stepping_batches)
+        try:
+            optimizer = self.make_optimizer(self.parameters())
+            scheduler = self.make_scheduler(optimizer, total_steps=steps)
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"The optimiser or its schedule cannot be built ({error}); see optimizer= and scheduler=."
+            ) from error
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def lr_scheduler_step(self, scheduler: LRScheduler, metric: Any) -> None:
