@@ -21,3 +21,8 @@ def masked_softmax(logits: Tensor, mask: Bool[Tensor, "..."] | None) -> Tensor:
 def count(mask: Bool[Tensor, "b n"] | None, length: int) -> Tensor | int:
     """Real tokens of each row, at least 1: `[b, 1, 1]`, or `length` where there is no padding."""
     return length if mask is None else mask.sum(1).clamp(min=1)[:, None, None]
+
+
+def masked_mean(x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b 1 d"]:
+    """Mean over the real tokens of each row; 0 where there is none."""
+    return zero_padding(x, mask).sum(1, keepdim=True) / count(mask, x.shape[1])

@@ -1,0 +1,51 @@
+"""Attention-BN (Nguyen et al. 2023, https://arxiv.org/abs/2406.13781, Eq. 19-24 and 26)."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from subquad.attention.base import Projections, StatelessAttention
+from subquad.ops.masking import masked_mean
+from subquad.specs import Masks, Pattern, Site
+
+
+class AttentionBN(StatelessAttention):
+    """y_i = Σ_j softmax_j( ((q_i − βμ) ⊘ s)ᵀ ((k_j − βμ) ⊘ s) / √d_h ) v_j in each head, μ = mean_j k_j, s = 1.
+
+    beta: weight of the mean; 0 is softmax attention.
+    learned: β is a parameter that starts at `beta`.
+    variance: the full form, s² = mean_j (k_j − μ)² + ε.
+
+    Statistics are those of the real keys of a sequence, per head and feature, the same in training and evaluation.
+
+    (q − βμ)ᵀ(k_j − βμ) and (q − βμ)ᵀk_j differ by a number without j, which the softmax drops: keys stay as they are.
+    μ = (mean_j x_j) W_K + b_K, so recentring costs a mean of the context and one subtraction on the queries; s² divides
+    the queries too.
+
+    Released code: none.
+    """
+
+    patterns = frozenset(Pattern)
+    complexity = "time O(n²d), memory O(n)"
+
+    def __init__(
+        self, site: Site, beta: float = 1.0, learned: bool = False, variance: bool = False, eps: float = 1e-5
+    ) -> None:
+        super().__init__(site)
+        self.beta = nn.Parameter(torch.tensor(float(beta))) if learned else beta
+        self.variance, self.eps = variance, eps
+        self.projections = Projections(site.dim, site.heads)
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        p = self.projections
+        mean = p.key(masked_mean(context, masks.context))
+        q, k = p.query(x) - self.beta * mean, p.key(context)
+        if self.variance:
+            q = q / (masked_mean((k - mean).square(), masks.context) + self.eps)
+        visible = None if masks.context is None else masks.context[:, None, None, :]
+        dropout = self.site.dropout if self.training else 0.0
+        q, k, v = p.split(q), p.split(k), p.split(p.value(context))
+        return p.merge(F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout))

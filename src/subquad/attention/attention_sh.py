@@ -1,0 +1,59 @@
+"""Attention-SH and Attention-BN+SH (Nguyen et al. 2023, https://arxiv.org/abs/2406.13781, Eq. 25 and 46-51)."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from subquad.attention.base import Projections, StatelessAttention
+from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
+from subquad.specs import Masks, Pattern, Site
+
+
+class AttentionSH(StatelessAttention):
+    """y_i = Σ_h [ Σ_j softmax_j( (q_i^h − βμ^h)ᵀ (k_j^h − βμ^h) / √d_h ) v_j^h ] W_O^h with keys and values of X^(s_h).
+
+    X^(s): the context averaged over windows of s tokens; queries are those of all tokens. μ^h: mean of the head's keys.
+
+    scales: s of each head, one number for all heads, or null = by the number of heads: [1,2], [1,1,2,4],
+        [1,1,2,2,4,4,8,8] and, for 16 heads, each of these twice.
+    beta: weight of the mean; 0 is Attention-SH, otherwise Attention-BN+SH.
+
+    A window is averaged over its real tokens, the last one too, and is a key where it has any. μ is over such keys.
+
+    The context is pooled before it is projected, once for the heads that share a scale, and μ is the projection of the
+    mean of the pooled context. Centring the keys is left out: the softmax drops it.
+
+    Released code: none.
+    """
+
+    patterns = frozenset(Pattern)
+    complexity = "time O(n² d mean(1/s)), memory O(n)"
+
+    def __init__(self, site: Site, scales: int | Sequence[int] | None = None, beta: float = 0.0) -> None:
+        super().__init__(site)
+        self.groups = scale_groups(scales, site.dim, site.heads)
+        self.beta = beta
+        self.projections = Projections(site.dim, site.heads)
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        p = self.projections
+        dropout = self.site.dropout if self.training else 0.0
+        scaled = at_scales(context, masks.context, self.groups)
+        q = p.query(x)
+        if self.beta:
+            q = q - self.beta * mean_keys(p.key, scaled, self.groups)
+        heads = []
+        for group in self.groups:
+            tokens, real = scaled[group.scale]
+            k, v = (group.split(group.project(linear, tokens)) for linear in (p.key, p.value))
+            visible = None if real is None else real[:, None, None, :]
+            y = F.scaled_dot_product_attention(
+                group.split(q[..., group.features]), k, v, attn_mask=visible, dropout_p=dropout
+            )
+            heads.append(y.transpose(1, 2).flatten(-2))
+        return p.out(torch.cat(heads, -1))
