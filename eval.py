@@ -3,6 +3,7 @@
 python eval.py run=outputs/runs/uea/japanese_vowels/dba/<fingerprint>-s0
 """
 
+import sys
 from pathlib import Path
 
 import hydra
@@ -11,6 +12,8 @@ from omegaconf import DictConfig
 from subquad.run.doors import prepare_process, user_errors
 
 prepare_process()
+if not any(word.startswith(("run=", "-")) for word in sys.argv[1:]):
+    sys.exit("Name a run, the folder that holds its result.json: python eval.py run=outputs/runs/<task>/<attention>/<run>")
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="eval")

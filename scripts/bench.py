@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from subquad.errors import UserError
-from subquad.run.doors import bench_config, load_attention, prepare_process
+from subquad.run.doors import answer_help, bench_config, load_attention, prepare_process
 
+answer_help(__doc__, "bench.yaml")
 prepare_process()
 
 import torch  # noqa: E402  after prepare_process

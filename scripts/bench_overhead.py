@@ -16,8 +16,9 @@ from typing import Any
 from rich.console import Console
 
 from subquad.errors import UserError
-from subquad.run.doors import compose_run, prepare_process
+from subquad.run.doors import answer_help, compose_run, prepare_process
 
+answer_help(__doc__)
 prepare_process()
 
 import subquad.torchvision_shim  # noqa: E402, F401  before pytorch_lightning

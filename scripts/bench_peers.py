@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from subquad.errors import UserError
-from subquad.run.doors import CONFIGS, load_attention, prepare_process
+from subquad.run.doors import CONFIGS, answer_help, load_attention, prepare_process, script_settings
 
+answer_help(__doc__, "peers.yaml")
 prepare_process(check_choices=False)
 
 import torch  # noqa: E402  after prepare_process
@@ -60,8 +61,9 @@ def _cells(row: DictConfig, length: int, mode: Mode, rounds: int) -> list[str]:
         goal = goals[MODES.index(mode)]
     milliseconds = f"{1e3 * ours.timing.median:.2f}"
     return [
-        row.attention, str(length), mode, milliseconds, f"{time:.3f}", f"{floor:.3f}", _number(peer_time), _number(goal),
-        _verdict(time, goal), f"{memory:.2f}", _number(peer_memory), _verdict(memory, peer_memory),
+        row.attention, str(length), mode, milliseconds,
+        f"{time:.3f}", f"{floor:.3f}", _number(peer_time), _number(goal), _verdict(time, goal),
+        f"{memory:.2f}", _number(peer_memory), _verdict(memory, peer_memory),
     ]  # fmt: skip
 
 
@@ -75,8 +77,7 @@ def _verdict(value: float, limit: float | None) -> str:
 
 def _config(words: list[str]) -> Any:
     config = OmegaConf.merge(OmegaConf.load(CONFIGS / "peers.yaml"), {"attention": [], "threads": 2})
-    OmegaConf.set_struct(config, True)
-    config.merge_with_dotlist(words)
+    config = script_settings(config, words)
     known = [row.attention for row in config.peers]
     if unknown := [name for name in config.attention if name not in known]:
         raise UserError(f"No peer was measured for {', '.join(unknown)}; choose from {', '.join(known)}.")

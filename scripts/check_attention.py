@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from subquad.errors import UserError
-from subquad.run.doors import ROOT, load_attention, prepare_process
+from subquad.run.doors import ROOT, answer_help, load_attention, prepare_process, script_settings
 
+answer_help(__doc__)
 prepare_process(check_choices=False)
 
 import torch  # noqa: E402  after prepare_process
@@ -41,7 +41,8 @@ console = Console(width=110, highlight=False)
 
 def main() -> int:
     """Prints the report; 1 when a test of the contract fails or a linear mechanism does not scale as one."""
-    config = _config(sys.argv[1:])
+    defaults = {"attention": "dba", "contract": True, "lengths": list(LENGTHS)}
+    config = script_settings(OmegaConf.create(defaults), sys.argv[1:])
     torch.set_num_threads(usable_cores())
     factory = _factory(config.attention)
     mechanism = getattr(factory, "func", factory)
@@ -111,17 +112,6 @@ def _factory(name: str) -> Any:
         return pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"attention={name}: {error}; write it as my_package.my_module:MyAttention.") from None
-
-
-def _config(words: list[str]) -> Any:
-    config = OmegaConf.create({"attention": "dba", "contract": True, "lengths": list(LENGTHS)})
-    OmegaConf.set_struct(config, True)
-    try:
-        config.merge_with_dotlist(words)
-    except OmegaConfBaseException as error:
-        keys = ", ".join(map(str, config))
-        raise UserError(f"{str(error).splitlines()[0]}; scripts/check_attention.py takes {keys}.") from None
-    return config
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ import inspect
 import re
 from pathlib import Path
 
-from subquad.run.doors import CONFIGS, ROOT, load_attention, options, prepare_process
+from subquad.run.doors import CONFIGS, ROOT, answer_help, load_attention, options, prepare_process
 
+answer_help(__doc__)
 prepare_process()
 
 PAGE = ROOT / "docs" / "attentions.md"

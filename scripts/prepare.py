@@ -8,8 +8,9 @@ import sys
 from rich.console import Console
 
 from subquad.errors import UserError
-from subquad.run.doors import compose_run, options, prepare_process
+from subquad.run.doors import answer_help, compose_run, options, prepare_process
 
+answer_help(__doc__)
 prepare_process()
 
 

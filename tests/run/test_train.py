@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import torch
 from filelock import FileLock
 from hydra.errors import InstantiationException
 from runs import (
+    ROOT,
     TINY,
     composed,
     door,
@@ -257,6 +260,20 @@ def test_the_command_line_fails_with_one_sentence(data, outputs, words, cause):
     assert "Traceback" not in done.stderr
     assert len(sentences(done.stderr)) <= 8
     assert not has_record(outputs)
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "scripts").glob("*.py")))
+def test_scripts_answer_help(script):
+    command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip()[0].isupper()
+    assert f"{script}.py" in done.stdout or script == "describe"
+
+
+def test_an_evaluation_without_a_run_asks_for_one(data, outputs):
+    done = door(data, outputs, "eval.py")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Name a run")
 
 
 @pytest.mark.slow

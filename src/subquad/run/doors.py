@@ -44,6 +44,16 @@ def prepare_process(check_choices: bool = True) -> None:
         sys.exit(str(error))
 
 
+def answer_help(page: str | None, settings: str | None = None) -> None:
+    """Prints what a script says of itself and its settings with their defaults, and ends it, where --help is asked."""
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        defaults = (
+            f"\nSettings and their defaults ({settings}):\n\n{(CONFIGS / settings).read_text()}" if settings else ""
+        )
+        sys.stdout.write(f"{(page or '').strip()}\n{defaults}")
+        raise SystemExit
+
+
 def _checked(words: Sequence[str]) -> list[str]:
     """The words with `group=glob(pattern)` written out; raises UserError at a choice that does not exist.
 
@@ -147,13 +157,19 @@ def load_attention(name: str, overrides: Sequence[str] = ()) -> Any:
 
 def bench_config(words: Sequence[str]) -> DictConfig:
     """configs/bench.yaml with the command line's `key=value` words; raises UserError at an unknown key."""
-    config = OmegaConf.load(CONFIGS / "bench.yaml")
-    OmegaConf.set_struct(config, True)
-    try:
-        config.merge_with_dotlist(list(words))
-    except OmegaConfBaseException as error:
-        raise UserError(f"{error}; scripts/bench.py takes {', '.join(map(str, config))}.") from None
+    config = script_settings(OmegaConf.load(CONFIGS / "bench.yaml"), words)
     if isinstance(config.attention, str):
         config.attention = config.attention.split(",")
-    assert isinstance(config, DictConfig)
     return config
+
+
+def script_settings(defaults: Any, words: Sequence[str]) -> DictConfig:
+    """The defaults of a script with the `key=value` words of its command line; raises UserError at an unknown key."""
+    OmegaConf.set_struct(defaults, True)
+    try:
+        defaults.merge_with_dotlist(list(words))
+    except (OmegaConfBaseException, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{reason}; {Path(sys.argv[0]).name} takes {', '.join(map(str, defaults))}.") from None
+    assert isinstance(defaults, DictConfig)
+    return defaults
