@@ -1,0 +1,118 @@
+"""Sparse Sinkhorn attention (Tay et al. 2020, https://arxiv.org/abs/2002.11296, Sections 3.1-3.2, Eq. 1-5)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from subquad.attention.base import Projections, StatelessAttention
+from subquad.errors import UserError, at_least_one
+from subquad.ops.blocks import blocks, unblocks
+from subquad.ops.masking import zero_padding
+from subquad.ops.pooling import mean_pool, window_mask
+from subquad.specs import Masks, Pattern, Site
+
+
+class Sinkhorn(StatelessAttention):
+    """y_i = softmax(q_i [K̃_u; K_u]ᵀ / √d_h) [Ṽ_u; V_u] for a query i of block u: its own block and a sorted one.
+
+    K̃_u = Σ_v S_uv K_v and Ṽ_u = Σ_v S_uv V_v mix whole blocks, in each head, by S = Sinkhorn(R / temperature), which
+    divides rows by their sums, then columns, `iterations` times (in logarithms). R_uv = q̄_u · k̄_v / √d_h compares the
+    mean query of block u with the mean key of block v: a sort network without weights of its own and of any length.
+
+    block: tokens in a block; the last block may be shorter.
+    gumbel: adds Gumbel noise to R in training.
+
+    Padding: means run over real tokens; a block without any takes no part in S. Padded tokens enter a mixed block as
+    zeros, and place t of a mixed block is visible where some block has a real token at its place t.
+
+    The means are taken of X before it is projected (q̄ = x̄ W + b); keys and values are mixed after, where S of each
+    head meets d_h columns only. A duplicated key changes no softmax, so S = 1 gives attention within blocks.
+
+    Released code: lucidrains keeps the largest entry of each row of S only and mixes keys in place of values; the
+    benchmark code of Long Range Arena sums over blocks and columns of S independently, so that nothing is sorted.
+    """
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n b d + n²d/b), memory O(n d + (n/b)²) for blocks of b tokens"
+
+    def __init__(
+        self, site: Site, block: int = 64, iterations: int = 8, temperature: float = 0.75, gumbel: bool = False
+    ) -> None:
+        super().__init__(site)
+        at_least_one("Sinkhorn", block=block, iterations=iterations)
+        if temperature <= 0:
+            raise UserError(f"attention.temperature is {temperature}; Sinkhorn divides by it and needs more than 0.")
+        self.block, self.iterations, self.temperature, self.gumbel = block, iterations, temperature, gumbel
+        self.projections = Projections(site.dim, site.heads)
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        p, (batch, length, _) = self.projections, x.shape
+        sort = self._sort(context, masks.context)
+        keys, values = (
+            self._with_sorted(zero_padding(linear(context), masks.context), sort) for linear in (p.key, p.value)
+        )
+        queries = self._heads(blocks(p.query(x), self.block))
+        y = F.scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=self._visible(masks.context, context),
+            dropout_p=self.site.dropout if self.training else 0.0,
+        )
+        return p.out(unblocks(y.transpose(1, 2).flatten(-2), batch, length))
+
+    def _sort(self, context: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h k k"]:
+        """S, at least in single precision."""
+        p = self.projections
+        means, real = mean_pool(context, mask, self.block)
+        queries, keys = p.split(p.query(means)), p.split(p.key(means))
+        logits = queries @ keys.mT / math.sqrt(queries.shape[-1])
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if self.gumbel and self.training:
+            tiny = torch.finfo(logits.dtype).tiny
+            logits = logits - torch.empty_like(logits).exponential_().clamp(min=tiny).log()
+        return balance(logits / self.temperature, None if mask is None else real, self.iterations)
+
+    def _heads(self, x: Float[Tensor, "k w d"]) -> Float[Tensor, "k h w e"]:
+        return x.unflatten(-1, (self.site.heads, -1)).transpose(1, 2)
+
+    def _with_sorted(
+        self, x: Float[Tensor, "b m d"], sort: Float[Tensor, "b h k k"]
+    ) -> Float[Tensor, "blocks h keys e"]:
+        """[mixed block; own block] of keys or values."""
+        own = blocks(x, self.block).unflatten(0, (len(x), -1)).unflatten(-1, (self.site.heads, -1)).transpose(2, 3)
+        mixed = sort.to(x.dtype) @ own.transpose(1, 2).flatten(-2)
+        mixed = mixed.unflatten(-1, (self.block, -1)).transpose(1, 2)
+        return torch.cat([mixed, own], 3).flatten(0, 1)
+
+    def _visible(
+        self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"]
+    ) -> Bool[Tensor, "blocks 1 1 keys"] | None:
+        length = context.shape[1]
+        if mask is None and length % self.block == 0:
+            return None
+        own = window_mask(mask, length, self.block, context.device)
+        mixed = own.any(1, keepdim=True).expand_as(own)
+        visible = torch.cat([mixed, own], 2).expand(len(context), -1, -1)
+        return visible.flatten(0, 1)[:, None, None]
+
+
+def balance(
+    logits: Float[Tensor, "b h k k"], real: Bool[Tensor, "b k"] | None, iterations: int
+) -> Float[Tensor, "b h k k"]:
+    """exp(logits), rows then columns divided by their sums `iterations` times; 0 in rows and columns not real."""
+    none = torch.zeros((), dtype=torch.bool, device=logits.device)
+    empty_row, empty_column = (none, none) if real is None else (~real[:, None, :, None], ~real[:, None, None, :])
+    if real is not None:
+        # Half of the most negative number: adding finite terms to it cannot overflow.
+        logits = logits.masked_fill(empty_row | empty_column, torch.finfo(logits.dtype).min / 2)
+    columns = logits.new_zeros(())
+    for _ in range(iterations):
+        rows = -(logits + columns).logsumexp(-1, keepdim=True).masked_fill(empty_row, 0)
+        columns = -(logits + rows).logsumexp(-2, keepdim=True).masked_fill(empty_column, 0)
+    return (logits + rows + columns).exp()

@@ -1,0 +1,131 @@
+"""Transformer-LS, long-short attention (Zhu et al. 2021, https://arxiv.org/abs/2107.02192, Sections 3.1-3.3)."""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.attention.base import Projections, StatelessAttention
+from subquad.errors import UserError, at_least_one
+from subquad.ops.blocks import around, around_mask, blocks, unblocks
+from subquad.ops.masking import masked_softmax, zero_padding
+from subquad.specs import Masks, Pattern, Site
+
+QUERIES = 64
+"""Queries that share one window of keys: fewer leave the products too small, more multiply masked keys."""
+
+
+class TransformerLS(StatelessAttention):
+    """y_i = softmax(q_i [K̄; K_i]ᵀ / √d_h) [V̄; V_i]: r summaries of the sequence and the neighbourhood of token i.
+
+    K̄ = LN_s(Pᵀ K), V̄ = LN_s(Pᵀ V) in each head, P = softmax over the tokens of X W_P (dynamic projection).
+    K_i, V_i: the tokens of i's segment of `window` tokens and window / 2 more (at least one) on each side of it.
+    K = LN_l(X W_k), V = LN_l(X W_v): each LayerNorm serves keys and values (DualLN) and spans all heads.
+
+    window: tokens of a segment.
+    rank: summaries r; 0 leaves local attention.
+    scores: what W_P reads, the layer's "input" or the projected "keys"; the paper writes K W_P.
+    kernel: odd number of taps of a convolution of V along the tokens, one filter for each head, zero at the start and
+        added to y; null leaves it out.
+
+    Padding: padded tokens have no weight in P and in the softmax and count as 0 in the convolution. W_P has no bias:
+    the softmax over tokens would drop it.
+
+    Segments of fewer than 64 tokens share their products: a block of whole segments reads one window of keys through
+    a mask that is the same for all blocks. LayerNorm lies between projection and compression, so that K and V must
+    exist at full length.
+
+    Released code: as here with scores=input; W_P has a bias, and rows without a visible key become 0.
+    """
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n (r + w) d), memory O(n (r + d)) for windows of w tokens"
+
+    def __init__(
+        self,
+        site: Site,
+        window: int = 8,
+        rank: int = 32,
+        scores: Literal["input", "keys"] = "input",
+        kernel: int | None = None,
+    ) -> None:
+        super().__init__(site)
+        at_least_one("Transformer-LS", window=window)
+        if rank < 0:
+            raise UserError(f"attention.rank is {rank}; Transformer-LS needs at least 0 summaries.")
+        if kernel is not None and (kernel < 1 or kernel % 2 == 0):
+            raise UserError(
+                f"attention.kernel is {kernel}; Transformer-LS centres its convolution on each token and needs an "
+                "odd number of taps."
+            )
+        # A segment longer than the longest sequence sees no more.
+        self.window, self.rank, self.scores = min(window, site.context_len), rank, scores
+        self.beside = max(self.window // 2, 1)
+        self.block = self.window * math.ceil(QUERIES / self.window)
+        self.projections = Projections(site.dim, site.heads)
+        self.norm_tokens = nn.LayerNorm(site.dim)
+        self.compress = nn.Linear(site.dim, site.heads * rank, bias=False) if rank else None
+        self.norm_slots = nn.LayerNorm(site.dim) if rank else None
+        self.filters = nn.Parameter(torch.zeros(site.heads, kernel)) if kernel else None
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        p, (batch, length, _) = self.projections, x.shape
+        raw = p.key(context)
+        keys, values = self.norm_tokens(raw), self.norm_tokens(p.value(context))
+        weights = self._weights(context if self.scores == "input" else raw, masks.context)
+        y = F.scaled_dot_product_attention(
+            self._heads(blocks(p.query(x), self.block)),
+            self._heads(self._visible_rows(keys, weights)),
+            self._heads(self._visible_rows(values, weights)),
+            attn_mask=self._visible(masks.context, context),
+            dropout_p=self.site.dropout if self.training else 0.0,
+        )
+        rows = unblocks(y.transpose(1, 2).flatten(-2), batch, length)
+        return p.out(rows if self.filters is None else rows + self._convolved(zero_padding(values, masks.context)))
+
+    def _weights(self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h r m"] | None:
+        """Pᵀ, normalised at least in single precision."""
+        if self.compress is None:
+            return None
+        scores = self.compress(x).mT
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        weights = masked_softmax(scores, None if mask is None else mask[:, None])
+        return weights.to(x.dtype).unflatten(1, (self.site.heads, -1))
+
+    def _visible_rows(
+        self, x: Float[Tensor, "b m d"], weights: Float[Tensor, "b h r m"] | None
+    ) -> Float[Tensor, "blocks keys d"]:
+        """For each block of queries the summaries of x and the window around the block."""
+        near = around(x, self.block, self.beside, self.beside)
+        if weights is None or self.norm_slots is None:
+            return near
+        slots = self.norm_slots((weights.to(x.dtype) @ self._heads(x)).transpose(1, 2).flatten(-2))
+        return torch.cat([slots.repeat_interleave(len(near) // len(x), 0), near], 1)
+
+    def _visible(
+        self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"]
+    ) -> Bool[Tensor, "blocks 1 w v"]:
+        """[block, 1, query, key]: whether the query sees the key."""
+        device = context.device
+        segment = torch.arange(self.block, device=device)[:, None] // self.window * self.window
+        place = torch.arange(self.block + 2 * self.beside, device=device) - segment
+        band = (place >= 0) & (place < self.window + 2 * self.beside)
+        real = around_mask(mask, context.shape[1], self.block, self.beside, self.beside, device)
+        visible = F.pad(band & real[:, None], (self.rank, 0), value=True)[:, None]
+        return visible if mask is not None else visible.repeat(len(context), 1, 1, 1)
+
+    def _convolved(self, values: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        """Each head's values, filtered along the tokens."""
+        assert self.filters is not None
+        taps = self.filters.repeat_interleave(values.shape[-1] // len(self.filters), 0)[:, None, :, None]
+        # An image of width 1 in channels-last order: torch's one-dimensional convolution is several times slower.
+        y = F.conv2d(values.mT[..., None], taps.to(values.dtype), padding=(taps.shape[2] // 2, 0), groups=len(taps))
+        return y.squeeze(-1).mT
+
+    def _heads(self, x: Float[Tensor, "k w d"]) -> Float[Tensor, "k h w e"]:
+        return x.unflatten(-1, (self.site.heads, -1)).transpose(1, 2)
