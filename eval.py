@@ -13,7 +13,7 @@ from subquad.run.doors import prepare_process, user_errors
 
 prepare_process()
 if not any(word.startswith(("run=", "-")) for word in sys.argv[1:]):
-    sys.exit("Name a run, the folder that holds its result.json: python eval.py run=outputs/runs/<task>/<attention>/<run>")
+    sys.exit("Name a run by its folder, as in: python eval.py run=outputs/runs/<task>/<attention>/<fingerprint>-s0")
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="eval")
