@@ -1,22 +1,32 @@
 """Linear attention (Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236, Eq. 5-7)."""
 
+from typing import Any
+
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
+from subquad.ops.kernel_attention import head_dot, read, state
+from subquad.ops.masking import zero_padding
 from subquad.specs import Masks, Pattern, Site
 
 
 class Linear(StatelessAttention):
     """y_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / (φ(q_i)ᵀ Σ_j φ(k_j) + ε) in each head, with φ(x) = elu(x) + 1.
 
-    No 1/√d scale; ε as in the authors' code. Padded keys get φ(k) = 0. There are
-    no weights to drop: `site.dropout` is unused.
+    No 1/√d scale; `eps` is the ε of the authors' code. Padded keys get φ(k) = 0. There are no weights to drop:
+    `site.dropout` is unused.
+
+    With the heads side by side φ(K)ᵀ V = (φ(K)ᵀ C) W_V + (φ(K)ᵀ 1) b_V, and W_O acts on this state: an n x d layer is
+    four n x d by d x d products, of which two are the queries and the keys, and no value of a token is formed.
+
+    Released code: as the paper, with ε = 1e-6 in the normaliser.
     """
 
     patterns = frozenset(Pattern)
-    complexity = "time O(n d d_h), memory O(n d)"
+    complexity = "time O(n d²), memory O(n d)"
 
     def __init__(self, site: Site, eps: float = 1e-6) -> None:
         super().__init__(site)
@@ -27,10 +37,29 @@ class Linear(StatelessAttention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
         p = self.projections
-        q, k, v = p.qkv(x, context)
-        q, k = F.elu(q) + 1, F.elu(k) + 1
-        if masks.context is not None:
-            k = k.masked_fill(~masks.context[:, None, :, None], 0)
-        numerator = q @ (k.mT @ v)
-        denominator = q @ k.sum(-2).unsqueeze(-1)
-        return p.merge(numerator / (denominator + self.eps))
+        q = self._features(p.query, x)
+        k = self._features(p.key, context)
+        k = zero_padding(k, masks.context)
+        q, k = q.unflatten(-1, (p.heads, -1)), k.unflatten(-1, (p.heads, -1))
+        normaliser = head_dot(q, k.sum(1)) + self.eps
+        return read(q / normaliser, state(k, context, p.value), p.out)
+
+    @staticmethod
+    def _features(linear: nn.Linear, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        features: Tensor = _EluPlusOne.apply(linear(x))
+        return features
+
+
+class _EluPlusOne(torch.autograd.Function):
+    """φ(x) = elu(x) + 1 = max(x, 0) + exp(min(x, 0)), whose derivative min(φ(x), 1) needs φ(x) only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        features = x.clamp(max=0).exp_().add_(F.relu(x))
+        ctx.save_for_backward(features)
+        return features
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (features,) = ctx.saved_tensors
+        return gradient * features.clamp(max=1)

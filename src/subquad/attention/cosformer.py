@@ -1,0 +1,63 @@
+"""cosFormer (Qin et al. 2022, https://arxiv.org/abs/2202.08791, Section 3)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from subquad.attention.base import Projections, StatelessAttention
+from subquad.errors import UserError
+from subquad.ops.kernel_attention import head_dot
+from subquad.ops.masking import zero_padding
+from subquad.specs import Masks, Pattern, Site
+
+
+class CosFormer(StatelessAttention):
+    """y_i = Σ_j w_ij v_j / Σ_j w_ij in each head, with w_ij = ReLU(q_i)ᵀ ReLU(k_j) cos(π/2 · (i - j) / M).
+
+    i and j count from 1, and M is the longest sequence of the site, so that no weight is negative and none depends on
+    the padding of a batch. A sum of weights below `eps` counts as `eps`: a query whose features are all 0 reads 0.
+    Padded keys get ReLU(k) = 0. No 1/√d scale; there are no weights to drop: `site.dropout` is unused.
+
+    cos(a - b) = cos a cos b + sin a sin b, so each head has two states, Σ_j cos_j φ(k_j) v_jᵀ and the same with sin.
+    Both are one product, and so is reading them; the weights cos_i, sin_i of a query meet what it has read.
+
+    Released code: M is the padded length of the batch, and padding is not masked.
+    """
+
+    patterns = frozenset(Pattern)
+    complexity = "time O(n d²), memory O(n d)"
+
+    def __init__(self, site: Site, eps: float = 1e-6) -> None:
+        super().__init__(site)
+        if eps <= 0:
+            raise UserError(f"CosFormer divides by sums that may be 0 and got eps {eps}; choose a positive one.")
+        self.eps = eps
+        self.projections = Projections(site.dim, site.heads)
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        p = self.projections
+        q = F.relu_(p.query(x)).unflatten(-1, (p.heads, -1))
+        k = F.relu_(zero_padding(p.key(context), masks.context)).unflatten(-1, (p.heads, -1))
+        v = p.value(context).unflatten(-1, (p.heads, -1))
+        of_queries, of_keys = self._wave(q), self._wave(k)
+        # The two states stand side by side, [cos, sin], as columns of values.
+        state = k.permute(0, 2, 3, 1) @ (v[..., None, :] * of_keys).flatten(-2).transpose(1, 2)
+        total = (k[..., None, :] * of_keys).sum(1)
+        read = (q.transpose(1, 2) @ state).transpose(1, 2).unflatten(-1, (2, -1))
+        y = (read * of_queries).sum(-2)
+        sums = torch.cat([head_dot(q, total[..., 0, :]), head_dot(q, total[..., 1, :])], -1)
+        weight = (sums * of_queries.squeeze(-1)).sum(-1, keepdim=True)
+        return p.out((y / weight.clamp(min=self.eps)).flatten(-2))
+
+    def _wave(self, x: Float[Tensor, "b n h e"]) -> Float[Tensor, "n 1 2 1"]:
+        """[cos, sin] of π/2 · i / M."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        place = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=dtype)
+        angle = place * (math.pi / 2 / max(self.site.query_len, self.site.context_len))
+        # A rounded cos(π/2) may fall below 0.
+        return torch.stack([angle.cos().clamp(min=0), angle.sin()], -1).to(x.dtype)[:, None, :, None]

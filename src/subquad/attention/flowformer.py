@@ -1,0 +1,66 @@
+"""Flowformer (Wu et al. 2022, https://arxiv.org/abs/2202.06258, Section 3.2)."""
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from subquad.attention.base import Projections, StatelessAttention
+from subquad.errors import UserError
+from subquad.ops.kernel_attention import head_dot, read, state
+from subquad.ops.masking import masked_softmax, zero_padding
+from subquad.specs import Masks, Pattern, Site
+
+
+class Flowformer(StatelessAttention):
+    """Y = sigmoid(Î n/m) ⊙ (φ(Q) / I) (φ(K)ᵀ V̂) in each head, with V̂ = m softmax(Ô) ⊙ V and φ = sigmoid.
+
+    Each key sends out a flow, each query takes one in, and the flows of one side are fixed to see those of the other:
+
+        I_i = φ(q_i) · Σ_j φ(k_j)          Ô_j = φ(k_j) · Σ_i φ(q_i) / I_i     competition, a softmax over the keys
+        O_j = φ(k_j) · Σ_i φ(q_i)          Î_i = φ(q_i) · Σ_j φ(k_j) / O_j     allocation, a gate of each query
+
+    so that Σ_i Î_i = m and Σ_j Ô_j = n, the numbers of real context and query tokens. `eps` is added to I and O.
+    Padded queries and keys get φ = 0, and padded keys no share of the softmax. There are no weights to drop:
+    `site.dropout` is unused.
+
+    Competition, gate and normaliser are one number for each token and head. They scale φ(Q) and φ(K), and what is left
+    is linear attention: φ(K)ᵀ V = (φ(K)ᵀ C) W_V + (φ(K)ᵀ 1) b_V, and W_O acts on this state.
+
+    Released code: no padding masks; the core file clamps Ô to [-1, 1], the one for time series does not, nor does this.
+    """
+
+    patterns = frozenset(Pattern)
+    complexity = "time O(n d²), memory O(n d)"
+
+    def __init__(self, site: Site, eps: float = 1e-6) -> None:
+        super().__init__(site)
+        if eps < 0:
+            raise UserError(f"Flowformer adds eps to flows that divide and got {eps}; choose 0 or a positive one.")
+        self.eps = eps
+        self.projections = Projections(site.dim, site.heads)
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        p = self.projections
+        q = zero_padding(p.query(x).sigmoid_(), masks.query).unflatten(-1, (p.heads, -1))
+        k = zero_padding(p.key(context).sigmoid_(), masks.context).unflatten(-1, (p.heads, -1))
+        gate, competition = self._flows(q, k, masks)
+        return read(q * gate, state(k * competition, context, p.value), p.out)
+
+    def _flows(
+        self, q: Float[Tensor, "b n h e"], k: Float[Tensor, "b m h e"], masks: Masks
+    ) -> tuple[Float[Tensor, "b n h 1"], Float[Tensor, "b m h 1"]]:
+        """sigmoid(Î n/m) / I of the queries and m softmax(Ô) of the keys."""
+        incoming = head_dot(q, k.sum(1)) + self.eps
+        outgoing = head_dot(k, q.sum(1)) + self.eps
+        conserved_in = head_dot(q, (k / outgoing).sum(1))
+        conserved_out = head_dot(k, (q / incoming).sum(1))
+        n, m = _count(masks.query, q), _count(masks.context, k)
+        real = None if masks.context is None else masks.context[:, None, None, :]
+        share = masked_softmax(conserved_out.transpose(1, -1), real).transpose(1, -1)
+        return (conserved_in * n / m).sigmoid() / incoming, share * m
+
+
+def _count(mask: Bool[Tensor, "b n"] | None, x: Float[Tensor, "b n h e"]) -> Tensor | int:
+    """Real tokens of each row, at least 1."""
+    return x.shape[1] if mask is None else mask.sum(1).clamp(min=1)[:, None, None, None]

@@ -1,0 +1,57 @@
+"""FNet (Lee-Thorp et al. 2021, https://arxiv.org/abs/2105.03824, Eq. 3)."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from subquad.attention.base import StatelessAttention
+from subquad.ops.masking import zero_padding
+from subquad.specs import Masks, Pattern
+
+
+class FNet(StatelessAttention):
+    """Y = Re(FFT_tokens(FFT_width(X))) = C_n X C_d - S_n X S_d: mixing without parameters, weights or heads.
+
+    Padding is set to 0 and the transform always has the longest length of the site, so that the outputs at real tokens
+    do not depend on the padding of a batch. Half precision is transformed in float32. `site.dropout` is unused.
+
+    X is real, so half of the spectrum is computed and the other half is its mirror image, Y_{-i,-c} = Y_{i,c}. Cosine
+    and sine matrices are symmetric, so the gradient of the input is the same transform of the gradient of Y: nothing
+    is kept for it.
+
+    Released code: as the paper; the transform has the padded length of the batch, and padding is mixed in.
+    """
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n d log(n d)), memory O(n d)"
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        y: Tensor = _RealFourier.apply(zero_padding(x, masks.context), self.site.query_len)
+        return y
+
+
+class _RealFourier(torch.autograd.Function):
+    """The real part of the Fourier transform over `length` tokens, zeros after the given ones, and the width."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, length: int) -> Tensor:
+        ctx.length = length
+        return _real_fourier(x, length)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _real_fourier(gradient, ctx.length), None
+
+
+def _real_fourier(x: Float[Tensor, "b n d"], length: int) -> Float[Tensor, "b n d"]:
+    """Rows 0 to n - 1 of the real part of the two-dimensional transform of `length` x d numbers."""
+    tokens = x.shape[1]
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    half = torch.fft.rfft2(wide, s=(x.shape[2], length), dim=(2, 1)).real
+    first, last = half[:, :tokens], half[:, 1 : (length + 1) // 2].flip(1)[:, : max(0, tokens - half.shape[1])]
+    mirrored = torch.cat([last[..., :1], last[..., 1:].flip(-1)], -1)
+    return torch.cat([first, mirrored], 1).to(x.dtype)

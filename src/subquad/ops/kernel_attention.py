@@ -1,0 +1,45 @@
+"""Attention whose weights are inner products of features: products associated so that no n x m matrix is formed.
+
+Features of all heads lie side by side, `[b, n, h, f]`, as the projections leave them: nothing is transposed or merged.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+def head_dot(x: Float[Tensor, "b n h f"], vector: Float[Tensor, "b h f"]) -> Float[Tensor, "b n h 1"]:
+    """Inner product of each token with one vector of its row and head."""
+    return (x * vector[:, None]).sum(-1, keepdim=True)
+
+
+def state(k: Float[Tensor, "b m h f"], context: Float[Tensor, "b m d"], value: nn.Linear) -> Float[Tensor, "b h f e"]:
+    """Σ_j k_j v_jᵀ in each head, where v_j is the value of context token j.
+
+    kᵀ (C W_V + 1 b_V) = (kᵀ C) W_V + (kᵀ 1) b_V: where that is cheaper the values of single tokens are never formed.
+    """
+    heads, features = k.shape[2:]
+    if not _pays(k.shape[1], heads, features, value.out_features):
+        return k.permute(0, 2, 3, 1) @ value(context).unflatten(-1, (heads, -1)).transpose(1, 2)
+    summed = (k.flatten(-2).mT @ context).unflatten(1, (heads, features))
+    bias = k.sum(1)[..., None] * value.bias.view(heads, 1, -1)
+    return summed @ value.weight.view(heads, -1, value.in_features).mT + bias
+
+
+def read(q: Float[Tensor, "b n h f"], state: Float[Tensor, "b h f e"], out: nn.Linear) -> Float[Tensor, "b n d"]:
+    """The output map of the heads q_i state.
+
+    Σ_h (q_h S_h) W_O,h = Σ_h q_h (S_h W_O,h): where that is cheaper the output map acts on the states.
+    """
+    heads, features = q.shape[2:]
+    if not _pays(q.shape[1], heads, features, out.in_features):
+        return out((q.transpose(1, 2) @ state).transpose(1, 2).flatten(-2))
+    rows = state @ out.weight.view(-1, heads, state.shape[-1]).permute(1, 2, 0)
+    return torch.baddbmm(out.bias, q.flatten(-2), rows.flatten(1, 2))
+
+
+def _pays(tokens: int, heads: int, features: int, dim: int) -> bool:
+    """Whether a d x d map costs less on the state of h·f rows than on the tokens, by counting multiplications."""
+    on_state = heads * features * (tokens * dim + dim * dim // heads)
+    on_tokens = tokens * (dim * dim + features * dim)
+    return on_state < on_tokens
