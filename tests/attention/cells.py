@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import made, names, own_attentions
+from conftest import made, mechanisms, own_attentions
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention
+from subquad.backbones.base import AttentionEncoder
 from subquad.specs import Masks, Pattern, Site
 
 BATCH, DIM, HEADS, CONTEXT = 3, 24, 4, 13
@@ -20,6 +21,7 @@ QUERIES = {Pattern.SELF: CONTEXT, Pattern.CROSS: 11}
 SMALL: dict[str, Any] = {
     "k": 5, "d_p": 5, "d_in": 12, "l": 5, "block": 4, "window": 4, "chunk": 4, "span": 4, "landmarks": 4, "rank": 3,
     "features": 10, "bits": 6, "anchors": 5, "neighbours": 2, "hashes": 2, "random_blocks": 1, "kernel": 3,
+    "summary": 2,
 }  # fmt: skip
 """Sizes that compress 13 tokens, in place of the configured ones, which would not."""
 
@@ -37,8 +39,16 @@ def shrunk(factory: Callable[..., Attention]) -> Callable[..., Attention]:
 
 
 def factories(config: pytest.Config) -> dict[str, Callable[..., Attention]]:
-    """Every configs/attention/*.yaml, or what --attention names."""
-    return own_attentions(config) or {name: made("attention", name) for name in names("attention")}
+    """Every configs/attention/*.yaml that stands in the place of one attention, or what --attention names."""
+    if found := own_attentions(config):
+        return {name: factory for name, factory in found.items() if not is_encoder(factory)}
+    return {name: made("attention", name) for name in mechanisms()}
+
+
+def is_encoder(factory: Callable[..., Any]) -> bool:
+    """Whether a factory makes whole encoders."""
+    made_class = mechanism(factory)
+    return isinstance(made_class, type) and issubclass(made_class, AttentionEncoder)
 
 
 def mechanism(factory: Callable[..., Attention]) -> Any:
