@@ -1,0 +1,136 @@
+"""Scatterbrain (Chen et al. 2021, https://arxiv.org/abs/2110.15343, Section 4, Algorithm 1), with a sliding window."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from subquad.attention.base import Projections, StatelessAttention
+from subquad.errors import UserError
+from subquad.ops.blocks import around, around_mask, blocks, unblocks
+from subquad.ops.features import orthogonal_directions
+from subquad.specs import Masks, Pattern, Site
+
+LEAST = 1e-24
+"""What the features leave for the tokens outside the window, at least: rounding may bring the difference below 0."""
+
+
+class Scatterbrain(StatelessAttention):
+    """Y = D⁻¹ (φ(Q) φ(K)ᵀ + S) V in each head: features estimate all pairs, pairs in a window are exact.
+
+    S_ij = exp(q_iᵀk_j / √d_h) - φ(q_i)ᵀφ(k_j) where -⌊w/2⌋ <= j - i < ⌈w/2⌉, else 0; D divides rows by their sums.
+    φ(x) = exp([Ωx; -Ωx] - ‖x‖²/2) / √M of x / d_h^{1/4}, Ω with M/2 orthogonal random rows, the same for all heads.
+
+    window: w, keys that are exact; 0 leaves Performer with these features, 2n leaves softmax.
+    features: M, even.
+
+    Padding: padded keys have φ = 0 and no place in a window. `site.dropout` acts on the exact pairs.
+
+    The sums run in logarithms: features of a query are divided by its largest, those of keys by the largest of the
+    row and head, and what the features give outside the window is at least 1e-24. Blocks of queries share one window
+    of keys, so no n x n weights exist. All of it is computed in float32 at least.
+
+    Released code: adds 1e-4 / √M to every feature, which biases the estimate; it draws Ω once, as here.
+    """
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n d (d + w + M)), memory O(n (d + h (w + M)))"
+    approximates_softmax = True
+
+    directions: Tensor
+
+    def __init__(self, site: Site, window: int = 64, features: int = 32) -> None:
+        super().__init__(site)
+        if window < 0:
+            raise UserError(f"attention.window is {window}; Scatterbrain needs at least 0 exact keys.")
+        if features < 2 or features % 2:
+            raise UserError(
+                f"attention.features is {features}; Scatterbrain has its features in pairs and needs an even number."
+            )
+        # A wider window than both sides of the longest sequence sees no more.
+        self.window, self.features = min(window, 2 * site.context_len), features
+        self.block = min(max(self.window, 16), 64)
+        self.projections = Projections(site.dim, site.heads)
+        self.register_buffer("directions", orthogonal_directions(features // 2, site.dim // site.heads))
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        p = self.projections
+        maps = ((p.query, x), (p.key, context), (p.value, context))
+        q, k, v = (linear(t).unflatten(-1, (p.heads, -1)) for linear, t in maps)
+        with torch.autocast(x.device.type, enabled=False):
+            q, k, v = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (q, k, v))
+            y = self._combined(q, k, v, masks.context)
+        return p.out(y.flatten(-2).to(x.dtype))
+
+    def _combined(
+        self,
+        q: Float[Tensor, "b n h e"],
+        k: Float[Tensor, "b n h e"],
+        v: Float[Tensor, "b n h e"],
+        mask: Bool[Tensor, "b n"] | None,
+    ) -> Float[Tensor, "b n h e"]:
+        features_q, features_k, scale = self._features(q, k, mask)
+        sums = features_k.permute(0, 2, 3, 1) @ F.pad(v, (0, 1), value=1).transpose(1, 2)
+        far = (features_q.transpose(1, 2) @ sums).transpose(1, 2)
+        if not self.window:
+            return far[..., :-1] / far[..., -1:].clamp(min=LEAST)
+        visible, real = self._visible(mask, q)
+        logits = self._products(q, k) / math.sqrt(q.shape[-1])
+        logits = logits.masked_fill(~(visible & real), torch.finfo(logits.dtype).min / 2)
+        estimates = self._products(features_q, features_k) * visible
+        far, scale = self._cut(far), self._cut(scale)
+        rest = (far[..., -1:] - estimates.sum(-1, keepdim=True)).clamp(min=LEAST)
+        normaliser = torch.logaddexp(logits.logsumexp(-1, keepdim=True), rest.log() + scale)
+        of_features = (scale - normaliser).exp()
+        exact = F.dropout((logits - normaliser).exp(), self.site.dropout, self.training)
+        y = (exact - estimates * of_features) @ self._window(v) + of_features * far[..., :-1]
+        return unblocks(y.transpose(1, 2).flatten(-2), *q.shape[:2]).unflatten(-1, q.shape[2:])
+
+    def _features(
+        self, q: Float[Tensor, "b n h e"], k: Float[Tensor, "b n h e"], mask: Bool[Tensor, "b n"] | None
+    ) -> tuple[Float[Tensor, "b n h f"], Float[Tensor, "b n h f"], Float[Tensor, "b n h 1"]]:
+        """φ(Q) and φ(K) up to factors, and the logarithm of the factors of q_i and of K together.
+
+        The largest features cancel in the sums, so their derivative is left out.
+        """
+        directions = self.directions.to(q.dtype) * q.shape[-1] ** -0.25
+        along_q, along_k = F.linear(q, directions), F.linear(k, directions)
+        half_q, half_k = (x.square().sum(-1, keepdim=True) / (2 * math.sqrt(x.shape[-1])) for x in (q, k))
+        top_q = along_q.detach().abs().amax(-1, keepdim=True)
+        top_k = along_k.detach().abs().amax(-1, keepdim=True) - half_k.detach()
+        if mask is not None:
+            padding = ~mask[:, :, None, None]
+            top_k = top_k.masked_fill(padding, torch.finfo(top_k.dtype).min)
+            half_k = half_k.masked_fill(padding, math.inf)
+        top_k = top_k.amax(1, keepdim=True)
+        if mask is not None:
+            top_k = top_k.masked_fill(~mask.any(1)[:, None, None, None], 0)
+        features_q = (torch.cat([along_q, -along_q], -1) - top_q).exp()
+        features_k = (torch.cat([along_k, -along_k], -1) - (half_k + top_k)).exp()
+        return features_q, features_k, top_q - half_q + top_k - math.log(self.features)
+
+    def _products(self, q: Float[Tensor, "b n h f"], k: Float[Tensor, "b n h f"]) -> Float[Tensor, "blocks h w v"]:
+        """Inner products of each query of a block with the keys of its window."""
+        return self._cut(q) @ self._window(k).mT
+
+    def _cut(self, x: Float[Tensor, "b n h f"]) -> Float[Tensor, "blocks h w f"]:
+        return blocks(x.flatten(-2), self.block).unflatten(-1, x.shape[2:]).transpose(1, 2)
+
+    def _window(self, x: Float[Tensor, "b n h f"]) -> Float[Tensor, "blocks h v f"]:
+        rows = around(x.flatten(-2), self.block, self.window // 2, (self.window - 1) // 2)
+        return rows.unflatten(-1, x.shape[2:]).transpose(1, 2)
+
+    def _visible(
+        self, mask: Bool[Tensor, "b n"] | None, x: Float[Tensor, "b n h e"]
+    ) -> tuple[Bool[Tensor, "w v"], Bool[Tensor, "blocks 1 1 v"]]:
+        """Which places of its window each query of a block reaches, and which hold a real token."""
+        before, after = self.window // 2, (self.window - 1) // 2
+        places = torch.arange(before + self.block + after, device=x.device)
+        offset = places - torch.arange(self.block, device=x.device)[:, None]
+        real = around_mask(mask, x.shape[1], self.block, before, after, x.device)
+        real = real if mask is not None else real.repeat(len(x), 1)
+        return (offset >= 0) & (offset < self.window), real[:, None, None]
