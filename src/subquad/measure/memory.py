@@ -42,6 +42,8 @@ class LiveTensors(TorchDispatchMode):
         return result
 
     def _note(self, tensor: torch.Tensor, new: bool) -> None:
+        if tensor.layout is not torch.strided:  # a sparse tensor is made of dense ones, counted already
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self.known:
