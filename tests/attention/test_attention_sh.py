@@ -1,0 +1,122 @@
+"""Attention-SH and Attention-BN+SH against their printed forms, and what scales leave unchanged."""
+
+import copy
+import re
+from functools import partial
+
+import pytest
+import torch
+from reference import attention_sh as reference
+from torch.testing import assert_close
+
+from attention.cells import prefix, site
+from attention.checks import LENGTHS, agree, one, stack, tokens
+from subquad.attention.attention_bn import AttentionBN
+from subquad.attention.attention_sh import AttentionSH
+from subquad.attention.softmax import Softmax
+from subquad.errors import UserError
+from subquad.ops.masking import masked_mean
+from subquad.ops.pooling import mean_pool
+from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
+from subquad.specs import Masks, Pattern
+
+SCALES = [[1, 1, 2, 4], [3, 1, 1, 8], [5, 2, 5, 1]]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("pattern", Pattern)
+@pytest.mark.parametrize("beta", [0.0, 0.7])
+@pytest.mark.parametrize("scales", SCALES, ids=str)
+def test_equals_the_printed_form(scales: list[int], beta: float, pattern: Pattern, lengths: str) -> None:
+    layers = stack(partial(AttentionSH, scales=scales, beta=beta), pattern)
+    agree(layers, partial(reference.layer, scales=scales, beta=beta), lengths)
+
+
+@pytest.mark.parametrize(
+    ("heads", "scales"), [(2, [1, 2]), (4, [1, 1, 2, 4]), (8, [1, 1, 2, 2, 4, 4, 8, 8]), (16, [1, 2, 4, 8])]
+)
+def test_customary_scales(heads: int, scales: list[int]) -> None:
+    scales = scales if heads < 16 else [s for s in scales for _ in range(4)]
+    layers = stack(AttentionSH, Pattern.SELF, dim=48, heads=heads)
+    agree(layers, partial(reference.layer, scales=scales), "13")
+
+
+def test_order_of_scales_is_the_order_of_heads() -> None:
+    attention, x = one(partial(AttentionSH, scales=[1, 1, 2, 4])), tokens(2, 13, 24)
+    other = one(partial(AttentionSH, scales=[4, 2, 1, 1]))
+    other.load_state_dict(attention.state_dict())
+    assert not torch.allclose(other(x, x, Masks())[0], attention(x, x, Masks())[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("scales", [1, [1, 1, 1, 1]])
+def test_scales_of_one_are_softmax_attention(scales: int | list[int], masked: bool) -> None:
+    attention, x = one(partial(AttentionSH, scales=scales)), tokens(3, 13, 24)
+    mask = prefix([13, 9, 1], 13) if masked else None
+    softmax = Softmax(attention.site).double()
+    softmax.load_state_dict(attention.state_dict())
+    assert_close(attention(x, x, Masks(mask, mask)), softmax(x, x, Masks(mask, mask)))
+
+
+def test_scales_of_one_recentred_are_attention_bn() -> None:
+    attention, x = one(partial(AttentionSH, scales=1, beta=0.7)), tokens(2, 13, 24)
+    bn = AttentionBN(attention.site, beta=0.7).double()
+    bn.load_state_dict(attention.state_dict())
+    assert_close(attention(x, x, Masks()), bn(x, x, Masks()))
+
+
+@pytest.mark.parametrize("scale", [2, 3, 8, 20])
+def test_pooling_before_the_projection_is_pooling_after_it(scale: int) -> None:
+    key, x, mask = one(AttentionSH).projections.key, tokens(3, 13, 24), prefix([13, 9, 1], 13)
+    for visible in (None, mask):
+        before, real = mean_pool(x, visible, scale)
+        after, _ = mean_pool(key(x), visible, scale)
+        there = real.expand(3, -1)
+        assert_close(key(before)[there], after[there])
+
+
+@pytest.mark.parametrize(("length", "divides"), [(12, True), (13, False)])
+def test_mean_of_pooled_keys_is_the_mean_of_keys_where_the_scale_divides_the_length(length: int, divides: bool) -> None:
+    key, x = one(AttentionSH).projections.key, tokens(2, length, 24)
+    groups = scale_groups(4, 24, 4)
+    means = mean_keys(key, at_scales(x, None, groups), groups)
+    assert torch.allclose(means, masked_mean(key(x), None)) is divides
+
+
+def test_heads_of_one_scale_share_the_pooled_context() -> None:
+    groups = scale_groups([2, 1, 2, 2], 24, 4)
+    assert [(group.scale, group.heads) for group in groups] == [(2, 1), (1, 1), (2, 2)]
+    scaled = at_scales(tokens(2, 13, 24), None, groups)
+    assert {scale: tuple(x.shape) for scale, (x, _) in scaled.items()} == {1: (2, 13, 24), 2: (2, 7, 24)}
+
+
+def test_a_scale_beyond_the_length_leaves_one_key() -> None:
+    """Seven steps at scale 8: the only key is the mean of all, so every query gets its value."""
+    attention, x = one(partial(AttentionSH, scales=8)), tokens(2, 7, 24)
+    p = attention.projections
+    assert_close(attention(x, x, Masks())[0], p.out(p.value(x.mean(1, keepdim=True))).expand(-1, 7, -1))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.7])
+def test_appended_padding_changes_nothing(beta: float) -> None:
+    attention, x = one(partial(AttentionSH, beta=beta)), tokens(2, 9, 24)
+    longer, mask = torch.cat([x, 1e3 * tokens(2, 16, 24)], 1), prefix([9, 9], 25)
+    assert_close(attention(longer, longer, Masks(mask, mask))[0][:, :9], attention(x, x, Masks())[0])
+
+
+def test_dropout_acts_on_the_weights() -> None:
+    attention, x = one(AttentionSH, dropout=0.5), tokens(2, 37, 24)
+    assert not torch.allclose(attention(x, x, Masks())[0], copy.deepcopy(attention).eval()(x, x, Masks())[0])
+
+
+def test_head_counts_without_customary_scales_are_refused() -> None:
+    message = "No scales are customary for 3 heads, only for 2, 4, 8, 16; set attention.scales to one number for each"
+    with pytest.raises(UserError, match=message):
+        AttentionSH(site(Pattern.SELF, heads=3))
+
+
+@pytest.mark.parametrize("scales", [[1, 2], [1, 1, 2, 0], 0, -1, [1, 1, 1, 1, 1]])
+def test_scales_that_do_not_fit_the_heads_are_refused(scales: int | list[int]) -> None:
+    got = scales if isinstance(scales, list) else [scales] * 4
+    with pytest.raises(UserError, match=re.escape(f"a positive number for each of the 4 heads; got {got}.")):
+        AttentionSH(site(Pattern.SELF), scales=scales)
