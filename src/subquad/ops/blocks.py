@@ -31,13 +31,9 @@ class _Windows(torch.autograd.Function):
     """Overlapping windows [b, k, w, d] as a view; gradients are added in slices, where `unfold` adds one by one."""
 
     @staticmethod
-    def forward(x: Tensor, width: int, step: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, width: int, step: int) -> Tensor:
+        ctx.shape, ctx.width, ctx.step = x.shape, width, step
         return x.unfold(1, width, step).mT
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, int, int], output: Tensor) -> None:
-        x, ctx.width, ctx.step = inputs
-        ctx.shape = x.shape
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -80,6 +80,70 @@ def sliding_window(
     return unblocks(attend(queries, key_windows, value_windows, seen, heads, dropout), len(q), n)
 
 
+def within_blocks(
+    q: Float[Tensor, "b n d"],
+    k: Float[Tensor, "b n d"],
+    v: Float[Tensor, "b n c"],
+    mask: Bool[Tensor, "b n"] | None,
+    *,
+    size: int,
+    heads: int,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b n c"]:
+    """Softmax attention inside each block of `size` tokens, over its real keys."""
+    batch, length = q.shape[:2]
+    size = min(size, length)
+    seen = None
+    if mask is not None or length % size:
+        seen = _real(mask, length, size, 0, 0, 0, q)[:, None, None]
+    return unblocks(attend(blocks(q, size), blocks(k, size), blocks(v, size), seen, heads, dropout), batch, length)
+
+
+def of_blocks(
+    q: Float[Tensor, "b n d"],
+    k: Float[Tensor, "b n d"],
+    v: Float[Tensor, "b n d"],
+    mask: Bool[Tensor, "b n"] | None,
+    seen: Int[Tensor, "c g a s"],
+    *,
+    block: int,
+    heads: int,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b aw d"]:
+    """Each block of queries attends to the blocks of keys that `seen` names: row, head, block of queries, slot.
+
+    Axis c is 1 or the batch, axis g is 1 or the heads. A block that does not exist, or that an earlier slot names, is
+    hidden. The last block is filled up: its outputs behind the n-th are to be cut off. Memory O(n s d).
+    """
+    batch, count = len(q), seen.shape[2]
+    seen = seen.transpose(1, 2).expand(batch, -1, -1, -1)
+    there = (seen >= 0) & (seen < count) & ~(seen[..., None] == seen[..., None, :]).tril(-1).any(-1)
+    seen = seen.clamp(0, count - 1)
+    real = around_mask(mask, q.shape[1], block, 0, 0, q.device).unflatten(0, (-1, count)).expand(batch, -1, -1)
+    shown = real[torch.arange(batch, device=q.device)[:, None, None, None], seen] & there[..., None]
+    y = F.scaled_dot_product_attention(
+        split_heads(blocks(q, block), heads),
+        _take(k, seen, block, heads),
+        _take(v, seen, block, heads),
+        attn_mask=shown.flatten(3)[..., None, :].flatten(0, 1),
+        dropout_p=dropout,
+    )
+    return y.transpose(1, 2).flatten(2).unflatten(0, (batch, -1)).flatten(1, 2)
+
+
+def _take(
+    x: Float[Tensor, "b n d"], seen: Int[Tensor, "b a g s"], block: int, heads: int
+) -> Float[Tensor, "ba h sw e"]:
+    """The named blocks of keys or values, whole rows of memory at a time."""
+    batch, count, groups, slots = seen.shape
+    rows = F.pad(x, (0, 0, 0, -x.shape[1] % block)).view(batch, count, block, groups, -1).transpose(2, 3)
+    rows = rows.reshape(batch * count * groups, -1)
+    start = torch.arange(batch, device=x.device)[:, None, None, None] * count
+    group = torch.arange(groups, device=x.device)[:, None]
+    taken = rows.index_select(0, ((start + seen) * groups + group).flatten())
+    return taken.view(batch * count, groups, slots * block, heads // groups, -1).transpose(2, 3).flatten(1, 2)
+
+
 def _keys_of_block(span: int, stride: int) -> int:
     """Keys at the centre of a block of queries: the block as long as the window, from 8 to 128 queries."""
     queries = min(max(1 << (span * stride).bit_length() - 1, 8), 128)
@@ -95,7 +159,7 @@ def _band(keys: int, stride: int, before: int, after: int, device: torch.device)
 
 def _real(
     mask: Bool[Tensor, "b m"] | None, length: int, keys: int, before: int, after: int, first: int, like: Tensor
-) -> Bool[Tensor, "b*k w"]:
+) -> Bool[Tensor, "bk w"]:
     """Which places of the windows hold a real key that is not one of the first, for every block of every row."""
     if first:
         rest = torch.arange(length, device=like.device)[None] >= first
@@ -104,7 +168,7 @@ def _real(
     return real if mask is not None and len(mask) == len(like) else real.repeat(len(like), 1)
 
 
-def _repeat(x: Float[Tensor, "b g d"], count: int) -> Float[Tensor, "b*k g d"]:
+def _repeat(x: Float[Tensor, "b g d"], count: int) -> Float[Tensor, "bk g d"]:
     return x[:, None].expand(-1, count, -1, -1).flatten(0, 1)
 
 
