@@ -21,6 +21,8 @@ from hydra import compose, initialize_config_dir  # noqa: E402
 from hydra.utils import instantiate  # noqa: E402
 from omegaconf import DictConfig, OmegaConf  # noqa: E402
 
+from subquad.run.doors import brought_encoder, load_attention  # noqa: E402
+
 CONFIGS = Path(__file__).parent.parent / "configs"
 
 torch.set_num_threads(1)
@@ -31,6 +33,17 @@ def names(group: str) -> list[str]:
     found = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml") if not path.stem.startswith("_"))
     assert found, f"no configs in {CONFIGS / group}"
     return found
+
+
+@cache
+def mechanisms() -> list[str]:
+    """The choices of attention that stand in the place of one attention of a model."""
+    return [name for name in names("attention") if brought_encoder(name) is None]
+
+
+def encoders() -> list[str]:
+    """The choices of attention that bring an encoder of their own."""
+    return [name for name in names("attention") if name not in mechanisms()]
 
 
 @cache
@@ -52,8 +65,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="run the attention contract, and nothing else, on a choice of configs/attention or on your own class or "
-        "factory (MODULE:NAME); repeatable",
+        help="run the contract, and nothing else, on a choice of configs/attention or on your own class or factory "
+        "(MODULE:NAME); repeatable",
     )
     parser.addoption("--record-golden", action="store_true", help="rewrite tests/golden from the code as it is now")
 
@@ -68,7 +81,7 @@ def own_attentions(config: pytest.Config) -> dict[str, Any]:
     found = {}
     for name in config.getoption("--attention"):
         if name in names("attention"):
-            found[name] = made("attention", name)
+            found[name] = made("attention", name) if name in mechanisms() else load_attention(name)
             continue
         try:
             found[name] = pkgutil.resolve_name(name)
@@ -80,9 +93,10 @@ def own_attentions(config: pytest.Config) -> dict[str, Any]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With --attention, only the tests of the contract remain."""
     if config.getoption("--attention"):
-        contract = Path(__file__).parent / "attention" / "test_contract.py"
-        config.hook.pytest_deselected(items=[item for item in items if item.path != contract])
-        items[:] = [item for item in items if item.path == contract]
+        here = Path(__file__).parent
+        contracts = (here / "attention" / "test_contract.py", here / "backbones" / "test_encoders.py")
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in contracts])
+        items[:] = [item for item in items if item.path in contracts]
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ import planted
 from planted import Bug
 
 ROOT = Path(__file__).parents[1]
+ALL = "not compiles and not own_class"
 
 
 def bugs() -> list[Bug]:
@@ -37,21 +38,23 @@ def plant(bug: Bug, source: Path) -> None:
     path.write_text(text.replace(bug.old, bug.new))
 
 
-def tests_of(file: str) -> str:
+def tests_of(file: str) -> tuple[str, str]:
     """Which tests to select for a bug: those of the mechanism's own file and configurations, or all."""
     stem = Path(file).stem
+    if Path(file).parent.name in ("backbones", "blocks"):
+        return "tests/backbones", "not compiles"
     if not file.startswith("attention/") or stem == "base":
-        return "not compiles and not own_class"
+        return "tests/attention", ALL
     target = f"subquad.attention.{stem}."
     configs = [path for path in (ROOT / "configs/attention").glob("*.yaml") if target in path.read_text()]
     names = {stem, *(path.stem for path in configs)}
-    return f"({' or '.join(sorted(names))}) and not compiles and not own_class"
+    return "tests/attention", f"({' or '.join(sorted(names))}) and {ALL}"
 
 
-def first_failure(source: Path, selection: str) -> str | None:
-    """The first attention test that fails on a copy of the package; None when all pass."""
+def first_failure(source: Path, folder: str, selection: str) -> str | None:
+    """The first of the selected tests that fails on a copy of the package; None when all pass."""
     pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", "--no-header"]
-    selected = ["tests/attention", "-k", selection]
+    selected = [folder, "-k", selection]
     environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([*pytest, *selected], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == 0:
@@ -62,17 +65,19 @@ def first_failure(source: Path, selection: str) -> str | None:
 
 def main(word: str = "") -> int:
     """Prints one line for each bug whose file or name holds the word; 1 when one is missed."""
-    missed = 0
-    for bug in [None, *(bug for bug in bugs() if word in f"{bug.file} {bug.name}")]:
+    missed, chosen = 0, [bug for bug in bugs() if word in f"{bug.file} {bug.name}"]
+    selections = {tests_of(bug.file) for bug in chosen}
+    for bug in [None, *chosen]:
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "src"
             shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
             if bug is None:
-                if failure := first_failure(source, "not compiles and not own_class"):
-                    raise SystemExit(f"The tests fail without a bug: {failure}.")
+                for tests in selections:
+                    if failure := first_failure(source, *tests):
+                        raise SystemExit(f"The tests fail without a bug: {failure}.")
                 continue
             plant(bug, source)
-            failure = first_failure(source, tests_of(bug.file))
+            failure = first_failure(source, *tests_of(bug.file))
         missed += failure is None
         print(f"{'MISSED' if failure is None else 'CAUGHT'}  {bug.name:55} {failure or ''}", flush=True)  # noqa: T201
     return min(missed, 1)

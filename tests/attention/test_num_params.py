@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import made, names
+from conftest import encoders, made, mechanisms
 
 from subquad.attention.base import Attention
-from subquad.specs import Pattern, Site
+from subquad.backbones.base import AttentionEncoder
+from subquad.run.doors import load_attention
+from subquad.specs import DataSpec, Pattern, Site
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "num_params.json"
 D, N, HEADS = 256, 512, 4
@@ -29,8 +31,16 @@ def counts(factory: Callable[..., Attention]) -> dict[str, int]:
     return found
 
 
+def count_of_encoder(factory: Callable[..., AttentionEncoder]) -> dict[str, int]:
+    """Parameters of a whole encoder for 17 tokens and 10 classes."""
+    spec = DataSpec(max_len=N, vocab=17, classes=10)
+    encoder = factory(spec=spec, dim=D, heads=HEADS, ffn=2 * D)
+    return {"encoder": sum(p.numel() for p in encoder.parameters())}
+
+
 def test_golden_counts(request: pytest.FixtureRequest) -> None:
-    now = {name: counts(made("attention", name)) for name in names("attention")}
+    now = {name: counts(made("attention", name)) for name in mechanisms()}
+    now |= {name: count_of_encoder(load_attention(name)) for name in encoders()}
     if request.config.getoption("--record-golden"):
         GOLDEN.write_text(json.dumps(now, indent=2) + "\n")
     recorded = json.loads(GOLDEN.read_text())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import made, names
+from conftest import made, mechanisms
 from runs import ROOT
 
 from subquad.attention.base import Projections, StatelessAttention
@@ -68,7 +68,7 @@ def test_no_error_where_softmax_is_not_the_aim() -> None:
     assert error_to_softmax(made("attention", "luna"), 32) is None
 
 
-@pytest.mark.parametrize("name", names("attention"))
+@pytest.mark.parametrize("name", mechanisms())
 def test_whoever_approximates_softmax_has_its_four_maps(name: str) -> None:
     factory = made("attention", name)
     if getattr(getattr(factory, "func", None), "approximates_softmax", False):

@@ -54,3 +54,14 @@ def test_one_cycle_rises_from_a_25th_and_falls_to_nearly_nothing():
 
 def test_one_cycle_shorter_than_its_warmup_still_runs():
     assert len(rates(schedules.one_cycle, 3, total_steps=3, warmup=1000)) == 3
+
+
+def test_warmup_linear_ends_at_zero():
+    found = rates(schedules.warmup_linear, 13, lr=2.0, total_steps=10, warmup=2)
+    assert found[:4] == pytest.approx([0.0, 1.0, 2.0, 1.75])
+    assert found[10:] == [0.0] * 3
+
+
+def test_warmup_linear_with_a_factor_and_without_a_warmup():
+    found = rates(schedules.warmup_linear, 5, total_steps=4, warmup=0, gamma=0.8, every=2)
+    assert found == pytest.approx([1.0, 0.75, 0.8 * 0.5, 0.8 * 0.25, 0.0])

@@ -75,7 +75,28 @@ def _checked(words: Sequence[str]) -> list[str]:
             else:
                 _check_choices(folder, value)
         checked.append(word)
+    _check_reach(checked)
     return checked
+
+
+def _check_reach(words: Sequence[str]) -> None:
+    """Raises UserError at an encoder in the place of one attention, and at settings of the backbone that it ignores."""
+    for word in words:
+        site, _, name = word.partition("=")
+        if site.startswith("attention@") and name in options("attention") and brought_encoder(name) is not None:
+            raise UserError(
+                f"{name} is an encoder of its own and cannot stand in {site}; choose it as attention={name}."
+            )
+    settings = [word.partition("=")[0] for word in words if word.startswith("backbone.")]
+    chosen = next((word for word in reversed(words) if word.startswith("attention=")), "")
+    for name in chosen.partition("=")[2].split(",") if settings else ():
+        if name in options("attention") and (node := brought_encoder(name)) is not None:
+            read = re.findall(r"\$\{(backbone\.\w+)\}", OmegaConf.to_yaml(node))
+            if lost := [key for key in settings if key not in read]:
+                raise UserError(
+                    f"{lost[0]} has no effect on attention={name}, an encoder of its own that reads "
+                    f"{', '.join(dict.fromkeys(read))}; leave it out, or run {name} apart from the others."
+                )
 
 
 def _check_choices(group: str, value: str) -> None:
@@ -149,10 +170,17 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
 
 
 def load_attention(name: str, overrides: Sequence[str] = ()) -> Any:
-    """The attention factory of configs/attention/<name>.yaml, as a backbone is given it."""
+    """The factory of configs/attention/<name>.yaml: of attentions, as a backbone is given it, or of an encoder."""
     from hydra.utils import instantiate
 
     return instantiate(compose_run([f"attention={name}", *overrides]).attention, _convert_="all")
+
+
+def brought_encoder(name: str) -> DictConfig | None:
+    """The node of a choice of attention that is an encoder of its own, in place of the backbone; None for others."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        config = compose(f"attention/{name}")
+    return config.attention if "encoder" in config else None
 
 
 def bench_config(words: Sequence[str]) -> DictConfig:

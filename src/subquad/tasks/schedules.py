@@ -43,3 +43,17 @@ def one_cycle(optimizer: Optimizer, total_steps: int, warmup: int) -> LRSchedule
     return OneCycleLR(
         optimizer, optimizer.defaults["lr"], total_steps=total_steps, pct_start=rising, anneal_strategy="linear"
     )
+
+
+def warmup_linear(
+    optimizer: Optimizer, total_steps: int, warmup: int, gamma: float = 1.0, every: int | None = None
+) -> LRScheduler:
+    """Linear warm-up, then linearly to 0 at `total_steps`; and times `gamma` each `every` steps, where that is set."""
+
+    def factor(step: int) -> float:
+        decay = 1.0 if every is None else gamma ** (step // every)
+        if step < warmup:
+            return decay * step / warmup
+        return decay * max(0.0, (total_steps - step) / max(1, total_steps - warmup))
+
+    return LambdaLR(optimizer, factor)

@@ -1,0 +1,52 @@
+"""What an attention is that brings its own encoder."""
+
+import abc
+from typing import ClassVar, Protocol, runtime_checkable
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.errors import UserError
+from subquad.specs import DataSpec
+
+
+class AttentionEncoder(nn.Module, abc.ABC):
+    """A mechanism that is a whole encoder, and cannot stand in the place of one attention of another model.
+
+    Its configs/attention/*.yaml says `encoder: ${attention}`: the task's module then takes it in place of the backbone.
+    It maps inputs `[b, n]` or `[b, n, c]` to `[b, outputs]`, and is made from `spec, dim, heads, ffn, dropout` and keys
+    of its own.
+
+    The contract, checked for every such file by tests/backbones/test_encoders.py:
+        - padding never changes a prediction; outputs and gradients stay finite when a row is all padding;
+        - rows of a batch never see each other;
+        - in eval mode a call changes no parameter and no buffer, and is deterministic;
+        - the state dict is all there is to remember;
+        - sequences up to `spec.max_len` are accepted, longer ones refused.
+    """
+
+    complexity: ClassVar[str]
+    """Time and memory in n (tokens), for the generated documentation."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__()
+        self.max_len = spec.max_len
+
+    @abc.abstractmethod
+    def forward(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b outputs"]:
+        """Predictions; `valid` is True at real tokens, None where no row has padding."""
+
+    def check_length(self, inputs: Tensor) -> None:
+        """Raises UserError when a sequence is longer than this encoder was built for."""
+        if inputs.shape[1] > self.max_len:
+            raise UserError(
+                f"{type(self).__name__} was built for at most {self.max_len} tokens and was given {inputs.shape[1]}; "
+                "build it with a larger length or shorten the input."
+            )
+
+
+@runtime_checkable
+class EncoderFactory(Protocol):
+    """What Hydra's `_partial_` makes of an attention that is an encoder: `functools.partial(BLRPEncoder, dim=64)`."""
+
+    def __call__(self, *, spec: DataSpec) -> AttentionEncoder: ...

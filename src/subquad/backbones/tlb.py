@@ -1,0 +1,61 @@
+"""TLB: temporal latent bottleneck (Didolkar et al. 2022, https://arxiv.org/abs/2205.14794, Section 2)."""
+
+from functools import partial
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from subquad.backbones.segments import Pass, SegmentEncoder, Segments, self_blocks
+from subquad.blocks.embeddings import SinusoidalPositions
+from subquad.blocks.multihead import CrossBlock, SelfBlock
+from subquad.specs import DataSpec
+
+
+class TLBEncoder(SegmentEncoder):
+    """Reads a sequence segment by segment into l latent rows, which start at 0:
+
+        L ← L + positions;   X̃_i = Θ_X(Θ_SELF(X_i), L);   L ← Θ_L(L, X̃_i)      for i = 1 ... ⌈n/t⌉
+
+    and predicts from the mean of LayerNorm(L) through one hidden layer. Θ_SELF is attention inside a segment
+    (`self_layers` of it), Θ_X lets a segment read the latents, Θ_L lets the latents read the segment; all are pre-norm
+    blocks with a feed-forward net, and share their weights over the segments. Queries, keys and values have no bias.
+
+    Θ_SELF does not see the latents, so all segments go through it in one batch; only Θ_X and Θ_L are sequential.
+    A segment of padding leaves the latents as they are, and n need not be a multiple of t.
+
+    Released code: the same blocks and sizes; it wants n divisible by t, adds positions to the latents even where a
+    segment holds nothing but padding, and on Pathfinder counts positions over the whole sequence.
+    """
+
+    complexity = "time O(n (t + l) d + n d²), memory O(n d + n l d / t), ⌈n/t⌉ steps one after another"
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        dim: int,
+        heads: int,
+        ffn: int,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        segment: int = 100,
+        latents: int = 100,
+        self_layers: int = 2,
+        position: Literal["sinusoidal", "learned"] = "sinusoidal",
+        token_std: float = 1.0,
+        bias: bool = False,
+        scale: Literal["d_head", "d_model"] = "d_head",
+        pool: Literal["mean", "flatten", "first"] = "mean",
+        head_hidden: int | None = None,
+    ) -> None:
+        super().__init__(spec, dim, segment, latents, dropout, position, token_std, pool, head_hidden)
+        sizes = (dim, heads, ffn, dropout, attention_dropout, bias, scale)
+        layers = self_blocks(self_layers, partial(SelfBlock, *sizes))
+        self.blocks = Pass(layers, CrossBlock(*sizes), CrossBlock(*sizes))
+        self.latent_position: nn.Module = SinusoidalPositions(latents, dim)
+
+    def latents_of(self, raw: Segments) -> Float[Tensor, "b l d"]:
+        segments = raw.map(self.position).map(self.dropout)
+        zeros = raw.x.new_zeros(len(raw.x), self.latent_len, raw.x.shape[-1])
+        within = self.blocks.attend_within(segments)
+        return self.blocks.sweep(within, segments, zeros, zeros, each_step=self.latent_position).latent

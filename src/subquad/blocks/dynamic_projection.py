@@ -1,0 +1,68 @@
+"""Dynamic projection (Zhu et al. 2021, https://arxiv.org/abs/2107.02192, Section 3.2): slots that sum up a sequence."""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.errors import UserError
+
+
+class DynamicProjection(nn.Module):
+    """l rows from any number of tokens: P = softmax over the tokens of X W_P, in each head l columns.
+
+    form "per_head_value": LayerNorm([P_1ᵀ X W_V,1 ; ... ; P_hᵀ X W_V,h]), heads side by side
+         "per_head":       head i mixes its own slice of the width, [P_1ᵀ X_1 ; ... ; P_hᵀ X_h]
+         "single":         Pᵀ X, one head
+
+    Rows of Pᵀ sum to 1, so Pᵀ(X W_V + b) = (Pᵀ X) W_V + b: the columns of W_P are queries to which the tokens are both
+    keys and values, one call of the fused kernel, and no n x h·l weights exist. The softmax is taken in float32.
+
+    `bias` adds one to X W_P. It is constant along the tokens, which the softmax ignores: printed parameter counts may
+    include it, results do not depend on it. Where heads do not divide the width, the last head takes what is left.
+    """
+
+    def __init__(
+        self, dim: int, heads: int, slots: int, form: Literal["per_head_value", "per_head", "single"], bias: bool
+    ) -> None:
+        super().__init__()
+        if form not in ("per_head_value", "per_head", "single"):
+            raise UserError(
+                f'There is no dynamic projection "{form}"; choose attention.phi per_head_value, per_head or single.'
+            )
+        self.heads, self.form = 1 if form == "single" else heads, form
+        self.score = nn.Linear(dim, self.heads * slots, bias)
+        self.value = nn.Linear(dim, dim) if form == "per_head_value" else None
+        self.norm = nn.LayerNorm(dim) if form == "per_head_value" else nn.Identity()
+
+    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b l d"]:
+        """Slots of the tokens where `mask` is True; of all rows of x, whatever they hold, where it never is."""
+        dim = x.shape[-1]
+        with torch.autocast(x.device.type, enabled=False):
+            tokens = x.to(torch.promote_types(x.dtype, torch.float32))
+            rows = self._rows(tokens, mask).unflatten(1, (self.heads, -1))
+            rows = rows.squeeze(1) if self.form == "single" else self._merge(rows, dim)
+        return self.norm(rows.to(x.dtype))
+
+    def _rows(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b hl d"]:
+        """Pᵀ X, the heads one below the other."""
+        dim, queries = x.shape[-1], self.score.weight
+        if self.score.bias is not None:  # x W + b = [x, 1] [W, b]
+            queries, x = torch.cat([queries, self.score.bias[:, None]], 1), F.pad(x, (0, 1), value=1.0)
+        keys = None if mask is None else (mask | ~mask.any(-1, keepdim=True))[:, None, None, :]
+        queries = queries.to(x.dtype).expand(len(x), 1, -1, -1)
+        rows = F.scaled_dot_product_attention(queries, x[:, None], x[:, None], attn_mask=keys, scale=1.0)
+        return rows[:, 0, :, :dim]
+
+    def _merge(self, rows: Float[Tensor, "b h l d"], dim: int) -> Float[Tensor, "b l d"]:
+        """Each head's part of the width, side by side."""
+        width = math.ceil(dim / self.heads)
+        filling = self.heads * width - dim
+        if self.value is None:
+            slices = F.pad(rows, (0, filling)).unflatten(-1, (self.heads, width))
+            return slices.diagonal(dim1=1, dim2=3).mT.flatten(2)[..., :dim]
+        weight = F.pad(self.value.weight.to(rows.dtype), (0, 0, 0, filling)).view(self.heads, width, dim)
+        return (rows @ weight.mT).transpose(1, 2).flatten(2)[..., :dim] + self.value.bias.to(rows.dtype)

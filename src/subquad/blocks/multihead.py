@@ -1,0 +1,129 @@
+"""Pre-norm blocks around softmax attention whose queries, or keys and values, may be made once and used often."""
+
+import math
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.blocks.layer import FeedForward
+from subquad.errors import UserError
+
+
+class MultiHead(nn.Module):
+    """softmax(Q Kᵀ / s) V W_O in each head, through torch's fused kernel.
+
+    A head is ⌈dim / heads⌉ wide, so that any number of heads goes with any width. `scale` chooses s: the root of the
+    width of a head ("d_head") or of the whole ("d_model"). Maps start Xavier-uniform, biases at 0.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        scale: Literal["d_head", "d_model"] = "d_head",
+    ) -> None:
+        super().__init__()
+        if heads < 1 or scale not in ("d_head", "d_model"):
+            raise UserError(
+                f'Attention needs at least 1 head and a scale d_head or d_model; got {heads} and "{scale}".'
+            )
+        head_dim = math.ceil(dim / heads)
+        self.heads, self.dropout = heads, dropout
+        self.scale = 1 / math.sqrt(head_dim if scale == "d_head" else dim)
+        inner = heads * head_dim
+        self.query = nn.Linear(dim, inner, bias)
+        self.key_value = nn.Linear(dim, 2 * inner, bias)
+        self.out = nn.Linear(inner, dim, bias)
+        for weight in (self.query.weight, *self.key_value.weight.chunk(2), self.out.weight):
+            nn.init.xavier_uniform_(weight.data)
+        for linear in (self.query, self.key_value, self.out):
+            if bias:
+                nn.init.zeros_(linear.bias)
+
+    def forward(
+        self,
+        queries: Float[Tensor, "b n w"],
+        memory: Float[Tensor, "b m two_w"],
+        mask: Bool[Tensor, "c m"] | None,
+    ) -> Float[Tensor, "b n d"]:
+        """Gathers for `queries` (made by `query`) from `memory` (made by `key_value`) where `mask` is True."""
+        q = queries.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k, v = memory.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        keys = None if mask is None else mask[:, None, None, :]
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys, dropout_p=dropout, scale=self.scale)
+        return self.out(y.transpose(1, 2).flatten(-2))
+
+
+class _PreNorm(nn.Module):
+    """What self and cross blocks share: x ← x + dropout(gathered), then x ← x + dropout(feed-forward(norm(x)))."""
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        ffn: int,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        bias: bool = True,
+        scale: Literal["d_head", "d_model"] = "d_head",
+    ) -> None:
+        super().__init__()
+        self.query_norm = nn.LayerNorm(dim)
+        self.attention = MultiHead(dim, heads, attention_dropout, bias, scale)
+        self.feed_forward_norm = nn.LayerNorm(dim)
+        self.feed_forward = FeedForward(dim, ffn, dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def _after(self, x: Float[Tensor, "b n d"], gathered: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        x = x + self.dropout(gathered)
+        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+
+
+class SelfBlock(_PreNorm):
+    """x ← x + MHA(norm(x)), then the feed-forward net."""
+
+    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b n d"]:
+        source = self.query_norm(x)
+        return self._after(x, self.attention(self.attention.query(source), self.attention.key_value(source), mask))
+
+
+class CrossBlock(_PreNorm):
+    """x ← x + MHA(norm_q(x), norm_kv(context)), then the feed-forward net.
+
+    `queries` and `memory` are the halves that need only one of the two, for callers that know one of them early.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        ffn: int,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        bias: bool = True,
+        scale: Literal["d_head", "d_model"] = "d_head",
+    ) -> None:
+        super().__init__(dim, heads, ffn, dropout, attention_dropout, bias, scale)
+        self.memory_norm = nn.LayerNorm(dim)
+
+    def queries(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n w"]:
+        """What x asks."""
+        return self.attention.query(self.query_norm(x))
+
+    def memory(self, context: Float[Tensor, "b m d"]) -> Float[Tensor, "b m two_w"]:
+        """Keys and values of the context, side by side."""
+        return self.attention.key_value(self.memory_norm(context))
+
+    def forward(
+        self,
+        x: Float[Tensor, "b n d"],
+        queries: Float[Tensor, "b n w"],
+        memory: Float[Tensor, "b m two_w"],
+        mask: Bool[Tensor, "c m"] | None,
+    ) -> Float[Tensor, "b n d"]:
+        return self._after(x, self.attention(queries, memory, mask))
