@@ -1,0 +1,220 @@
+"""Reformer: LSH attention (Kitaev et al. 2020, https://arxiv.org/abs/2001.04451, Section 2 and Appendix A)."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from subquad.attention.base import Discrete, StatelessAttention
+from subquad.errors import UserError
+from subquad.specs import Masks, Pattern, Site
+
+ALONE = -1e5
+"""Logit of a token with itself: it weighs nothing, unless there is nothing else to read."""
+
+
+class Reformer(Discrete, StatelessAttention):
+    """Tokens read the tokens of their own hash bucket, found by sorting; queries are keys, k_j = q_j / ‖q_j‖.
+
+    hash:    h(q) = argmax [q R; −q R] with R ~ N(0, 1), in each of `hashes` rounds and in each head
+    sort:    tokens by (bucket, position), cut into chunks of `chunk`; a chunk sees itself and the chunk before it
+    round r: o_i^r = Σ_{j ∈ P_i^r} exp(a_ij − z_i^r) v_j  with  z_i^r = log Σ_{j ∈ P_i^r} exp a_ij
+             and  a_ij = q_iᵀk_j / √d_h − m_ij
+    all:     o_i = Σ_r exp(z_i^r − z_i) o_i^r  with  z_i = log Σ_r exp z_i^r
+
+    P_i^r are the tokens of i's bucket within sight of its chunk. m_ij is log N_ij, where i sees j in N_ij rounds, so
+    that what is met twice counts once, and 10⁵ more where i = j, so that a token reads itself only when it is alone.
+
+    buckets: how many, an even number; by default 2 · longest input / `chunk`, so that a bucket fills half a chunk.
+    across_buckets: read everything in sight, whatever its bucket.
+    duplicates: drop log N_ij, so that what is met in two rounds counts twice.
+    scaled: divide the logits by √d_h.
+
+    R is redrawn in every training call and fixed in eval mode. Padding has a bucket of its own, behind all others, and
+    nothing follows the last chunk round to the first, so that chunks of real tokens do not depend on padding.
+
+    Released code: keys of length √d_h undo the division by √d_h (`scaled=false`); the first chunk of a round sees the
+    last of the round before. Ports read across buckets and count duplicates (`across_buckets`, `duplicates`).
+    """
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(r n (c + b) d + r n log n), memory O(r n (d + h c))"
+
+    def __init__(
+        self,
+        site: Site,
+        hashes: int = 4,
+        chunk: int = 64,
+        buckets: int | None = None,
+        across_buckets: bool = False,
+        duplicates: bool = False,
+        scaled: bool = True,
+    ) -> None:
+        super().__init__(site)
+        if hashes < 1 or chunk < 1:
+            raise UserError(
+                f"Reformer needs at least one round and one token in a chunk; got hashes={hashes} and chunk={chunk}."
+            )
+        self.hashes, self.chunk = hashes, chunk
+        self.buckets = 2 * math.ceil(site.context_len / chunk) if buckets is None else buckets
+        if self.buckets < 2 or self.buckets % 2:
+            raise UserError(
+                f"Reformer hashes into an even number of buckets, x and -x; got {self.buckets}; "
+                "set attention.buckets to an even number."
+            )
+        self.across_buckets, self.duplicates = across_buckets, duplicates
+        width = site.dim // site.heads
+        self.scale = width**-0.5 if scaled else 1.0
+        # One product for both; the rows of each head lie side by side, [q_h | v_h], and are sorted as one.
+        self.query_value = nn.Linear(site.dim, 2 * site.dim)
+        self.out = nn.Linear(site.dim, site.dim)
+        self.rotations: Tensor
+        self.register_buffer("rotations", torch.randn(site.heads, width, hashes, self.buckets // 2))
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        length = x.shape[1]
+        filling = -length % self.chunk
+        real = x.new_ones(1, length, dtype=torch.bool) if masks.context is None else masks.context
+        filled = F.pad(x, (0, 0, 0, filling)) if filling else x
+        rows = self.query_value(filled).unflatten(-1, (self.site.heads, -1))
+        codes = self._hash(rows.detach().chunk(2, -1)[0]).masked_fill(~F.pad(real, (0, filling))[:, None], self.buckets)
+        orders = codes.sort(stable=True).indices
+        seats = orders.argsort(-1)
+        places = self._places(codes, seats)
+        biases = (self._bias(places, orders, r, rows.dtype) for r in range(self.hashes))
+        rounds = [self._round(rows, *sorted_by) for sorted_by in zip(orders, seats, biases, strict=True)]
+        return self.out(_combined(rounds)[:, :length].flatten(-2))
+
+    def _hash(self, q: Float[Tensor, "b n h e"]) -> Int[Tensor, "r b h n"]:
+        """The bucket of each token: where [q R; −q R] is largest."""
+        rotations = torch.randn_like(self.rotations) if self.training else self.rotations
+        rotated = (q.transpose(1, 2) @ rotations.flatten(-2).to(q.dtype)).unflatten(-1, (self.hashes, -1))
+        largest = rotated.abs().argmax(-1, keepdim=True)
+        codes = largest + (rotated.gather(-1, largest) < 0) * (self.buckets // 2)
+        return codes.squeeze(-1).permute(3, 0, 1, 2)
+
+    def _places(self, codes: Int[Tensor, "r b h n"], seats: Int[Tensor, "r b h n"]) -> Int[Tensor, "r b h n"]:
+        """Bucket and chunk in one number: i sees j where the place of i is that of j, or one more."""
+        chunks = codes.shape[-1] // self.chunk
+        seen = (codes == self.buckets) if self.across_buckets else codes
+        return (seen * (chunks + 2) + seats // self.chunk).int()
+
+    def _bias(
+        self, places: Int[Tensor, "r b h n"], orders: Int[Tensor, "r b h n"], r: int, dtype: torch.dtype
+    ) -> Float[Tensor, "g k c w"]:
+        """−m_ij in the order of round r: −log N_ij, with 10⁵ less at i = j, and −∞ at what i does not see."""
+        alone = max(ALONE, torch.finfo(dtype).min / 2)
+        bias = F.pad(torch.eye(self.chunk, dtype=dtype, device=places.device) * alone, (self.chunk, 0))
+        if self.hashes > 1 and not self.duplicates:
+            none = torch.zeros((), dtype=torch.int16, device=places.device)
+            meetings = sum((self._sees(p.gather(-1, orders[r])).short() for p in places), none)
+            bias = bias - meetings.clamp(min=1).to(dtype).log()
+        return torch.where(self._sees(places[r].gather(-1, orders[r])), bias, -math.inf)
+
+    def _sees(self, places: Int[Tensor, "b h n"]) -> Bool[Tensor, "g k c w"]:
+        """Whether each token of a chunk (in each head of each row) sees those of its window."""
+        keys = F.pad(places, (self.chunk, 0), value=-2).unfold(-1, 2 * self.chunk, self.chunk)
+        queries = places.unflatten(-1, (-1, self.chunk))
+        return ((queries[..., :, None] - keys[..., None, :]) >> 1 == 0).flatten(0, 1)
+
+    def _round(
+        self,
+        rows: Float[Tensor, "b n h w"],
+        order: Int[Tensor, "b h n"],
+        seat: Int[Tensor, "b h n"],
+        bias: Float[Tensor, "g k c s"],
+    ) -> tuple[Float[Tensor, "b n h e"], Float[Tensor, "b n h 1"] | None]:
+        """One round: what each token reads, in the order of the tokens, and z where there are several rounds."""
+        batch, length, heads, _ = rows.shape
+        group = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1)
+        source = (group // heads * length + order) * heads + group % heads
+        target = (group * length + seat).transpose(1, 2)
+        # Sorted rows open with a chunk that nobody sees, so that the first chunk has one before it.
+        behind = target + (group.transpose(1, 2) + 1) * self.chunk
+        moved = _Moved.apply(rows.flatten(0, 2), F.pad(source, (self.chunk, 0)).flatten(), behind.flatten())
+        q, v = moved.unflatten(0, (batch * heads, -1)).chunk(2, -1)
+        k, v = (_Windows.apply(t, self.chunk) for t in (F.normalize(q, dim=-1).to(q.dtype), v))
+        q = q[:, self.chunk :].unflatten(1, (-1, self.chunk))
+        dropout = self.site.dropout if self.training else 0.0
+
+        y: Tensor
+        z: Tensor | None
+        if self.hashes == 1:
+            y, z = F.scaled_dot_product_attention(q, k, v, bias, dropout, scale=self.scale), None
+        else:
+            keep = F.dropout(torch.ones_like(bias), dropout) if dropout else None
+            y, z = _Read.apply(q, k, v, bias, keep, self.scale)
+        home, shape = (target.flatten(), source.flatten()), (batch, length, heads, -1)
+        y = _Moved.apply(y.flatten(0, 2), *home).view(shape)
+        return y, None if z is None else _Moved.apply(z.flatten(0, 2), *home).view(shape)
+
+
+def _combined(rounds: list[tuple[Tensor, Tensor | None]]) -> Float[Tensor, "b n h e"]:
+    """Σ_r exp(z^r − z) o^r."""
+    if len(rounds) == 1:
+        return rounds[0][0]
+    outputs, z = zip(*rounds, strict=True)
+    weights = torch.stack(z).softmax(0)
+    return sum(w * o for w, o in zip(weights, outputs, strict=True))
+
+
+class _Read(torch.autograd.Function):
+    """softmax(q kᵀ · scale + bias) v and the logarithm z of the softmax's denominator; only the weights are kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, keep: Tensor | None, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        logits = torch.add(bias, q @ k.mT, alpha=scale)
+        weights = logits.softmax(-1)
+        z = logits.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log()
+        weights = weights.to(v.dtype)
+        y = (weights if keep is None else weights * keep) @ v
+        ctx.scale = scale
+        ctx.save_for_backward(q, k, v, weights, keep, y)
+        return y, z
+
+    @staticmethod
+    def backward(ctx: Any, of_y: Tensor, of_z: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, weights, keep, y = ctx.saved_tensors
+        of_weights = of_y @ v.mT if keep is None else of_y @ v.mT * keep
+        # Σ_j w_ij ∂w_ij = y_i · ∂y_i, and ∂z_i adds w_ij to the gradient of each logit.
+        of_logits = (of_weights - ((of_y * y).sum(-1, keepdim=True) - of_z)) * weights
+        of_logits = of_logits.to(q.dtype) * ctx.scale
+        of_v = (weights if keep is None else weights * keep).mT @ of_y
+        return of_logits @ k, of_logits.mT @ q, of_v, None, None, None
+
+
+class _Moved(torch.autograd.Function):
+    """Rows in another order; `back` leads each row home: the backward pass gathers where torch would scatter."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, index: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(back)
+        return rows.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (back,) = ctx.saved_tensors
+        return grad.index_select(0, back), None, None
+
+
+class _Windows(torch.autograd.Function):
+    """Each chunk but the first with the chunk before it: a view, whose gradients torch would add one by one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, chunk: int) -> Tensor:
+        ctx.chunk = chunk
+        return x.unfold(1, 2 * chunk, chunk).mT
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        before, own = grad.split(ctx.chunk, 2)
+        total = F.pad(own, (0, 0, 0, 0, 1, 0))
+        total[:, :-1] += before
+        return total.flatten(1, 2), None
