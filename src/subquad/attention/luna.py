@@ -1,7 +1,5 @@
 """Luna: linear unified nested attention (Ma et al. 2021, https://arxiv.org/abs/2106.01540, Eq. 5-7)."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -9,7 +7,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry
 from subquad.errors import UserError
-from subquad.ops.masking import masked_softmax
+from subquad.ops.latents import columns_of_heads, gather, read, rows_of_heads
 from subquad.specs import Masks, Pattern, Site
 
 
@@ -23,7 +21,7 @@ class Luna(Attention):
     `l` is the number of latents (the paper's projection length). `dynamic` hides latents beyond the length of a
     sequence shorter than l, as the released code does. The first layer owns the learned P.
 
-    The products are associated so that, while h·l < d, no n x d query, key or value is formed:
+    The products are associated so that, while h·l ≤ d, no n x d query, key or value is formed:
     P W_pq,h W_pk,hᵀ meets the context itself, and the compressed rows are projected afterwards.
     """
 
@@ -71,43 +69,43 @@ class Luna(Attention):
     def _pack(
         self, latent: Float[Tensor, "b l d"], context: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None
     ) -> Float[Tensor, "b l d"]:
-        queries = self._split(self.pack_query(latent)) / math.sqrt(self.site.dim // self.heads)
-        keys = None if mask is None else mask[:, None, None, :]
+        queries = self._split(self.pack_query(latent))
         if self._narrow:
             # (P W_pq)(C W_pk)ᵀ = (P W_pq W_pkᵀ) Cᵀ.
-            compressor = queries @ _heads(self.pack_key, self.heads)
-            weights = masked_softmax(compressor @ context[:, None].mT, keys)
+            compressor = queries @ rows_of_heads(self.pack_key, self.heads) * self._scale
+            packed = gather(compressor.flatten(1, 2), context, mask).unflatten(1, (self.heads, -1))
             # Rows of the weights sum to 1, so A (C W + b) = (A C) W + b.
-            packed = (weights @ context[:, None]) @ _heads(self.pack_value, self.heads).mT
-            return packed.transpose(1, 2).flatten(-2) + self.pack_value.bias
-        weights = masked_softmax(queries @ self._split(self.pack_key(context)).mT, keys)
-        return (weights @ self._split(self.pack_value(context))).transpose(1, 2).flatten(-2)
+            return self._join(packed @ rows_of_heads(self.pack_value, self.heads).mT) + self.pack_value.bias
+        keys, values = self._split(self.pack_key(context)), self._split(self.pack_value(context))
+        real = None if mask is None else mask[:, None, None, :]
+        return self._join(F.scaled_dot_product_attention(queries, keys, values, attn_mask=real))
 
     def _unpack(
         self, x: Float[Tensor, "b n d"], packed: Float[Tensor, "b l d"], mask: Bool[Tensor, "c l"] | None
     ) -> Float[Tensor, "b n d"]:
-        keys = self._split(self.key(packed)) / math.sqrt(self.site.dim // self.heads)
-        values = self._split(self.value(packed))
+        keys, values = self._split(self.key(packed)), self._split(self.value(packed))
+        dropout = self.site.dropout if self.training else 0.0
+        if self._narrow:
+            keys = keys * self._scale
+            bias = (keys @ self.query.bias.view(self.heads, -1, 1)).squeeze(-1)
+            rows = values @ columns_of_heads(self.out, self.heads)
+            return read(x, keys @ rows_of_heads(self.query, self.heads), bias, rows, self.out.bias, mask, dropout)
         slots = None if mask is None else mask[:, None, None, :]
-        if self._narrow:
-            logits = x[:, None] @ (keys @ _heads(self.query, self.heads)).mT
-            logits = logits + (keys @ self.query.bias.view(self.heads, -1, 1)).mT
-        else:
-            logits = self._split(self.query(x)) @ keys.mT
-        weights = F.dropout(masked_softmax(logits, slots), self.site.dropout, self.training)
-        if self._narrow:
-            rows = values @ self.out.weight.view(-1, self.heads, values.shape[-1]).permute(1, 2, 0)
-            return weights.transpose(1, 2).flatten(-2) @ rows.flatten(1, 2) + self.out.bias
-        return self.out((weights @ values).transpose(1, 2).flatten(-2))
+        queries = self._split(self.query(x))
+        return self.out(
+            self._join(F.scaled_dot_product_attention(queries, keys, values, attn_mask=slots, dropout_p=dropout))
+        )
 
     @property
     def _narrow(self) -> bool:
-        return self.heads * self.l < self.site.dim
+        return self.heads * self.l <= self.site.dim
+
+    @property
+    def _scale(self) -> float:
+        return (self.site.dim // self.heads) ** -0.5
 
     def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
-
-def _heads(linear: nn.Linear, heads: int) -> Float[Tensor, "h e d"]:
-    """The weight of a linear map, cut into the rows of each head."""
-    return linear.weight.view(heads, -1, linear.in_features)
+    def _join(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b n d"]:
+        return x.transpose(1, 2).flatten(-2)
