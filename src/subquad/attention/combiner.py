@@ -1,0 +1,242 @@
+"""Combiner (Ren et al. 2021, https://arxiv.org/abs/2107.05768, Eq. 7-10 and Section 4), not causal."""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from subquad.attention.base import Projections, StatelessAttention
+from subquad.errors import UserError
+from subquad.ops.masking import masked_softmax
+from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
+from subquad.specs import Masks, Pattern, Site
+
+Factorization = Literal["fixed", "logn", "axial"]
+Pooling = Literal["max", "mean"]
+
+QUERIES = 64
+"""Queries of a binary tree that share one set of keys, where leaves are smaller."""
+
+
+class Combiner(StatelessAttention):
+    """y_i = Σ_{j∈Ω_i} p(j|i) v_j + Σ_r p(Ω_r|i) v̄_r: tokens near i one by one, all others through their spans Ω_r.
+
+    One softmax in each head gives p from the logits q_iᵀk_j / √d_h and q_iᵀk̄_r / √d_h; k̄_r and q̄_r pool the keys and
+    queries of the span, and v̄_r = Σ_{j∈Ω_r} softmax_j(q̄_rᵀk_j / √d_h) v_j. Own tokens and spans cover each token once.
+
+    factorization: "fixed" spans of `span` tokens, the own one exact; "logn" a binary tree over leaves of `span`
+        tokens: the own leaf exact, and at each level the other half of the node above (Ω grows with the distance);
+        "axial" rows of `span` tokens: own row and own column exact, every other column as two spans, the part above
+        the own row and the part below.
+    span: null is ⌈√n⌉ of the longest sequence for "fixed", 2 for "logn", the width of the image or ⌈√n⌉ for "axial".
+    pooling: how keys and queries are pooled, "max" or "mean".
+    size_offset: adds log |Ω_r| (real tokens) to the logit of a span, so that spans of equal keys give softmax exactly.
+
+    Padding: spans pool real tokens only; a span without any is not seen.
+
+    Released code: counts the own span a second time through its summary (fixed), and the own column (axial, as one
+    part of a mixture of rows and columns); has no padding masks. The paper defers spans of bidirectional "logn" and
+    "axial" to its appendix; here they are those of its Section 4 on both sides of i.
+    """
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n √n d) fixed and axial, O(n log n d) logn; memory O(n (d + h √n)) and O(n (d + h log n))"
+    approximates_softmax = True
+
+    def __init__(
+        self,
+        site: Site,
+        factorization: Factorization = "fixed",
+        span: int | None = None,
+        pooling: Pooling = "max",
+        size_offset: bool = False,
+    ) -> None:
+        super().__init__(site)
+        if factorization not in ("fixed", "logn", "axial") or pooling not in ("max", "mean"):
+            raise UserError(
+                f"Combiner has no factorization {factorization} with pooling {pooling}; choose fixed, logn or axial "
+                "and max or mean."
+            )
+        if span is not None and span < 1:
+            raise UserError(f"attention.span is {span}; Combiner needs at least 1 token, or null for its own choice.")
+        root = math.isqrt(site.context_len - 1) + 1
+        own = {"fixed": root, "logn": 2, "axial": site.grid[1] if site.grid else root}[factorization]
+        self.factorization, self.pooling, self.size_offset = factorization, pooling, size_offset
+        self.span = min(span or own, site.context_len)
+        self.projections = Projections(site.dim, site.heads)
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        p = self.projections
+        q, k, v = p.query(x), p.key(context), p.value(context)
+        y = {"fixed": self._fixed, "logn": self._logn, "axial": self._axial}[self.factorization](q, k, v, masks.context)
+        return p.out(y)
+
+    @property
+    def _dropout(self) -> float:
+        return self.site.dropout if self.training else 0.0
+
+    def _heads(self, x: Float[Tensor, "*k w d"]) -> Float[Tensor, "*k h w e"]:
+        return x.unflatten(-1, (self.site.heads, -1)).transpose(-3, -2)
+
+    def _spans(
+        self,
+        q: Float[Tensor, "b n d"],
+        k: Float[Tensor, "b n d"],
+        v: Float[Tensor, "b n d"],
+        mask: Bool[Tensor, "b n"] | None,
+        size: int,
+    ) -> tuple[Float[Tensor, "b r d"], Float[Tensor, "b r d"], Int[Tensor, "b r"]]:
+        """Keys and values of spans of equal size, and how many real tokens they hold."""
+        pool = max_pool if self.pooling == "max" else mean_pool
+        real = window_mask(mask, q.shape[1], size, q.device).expand(len(q), -1, -1)
+        (queries, _), (keys, _) = pool(q, mask, size), pool(k, mask, size)
+        inside = (self._heads(windows(t, size)).flatten(0, 1) for t in (k, v))
+        values = F.scaled_dot_product_attention(
+            self._heads(queries.flatten(0, 1)[:, None]), *inside, attn_mask=real.flatten(0, 1)[:, None, None]
+        )
+        return keys, values.transpose(1, 2).flatten(1).view_as(keys), real.sum(2)
+
+    def _logits(self, seen: Bool[Tensor, "..."], tokens: Int[Tensor, "..."], dtype: torch.dtype) -> Tensor:
+        """What is added to the logits of tokens and spans: nothing or log |Ω|; unseen ones are hidden."""
+        if not self.size_offset:
+            return seen
+        return tokens.clamp(min=1).to(dtype).log().masked_fill(~seen, torch.finfo(dtype).min)
+
+    def _fixed(
+        self,
+        q: Float[Tensor, "b n d"],
+        k: Float[Tensor, "b n d"],
+        v: Float[Tensor, "b n d"],
+        mask: Bool[Tensor, "b n"] | None,
+    ) -> Float[Tensor, "b n d"]:
+        (batch, length, dim), size = q.shape, self.span
+        span_keys, span_values, counts = self._spans(q, k, v, mask, size)
+        number = counts.shape[1]
+        real = window_mask(mask, length, size, q.device).expand(batch, -1, -1)
+        others = ~torch.eye(number, dtype=torch.bool, device=q.device)
+        seen = torch.cat([real, (counts[:, None] > 0) & others], 2)
+        tokens = torch.cat([torch.ones_like(real, dtype=counts.dtype), counts[:, None].expand(-1, number, -1)], 2)
+        rows = (
+            torch.cat([windows(t, size), spans[:, None].expand(-1, number, -1, -1)], 2).flatten(0, 1)
+            for t, spans in ((k, span_keys), (v, span_values))
+        )
+        y = F.scaled_dot_product_attention(
+            self._heads(windows(q, size).flatten(0, 1)),
+            *map(self._heads, rows),
+            attn_mask=self._logits(seen, tokens, q.dtype).flatten(0, 1)[:, None, None],
+            dropout_p=self._dropout,
+        )
+        return y.transpose(1, 2).reshape(batch, -1, dim)[:, :length]
+
+    def _logn(
+        self,
+        q: Float[Tensor, "b n d"],
+        k: Float[Tensor, "b n d"],
+        v: Float[Tensor, "b n d"],
+        mask: Bool[Tensor, "b n"] | None,
+    ) -> Float[Tensor, "b n d"]:
+        """Blocks of whole leaves share their tokens, the nodes inside the block and the far nodes of all their queries.
+
+        Node r of level l holds the leaves r 2^l to (r + 1) 2^l - 1; a query sees the sibling of its node at each level.
+        """
+        (batch, length, dim), leaf, device = q.shape, self.span, q.device
+        levels = max(math.ceil(length / leaf) - 1, 0).bit_length()
+        inner = min(levels, max(math.ceil(QUERIES / leaf) - 1, 0).bit_length())
+        block, whole = leaf << inner, leaf << levels
+        fill = whole - length
+        real = window_mask(mask, length, whole, device)[:, 0].expand(batch, -1)
+        q, k, v = (F.pad(t, (0, 0, 0, fill)) for t in (q, k, v))
+        number, place = whole // block, torch.arange(block, device=device)
+        keys, values = [windows(k, block)], [windows(v, block)]
+        tokens = [real.long().view(batch, number, block)]
+        near = [place[:, None] // leaf == place // leaf]
+        for level in range(levels):
+            span_keys, span_values, counts = self._spans(q, k, v, real, leaf << level)
+            if level < inner:
+                pick = torch.arange(counts.shape[1], device=device).view(number, -1)
+                node = place[: pick.shape[1]]
+                near.append((place[:, None] // (leaf << level) ^ 1) == node)
+            else:
+                pick = (torch.arange(number, device=device)[:, None] >> (level - inner)) ^ 1
+                near.append(torch.ones_like(place[:, None], dtype=torch.bool))
+            keys.append(span_keys[:, pick])
+            values.append(span_values[:, pick])
+            tokens.append(counts[:, pick])
+        of_keys = torch.cat(tokens, 2).flatten(0, 1)[:, None, None]
+        y = F.scaled_dot_product_attention(
+            self._heads(windows(q, block).flatten(0, 1)),
+            self._heads(torch.cat(keys, 2).flatten(0, 1)),
+            self._heads(torch.cat(values, 2).flatten(0, 1)),
+            attn_mask=self._logits((of_keys > 0) & torch.cat(near, 1), of_keys, q.dtype),
+            dropout_p=self._dropout,
+        )
+        return y.transpose(1, 2).reshape(batch, -1, dim)[:, :length]
+
+    def _axial(
+        self,
+        q: Float[Tensor, "b n d"],
+        k: Float[Tensor, "b n d"],
+        v: Float[Tensor, "b n d"],
+        mask: Bool[Tensor, "b n"] | None,
+    ) -> Float[Tensor, "b n d"]:
+        """Logits of the own row and of the spans [b, row, h, column, key], of the own column [b, column, h, row, key]."""
+        (batch, length, _), width = q.shape, self.span
+        real = window_mask(mask, length, width, q.device).expand(batch, -1, -1)
+        q, k, v = (windows(t, width) for t in (q, k, v))
+        above = self._above(q, k, v, real)
+        below = (t.flip(1) for t in self._above(q.flip(1), k.flip(1), v.flip(1), real.flip(1)))
+        span_keys, span_values, counts = (torch.cat(pair, 2) for pair in zip(above, below, strict=True))
+        rows, scale = q.shape[1], math.sqrt(q.shape[-1] // self.site.heads)
+        queries, columns = self._heads(q), self._heads(k.transpose(1, 2))
+        of_row = queries @ self._heads(torch.cat([k, span_keys], 2)).mT / scale
+        of_column = self._heads(q.transpose(1, 2)) @ columns.mT / scale
+        logits = torch.cat([of_row, of_column.permute(0, 3, 2, 1, 4)], -1)
+
+        other_column = ~torch.eye(width, dtype=torch.bool, device=q.device).repeat(1, 2)
+        other_row = ~torch.eye(rows, dtype=torch.bool, device=q.device)[:, None, None]
+        seen = [
+            real[:, :, None, None].expand(-1, -1, -1, width, -1),
+            (counts > 0)[:, :, None, None] & other_column,
+            real.mT[:, None, None].expand(-1, rows, -1, -1, -1) & other_row,
+        ]
+        if self.size_offset:
+            logits = logits + F.pad(counts.clamp(min=1).to(q.dtype).log(), (width, rows))[:, :, None, None]
+        weights = F.dropout(masked_softmax(logits, torch.cat(seen, -1)), self._dropout)
+        of_row, of_column = weights.split([3 * width, rows], -1)
+        y = of_row @ self._heads(torch.cat([v, span_values], 2))
+        by_column = of_column.permute(0, 3, 2, 1, 4) @ self._heads(v.transpose(1, 2))
+        y = y + by_column.permute(0, 3, 2, 1, 4)
+        return y.transpose(2, 3).flatten(-2).flatten(1, 2)[:, :length]
+
+    def _above(
+        self,
+        q: Float[Tensor, "b r c d"],
+        k: Float[Tensor, "b r c d"],
+        v: Float[Tensor, "b r c d"],
+        real: Bool[Tensor, "b r c"],
+    ) -> tuple[Float[Tensor, "b r c d"], Float[Tensor, "b r c d"], Int[Tensor, "b r c"]]:
+        """Keys and values of the part of every column above every row, and how many real tokens it holds."""
+        counts = real.cumsum(1) - real.long()
+        queries, keys = (self._pooled_above(t, real, counts) for t in (q, k))
+        rows = torch.arange(q.shape[1], device=q.device)
+        seen = (rows < rows[:, None]) & real.mT[:, :, None]
+        values = F.scaled_dot_product_attention(
+            *(self._heads(t.transpose(1, 2).flatten(0, 1)) for t in (queries, k, v)),
+            attn_mask=seen.flatten(0, 1)[:, None],
+        )
+        return keys, values.transpose(1, 2).flatten(-2).unflatten(0, (len(q), -1)).transpose(1, 2), counts
+
+    def _pooled_above(
+        self, x: Float[Tensor, "b r c d"], real: Bool[Tensor, "b r c"], counts: Int[Tensor, "b r c"]
+    ) -> Float[Tensor, "b r c d"]:
+        hidden = ~real[..., None]
+        if self.pooling == "mean":
+            kept = x.masked_fill(hidden, 0)
+            return (kept.cumsum(1) - kept) / counts.clamp(min=1).to(x.dtype)[..., None]
+        tops = x.masked_fill(hidden, torch.finfo(x.dtype).min).cummax(1).values
+        return F.pad(tops, (0, 0, 0, 0, 1, 0))[:, :-1].masked_fill(counts[..., None] == 0, 0)
