@@ -99,7 +99,7 @@ def test_cross_attention_is_refused() -> None:
 
 
 def test_a_span_of_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match="attention.span is 0; Combiner needs at least 1 token"):
+    with pytest.raises(UserError, match=r"attention\.span is 0; Combiner needs at least 1 token"):
         Combiner(site(Pattern.SELF), span=0)
 
 

@@ -1,5 +1,7 @@
 """Ren et al. 2021, Eq. 7-10: for each query the tokens it sees and the spans of all others, written out as sets."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -46,10 +48,10 @@ def layer(
         for i in range(len(q)):
             direct, spans = spans_of(i, len(q), factorization, span)
             spans = [part for part in spans if part]
-            assert sorted(direct + sum(spans, [])) == list(range(len(q)))
+            assert sorted([*direct, *(j for part in spans for j in part)]) == list(range(len(q)))
             logits, values = [q[i] @ k[j] / scale for j in direct], [v[j] for j in direct]
             for part in spans:
-                offset = torch.tensor(len(part)).log() if size_offset else 0
+                offset = math.log(len(part)) if size_offset else 0.0
                 logits.append(q[i] @ pool(k[part]) / scale + offset)
                 values.append((k[part] @ pool(q[part]) / scale).softmax(0) @ v[part])
             rows.append(torch.stack(logits).softmax(0) @ torch.stack(values))

@@ -95,9 +95,12 @@ class Combiner(StatelessAttention):
         pool = max_pool if self.pooling == "max" else mean_pool
         real = window_mask(mask, q.shape[1], size, q.device).expand(len(q), -1, -1)
         (queries, _), (keys, _) = pool(q, mask, size), pool(k, mask, size)
-        inside = (self._heads(windows(t, size)).flatten(0, 1) for t in (k, v))
+        inside = real.flatten(0, 1)[:, None, None]
         values = F.scaled_dot_product_attention(
-            self._heads(queries.flatten(0, 1)[:, None]), *inside, attn_mask=real.flatten(0, 1)[:, None, None]
+            self._heads(queries.flatten(0, 1)[:, None]),
+            self._heads(windows(k, size).flatten(0, 1)),
+            self._heads(windows(v, size).flatten(0, 1)),
+            attn_mask=inside,
         )
         return keys, values.transpose(1, 2).flatten(1).view_as(keys), real.sum(2)
 
@@ -121,13 +124,14 @@ class Combiner(StatelessAttention):
         others = ~torch.eye(number, dtype=torch.bool, device=q.device)
         seen = torch.cat([real, (counts[:, None] > 0) & others], 2)
         tokens = torch.cat([torch.ones_like(real, dtype=counts.dtype), counts[:, None].expand(-1, number, -1)], 2)
-        rows = (
+        keys, values = (
             torch.cat([windows(t, size), spans[:, None].expand(-1, number, -1, -1)], 2).flatten(0, 1)
             for t, spans in ((k, span_keys), (v, span_values))
         )
         y = F.scaled_dot_product_attention(
             self._heads(windows(q, size).flatten(0, 1)),
-            *map(self._heads, rows),
+            self._heads(keys),
+            self._heads(values),
             attn_mask=self._logits(seen, tokens, q.dtype).flatten(0, 1)[:, None, None],
             dropout_p=self._dropout,
         )
@@ -184,7 +188,7 @@ class Combiner(StatelessAttention):
         v: Float[Tensor, "b n d"],
         mask: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b n d"]:
-        """Logits of the own row and of the spans [b, row, h, column, key], of the own column [b, column, h, row, key]."""
+        """Logits [b, row, h, column, key] of own row and spans; [b, column, h, row, key] of the own column."""
         (batch, length, _), width = q.shape, self.span
         real = window_mask(mask, length, width, q.device).expand(batch, -1, -1)
         q, k, v = (windows(t, width) for t in (q, k, v))
@@ -225,10 +229,8 @@ class Combiner(StatelessAttention):
         queries, keys = (self._pooled_above(t, real, counts) for t in (q, k))
         rows = torch.arange(q.shape[1], device=q.device)
         seen = (rows < rows[:, None]) & real.mT[:, :, None]
-        values = F.scaled_dot_product_attention(
-            *(self._heads(t.transpose(1, 2).flatten(0, 1)) for t in (queries, k, v)),
-            attn_mask=seen.flatten(0, 1)[:, None],
-        )
+        of_queries, of_keys, of_values = (self._heads(t.transpose(1, 2).flatten(0, 1)) for t in (queries, k, v))
+        values = F.scaled_dot_product_attention(of_queries, of_keys, of_values, attn_mask=seen.flatten(0, 1)[:, None])
         return keys, values.transpose(1, 2).flatten(-2).unflatten(0, (len(q), -1)).transpose(1, 2), counts
 
     def _pooled_above(
