@@ -15,7 +15,7 @@ _NOT_IDENTITY = {
         "accelerator", "devices", "num_nodes", "strategy", "callbacks", "logger", "default_root_dir", "profiler",
         "log_every_n_steps", "enable_progress_bar", "enable_model_summary", "plugins",
     ),
-    "callbacks": ("estimate", "progress", "cores"),
+    "callbacks": ("estimate", "progress", "cores", "refresh"),
     "data": ("root", "num_workers", "workers", "eval_batch_size", "release_dir"),
     "recipe": ("sizes", "size"),
 }  # fmt: skip

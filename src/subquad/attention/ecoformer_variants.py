@@ -1,0 +1,97 @@
+"""Comparisons of EcoFormer (Liu et al. 2022, https://arxiv.org/abs/2209.09004, Eq. 4 and Tables 4 and 5)."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.attention.base import Discrete, StatelessAttention, SurrogateGradient
+from subquad.errors import UserError
+from subquad.ops.features import orthogonal_directions
+from subquad.ops.hashing import norms, shared_attention, sign, with_bias
+from subquad.specs import Masks, Pattern, Site
+
+
+class FPEcoFormer(StatelessAttention):
+    """y_t = φ(q_t)ᵀ Σ_i φ(q_i) ⊗ v_i / φ(q_t)ᵀ Σ_i φ(q_i) in each head: queries are the keys, and unit vectors.
+
+    φ(q)_r = exp(w_rᵀ q - 1/2) / √F with F = `features` orthogonal random w_r, the same for all heads: φ(q)ᵀφ(k)
+    averages to exp(qᵀk), and with unit vectors nothing overflows. Padded tokens enter no sum. There are no weights to
+    drop: `site.dropout` is unused.
+
+    Released code: none; its table row equals Performer's with separate queries and keys of any length.
+    """
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n d (d + F)), memory O(n (d + h F))"
+
+    directions: Tensor
+
+    def __init__(self, site: Site, features: int = 256) -> None:
+        super().__init__(site)
+        if features < 1:
+            raise UserError(f"{type(self).__name__} needs attention.features of at least 1; got {features}.")
+        self.shared, self.value, self.out = (nn.Linear(site.dim, site.dim) for _ in range(3))
+        self.register_buffer("directions", orthogonal_directions(features, site.dim // site.heads))
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        q = self.shared(x).unflatten(-1, (self.site.heads, -1))
+        with torch.autocast(x.device.type, enabled=False):
+            q = q.to(torch.promote_types(x.dtype, torch.float32))
+            directions = self.directions.to(q.dtype)
+            phi = (q @ directions.mT / norms(q)[..., None] - 0.5).exp() * len(directions) ** -0.5
+            features, scale = self._shape(phi, masks.context)
+        return shared_attention(features, x, masks.context, self.value, self.out, scale)
+
+    def _shape(
+        self, phi: Float[Tensor, "b n h f"], mask: Bool[Tensor, "b n"] | None
+    ) -> tuple[Float[Tensor, "b n h k"], Float[Tensor, " k"]]:
+        """What the weights are inner products of, and the scale of each of its entries."""
+        return phi, phi.new_ones(phi.shape[-1])
+
+
+class BiEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
+    """EcoFormer's weights h_tᵀ h_i + 2^c with codes h = sign(φ(q) - mean φ) of F bits; φ as in FPEcoFormer.
+
+    The mean is over the real tokens of a row and the features of a head; c = ⌈log2(F + 1)⌉. Codes pass the gradient of
+    a hard tanh.
+
+    Released code: none; a descendant (ShiftAddViT) averages over the whole batch, with F + 1 for 2^c and v_t for Σ v_i.
+    """
+
+    complexity = "time O(n d (d + F)), memory O(n (d + h F))"
+
+    def _shape(
+        self, phi: Float[Tensor, "b n h f"], mask: Bool[Tensor, "b n"] | None
+    ) -> tuple[Float[Tensor, "b n h k"], Float[Tensor, " k"]]:
+        if mask is None:
+            mean = phi.mean((1, 3), keepdim=True)
+        else:
+            real = mask[:, :, None, None].to(phi.dtype)
+            mean = (phi.mean(3, keepdim=True) * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp_min(1)
+        return with_bias(sign(phi - mean))
+
+
+class LSHEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
+    """EcoFormer's weights h_tᵀ h_i + 2^c with codes h = sign(R φ(q)) of b = `bits`; φ as in FPEcoFormer.
+
+    R has independent N(0, 1) entries for each head, drawn once. Codes pass the gradient of a hard tanh.
+
+    Released code: none; a descendant (ShiftAddViT) draws R anew in each call, which is no function of the input.
+    """
+
+    complexity = "time O(n (d² + F d + h b F)), memory O(n (d + h F))"
+
+    planes: Tensor
+
+    def __init__(self, site: Site, bits: int = 16, features: int = 256) -> None:
+        super().__init__(site, features)
+        if bits < 1:
+            raise UserError(f"LSHEcoFormer needs attention.bits of at least 1; got {bits}.")
+        self.register_buffer("planes", torch.randn(site.heads, bits, features))
+
+    def _shape(
+        self, phi: Float[Tensor, "b n h f"], mask: Bool[Tensor, "b n"] | None
+    ) -> tuple[Float[Tensor, "b n h k"], Float[Tensor, " k"]]:
+        return with_bias(sign(torch.einsum("bnhf,hkf->bnhk", phi, self.planes.to(phi.dtype))))

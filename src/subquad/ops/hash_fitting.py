@@ -1,0 +1,216 @@
+"""Fitting kernelised hash functions to similarity labels, bit by bit, without an n x n matrix.
+
+The objective is ‖H Hᵀ - b Y‖² (Liu et al. 2022, https://arxiv.org/abs/2209.09004, Eq. 12-14; Liu et al. 2012, KSH).
+Y has few entries in a row, and the residual is that less a few codes: S y = b Y y - Σ_t h_t (h_tᵀ y).
+"""
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+_BLOCK = 2**21
+"""Similarities held at once while labels are chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The entries of Y in each row: columns and values +1, -1, or 0 where there is nothing."""
+
+    columns: Int[Tensor, "h b n l"]
+    values: Float[Tensor, "h b n l"]
+
+    def dense(self) -> Float[Tensor, "h b n n"]:
+        """Y written out."""
+        n = self.columns.shape[2]
+        return self.values.new_zeros(*self.columns.shape[:3], n).scatter_add_(3, self.columns, self.values)
+
+
+def labels(q: Float[Tensor, "h b n e"], mask: Bool[Tensor, "b n"], count: int) -> Labels:
+    """For each real token, by cosine of unit vectors: +1 at the `count` nearest real tokens, -1 at the farthest.
+
+    A token is among its nearest. A row of N real tokens has min(count, N - 1) of each; -1 stands where a token
+    is both.
+    """
+    h, b, n, _ = q.shape
+    most = max(1, min(count, n - 1))
+    limit = (mask.sum(1) - 1).clamp(0, most)
+    size = max(1, _BLOCK // (h * b * n))
+    near, far = [], []
+    hidden = torch.where(mask, 0.0, math.inf).to(q.dtype)[:, None]
+    keys = q.mT.contiguous()
+    for start in range(0, n, size):
+        cosine = q[:, :, start : start + size] @ keys
+        cosine.diagonal(start, 2, 3).fill_(2.0)
+        near.append((cosine - hidden).topk(most, -1).indices)
+        far.append((cosine + hidden).topk(most, -1, largest=False).indices)
+    nearest, farthest = torch.cat(near, 2), torch.cat(far, 2)
+    real = (torch.arange(most, device=q.device) < limit[:, None])[:, None] & mask[..., None]
+    both = (nearest[..., None] == farthest.masked_fill(~real, -1)[..., None, :]).any(-1)
+    values = torch.cat([(real & ~both).to(q.dtype), -real.expand_as(farthest).to(q.dtype)], -1)
+    return Labels(torch.cat([nearest, farthest], -1), values)
+
+
+class _Residual:
+    """S = b Y - Σ_t h_t h_tᵀ of every row and head at once, known by what it does to a vector."""
+
+    def __init__(self, graph: Labels, bits: int) -> None:
+        h, b, n, _ = graph.columns.shape
+        self.labels = both_ways(graph, float(bits))
+        self.codes = graph.values.new_empty(h * b, bits, n)
+        self.taken = 0
+
+    def __call__(self, y: Float[Tensor, "h bn"]) -> Float[Tensor, "h bn"]:
+        """(S + Sᵀ) y."""
+        product = self.labels.mv(y.flatten()).view(len(self.codes), 1, -1)
+        if self.taken:
+            codes = self.codes[:, : self.taken]
+            inner = (codes * y.view_as(product)).sum(-1)[:, None]
+            product = torch.baddbmm(product, inner, codes, alpha=-2)
+        return product.view_as(y)
+
+    def within(self, k: Float[Tensor, "h m bn"], weight: Float[Tensor, " bn"]) -> Float[Tensor, "h m m"]:
+        """Σ_rows weight · k (S + Sᵀ) kᵀ: the objective of the anchors' weights where a code is taken to be linear."""
+        h, m, bn = k.shape
+        total = (k * weight) @ (self.labels @ k.mT.reshape(h * bn, m)).view(h, bn, m)
+        codes = self.codes[:, : self.taken].unflatten(0, (h, -1))
+        inner = k.unflatten(-1, (codes.shape[1], -1)).transpose(1, 2) @ codes.mT
+        share = weight.view(codes.shape[1], -1).amax(1)[:, None, None]
+        return total - 2 * ((inner * share) @ inner.mT).sum(1)
+
+    def take(self, code: Float[Tensor, "h bn"]) -> None:
+        """Subtracts the next h hᵀ."""
+        self.codes[:, self.taken] = code.view(len(self.codes), -1)
+        self.taken += 1
+
+
+def fit_planes(
+    kernel: Float[Tensor, "h m b n"],
+    graph: Labels,
+    mask: Bool[Tensor, "b n"],
+    planes: Float[Tensor, "h k m"],
+    rule: Literal["released", "strong"],
+) -> Float[Tensor, "h k m"]:
+    """Rows a_1, a_2, ... of the hash sign(A κ), each fitted to what the codes before it leave of b Y.
+
+    kernel: centred similarities κ, 0 at padding. planes: where the search starts, and what stands where it fails: a new
+    row is taken, in each head, only if it lowers -Σ_rows hᵀ S h / (N b).
+
+    rule: "released" is 100 steps of SGD at a rate of 5e-4, which hardly moves A. "strong" takes the best linear code
+    (an eigenvector, as Liu et al. 2012), improves it by 30 steps at a rate of 10, and scales a_r so that a_rᵀ κ has a
+    mean square of 1: no code changes, and the hard tanh of sign(a_rᵀ κ) lets gradients pass.
+    """
+    bits = planes.shape[1]
+    k, real = kernel.flatten(2), mask.flatten().to(kernel.dtype)
+    weight = (mask / (mask.sum(1, keepdim=True) * bits * len(mask))).flatten().to(kernel.dtype)
+    residual = _Residual(graph, bits)
+
+    def code(a: Float[Tensor, "h m"]) -> Float[Tensor, "h bn"]:
+        return torch.where(_project(a, k) >= 0, real, -real)
+
+    def loss(a: Float[Tensor, "h m"]) -> Float[Tensor, " h"]:
+        y = code(a)
+        return -(residual(y) * y * weight).sum(1) / 2
+
+    rows = []
+    for best in planes.unbind(1):
+        found, least = best, loss(best)
+        for step in range(1 if rule == "released" else 2):
+            if rule == "released":
+                found = _descend(found, k, weight / len(k), residual, steps=100, rate=5e-4)
+            elif step == 0:
+                found = _relaxed(k, residual.within(k, weight))
+            else:
+                found = _descend(found, k, weight, residual, steps=30, rate=10.0)
+            now = loss(found)
+            best, least = torch.where((now < least)[:, None], found, best), now.minimum(least)
+        residual.take(code(best))
+        rows.append(best)
+    fitted = torch.stack(rows, 1)
+    return fitted if rule == "released" else fitted / _size(fitted, k, real)
+
+
+def _project(a: Float[Tensor, "h m"], k: Float[Tensor, "h m bn"]) -> Float[Tensor, "h bn"]:
+    """aᵀ κ of every token. Products of a vector, which are much faster than those of a matrix of one row."""
+    return torch.stack([columns.mT.mv(one) for one, columns in zip(a, k, strict=True)])
+
+
+def _project_back(y: Float[Tensor, "h bn"], k: Float[Tensor, "h m bn"]) -> Float[Tensor, "h m"]:
+    return torch.stack([columns.mv(one) for one, columns in zip(y, k, strict=True)])
+
+
+def _descend(
+    a: Float[Tensor, "h m"], k: Float[Tensor, "h m bn"], weight: Float[Tensor, " bn"], residual: _Residual,
+    steps: int, rate: float,
+) -> Float[Tensor, "h m"]:  # fmt: skip
+    """SGD with Nesterov momentum 0.9 on the loss with y = 2 sigmoid(z) - 1 = tanh(z / 2) for sign(z)."""
+    velocity = torch.zeros_like(a)
+    for _ in range(steps):
+        s = _project(a, k).sigmoid_()
+        # dy/dz = 2 s (1 - s)
+        slope = torch.addcmul(s, s, s, value=-1).mul_(2 * weight)
+        gradient = _project_back(residual(2 * s - 1).mul_(slope), k).neg_()
+        velocity = gradient.add(velocity, alpha=0.9)
+        a = a.sub(gradient.add(velocity, alpha=0.9), alpha=rate)
+    return a
+
+
+def _relaxed(k: Float[Tensor, "h m bn"], within: Float[Tensor, "h m m"]) -> Float[Tensor, "h m"]:
+    """The a that maximises aᵀ (k S kᵀ) a for a given aᵀ k kᵀ a; the mean square of aᵀ κ is then made 4."""
+    gram = k @ k.mT
+    ridge = 1e-4 * gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(torch.finfo(k.dtype).tiny)
+    root, _ = torch.linalg.cholesky_ex(gram + ridge[:, None, None] * torch.eye(k.shape[1], device=k.device).to(k))
+    half = torch.linalg.solve_triangular(root, within, upper=False)
+    whitened = torch.linalg.solve_triangular(root, half.mT, upper=False)
+    leading = torch.linalg.eigh((whitened + whitened.mT) / 2)[1][..., -1:]
+    a = torch.linalg.solve_triangular(root.mT, leading, upper=True)[..., 0]
+    return 2 * a / _size(a[:, None], k, k.new_ones(k.shape[-1]))[:, 0]
+
+
+def _size(a: Float[Tensor, "h k m"], k: Float[Tensor, "h m bn"], real: Float[Tensor, " bn"]) -> Float[Tensor, "h k 1"]:
+    """Root mean square of aᵀ κ over the real tokens."""
+    return ((a @ k).square().sum(-1, keepdim=True) / real.sum()).sqrt().clamp_min(1e-12)
+
+
+def both_ways(graph: Labels, factor: float) -> Tensor:
+    """factor · (Y + Yᵀ), block-diagonal over rows and heads, in compressed sparse rows."""
+    columns, values = graph.columns.flatten(0, 2), factor * graph.values.flatten(0, 2)
+    size, n = len(columns), graph.columns.shape[2]
+    token = torch.arange(size, device=columns.device)[:, None]
+    kept = values != 0
+    rows, columns, values = token.expand_as(columns)[kept], (columns + token // n * n)[kept], values[kept]
+    rows, columns = torch.cat([rows, columns]).int(), torch.cat([columns, rows]).int()
+    rows, order = rows.sort()
+    ends = torch.bincount(rows, minlength=size).cumsum(0)
+    with warnings.catch_warnings():  # sparse rows are "in beta"
+        warnings.simplefilter("ignore", UserWarning)
+        starts = torch.cat([ends.new_zeros(1), ends]).int()
+        return torch.sparse_csr_tensor(starts, columns[order], torch.cat([values, values])[order], (size, size))
+
+
+def objective(codes: Float[Tensor, "h k b n"], graph: Labels) -> Float[Tensor, ""]:
+    """‖H Hᵀ - b Y‖² summed over rows and heads; codes are 0 at padding."""
+    bits = codes.shape[1]
+    rows = codes.permute(0, 2, 3, 1)
+    agreement = both_ways(graph, float(bits)) @ rows.reshape(-1, bits)
+    gram = rows.mT @ rows
+    return gram.square().sum() - (agreement.view_as(rows) * rows).sum() + (bits * graph.values).square().sum()
+
+
+def kulis_grauman(anchors: Float[Tensor, "h m e"], sigma: Float[Tensor, " h"], bits: int) -> Float[Tensor, "h k m"]:
+    """Rows K^(-1/2) (e_T / t - 1 / m) with K the similarity of unit anchors and T random t = ⌈m / 4⌉ of them.
+
+    Kernelised locality-sensitive hashing (Kulis and Grauman 2011): random hyperplanes in the feature space of κ.
+    """
+    h, m, _ = anchors.shape
+    gram = ((anchors @ anchors.mT - 1) / sigma[:, None, None]).exp()
+    centre = torch.eye(m, dtype=gram.dtype, device=gram.device) - 1 / m
+    values, vectors = torch.linalg.eigh(centre @ gram @ centre)
+    kept = values > 1e-6 * values[:, -1:]
+    root = (vectors * torch.where(kept, values, 1).rsqrt()[:, None] * kept[:, None]) @ vectors.mT
+    chosen = torch.rand(h, bits, m).argsort(-1).to(gram.device) < math.ceil(m / 4)
+    return (chosen / math.ceil(m / 4) - 1 / m).to(gram.dtype) @ root
