@@ -42,6 +42,8 @@ class DBA(Attention):
         out_proj: whether there is a W_O.
         optimize_n, optimize_d: False are the paper's ablations "w/o optimize n" (no compression of tokens) and
             "w/o optimize d" (no R).
+
+    Released code: none.
     """
 
     patterns = frozenset(Pattern)

@@ -32,6 +32,9 @@ class Linformer(Attention):
     token is no slot. A shorter input uses the first columns of E.
 
     E K = E (X W + 1 bᵀ) = (E X) W + (E 1) bᵀ: X is compressed first and k rows are projected ("linear", "mean").
+
+    Released code: fairseq's compresses the layer's input and adds the whole bias b afterwards, has no E for each head,
+    and accepts a padding mask that it never uses. LRA's k is 16, one map serves keys and values, and masks are ignored.
     """
 
     patterns = frozenset(Pattern)

@@ -23,6 +23,8 @@ class Luna(Attention):
 
     The products are associated so that, while h·l ≤ d, no n x d query, key or value is formed:
     P W_pq,h W_pk,hᵀ meets the context itself, and the compressed rows are projected afterwards.
+
+    Released code: P starts at N(0, 1/d) with sinusoids added, times √d; keys and values may share one map.
     """
 
     patterns = frozenset(Pattern)

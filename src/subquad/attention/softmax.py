@@ -16,6 +16,8 @@ class Softmax(StatelessAttention):
 
     `fused` runs torch's fused kernel, which never holds the n x m weights. Without it the three products are written
     out as in the paper: the baseline that papers of the field time themselves against.
+
+    Released code: as the paper, written out (`fused=false`).
     """
 
     patterns = frozenset(Pattern)

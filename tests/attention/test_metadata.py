@@ -1,0 +1,54 @@
+"""What every mechanism says about itself, and what belongs to it: sources, deviations, cost, reference, tests, bugs."""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import CONFIGS, names
+from mutations import bugs
+
+from attention.cells import mechanism
+from subquad.attention.base import Attention
+
+TESTS = Path(__file__).parents[1]
+URL = re.compile(r"https?://\w")
+
+
+def stem(factory: Callable[..., Attention]) -> str:
+    """The name of the mechanism's module."""
+    return mechanism(factory).__module__.rpartition(".")[2]
+
+
+def test_docstring_speaks_of_the_released_code(factory: Callable[..., Attention]) -> None:
+    paragraphs = (inspect.getdoc(mechanism(factory)) or "").split("\n\n")
+    assert [p for p in paragraphs if re.match(r"Released code: \S", p)], "no paragraph `Released code: ...`"
+
+
+def test_complexity_is_stated(factory: Callable[..., Attention]) -> None:
+    assert re.match(r"time O\(.+\).*[,;] memory O\(.+\)", mechanism(factory).complexity)
+
+
+def test_module_names_its_source(factory: Callable[..., Attention]) -> None:
+    assert URL.search(sys.modules[mechanism(factory).__module__].__doc__ or "")
+
+
+@pytest.mark.parametrize("name", names("attention"))
+def test_config_names_its_source(name: str) -> None:
+    lines = (CONFIGS / "attention" / f"{name}.yaml").read_text().splitlines()
+    comment = lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]
+    what, source = comment[0], "\n".join(comment).partition("Source:")[2]
+    assert len(what) > 10
+    assert URL.search(source), "no `Source:` with an address above the first key"
+
+
+@pytest.mark.parametrize("place", ["reference/{}.py", "attention/test_{}.py"])
+def test_mechanism_has_a(place: str, factory: Callable[..., Attention]) -> None:
+    assert (TESTS / place.format(stem(factory))).is_file()
+
+
+def test_mechanism_has_planted_bugs(factory: Callable[..., Attention]) -> None:
+    planted = [bug for bug in bugs() if bug.file == f"attention/{stem(factory)}.py"]
+    assert len(planted) >= 3
