@@ -1,6 +1,7 @@
 """cosFormer (Qin et al. 2022, https://arxiv.org/abs/2202.08791, Section 3)."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -45,14 +46,12 @@ class CosFormer(StatelessAttention):
         k = F.relu_(zero_padding(p.key(context), masks.context)).unflatten(-1, (p.heads, -1))
         v = p.value(context).unflatten(-1, (p.heads, -1))
         of_queries, of_keys = self._wave(q), self._wave(k)
-        # The two states stand side by side, [cos, sin], as columns of values.
-        state = k.permute(0, 2, 3, 1) @ (v[..., None, :] * of_keys).flatten(-2).transpose(1, 2)
-        total = (k[..., None, :] * of_keys).sum(1)
-        read = (q.transpose(1, 2) @ state).transpose(1, 2).unflatten(-1, (2, -1))
-        y = (read * of_queries).sum(-2)
-        sums = torch.cat([head_dot(q, total[..., 0, :]), head_dot(q, total[..., 1, :])], -1)
-        weight = (sums * of_queries.squeeze(-1)).sum(-1, keepdim=True)
-        return p.out((y / weight.clamp(min=self.eps)).flatten(-2))
+        state = k.permute(0, 2, 3, 1) @ _spread(v, of_keys).transpose(1, 2)
+        read = _gather((q.transpose(1, 2) @ state).transpose(1, 2), of_queries)
+        total = (of_keys[:, 0, :, 0].mT @ k.flatten(-2)).unflatten(-1, (p.heads, -1))
+        sums = torch.cat([head_dot(q, total[:, 0]), head_dot(q, total[:, 1])], -1)
+        weight = (sums * of_queries[..., 0]).sum(-1, keepdim=True)
+        return p.out((read * weight.clamp(min=self.eps).reciprocal()).flatten(-2))
 
     def _wave(self, x: Float[Tensor, "b n h e"]) -> Float[Tensor, "n 1 2 1"]:
         """[cos, sin] of π/2 · i / M."""
@@ -61,3 +60,42 @@ class CosFormer(StatelessAttention):
         angle = place * (math.pi / 2 / max(self.site.query_len, self.site.context_len))
         # A rounded cos(π/2) may fall below 0.
         return torch.stack([angle.cos().clamp(min=0), angle.sin()], -1).to(x.dtype)[:, None, :, None]
+
+
+def _spread(x: Float[Tensor, "b n h e"], wave: Float[Tensor, "n 1 2 1"]) -> Float[Tensor, "b n h f"]:
+    """[x cos | x sin]."""
+    y: Tensor = _Spread.apply(x, wave)
+    return y
+
+
+def _gather(x: Float[Tensor, "b n h f"], wave: Float[Tensor, "n 1 2 1"]) -> Float[Tensor, "b n h e"]:
+    """a cos + b sin of x = [a | b]."""
+    y: Tensor = _Gather.apply(x, wave)
+    return y
+
+
+class _Spread(torch.autograd.Function):
+    """Linear in x, and the transpose of `_Gather`: each is the other's gradient, and neither keeps x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, wave: Tensor) -> Tensor:
+        ctx.save_for_backward(wave)
+        return (x[..., None, :] * wave).flatten(-2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _Gather.apply(gradient, *ctx.saved_tensors), None
+
+
+class _Gather(torch.autograd.Function):
+    """The transpose of `_Spread`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, wave: Tensor) -> Tensor:
+        ctx.save_for_backward(wave)
+        a, b = x.chunk(2, -1)
+        return (a * wave[:, :, 0]).addcmul_(b, wave[:, :, 1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _Spread.apply(gradient, *ctx.saved_tensors), None

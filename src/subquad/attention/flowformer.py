@@ -51,14 +51,14 @@ class Flowformer(StatelessAttention):
         self, q: Float[Tensor, "b n h e"], k: Float[Tensor, "b m h e"], masks: Masks
     ) -> tuple[Float[Tensor, "b n h 1"], Float[Tensor, "b m h 1"]]:
         """sigmoid(Î n/m) / I of the queries and m softmax(Ô) of the keys."""
-        incoming = head_dot(q, k.sum(1)) + self.eps
-        outgoing = head_dot(k, q.sum(1)) + self.eps
-        conserved_in = head_dot(q, (k / outgoing).sum(1))
-        conserved_out = head_dot(k, (q / incoming).sum(1))
+        incoming = (head_dot(q, k.sum(1)) + self.eps).reciprocal()
+        outgoing = (head_dot(k, q.sum(1)) + self.eps).reciprocal()
+        conserved_in = head_dot(q, (k * outgoing).sum(1))
+        conserved_out = head_dot(k, (q * incoming).sum(1))
         n, m = _count(masks.query, q), _count(masks.context, k)
         real = None if masks.context is None else masks.context[:, None, None, :]
         share = masked_softmax(conserved_out.transpose(1, -1), real).transpose(1, -1)
-        return (conserved_in * n / m).sigmoid() / incoming, share * m
+        return (conserved_in * n / m).sigmoid() * incoming, share * m
 
 
 def _count(mask: Bool[Tensor, "b n"] | None, x: Float[Tensor, "b n h e"]) -> Tensor | int:

@@ -17,7 +17,7 @@ class FNet(StatelessAttention):
     Padding is set to 0 and the transform always has the longest length of the site, so that the outputs at real tokens
     do not depend on the padding of a batch. Half precision is transformed in float32. `site.dropout` is unused.
 
-    X is real, so half of the spectrum is computed and the other half is its mirror image, Y_{-i,-c} = Y_{i,c}. Cosine
+    X is real, so half of the spectrum is computed and the other half is its mirror image, Y_{i,c} = Y_{-i,-c}. Cosine
     and sine matrices are symmetric, so the gradient of the input is the same transform of the gradient of Y: nothing
     is kept for it.
 
@@ -49,9 +49,13 @@ class _RealFourier(torch.autograd.Function):
 
 def _real_fourier(x: Float[Tensor, "b n d"], length: int) -> Float[Tensor, "b n d"]:
     """Rows 0 to n - 1 of the real part of the two-dimensional transform of `length` x d numbers."""
-    tokens = x.shape[1]
+    n, d = x.shape[1:]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    half = torch.fft.rfft2(wide, s=(x.shape[2], length), dim=(2, 1)).real
-    first, last = half[:, :tokens], half[:, 1 : (length + 1) // 2].flip(1)[:, : max(0, tokens - half.shape[1])]
-    mirrored = torch.cat([last[..., :1], last[..., 1:].flip(-1)], -1)
-    return torch.cat([first, mirrored], 1).to(x.dtype)
+    half = torch.fft.rfft2(wide, s=(length, d)).real
+    known = half.shape[2]
+    y = torch.empty_like(wide)
+    y[..., :known] = half[:, :n]
+    mirrored = half[..., 1 : d - known + 1]
+    y[:, :1, known:] = mirrored[:, :1].flip(2)
+    y[:, 1:, known:] = mirrored[:, length - n + 1 :].flip(1, 2)
+    return y.to(x.dtype)

@@ -42,7 +42,7 @@ class Linear(StatelessAttention):
         k = zero_padding(k, masks.context)
         q, k = q.unflatten(-1, (p.heads, -1)), k.unflatten(-1, (p.heads, -1))
         normaliser = head_dot(q, k.sum(1)) + self.eps
-        return read(q / normaliser, state(k, context, p.value), p.out)
+        return read(q * normaliser.reciprocal(), state(k, context, p.value), p.out)
 
     @staticmethod
     def _features(linear: nn.Linear, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
@@ -62,4 +62,4 @@ class _EluPlusOne(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (features,) = ctx.saved_tensors
-        return gradient * features.clamp(max=1)
+        return features.clamp(max=1).mul_(gradient)
