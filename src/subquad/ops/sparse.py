@@ -16,6 +16,9 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from subquad.ops.blocks import around, around_mask, blocks, unblocks
 
+QUERIES_AT_ONCE = 2048
+"""How many queries have the copies of their keys in memory, where blocks are named one by one."""
+
 Visible: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(row of the batch, head, query, key) to whether the query sees the key; all are indices that broadcast."""
 
@@ -121,27 +124,40 @@ def of_blocks(
     seen = seen.clamp(0, count - 1)
     real = around_mask(mask, q.shape[1], block, 0, 0, q.device).unflatten(0, (-1, count)).expand(batch, -1, -1)
     shown = real[torch.arange(batch, device=q.device)[:, None, None, None], seen] & there[..., None]
-    y = F.scaled_dot_product_attention(
-        split_heads(blocks(q, block), heads),
-        _take(k, seen, block, heads),
-        _take(v, seen, block, heads),
-        attn_mask=shown.flatten(3)[..., None, :].flatten(0, 1),
-        dropout_p=dropout,
-    )
-    return y.transpose(1, 2).flatten(2).unflatten(0, (batch, -1)).flatten(1, 2)
+    keys, values = (_rows(x, block, seen.shape[2]) for x in (k, v))
+    parts = []
+    step = max(1, QUERIES_AT_ONCE // block)
+    cut = zip(*(x.split(step, 1) for x in (_cut(q, block), seen, shown)), strict=True)
+    for queries, named, places in cut:
+        y = F.scaled_dot_product_attention(
+            split_heads(queries.flatten(0, 1), heads),
+            _take(keys, named, block, count, heads),
+            _take(values, named, block, count, heads),
+            attn_mask=places.flatten(3)[..., None, :].flatten(0, 1),
+            dropout_p=dropout,
+        )
+        parts.append(y.transpose(1, 2).flatten(2).unflatten(0, (batch, -1)).flatten(1, 2))
+    return torch.cat(parts, 1)
+
+
+def _cut(x: Float[Tensor, "b n d"], block: int) -> Float[Tensor, "b a w d"]:
+    return blocks(x, block).unflatten(0, (len(x), -1))
+
+
+def _rows(x: Float[Tensor, "b n d"], block: int, groups: int) -> Float[Tensor, "bag wd"]:
+    """Each block of each group of heads as one row of memory."""
+    return _cut(x, block).unflatten(-1, (groups, -1)).transpose(2, 3).flatten(0, 2).flatten(1)
 
 
 def _take(
-    x: Float[Tensor, "b n d"], seen: Int[Tensor, "b a g s"], block: int, heads: int
-) -> Float[Tensor, "ba h sw e"]:
-    """The named blocks of keys or values, whole rows of memory at a time."""
-    batch, count, groups, slots = seen.shape
-    rows = F.pad(x, (0, 0, 0, -x.shape[1] % block)).view(batch, count, block, groups, -1).transpose(2, 3)
-    rows = rows.reshape(batch * count * groups, -1)
-    start = torch.arange(batch, device=x.device)[:, None, None, None] * count
-    group = torch.arange(groups, device=x.device)[:, None]
+    rows: Float[Tensor, "bag wd"], seen: Int[Tensor, "b c g s"], block: int, count: int, heads: int
+) -> Float[Tensor, "bc h sw e"]:
+    """The blocks that `seen` names for c blocks of queries, side by side."""
+    batch, chunk, groups, slots = seen.shape
+    start = torch.arange(batch, device=seen.device)[:, None, None, None] * count
+    group = torch.arange(groups, device=seen.device)[:, None]
     taken = rows.index_select(0, ((start + seen) * groups + group).flatten())
-    return taken.view(batch * count, groups, slots * block, heads // groups, -1).transpose(2, 3).flatten(1, 2)
+    return taken.view(batch * chunk, groups, slots * block, heads // groups, -1).transpose(2, 3).flatten(1, 2)
 
 
 def _keys_of_block(span: int, stride: int) -> int:
@@ -187,10 +203,11 @@ def flexible(
 ) -> Float[Tensor, "b n d"]:
     """Softmax over the real keys that `visible` shows, through flex attention, compiled on a GPU."""
 
-    def shown(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        seen = visible(batch, head, query, key)
-        return seen if mask is None else seen & mask[batch, key]
-
+    # Functions that flex attention takes are counted by their arguments, so no bound or decorated one will do.
+    if mask is None:
+        shown = lambda row, head, i, j: visible(row, head, i, j)  # noqa: E731
+    else:
+        shown = lambda row, head, i, j: visible(row, head, i, j) & mask[row, j]  # noqa: E731
     make, run = _compiled() if q.is_cuda else (create_block_mask, flex_attention)
     block_mask = make(shown, len(q), heads, q.shape[1], k.shape[1], device=q.device)
     y = run(split_heads(q, heads), split_heads(k, heads), split_heads(v, heads), block_mask=block_mask)

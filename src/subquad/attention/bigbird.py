@@ -1,0 +1,103 @@
+"""BigBird (Zaheer et al. 2020, https://arxiv.org/abs/2007.14062, Section 2 and Appendix D), internal global blocks."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from subquad.attention.base import Projections, StatelessAttention
+from subquad.errors import UserError
+from subquad.ops.blocks import blocks
+from subquad.ops.sparse import attend, flexible, of_blocks, runs_flexible
+from subquad.specs import Masks, Pattern, Site
+
+
+class BigBird(StatelessAttention):
+    """y_i = Σ_{j ∈ S_i} softmax_{j ∈ S_i}(q_iᵀ k_j / √d_h) v_j in each head, S_i by blocks of tokens.
+
+    A query in block a sees the blocks a - 1, a, a + 1, the first and the last one, and `random_blocks` others, drawn
+    for each head and each a; queries of the first and the last block see everything. No block counts twice.
+
+    Random blocks are drawn when the layer is built, with the layer's number as the seed, from the blocks of the longest
+    input that are not seen anyway; they are a buffer, the same in training and evaluation. The last block is that of a
+    row's last real token, and random blocks behind it are hidden: padding changes nothing.
+
+    Released code: masks by adding -10⁴, counts a block that is drawn and seen anyway twice, and defines the last block
+    by the padded length; the one in transformers draws block 0 only in evaluation, and attends to all for short inputs.
+    """
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n (5 + r) b d), memory O(n (5 + r) d)"
+    random: Tensor
+
+    def __init__(self, site: Site, block: int = 64, random_blocks: int = 3) -> None:
+        super().__init__(site)
+        if block < 1 or random_blocks < 0:
+            raise UserError(
+                f"BigBird got blocks of {block} tokens and {random_blocks} random ones; "
+                "choose attention.block of at least 1 and attention.random_blocks of at least 0."
+            )
+        self.block = block
+        self.projections = Projections(site.dim, site.heads)
+        self.register_buffer("random", _draw(site, -(-site.context_len // block), random_blocks))
+
+    def visible(self, head: Tensor, query: Tensor, key: Tensor, last: Tensor) -> Tensor:
+        """Whether the query sees the key, both by their places; `last` is the number of the last real block."""
+        a, b = query // self.block, key // self.block
+        seen = ((a - b).abs() <= 1) | (a == 0) | (b == 0) | (a == last) | (b == last)
+        for slot in range(self.random.shape[-1]):
+            seen = seen | (self.random[head, a, slot] == b)
+        return seen
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        p, heads, mask = self.projections, self.site.heads, masks.context
+        q, k, v = p.query(x), p.key(context), p.value(context)
+        dropout = self.site.dropout if self.training else 0.0
+        last = self._last(context, mask)
+        if runs_flexible(q, heads, dropout):
+            return p.out(flexible(q, k, v, mask, lambda row, head, i, j: self.visible(head, i, j, last[row]), heads))
+        y = of_blocks(q, k, v, mask, self._seen(last, x.shape[1]), block=self.block, heads=heads, dropout=dropout)
+        return p.out(self._with_global_rows(y, q, k, v, mask, last, dropout))
+
+    def _last(self, context: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None) -> Int[Tensor, " b"]:
+        """The block of each row's last real token."""
+        places = torch.arange(context.shape[1], device=context.device).expand(context.shape[:2])
+        return (places if mask is None else places * mask).amax(1) // self.block
+
+    def _seen(self, last: Int[Tensor, " b"], length: int) -> Int[Tensor, "b h a s"]:
+        """The blocks that each block of queries sees; -1 and repetitions stand for none."""
+        count = -(-length // self.block)
+        own = torch.arange(count, device=last.device)
+        fixed = torch.stack([torch.zeros_like(own), own - 1, own, own + 1], 1)
+        shape = (len(last), self.site.heads, count, -1)
+        return torch.cat(
+            [
+                fixed.expand(shape),
+                last[:, None, None, None].expand(*shape[:3], 1),
+                self.random[:, :count].expand(shape),
+            ],
+            -1,
+        )
+
+    def _with_global_rows(
+        self, y: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, last: Tensor, dropout: float
+    ) -> Float[Tensor, "b n d"]:
+        """Puts in the queries that see everything: those of the first block and of each row's last."""
+        rows = torch.arange(len(q), device=q.device)
+        cut = blocks(q, self.block).unflatten(0, (len(q), -1))
+        queries = torch.cat([cut[:, 0], cut[rows, last]], 1)
+        seen = None if mask is None else mask[:, None, None]
+        top, bottom = attend(queries, k, v, seen, self.site.heads, dropout).chunk(2, 1)
+        number = torch.arange(cut.shape[1], device=q.device)[:, None, None]
+        mixed = torch.where(number == last[:, None, None, None], bottom[:, None], y.unflatten(1, (-1, self.block)))
+        return torch.cat([top, mixed[:, 1:].flatten(1, 2)], 1)[:, : q.shape[1]]
+
+
+def _draw(site: Site, count: int, number: int) -> Int[Tensor, "h a r"]:
+    """For each head and block `number` different ones that are neither near nor global; -1 where there are too few."""
+    own = torch.arange(count)
+    free = ((own[:, None] - own).abs() > 1) & (own > 0) & (own < count - 1)
+    lots = torch.rand(site.heads, count, count, generator=torch.Generator().manual_seed(site.layer))
+    best = lots.masked_fill(~free, -1).topk(min(number, count), -1)
+    return best.indices.masked_fill(best.values < 0, -1)

@@ -1,0 +1,51 @@
+"""Local attention (Parmar et al. 2018, https://arxiv.org/abs/1802.05751, Section 3.3), in one dimension."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from subquad.attention.base import Projections, StatelessAttention
+from subquad.errors import UserError
+from subquad.ops.sparse import flexible, runs_flexible, sliding_window, within_blocks
+from subquad.specs import Masks, Pattern, Site
+
+
+class Local(StatelessAttention):
+    """y_i = Σ_{j ∈ S_i} softmax_{j ∈ S_i}(q_iᵀ k_j / √d_h) v_j in each head, S_i the real tokens near i.
+
+    Sliding: S_i = {j : |i - j| <= window / 2}. `blockwise`: S_i is the block of `window` tokens that holds i.
+
+    A padded key is in no S_i. On a CPU neighbouring queries share one strided window of keys, a view; on a GPU
+    flex attention runs the same pattern.
+
+    Released code: none of the paper in this form; its blocks hang over into a margin. The Long Range Arena's "local"
+    puts the tokens {j, j + n/b, j + 2n/b, …} into one block, which is strided; here a block is a run of neighbours.
+    """
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n w d), memory O(n (d + w))"
+
+    def __init__(self, site: Site, window: int = 256, blockwise: bool = False) -> None:
+        super().__init__(site)
+        if window < blockwise:
+            raise UserError(f"A window of {window} tokens holds none; choose attention.window of at least 1.")
+        self.window, self.blockwise = window, blockwise
+        self.projections = Projections(site.dim, site.heads)
+
+    def visible(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Whether the query sees the key, both by their places."""
+        if self.blockwise:
+            return query // self.window == key // self.window
+        return 2 * (query - key).abs() <= self.window
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        p, heads = self.projections, self.site.heads
+        q, k, v = p.query(x), p.key(context), p.value(context)
+        dropout = self.site.dropout if self.training else 0.0
+        if runs_flexible(q, heads, dropout):
+            return p.out(flexible(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads))
+        if self.blockwise:
+            return p.out(within_blocks(q, k, v, masks.context, size=self.window, heads=heads, dropout=dropout))
+        half = self.window // 2
+        return p.out(sliding_window(q, k, v, masks.context, heads=heads, before=half, after=half, dropout=dropout))

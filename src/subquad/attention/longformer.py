@@ -1,0 +1,81 @@
+"""Longformer (Beltagy et al. 2020, https://arxiv.org/abs/2004.05150, Section 3.1)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.attention.base import Projections, StatelessAttention
+from subquad.errors import UserError
+from subquad.ops.sparse import flexible, runs_flexible, sliding_window, split_heads
+from subquad.specs import Masks, Pattern, Site
+
+
+class Longformer(StatelessAttention):
+    """y_i = softmax_j(q_iᵀ k_j / √d_h) v_j over |i - j| <= window / 2 and the first g tokens, in each head;
+    y_i = softmax_j(q^g_iᵀ k^g_j / √d_h) v^g_j over all tokens where i is one of the first g = `global_tokens`.
+
+    q^g, k^g, v^g are maps of their own; others see the global tokens through the ordinary ones. Padded keys are hidden.
+
+    The few global queries never form k^g and v^g of all tokens: q^gᵀ (W_k x_j) = (W_kᵀ q^g)ᵀ x_j meets the tokens
+    themselves, and the weighted mean of tokens is projected afterwards. A bias of k^g would shift all logits of a
+    query alike and does not exist.
+
+    Released code: has that bias; multiplies q by 1/√d_h first; needs an even window and lengths that are multiples of
+    it. Long Range Arena's gives no token global sight and leaves the second maps unused (`global_tokens=0` here).
+    """
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n (w + g) d), memory O(n (d + w + g))"
+
+    def __init__(self, site: Site, window: int = 512, global_tokens: int = 1) -> None:
+        super().__init__(site)
+        if window < 0 or global_tokens < 0:
+            raise UserError(
+                f"Longformer got a window of {window} and {global_tokens} global tokens; "
+                "choose attention.window and attention.global_tokens of at least 0."
+            )
+        self.window, self.global_tokens = window, global_tokens
+        self.projections = Projections(site.dim, site.heads)
+        if global_tokens:
+            self.global_query, self.global_value = (nn.Linear(site.dim, site.dim) for _ in range(2))
+            self.global_key = nn.Linear(site.dim, site.dim, bias=False)
+
+    def visible(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Whether the query sees the key, both by their places."""
+        near = 2 * (query - key).abs() <= self.window
+        return near | (query < self.global_tokens) | (key < self.global_tokens)
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        p, heads, mask = self.projections, self.site.heads, masks.context
+        q, k, v = p.query(x), p.key(context), p.value(context)
+        dropout, half = self.site.dropout if self.training else 0.0, self.window // 2
+        first = min(self.global_tokens, x.shape[1])
+        if runs_flexible(q, heads, dropout):
+            y = flexible(q, k, v, mask, lambda _, *places: self.visible(*places), heads)
+        else:
+            y = sliding_window(q, k, v, mask, heads=heads, before=half, after=half, first=first, dropout=dropout)
+        if first:
+            y = torch.cat([self._global(x[:, :first], context, mask, dropout), y[:, first:]], 1)
+        return p.out(y)
+
+    def _global(
+        self,
+        x: Float[Tensor, "b g d"],
+        context: Float[Tensor, "b m d"],
+        mask: Bool[Tensor, "b m"] | None,
+        dropout: float,
+    ) -> Float[Tensor, "b g d"]:
+        heads = self.site.heads
+        key, value = (linear.weight.unflatten(0, (heads, -1)) for linear in (self.global_key, self.global_value))
+        q = split_heads(self.global_query(x), heads) / math.sqrt(key.shape[1])
+        tokens, seen = context[:, None], None if mask is None else mask[:, None, None]
+        means = F.scaled_dot_product_attention(
+            (q @ key).flatten(1, 2)[:, None], tokens, tokens, attn_mask=seen, dropout_p=dropout, scale=1.0
+        )
+        y = means[:, 0].unflatten(1, (heads, -1)) @ value.mT
+        return y.transpose(1, 2).flatten(2) + self.global_value.bias

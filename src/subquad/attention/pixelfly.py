@@ -1,0 +1,62 @@
+"""PixelFly (Chen et al. 2022, https://arxiv.org/abs/2112.00029, Section 3: flat block butterfly and low rank)."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from subquad.attention.base import Projections, StatelessAttention
+from subquad.errors import UserError
+from subquad.ops.sparse import attend, flexible, of_blocks, runs_flexible
+from subquad.specs import Masks, Pattern, Site
+
+
+class PixelFly(StatelessAttention):
+    """y_i = Σ_{j ∈ S_i} softmax_{j ∈ S_i}(q_iᵀ k_j / √d_h) v_j in each head, S_i by blocks of tokens.
+
+    A query in block a sees block a and the blocks a xor 2^s, s < `factors` (a flat block butterfly of size 2^factors).
+    The first `global_blocks` blocks are seen by all and see all: full rows and columns, the low-rank part.
+
+    Padded keys are hidden, and so are the partners of a block behind the end. A block counts once.
+
+    Released code: the pattern is written for linear layers only, with a global size in columns; no attention of the
+    paper is public.
+    """
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n b (log n + g) d), memory O(n (log n + g) d)"
+
+    def __init__(self, site: Site, block: int = 64, factors: int = 4, global_blocks: int = 1) -> None:
+        super().__init__(site)
+        if block < 1 or factors < 0 or global_blocks < 0:
+            raise UserError(
+                f"PixelFly got blocks of {block} tokens, {factors} factors and {global_blocks} global blocks; "
+                "choose attention.block of at least 1 and the others of at least 0."
+            )
+        self.block, self.factors, self.global_blocks = block, factors, global_blocks
+        self.projections = Projections(site.dim, site.heads)
+
+    def visible(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Whether the query sees the key, both by their places."""
+        a, b = query // self.block, key // self.block
+        apart = a ^ b
+        butterfly = ((apart & (apart - 1)) == 0) & (apart < 2**self.factors)
+        return butterfly | (a < self.global_blocks) | (b < self.global_blocks)
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        p, heads, mask = self.projections, self.site.heads, masks.context
+        q, k, v = p.query(x), p.key(context), p.value(context)
+        dropout = self.site.dropout if self.training else 0.0
+        if runs_flexible(q, heads, dropout):
+            return p.out(flexible(q, k, v, mask, lambda _, *places: self.visible(*places), heads))
+        count = -(-x.shape[1] // self.block)
+        own = torch.arange(count, device=x.device)
+        partners = [own ^ 2**s for s in range(self.factors) if 2**s < count]
+        everywhere = [torch.full_like(own, i) for i in range(min(self.global_blocks, count))]
+        seen = torch.stack([own, *partners, *everywhere], -1)[None, None]
+        y = of_blocks(q, k, v, mask, seen, block=self.block, heads=heads, dropout=dropout)[:, : x.shape[1]]
+        if first := self.global_blocks * self.block:
+            shown = None if mask is None else mask[:, None, None]
+            y = torch.cat([attend(q[:, :first], k, v, shown, heads, dropout), y[:, first:]], 1)
+        return p.out(y)

@@ -1,0 +1,155 @@
+"""What all mechanisms that are a pattern of keys share: their masks, the GPU's path, memory; and the windows below."""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from conftest import made
+from reference import bigbird, local, longformer, pattern, pixelfly, sparse
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import gradcheck
+from torch.testing import assert_close
+
+from attention.cells import HEADS, prefix
+from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
+from subquad.attention.base import Attention
+from subquad.attention.bigbird import BigBird
+from subquad.attention.local import Local
+from subquad.attention.longformer import Longformer
+from subquad.attention.pixelfly import PixelFly
+from subquad.attention.sparse import Sparse
+from subquad.measure.memory import LiveTensors
+from subquad.ops import blocks
+from subquad.ops import sparse as sparse_ops
+from subquad.ops.sparse import attend, sliding_window
+from subquad.specs import Masks, Pattern, Site
+
+PATTERNS: dict[str, tuple[type[Attention], Any, dict[str, Any]]] = {
+    "local": (Local, local, {"window": 5, "blockwise": False}),
+    "local_block": (Local, local, {"window": 5, "blockwise": True}),
+    "sparse_fixed": (Sparse, sparse, {"form": "fixed", "block": 6, "summary": 2, "causal": False}),
+    "sparse_strided": (Sparse, sparse, {"form": "strided", "block": 6, "summary": 2, "causal": False}),
+    "sparse_fixed_causal": (Sparse, sparse, {"form": "fixed", "block": 6, "summary": 2, "causal": True}),
+    "sparse_strided_causal": (Sparse, sparse, {"form": "strided", "block": 6, "summary": 2, "causal": True}),
+    "longformer": (Longformer, longformer, {"window": 4, "global_tokens": 2}),
+    "bigbird": (BigBird, bigbird, {"block": 3, "random_blocks": 2}),
+    "pixelfly": (PixelFly, pixelfly, {"block": 3, "factors": 2, "global_blocks": 1}),
+}
+
+each_pattern = pytest.mark.parametrize("name", PATTERNS)
+
+
+@each_pattern
+def test_visible_is_the_printed_pattern(name: str) -> None:
+    kind, reference, choices = PATTERNS[name]
+    layer, places = one(partial(kind, **choices)), torch.arange(LONGEST)
+    heads, of_bigbird = torch.arange(HEADS)[:, None, None], []
+    if kind is BigBird:
+        of_bigbird = [torch.tensor(12)]
+        choices = {"block": 3, "random": layer.random.tolist(), "last": 12}
+    want = pattern.grid(partial(reference.sees, **choices), HEADS, LONGEST)
+    assert torch.equal(layer.visible(heads, places[:, None], places, *of_bigbird).expand_as(want), want)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("lengths", ["37", "padded"])
+@each_pattern
+def test_the_path_of_a_gpu_equals_that_of_a_cpu(name: str, lengths: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not compiled here, where flex attention has no backward pass."""
+    kind, _, choices = PATTERNS[name]
+    layer, (real, _, padded) = one(partial(kind, **choices)), LENGTHS[lengths]
+    x, mask = tokens(len(real), max(real), 24), prefix(real, max(real))
+    masks, taken = Masks(mask, mask) if padded else Masks(), []
+    with torch.no_grad():
+        blocked = layer(x, x, masks)[0]
+        monkeypatch.setattr(f"{kind.__module__}.runs_flexible", lambda *_: taken.append(1) or True)
+        assert_close(layer(x, x, masks)[0][mask], blocked[mask])
+    assert taken
+
+
+@each_pattern
+def test_dropout_acts_on_the_weights(name: str) -> None:
+    kind, _, choices = PATTERNS[name]
+    layer, x = one(partial(kind, **choices), dropout=0.5), tokens(2, LONGEST, 24)
+    assert not torch.allclose(layer(x, x, Masks())[0], layer.eval()(x, x, Masks())[0])
+
+
+def peak(factory: Callable[..., Attention], length: int, training: bool) -> int:
+    """The most bytes alive at once in one call at width 256 with 4 heads; shapes only, nothing is computed."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        site = Site(pattern=Pattern.SELF, dim=256, heads=4, query_len=length, context_len=length)
+        layer, x = factory(site=site), torch.randn(1, length, 256, requires_grad=training)
+        with torch.set_grad_enabled(training), LiveTensors() as memory:
+            y = layer(x, x, Masks())[0]
+            if training:
+                y.sum().backward()
+    return memory.peak
+
+
+@pytest.mark.parametrize("lengths", ["37", "padded"])
+@pytest.mark.parametrize("name", ["bigbird", "pixelfly"])
+def test_queries_in_parts_are_as_all_at_once(name: str, lengths: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_ops, "QUERIES_AT_ONCE", 7)
+    kind, reference, choices = PATTERNS[name]
+    layers = stack(partial(kind, **choices), Pattern.SELF)
+    choices = {"block": 3} if kind is BigBird else choices
+    agree(layers, partial(reference.layer, heads=HEADS, **choices), lengths)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    "name", ["local", "local_block", "sparse_fixed", "sparse_strided", "longformer", "bigbird", "pixelfly"]
+)
+def test_memory_is_a_tenth_of_written_out_softmax_at_8192_tokens(name: str, training: bool) -> None:
+    assert peak(made("attention", name), 8192, training) < 0.1 * peak(
+        made("attention", "softmax_explicit"), 8192, training
+    )
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("first", [0, 1, 5])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (3, 0), (2, 7)])
+def test_windows_of_keys_and_of_pooled_keys(before: int, after: int, stride: int, first: int, padded: bool) -> None:
+    for batch, n in itertools.product((1, 3), (1, 13, 60)):
+        m = -(-n // stride)
+        q, k, v = tokens(batch, n, 8), tokens(batch, m, 8), tokens(batch, m, 12)
+        mask = torch.rand(batch, m) < 0.6 if padded else None
+        i, j = torch.arange(n)[:, None] // stride, torch.arange(m)
+        seen = (((j >= i - before) & (j <= i + after)) | (j < first)).expand(batch, 1, n, m)
+        seen = seen if mask is None else seen & mask[:, None, None]
+        got = sliding_window(q, k, v, mask, heads=2, before=before, after=after, stride=stride, first=min(first, m))
+        want = attend(q, k, v, seen, 2)
+        assert_close(got, want)
+        assert not got[~seen[:, 0].any(-1)].any()
+
+
+@pytest.mark.parametrize(("size", "before", "after"), [(2, 3, 0), (3, 3, 3), (4, 1, 2), (5, 0, 0), (2, 0, 5)])
+def test_gradients_of_windows(size: int, before: int, after: int) -> None:
+    x = tokens(2, 9, 3).requires_grad_()
+    assert gradcheck(lambda t: blocks.around(t, size, before, after), x)
+
+
+def test_windows_of_one_row_are_views() -> None:
+    x = tokens(1, 60, 8)
+    with LiveTensors() as memory:
+        blocks.around(x, 4, 8, 8)
+    assert memory.peak < 1.4 * x.nbytes
+
+
+def test_attend_is_softmax_over_what_is_seen() -> None:
+    """In each head, with zeros where nothing is seen."""
+    q, k, v = tokens(2, 5, 8), tokens(2, 7, 8), tokens(2, 7, 8)
+    seen = torch.rand(2, 1, 5, 7) < 0.5
+    seen[0, 0, 3] = False
+    want: list[Tensor] = []
+    for row in range(2):
+        heads = zip(q[row].chunk(2, 1), k[row].chunk(2, 1), v[row].chunk(2, 1), strict=True)
+        logits = [(torch.where(seen[row, 0], a @ b.T / 2, -torch.inf).softmax(1).nan_to_num(), c) for a, b, c in heads]
+        want.append(torch.cat([weights @ c for weights, c in logits], 1))
+    assert_close(attend(q, k, v, seen, 2), torch.stack(want))
