@@ -8,8 +8,23 @@ BUGS = [
     Bug("gathering without gradients forgets the mask", FILE, "attn_mask=real, scale", "scale"),
     Bug("gathering without gradients scales again", FILE, ", scale=1.0)", ")"),
     Bug("gathering in training forgets the mask", FILE, "None if mask is None else mask[:, None])", "None)"),
-    Bug("reading forgets the mask", FILE, "None if mask is None else mask[:, None, None])\n        weights", "None)\n        weights"),
+    Bug(
+        "reading forgets the mask",
+        FILE,
+        "None if mask is None else mask[:, None, None])\n        weights",
+        "None)\n        weights",
+    ),
     Bug("reading forgets the bias of its logits", FILE, "bias.flatten(1)[:, None], part", "bias.new_zeros(()), part"),
-    Bug("reading forgets the bias of its output", FILE, "torch.baddbmm(out_bias, weights, ", "torch.baddbmm(out_bias * 0, weights, "),
-    Bug("reading drops no weights", FILE, "F.dropout(weights, dropout, dropout > 0)", "F.dropout(weights, 0.0, dropout > 0)"),
-]  # fmt: skip
+    Bug(
+        "reading forgets the bias of its output",
+        FILE,
+        "torch.baddbmm(out_bias, weights, ",
+        "torch.baddbmm(out_bias * 0, weights, ",
+    ),
+    Bug(
+        "reading drops no weights",
+        FILE,
+        "F.dropout(weights, dropout, dropout > 0)",
+        "F.dropout(weights, 0.0, dropout > 0)",
+    ),
+]

@@ -12,7 +12,12 @@ BUGS = [
     ),
     Bug("narrow pack forgets the mask", "attention/luna.py", "context, mask).unflatten", "context, None).unflatten"),
     Bug("wide pack forgets the mask", "attention/luna.py", "attn_mask=real", "attn_mask=None"),
-    Bug("narrow unpack reads hidden latents", "attention/luna.py", "self.out.bias, mask, dropout)", "self.out.bias, None, dropout)"),
+    Bug(
+        "narrow unpack reads hidden latents",
+        "attention/luna.py",
+        "self.out.bias, mask, dropout)",
+        "self.out.bias, None, dropout)",
+    ),
     Bug("wide unpack reads hidden latents", "attention/luna.py", "attn_mask=slots", "attn_mask=None"),
     Bug("short sequences read all latents", "attention/luna.py", "if not self.dynamic or (", "if True or ("),
     Bug(
@@ -23,4 +28,4 @@ BUGS = [
     ),
     Bug("bias of the packed values lost", "attention/luna.py", ".mT) + self.pack_value.bias", ".mT)"),
     Bug("bias of a softmax over tokens", "attention/luna.py", "nn.Linear(dim, dim, bias=False)", "nn.Linear(dim, dim)"),
-]  # fmt: skip
+]

@@ -25,8 +25,8 @@ class Nystromformer(StatelessAttention):
     kernel: odd number of taps of the convolution along the tokens, one filter for each head; null leaves it out, and so
         does cross-attention, where no value belongs to a query.
 
-    Padding: a landmark is the mean of its real tokens, and a segment without any is no landmark: its row and column of A
-    are 0, which pseudo-inverse and iteration keep. The convolution reads 0 at padding. `site.dropout` acts on
+    Padding: a landmark is the mean of its real tokens, and a segment without any is no landmark: its row and column of
+    A are 0, which pseudo-inverse and iteration keep. The convolution reads 0 at padding. `site.dropout` acts on
     softmax(Q K̃ᵀ).
 
     Means and affine maps commute, so tokens are pooled before they are projected. While h·landmarks ≤ d and nothing is
