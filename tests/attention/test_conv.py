@@ -116,6 +116,11 @@ def test_kernels_without_a_middle_are_refused(kernel: int) -> None:
         AttentionConv(site(Pattern.SELF), kernel=kernel)
 
 
+def test_other_numbers_of_axes_are_refused() -> None:
+    with pytest.raises(UserError, match="along 1 or 2 axes, not 3; set"):
+        AttentionConv(site(Pattern.SELF), axes=3)
+
+
 def test_grids_larger_than_the_sequence_are_refused() -> None:
     with pytest.raises(UserError, match="grid of 4 x 4 has more places than the 13 tokens"):
         AttentionConv(site(Pattern.SELF, grid=(4, 4)), axes=2)

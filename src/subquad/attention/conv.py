@@ -1,7 +1,5 @@
 """Attention-Conv1D and Attention-Conv2D (Nguyen et al. 2023, https://arxiv.org/abs/2406.13781, Eq. 43 and 45)."""
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -31,8 +29,10 @@ class AttentionConv(StatelessAttention):
     patterns = frozenset({Pattern.SELF})
     complexity = "time O(n²d + n s d), memory O(n)"
 
-    def __init__(self, site: Site, kernel: int = 5, axes: Literal[1, 2] = 1) -> None:
+    def __init__(self, site: Site, kernel: int = 5, axes: int = 1) -> None:
         super().__init__(site)
+        if axes not in (1, 2):
+            raise UserError(f"Convolution is along 1 or 2 axes, not {axes}; set attention.axes to 1 or 2.")
         if kernel < 1 or kernel % 2 == 0:
             raise UserError(f"A kernel of {kernel} taps has no middle; choose an odd attention.kernel from 1.")
         self.height, self.width = (site.grid if axes == 2 else None) or (1, site.query_len)
@@ -58,15 +58,15 @@ class AttentionConv(StatelessAttention):
         return p.merge(F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout))
 
     def _convolve(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        leading, tokens = x[:, : self.leading], x[:, self.leading :]
+        tokens = x[:, self.leading :]
         length, dim = tokens.shape[1:]
         if not length:
             return x
         width = min(self.width, length)
-        filled = F.pad(tokens, (0, 0, 0, -length % width))
+        filled = F.pad(tokens, (0, 0, 0, -length % width)) if length % width else tokens
         # The features stay the last axis in memory, so that nothing is rearranged.
         grid = filled.unflatten(1, (-1, width)).permute(0, 3, 1, 2)
         kernel = self.kernel.repeat_interleave(dim // len(self.kernel), 0)[:, None]
         middle = (kernel.shape[2] // 2, kernel.shape[3] // 2)
-        mixed = F.conv2d(grid, kernel, padding=middle, groups=dim).permute(0, 2, 3, 1).flatten(1, 2)
-        return torch.cat([leading, mixed[:, :length]], 1)
+        mixed = F.conv2d(grid, kernel, padding=middle, groups=dim).permute(0, 2, 3, 1).flatten(1, 2)[:, :length]
+        return torch.cat([x[:, : self.leading], mixed], 1) if self.leading else mixed
