@@ -58,8 +58,7 @@ class CosFormer(StatelessAttention):
         dtype = torch.promote_types(x.dtype, torch.float32)
         place = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=dtype)
         angle = place * (math.pi / 2 / max(self.site.query_len, self.site.context_len))
-        # A rounded cos(π/2) may fall below 0.
-        return torch.stack([angle.cos().clamp(min=0), angle.sin()], -1).to(x.dtype)[:, None, :, None]
+        return torch.stack([angle.cos(), angle.sin()], -1).to(x.dtype)[:, None, :, None]
 
 
 def _spread(x: Float[Tensor, "b n h e"], wave: Float[Tensor, "n 1 2 1"]) -> Float[Tensor, "b n h f"]:

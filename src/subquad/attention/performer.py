@@ -95,10 +95,10 @@ class Performer(StatelessAttention, Refreshable):
         half_norm = k.square().sum(-1, keepdim=True) / (2 * math.sqrt(k.shape[-1]))
         top = projected.detach().amax(-1, keepdim=True) - half_norm.detach()
         if padding is None:
-            return projected.sub_(half_norm + top.amax(2, keepdim=True)).exp_()
+            return projected.add_(-half_norm - top.amax(2, keepdim=True)).exp_()
         largest = top.masked_fill(padding, torch.finfo(top.dtype).min).amax(2, keepdim=True)
         # exp(-∞) = 0 where a key is padding, and only real keys choose the largest feature.
-        return projected.sub_((half_norm + largest).masked_fill(padding, math.inf)).exp_()
+        return projected.add_((-half_norm - largest).masked_fill(padding, -math.inf)).exp_()
 
     def _filled(self, dtype: torch.dtype) -> Float[Tensor, "f e"]:
         """w / d_h^{1/4}, repeated up to a number that matrix products run well with; repetitions get no state."""
