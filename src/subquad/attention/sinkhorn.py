@@ -1,6 +1,7 @@
 """Sparse Sinkhorn attention (Tay et al. 2020, https://arxiv.org/abs/2002.11296, Sections 3.1-3.2, Eq. 1-5)."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -85,10 +86,8 @@ class Sinkhorn(StatelessAttention):
         self, x: Float[Tensor, "b m d"], sort: Float[Tensor, "b h k k"]
     ) -> Float[Tensor, "blocks h keys e"]:
         """[mixed block; own block] of keys or values."""
-        own = blocks(x, self.block).unflatten(0, (len(x), -1)).unflatten(-1, (self.site.heads, -1)).transpose(2, 3)
-        mixed = sort.to(x.dtype) @ own.transpose(1, 2).flatten(-2)
-        mixed = mixed.unflatten(-1, (self.block, -1)).transpose(1, 2)
-        return torch.cat([mixed, own], 3).flatten(0, 1)
+        own = blocks(x, self.block).unflatten(0, (len(x), -1))
+        return _SortedAndOwn.apply(own, sort.to(x.dtype)).transpose(0, 1)
 
     def _visible(
         self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"]
@@ -102,17 +101,47 @@ class Sinkhorn(StatelessAttention):
         return visible.flatten(0, 1)[:, None, None]
 
 
+class _SortedAndOwn(torch.autograd.Function):
+    """[mixed block; own block], [h, b*k, 2 w, e], of blocks [b, k, w, d] and S: each row is written and kept once."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sort: Tensor) -> Tensor:
+        (batch, number, size, _), heads = x.shape, sort.shape[1]
+        rows = x.new_empty(heads, batch * number, 2, size, x.shape[-1] // heads)
+        rows[:, :, 1] = x.flatten(0, 1).unflatten(-1, (heads, -1)).permute(2, 0, 1, 3)
+        mixed, own = rows.view(heads * batch, number, 2, -1).unbind(2)
+        weights = sort.transpose(0, 1).reshape(heads * batch, number, number)
+        mixed.baddbmm_(weights, own, beta=0)
+        ctx.save_for_backward(rows, weights)
+        ctx.batch = batch
+        return rows.flatten(2, 3)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        rows, weights = ctx.saved_tensors
+        heads, _, _, size, width = rows.shape
+        batch, number = ctx.batch, weights.shape[1]
+        own = rows.view(heads * batch, number, 2, -1)[:, :, 1]
+        of_mixed, of_own = grad.unflatten(2, (2, size)).unbind(2)
+        of_mixed = of_mixed.reshape(heads * batch, number, -1)
+        of_sort = (of_mixed @ own.mT).view(heads, batch, number, number).transpose(0, 1)
+        total = of_own.permute(1, 2, 0, 3).clone(memory_format=torch.contiguous_format)
+        total += (weights.mT @ of_mixed).view(heads, -1, size, width).permute(1, 2, 0, 3)
+        return total.flatten(-2).view(batch, number, size, -1), of_sort
+
+
 def balance(
     logits: Float[Tensor, "b h k k"], real: Bool[Tensor, "b k"] | None, iterations: int
 ) -> Float[Tensor, "b h k k"]:
     """exp(logits), rows then columns divided by their sums `iterations` times; 0 in rows and columns not real."""
-    none = torch.zeros((), dtype=torch.bool, device=logits.device)
-    empty_row, empty_column = (none, none) if real is None else (~real[:, None, :, None], ~real[:, None, None, :])
-    if real is not None:
+    empty = None if real is None else ~real[:, None, :, None]
+    if empty is not None:
         # Half of the most negative number: adding finite terms to it cannot overflow.
-        logits = logits.masked_fill(empty_row | empty_column, torch.finfo(logits.dtype).min / 2)
-    columns = logits.new_zeros(())
+        logits = logits.masked_fill(empty | empty.mT, torch.finfo(logits.dtype).min / 2)
+    rows, columns = logits.new_zeros(()), logits.new_zeros(())
     for _ in range(iterations):
-        rows = -(logits + columns).logsumexp(-1, keepdim=True).masked_fill(empty_row, 0)
-        columns = -(logits + rows).logsumexp(-2, keepdim=True).masked_fill(empty_column, 0)
+        rows = -(logits + columns).logsumexp(-1, keepdim=True)
+        rows = rows if empty is None else rows.masked_fill(empty, 0)
+        columns = -(logits + rows).logsumexp(-2, keepdim=True)
+        columns = columns if empty is None else columns.masked_fill(empty.mT, 0)
     return (logits + rows + columns).exp()

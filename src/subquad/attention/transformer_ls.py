@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.errors import UserError, at_least_one
-from subquad.ops.blocks import around, around_mask, blocks, unblocks
+from subquad.ops.blocks import around, around_mask, around_with, blocks, unblocks
 from subquad.ops.masking import masked_softmax, zero_padding
 from subquad.specs import Masks, Pattern, Site
 
@@ -92,7 +92,7 @@ class TransformerLS(StatelessAttention):
         """Pᵀ, normalised at least in single precision."""
         if self.compress is None:
             return None
-        scores = self.compress(x).mT
+        scores = self.compress.weight @ x.mT
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         weights = masked_softmax(scores, None if mask is None else mask[:, None])
         return weights.to(x.dtype).unflatten(1, (self.site.heads, -1))
@@ -101,11 +101,10 @@ class TransformerLS(StatelessAttention):
         self, x: Float[Tensor, "b m d"], weights: Float[Tensor, "b h r m"] | None
     ) -> Float[Tensor, "blocks keys d"]:
         """For each block of queries the summaries of x and the window around the block."""
-        near = around(x, self.block, self.beside, self.beside)
         if weights is None or self.norm_slots is None:
-            return near
+            return around(x, self.block, self.beside, self.beside)
         slots = self.norm_slots((weights.to(x.dtype) @ self._heads(x)).transpose(1, 2).flatten(-2))
-        return torch.cat([slots.repeat_interleave(len(near) // len(x), 0), near], 1)
+        return around_with(slots.to(x.dtype), x, self.block, self.beside, self.beside)
 
     def _visible(
         self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"]

@@ -10,7 +10,9 @@ from subquad.ops.masking import zero_padding
 
 def windows(x: Float[Tensor, "b n d"], size: int) -> Float[Tensor, "b k w d"]:
     """Cuts n tokens into ceil(n / size) windows of `size`; the last one is filled with zeros."""
-    return F.pad(x, (0, 0, 0, -x.shape[1] % size)).unflatten(1, (-1, size))
+    fill = -x.shape[1] % size
+    # Padding by nothing would copy.
+    return (F.pad(x, (0, 0, 0, fill)) if fill else x).unflatten(1, (-1, size))
 
 
 def window_mask(
