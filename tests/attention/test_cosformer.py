@@ -17,13 +17,13 @@ from subquad.specs import Masks, Pattern
 layer = partial(reference.layer, heads=HEADS, longest=LONGEST)
 
 
-def with_maps(value: float, out: float = 1.0) -> CosFormer:
+def with_values(value: float) -> CosFormer:
     """An attention whose values are all `value`, handed on unchanged."""
     attention = one(CosFormer)
     with torch.no_grad():
         attention.projections.value.weight.zero_()
         attention.projections.value.bias.fill_(value)
-        attention.projections.out.weight.copy_(out * torch.eye(24))
+        attention.projections.out.weight.copy_(torch.eye(24))
         attention.projections.out.bias.zero_()
     return attention
 
@@ -44,7 +44,7 @@ def test_small_sums_count_as_eps() -> None:
 
 
 def test_values_of_one_give_one() -> None:
-    attention, x = with_maps(1), tokens(2, LONGEST, 24)
+    attention, x = with_values(1), tokens(2, LONGEST, 24)
     with torch.no_grad():  # no query and no key is without features
         attention.projections.query.bias.fill_(9)
         attention.projections.key.bias.fill_(9)
@@ -52,7 +52,7 @@ def test_values_of_one_give_one() -> None:
 
 
 def test_queries_without_features_read_nothing() -> None:
-    attention, x = with_maps(1), tokens(2, LONGEST, 24)
+    attention, x = with_values(1), tokens(2, LONGEST, 24)
     with torch.no_grad():
         attention.projections.query.bias.fill_(-99)
     assert_close(attention(x, x, Masks())[0], torch.zeros_like(x), rtol=0, atol=0)
@@ -60,7 +60,7 @@ def test_queries_without_features_read_nothing() -> None:
 
 def test_no_weight_is_negative() -> None:
     """The output of token i, when only token j has the value 1, is the weight w_ij of each head."""
-    attention, x = with_maps(0), tokens(1, LONGEST, 24)
+    attention, x = with_values(0), tokens(1, LONGEST, 24)
     attention.projections.value.weight.data.copy_(torch.eye(24))
     attention.projections.value.bias.data.zero_()
 
