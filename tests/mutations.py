@@ -71,6 +71,7 @@ def main(word: str = "") -> int:
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "src"
             shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+            (Path(folder) / "configs").symlink_to(ROOT / "configs")
             if bug is None:
                 for tests in selections:
                     if failure := first_failure(source, *tests):
