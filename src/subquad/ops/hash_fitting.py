@@ -105,8 +105,8 @@ def fit_planes(
     mean square of 1: no code changes, and the hard tanh of sign(a_rᵀ κ) lets gradients pass.
     """
     bits = planes.shape[1]
-    k, real = kernel.flatten(2), mask.flatten().to(kernel.dtype)
-    weight = (mask / (mask.sum(1, keepdim=True) * bits * len(mask))).flatten().to(kernel.dtype)
+    k, rows_real = kernel.flatten(2), mask.to(kernel.dtype)
+    real, weight = rows_real.flatten(), (rows_real / (rows_real.sum(1, keepdim=True) * bits * len(mask))).flatten()
     residual = _Residual(graph, bits)
 
     def code(a: Float[Tensor, "h m"]) -> Float[Tensor, "h bn"]:
@@ -123,7 +123,7 @@ def fit_planes(
             if rule == "released":
                 found = _descend(found, k, weight / len(k), residual, steps=100, rate=5e-4)
             elif step == 0:
-                found = _relaxed(k, residual.within(k, weight))
+                found = _relaxed(k, residual.within(k, weight), real)
             else:
                 found = _descend(found, k, weight, residual, steps=30, rate=10.0)
             now = loss(found)
@@ -159,7 +159,9 @@ def _descend(
     return a
 
 
-def _relaxed(k: Float[Tensor, "h m bn"], within: Float[Tensor, "h m m"]) -> Float[Tensor, "h m"]:
+def _relaxed(
+    k: Float[Tensor, "h m bn"], within: Float[Tensor, "h m m"], real: Float[Tensor, " bn"]
+) -> Float[Tensor, "h m"]:
     """The a that maximises aᵀ (k S kᵀ) a for a given aᵀ k kᵀ a; the mean square of aᵀ κ is then made 4."""
     gram = k @ k.mT
     ridge = 1e-4 * gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(torch.finfo(k.dtype).tiny)
@@ -168,7 +170,7 @@ def _relaxed(k: Float[Tensor, "h m bn"], within: Float[Tensor, "h m m"]) -> Floa
     whitened = torch.linalg.solve_triangular(root, half.mT, upper=False)
     leading = torch.linalg.eigh((whitened + whitened.mT) / 2)[1][..., -1:]
     a = torch.linalg.solve_triangular(root.mT, leading, upper=True)[..., 0]
-    return 2 * a / _size(a[:, None], k, k.new_ones(k.shape[-1]))[:, 0]
+    return 2 * a / _size(a[:, None], k, real)[:, 0]
 
 
 def _size(a: Float[Tensor, "h k m"], k: Float[Tensor, "h m bn"], real: Float[Tensor, " bn"]) -> Float[Tensor, "h k 1"]:
