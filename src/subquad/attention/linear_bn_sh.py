@@ -49,15 +49,17 @@ class LinearBNSH(StatelessAttention):
         p = self.projections
         scaled = at_scales(context, masks.context, self.groups)
         shift = self.beta * mean_keys(p.key, scaled, self.groups)
-        q = (F.elu(p.query(x) - shift) + 1).unflatten(-1, (p.heads, -1))
+        q = F.elu(p.query(x) - shift).add_(1).unflatten(-1, (p.heads, -1))
         products, sums = [], []
         for group in self.groups:
             tokens, real = scaled[group.scale]
-            k = zero_padding(F.elu(group.project(p.key, tokens) - shift[..., group.features]) + 1, real)
+            k = F.elu(group.project(p.key, tokens) - shift[..., group.features]).add_(1)
+            k = zero_padding(k, real)
             products.append(k.mT @ tokens)
             sums.append(k.sum(1))
         total = torch.cat(sums, -1).unflatten(-1, (p.heads, -1))
         by_head = torch.cat(products, 1).unflatten(1, (p.heads, -1))
         values = by_head @ p.value.weight.view(p.heads, -1, x.shape[-1]).mT
         state = values + total[..., None] * p.value.bias.view(p.heads, 1, -1)
-        return read(q / (head_dot(q, total) + self.eps), state, p.out)
+        normaliser = head_dot(q, total) + self.eps
+        return read(q * normaliser.reciprocal(), state, p.out)
