@@ -9,7 +9,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.backbones.segments import Pass, SegmentEncoder, Segments, Swept, choose, self_blocks
+from subquad.backbones.segments import (
+    Pass,
+    SegmentEncoder,
+    Segments,
+    Swept,
+    choose,
+    mapped,
+    merged,
+    self_blocks,
+    steps_before,
+)
 from subquad.blocks.dynamic_projection import DynamicProjection
 from subquad.blocks.embeddings import SinusoidalPositions
 from subquad.blocks.multihead import CrossBlock, SelfBlock
@@ -109,8 +119,8 @@ class BLRPEncoder(SegmentEncoder):
         self.reading_position = SinusoidalPositions(whole, dim) if phi_share == "siamese" else None
 
     def latents_of(self, raw: Segments) -> Float[Tensor, "b l d"]:
-        placed = raw.map(self.position)
-        segments, source = placed.map(self.dropout), placed if self.phi_input == "with_pos" else raw
+        placed = mapped(raw, self.position)
+        segments, source = mapped(placed, self.dropout), placed if self.phi_input == "with_pos" else raw
         first, *others = cast("list[_Way]", list(self.ways))
         within, initial = first.blocks.attend_within(segments), self._initial(first, source)
         swept = self._sweep(first, within, segments, start=initial, initial=initial)
@@ -151,10 +161,10 @@ class BLRPEncoder(SegmentEncoder):
             zeros = source.x.new_zeros(len(source.x), self.latent_len, source.x.shape[-1])
             return zeros if self.pos_each_step else self.latent_position(zeros)
         if self.reading_position is not None:
-            places = source.steps_before(way.backward, self.pad_aware)[..., None] * source.x.shape[2]
+            places = steps_before(source, way.backward, self.pad_aware)[..., None] * source.x.shape[2]
             places = places + torch.arange(source.x.shape[2], device=places.device)
             source = Segments(source.x + self.reading_position.table[places], source.real, source.full)
-        return way.phi(*source.merged())
+        return way.phi(*merged(source))
 
 
 class _Way(nn.Module):

@@ -2,7 +2,6 @@
 
 import abc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -19,8 +18,7 @@ from subquad.ops.pooling import window_mask, windows
 from subquad.specs import DataSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(NamedTuple):
     """A batch cut into s segments of t tokens, the last one filled up.
 
     x: embeddings, 0 at padding. real: which tokens are real, with a batch axis of 1 where no row has padding.
@@ -31,33 +29,31 @@ class Segments:
     real: Bool[Tensor, "c s t"]
     full: bool
 
-    def __len__(self) -> int:
-        return self.x.shape[1]
 
-    @property
-    def some(self) -> Bool[Tensor, "c s"]:
-        """Which segments hold a real token."""
-        return self.real.any(-1)
+def mapped(segments: Segments, function: Callable[[Tensor], Tensor]) -> Segments:
+    """The segments with a function of `[b·s, t, d]` applied to their embeddings."""
+    x = segments.x
+    return Segments(function(x.flatten(0, 1)).unflatten(0, x.shape[:2]), segments.real, segments.full)
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Segments":
-        """The segments with a function of `[b·s, t, d]` applied."""
-        return Segments(function(self.x.flatten(0, 1)).unflatten(0, (-1, len(self))), self.real, self.full)
 
-    def steps_before(self, backward: bool, pad_aware: bool) -> Int[Tensor, "c s"]:
-        """How many segments of its row a pass has read before each one; with `pad_aware`, not counting padding."""
-        steps = (self.some if pad_aware else torch.ones_like(self.some)).long()
-        return steps.flip(1).cumsum(1).flip(1) - steps if backward else steps.cumsum(1) - steps
+def merged(segments: Segments) -> tuple[Float[Tensor, "b n d"], Bool[Tensor, "c n"] | None]:
+    """The tokens in one row again, with their mask."""
+    return segments.x.flatten(1, 2), None if segments.full else segments.real.flatten(1)
 
-    def merged(self) -> tuple[Float[Tensor, "b n d"], Bool[Tensor, "c n"] | None]:
-        """The tokens in one row again, with their mask."""
-        return self.x.flatten(1, 2), None if self.full else self.real.flatten(1)
 
-    def within(self) -> Bool[Tensor, "bs t"] | None:
-        """Masks of all segments in one batch. Padding sees itself where it is alone: nobody reads it."""
-        if self.full:
-            return None
-        seen = self.real | ~self.some[..., None]
-        return seen.expand(len(self.x), -1, -1).flatten(0, 1)
+def steps_before(segments: Segments, backward: bool, pad_aware: bool) -> Int[Tensor, "c s"]:
+    """How many segments of its row a pass has read before each one; with `pad_aware`, not counting padding."""
+    some = segments.real.any(-1)
+    steps = (some if pad_aware else torch.ones_like(some)).long()
+    return steps.flip(1).cumsum(1).flip(1) - steps if backward else steps.cumsum(1) - steps
+
+
+def _within(segments: Segments) -> Bool[Tensor, "bs t"] | None:
+    """Masks of all segments in one batch. Padding sees itself where it is alone: nobody reads it."""
+    if segments.full:
+        return None
+    seen = segments.real | ~segments.real.any(-1, keepdim=True)
+    return seen.expand(len(segments.x), -1, -1).flatten(0, 1)
 
 
 class Swept(NamedTuple):
@@ -77,10 +73,10 @@ class Pass(nn.Module):
 
     def attend_within(self, segments: Segments) -> Float[Tensor, "b s t d"]:
         """Θ_SELF of every segment, all of them in one batch: the latents have no part in it."""
-        x, mask = segments.x.flatten(0, 1), segments.within()
+        x, mask = segments.x.flatten(0, 1), _within(segments)
         for block in self.self_blocks:
             x = block(x, mask)
-        return x.unflatten(0, (-1, len(segments)))
+        return x.unflatten(0, segments.x.shape[:2])
 
     def sweep(
         self,
@@ -105,9 +101,9 @@ class Pass(nn.Module):
         A segment of padding is no step of its row: its latents pass unchanged, and the first step is the first segment
         that holds a token (without `pad_aware`: the first one of the batch).
         """
-        order = list(range(len(segments)))
-        some = segments.some
-        begun = segments.steps_before(backward, pad_aware) > 0
+        order = list(range(segments.x.shape[1]))
+        some = segments.real.any(-1)
+        begun = steps_before(segments, backward, pad_aware) > 0
         keys = [segments.real, *([segments.real] if earlier else [])]
         if residual:
             keys.append(begun[..., None].expand(-1, -1, initial.shape[1]))

@@ -6,7 +6,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.backbones.segments import Pass, SegmentEncoder, Segments, self_blocks
+from subquad.backbones.segments import Pass, SegmentEncoder, Segments, mapped, self_blocks
 from subquad.blocks.embeddings import SinusoidalPositions
 from subquad.blocks.multihead import CrossBlock, SelfBlock
 from subquad.specs import DataSpec
@@ -55,7 +55,7 @@ class TLBEncoder(SegmentEncoder):
         self.latent_position: nn.Module = SinusoidalPositions(latents, dim)
 
     def latents_of(self, raw: Segments) -> Float[Tensor, "b l d"]:
-        segments = raw.map(self.position).map(self.dropout)
+        segments = mapped(mapped(raw, self.position), self.dropout)
         zeros = raw.x.new_zeros(len(raw.x), self.latent_len, raw.x.shape[-1])
         within = self.blocks.attend_within(segments)
         return self.blocks.sweep(within, segments, zeros, zeros, each_step=self.latent_position).latent

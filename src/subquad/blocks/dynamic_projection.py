@@ -1,6 +1,5 @@
 """Dynamic projection (Zhu et al. 2021, https://arxiv.org/abs/2107.02192, Section 3.2): slots that sum up a sequence."""
 
-import math
 from typing import Literal
 
 import torch
@@ -22,7 +21,7 @@ class DynamicProjection(nn.Module):
     keys and values, one call of the fused kernel, and no n x h·l weights exist. The softmax is taken in float32.
 
     `bias` adds one to X W_P. It is constant along the tokens, which the softmax ignores: printed parameter counts may
-    include it, results do not depend on it. Where heads do not divide the width, the last head takes what is left.
+    include it, results do not depend on it. Where heads do not divide the width, the first ones take one more.
     """
 
     def __init__(
@@ -40,11 +39,10 @@ class DynamicProjection(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b l d"]:
         """Slots of the tokens where `mask` is True; of all rows of x, whatever they hold, where it never is."""
-        dim = x.shape[-1]
         with torch.autocast(x.device.type, enabled=False):
             tokens = x.to(torch.promote_types(x.dtype, torch.float32))
             rows = self._rows(tokens, mask).unflatten(1, (self.heads, -1))
-            rows = rows.squeeze(1) if self.form == "single" else self._merge(rows, dim)
+            rows = rows.squeeze(1) if self.form == "single" else self._merge(rows)
         return self.norm(rows.to(x.dtype))
 
     def _rows(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b hl d"]:
@@ -57,12 +55,9 @@ class DynamicProjection(nn.Module):
         rows = F.scaled_dot_product_attention(queries, x[:, None], x[:, None], attn_mask=keys, scale=1.0)
         return rows[:, 0, :, :dim]
 
-    def _merge(self, rows: Float[Tensor, "b h l d"], dim: int) -> Float[Tensor, "b l d"]:
+    def _merge(self, rows: Float[Tensor, "b h l d"]) -> Float[Tensor, "b l d"]:
         """Each head's part of the width, side by side."""
-        width = math.ceil(dim / self.heads)
-        filling = self.heads * width - dim
         if self.value is None:
-            slices = F.pad(rows, (0, filling)).unflatten(-1, (self.heads, width))
-            return slices.diagonal(dim1=1, dim2=3).mT.flatten(2)[..., :dim]
-        weight = F.pad(self.value.weight.to(rows.dtype), (0, 0, 0, filling)).view(self.heads, width, dim)
-        return (rows @ weight.mT).transpose(1, 2).flatten(2)[..., :dim] + self.value.bias.to(rows.dtype)
+            return torch.cat([rows[:, i].tensor_split(self.heads, -1)[i] for i in range(self.heads)], -1)
+        weights = self.value.weight.to(rows.dtype).tensor_split(self.heads)
+        return torch.cat([rows[:, i] @ w.mT for i, w in enumerate(weights)], -1) + self.value.bias.to(rows.dtype)

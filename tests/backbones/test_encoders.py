@@ -1,0 +1,183 @@
+"""The contract of backbones/base.py, for every configs/attention/*.yaml that brings an encoder of its own."""
+
+import copy
+import functools
+from typing import Any
+
+import pytest
+import torch
+from attention.cells import is_encoder, prefix
+from conftest import encoders, own_attentions
+from torch import Tensor
+from torch.testing import assert_close
+
+from subquad.backbones.base import AttentionEncoder, EncoderFactory
+from subquad.errors import UserError
+from subquad.run.doors import load_attention
+from subquad.specs import DataSpec
+
+LONGEST = 13
+TOKENS = DataSpec(max_len=LONGEST, vocab=9, classes=5)
+SERIES = DataSpec(max_len=LONGEST, channels=3)
+SMALL = {"segment": 4, "latents": 3}
+"""Sizes that cut 13 tokens into four segments, in place of the configured ones, which would not."""
+
+exactly = {"rtol": 0, "atol": 1e-10}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "factory" in metafunc.fixturenames:
+        found = own_attentions(metafunc.config) or {name: load_attention(name) for name in encoders()}
+        found = {name: factory for name, factory in found.items() if is_encoder(factory)}
+        metafunc.parametrize("factory", found.values(), ids=found)
+    if "spec" in metafunc.fixturenames:
+        metafunc.parametrize("spec", [TOKENS, SERIES], ids=["tokens", "series"])
+
+
+def built(factory: EncoderFactory, spec: DataSpec = TOKENS, **changes: Any) -> AttentionEncoder:
+    keys = getattr(factory, "keywords", {})
+    sizes = {"dim": 24, "heads": 4, "ffn": 20, "dropout": 0.0, **{key: n for key, n in SMALL.items() if key in keys}}
+    settings = sizes | ({"attention_dropout": 0.0} if "attention_dropout" in keys else {}) | changes
+    return functools.partial(factory, **settings)(spec=spec).double()
+
+
+def batch(spec: DataSpec, lengths: tuple[int, ...] = (13, 9, 1), size: int = LONGEST) -> tuple[Tensor, Tensor]:
+    """Inputs and mask; segments that are full, partly and wholly padding."""
+    valid = prefix(list(lengths), size)
+    if spec.vocab is not None:
+        return torch.randint(1, spec.vocab, valid.shape).masked_fill(~valid, 0), valid
+    return torch.randn(*valid.shape, spec.channels, dtype=torch.float64).masked_fill(~valid[..., None], 0), valid
+
+
+def test_configured_sizes_run(factory: EncoderFactory) -> None:
+    assert factory(spec=TOKENS)(*batch(TOKENS)).shape == (3, 5)
+
+
+def test_padding_is_invisible(factory: EncoderFactory, spec: DataSpec) -> None:
+    model, (inputs, valid) = built(factory, spec).eval(), batch(spec)
+    if spec.vocab is None:
+        poisoned = torch.where(valid[..., None], inputs, 1e3)
+    else:
+        poisoned = torch.where(valid, inputs, torch.randint_like(inputs, 1, spec.vocab))
+    assert_close(model(poisoned, valid), model(inputs, valid), **exactly)
+
+
+def test_padded_equals_trimmed(factory: EncoderFactory, spec: DataSpec) -> None:
+    model, (inputs, valid) = built(factory, spec).eval(), batch(spec)
+    whole = model(inputs, valid)
+    for i, n in enumerate(valid.sum(1)):
+        assert_close(model(inputs[i : i + 1, :n], None), whole[i : i + 1], **exactly)
+
+
+@pytest.mark.parametrize("holes", [(0, 1, 2, 3), (4, 5, 6, 7), (0, 5, 9, 10, 11, 12)], ids=str)
+def test_padding_may_be_anywhere(factory: EncoderFactory, spec: DataSpec, holes: tuple[int, ...]) -> None:
+    model, (inputs, valid) = built(factory, spec).eval(), batch(spec, (13, 13))
+    valid[0, list(holes)] = False
+    poisoned = inputs.clone()
+    poisoned[0, list(holes)] = 5
+    assert_close(model(poisoned, valid), model(inputs, valid), **exactly)
+
+
+def test_mask_of_true_equals_no_mask(factory: EncoderFactory, spec: DataSpec) -> None:
+    model = built(factory, spec).eval()
+    for length in (1, 3, 8, LONGEST):
+        inputs, valid = batch(spec, (length, length), length)
+        assert_close(model(inputs, valid), model(inputs, None), **exactly)
+
+
+def test_rows_are_independent(factory: EncoderFactory, spec: DataSpec) -> None:
+    model, (inputs, valid) = built(factory, spec).eval(), batch(spec)
+    alone = [model(inputs[i : i + 1], valid[i : i + 1]) for i in range(3)]
+    assert_close(model(inputs, valid), torch.cat(alone), **exactly)
+
+
+@pytest.mark.parametrize("lengths", [(0, 0, 0), (LONGEST, 0, 4)], ids=str)
+def test_rows_of_padding_stay_finite(factory: EncoderFactory, spec: DataSpec, lengths: tuple[int, ...]) -> None:
+    model, (inputs, valid) = built(factory, spec), batch(spec, lengths)
+    out = model(inputs, valid)
+    out.square().sum().backward()
+    assert out.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+def test_eval_is_deterministic_and_changes_nothing(factory: EncoderFactory) -> None:
+    model, inputs = built(factory, dropout=0.5).eval(), batch(TOKENS)
+    before = copy.deepcopy(model.state_dict())
+    assert_close(model(*inputs), model(*inputs), rtol=0, atol=0)
+    assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
+    plain = built(factory).eval()
+    plain.load_state_dict(model.state_dict())
+    assert_close(plain(*inputs), model(*inputs), rtol=0, atol=0)
+    assert not torch.equal(model.train()(*inputs), model(*inputs))
+
+
+def test_state_dict_is_all_there_is(factory: EncoderFactory) -> None:
+    """After a training step a fresh copy with the state dict continues identically, on data that neither has seen."""
+    trained = built(factory, dropout=0.2)
+    trained(*batch(TOKENS)).square().mean().backward()
+    torch.optim.SGD(trained.parameters(), lr=1e-3).step()
+    fresh = built(factory, dropout=0.2)
+    fresh.load_state_dict(trained.state_dict())
+    inputs = batch(TOKENS)
+    for mode in (True, False):
+        outputs = []
+        for model in (trained, fresh):
+            torch.manual_seed(1)
+            outputs.append(model.train(mode)(*inputs))
+        assert_close(*outputs, rtol=0, atol=0)
+
+
+def test_every_parameter_learns(factory: EncoderFactory, spec: DataSpec) -> None:
+    model = built(factory, spec)
+    out = model(*batch(spec))
+    (out * torch.randn_like(out)).sum().backward()
+    least = {name: 1e-9 if p.ndim > 1 else 0 for name, p in model.named_parameters()}
+    dead = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > least[name]]
+    assert dead == []
+
+
+@pytest.mark.parametrize("length", [1, 2, 4, 5, 8])
+def test_shorter_sequences_work(factory: EncoderFactory, spec: DataSpec, length: int) -> None:
+    out = built(factory, spec)(batch(spec, (length,) * 2, length)[0], None)
+    assert out.shape == (2, spec.outputs)
+    assert out.isfinite().all()
+
+
+def test_longer_sequences_are_refused(factory: EncoderFactory) -> None:
+    model = built(factory)
+    with pytest.raises(UserError, match=f"{type(model).__name__} .*{LONGEST} tokens .* {LONGEST + 1}"):
+        model(torch.ones(1, LONGEST + 1, dtype=torch.int64), None)
+
+
+def test_weights_do_not_depend_on_the_length(factory: EncoderFactory) -> None:
+    """A model is trained on short sequences and evaluated on long ones by loading its weights (BLRP, Table 5)."""
+    short, inputs = built(factory).eval(), batch(TOKENS)
+    long = built(factory, DataSpec(max_len=4 * LONGEST, vocab=9, classes=5)).eval()
+    long.load_state_dict(short.state_dict())
+    assert_close(long(*inputs), short(*inputs), **exactly)
+    assert long(torch.ones(1, 4 * LONGEST, dtype=torch.int64), None).isfinite().all()
+
+
+def test_gradients_are_those_of_the_function(factory: EncoderFactory) -> None:
+    model, (inputs, valid) = built(factory, SERIES, dim=8, heads=2, ffn=6).eval(), batch(SERIES, (9, 3), 9)
+    assert torch.autograd.gradcheck(lambda x: model(x, valid), inputs.requires_grad_(), fast_mode=True)
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["bf16", "bf16-mixed"])
+def test_bf16_stays_close(factory: EncoderFactory, spec: DataSpec, mixed: bool) -> None:
+    model, (inputs, valid) = built(factory, spec, head_hidden=None).eval().float(), batch(spec)
+    inputs = inputs if spec.vocab else inputs.float()
+    exact = model(inputs, valid)
+    low = torch.float32 if mixed else torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        close = model.to(low)(inputs if spec.vocab else inputs.to(low), valid).float()
+    assert close.isfinite().all()
+    assert (close - exact).norm() < 0.05 * exact.norm()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_compiles_to_one_graph(factory: EncoderFactory, spec: DataSpec) -> None:
+    torch.compiler.reset()
+    model, inputs = built(factory, spec).eval(), batch(spec)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert_close(compiled(*inputs), model(*inputs), **exactly)
