@@ -141,7 +141,7 @@ def test_the_strong_rule_leaves_half_of_the_slopes_open() -> None:
 
 
 def test_hyperplanes_of_kernelised_lsh_are_random_directions_in_the_space_of_the_kernel() -> None:
-    """aᵀ K a of centred K has the same expectation for each; with one anchor chosen, exactly (m - 1) / m at full rank."""
+    """aᵀ K a with the centred K is the same for all; with one of m anchors chosen it is (m - 1) / m."""
     anchors = F.normalize(torch.randn(HEADS, 4, 8, dtype=torch.float64), dim=-1)
     sigma = torch.tensor([1.3, 0.7], dtype=torch.float64)
     planes = kulis_grauman(anchors, sigma, 5)

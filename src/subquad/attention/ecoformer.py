@@ -37,7 +37,7 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
         divides, and of the first epoch that finds it unfitted; refit_epochs=null fits once.
     fit_rows: rows of the batch that are used, null for all.
 
-    Until it is fitted A and the anchors are random and μ is the similarity at the mean distance: the layer works before.
+    Until it is fitted A and the anchors are random, and μ is the similarity at the mean distance.
     Where there are fewer real tokens than anchors, anchors are repeated. With N real tokens a row has
     min(`neighbours`, N - 1) labels of each sign, and where both meet, -1 stands. Padded tokens are no anchors and enter
     neither μ, σ, the labels nor a sum. There are no weights to drop: `site.dropout` is unused.
