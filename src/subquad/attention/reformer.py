@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from subquad.attention.base import Discrete, StatelessAttention
@@ -85,8 +85,10 @@ class Reformer(Discrete, StatelessAttention):
         codes = self._hash(rows.detach().chunk(2, -1)[0]).masked_fill(~F.pad(real, (0, filling))[:, None], self.buckets)
         orders = codes.sort(stable=True).indices
         seats = orders.argsort(-1)
-        places = self._places(codes, seats)
-        biases = (self._bias(places, orders, r, rows.dtype) for r in range(self.hashes))
+        groups = (codes == self.buckets).int() if self.across_buckets else codes.int()
+        # Bucket and chunk in one number: i sees j where the place of i is that of j, or one more.
+        places = groups * (codes.shape[-1] // self.chunk + 2) + seats.int() // self.chunk
+        biases = (self._bias(groups, places, orders, r, rows.dtype) for r in range(self.hashes))
         rounds = [self._round(rows, *sorted_by) for sorted_by in zip(orders, seats, biases, strict=True)]
         return self.out(_combined(rounds)[:, :length].flatten(-2))
 
@@ -98,29 +100,31 @@ class Reformer(Discrete, StatelessAttention):
         codes = largest + (rotated.gather(-1, largest) < 0) * (self.buckets // 2)
         return codes.squeeze(-1).permute(3, 0, 1, 2)
 
-    def _places(self, codes: Int[Tensor, "r b h n"], seats: Int[Tensor, "r b h n"]) -> Int[Tensor, "r b h n"]:
-        """Bucket and chunk in one number: i sees j where the place of i is that of j, or one more."""
-        chunks = codes.shape[-1] // self.chunk
-        seen = (codes == self.buckets) if self.across_buckets else codes
-        return (seen * (chunks + 2) + seats // self.chunk).int()
-
     def _bias(
-        self, places: Int[Tensor, "r b h n"], orders: Int[Tensor, "r b h n"], r: int, dtype: torch.dtype
+        self,
+        groups: Int[Tensor, "r b h n"],
+        places: Int[Tensor, "r b h n"],
+        orders: Int[Tensor, "r b h n"],
+        r: int,
+        dtype: torch.dtype,
     ) -> Float[Tensor, "g k c w"]:
         """−m_ij in the order of round r: −log N_ij, with 10⁵ less at i = j, and −∞ at what i does not see."""
+        visible = torch.eq(*self._pairs(groups[r].gather(-1, orders[r])))
         alone = max(ALONE, torch.finfo(dtype).min / 2)
-        bias = F.pad(torch.eye(self.chunk, dtype=dtype, device=places.device) * alone, (self.chunk, 0))
+        bias = F.pad(torch.eye(self.chunk, dtype=dtype, device=groups.device) * alone, (self.chunk, 0))
         if self.hashes > 1 and not self.duplicates:
-            none = torch.zeros((), dtype=torch.int16, device=places.device)
-            meetings = sum((self._sees(p.gather(-1, orders[r])).short() for p in places), none)
+            meetings = visible.short()
+            for other in (*places[:r], *places[r + 1 :]):
+                of_query, of_key = self._pairs(other.gather(-1, orders[r]))
+                meetings += (of_query - of_key) >> 1 == 0
             bias = bias - meetings.clamp(min=1).to(dtype).log()
-        return torch.where(self._sees(places[r].gather(-1, orders[r])), bias, -math.inf)
+        return torch.where(visible, bias, -math.inf)
 
-    def _sees(self, places: Int[Tensor, "b h n"]) -> Bool[Tensor, "g k c w"]:
-        """Whether each token of a chunk (in each head of each row) sees those of its window."""
-        keys = F.pad(places, (self.chunk, 0), value=-2).unfold(-1, 2 * self.chunk, self.chunk)
-        queries = places.unflatten(-1, (-1, self.chunk))
-        return ((queries[..., :, None] - keys[..., None, :]) >> 1 == 0).flatten(0, 1)
+    def _pairs(self, of_tokens: Int[Tensor, "b h n"]) -> tuple[Int[Tensor, "g k c 1"], Int[Tensor, "g k 1 w"]]:
+        """What sorted tokens have as queries in chunks (of each head of each row) and as keys in windows."""
+        keys = F.pad(of_tokens, (self.chunk, 0), value=-2).unfold(-1, 2 * self.chunk, self.chunk)
+        queries = of_tokens.unflatten(-1, (-1, self.chunk))
+        return queries.flatten(0, 1)[..., None], keys.flatten(0, 1)[..., None, :]
 
     def _round(
         self,
