@@ -26,6 +26,7 @@ prepare_process(check_choices=False)
 
 import torch  # noqa: E402  after prepare_process
 
+from subquad.backbones.base import is_encoder  # noqa: E402
 from subquad.cores import usable_cores  # noqa: E402
 from subquad.measure.scaling import (  # noqa: E402
     LENGTHS,
@@ -36,6 +37,7 @@ from subquad.measure.scaling import (  # noqa: E402
     scaling,
 )
 
+CONTRACTS = [str(ROOT / "tests" / place) for place in ("attention", "backbones/test_encoders.py")]
 console = Console(width=110, highlight=False)
 
 
@@ -46,7 +48,7 @@ def main() -> int:
     torch.set_num_threads(usable_cores())
     factory = _factory(config.attention)
     mechanism = getattr(factory, "func", factory)
-    wirings = ", ".join(sorted(pattern.value for pattern in mechanism.patterns))
+    wirings = "encoder" if is_encoder(factory) else ", ".join(sorted(pattern.value for pattern in mechanism.patterns))
     console.print(f"[bold]{config.attention}[/] ({mechanism.__module__}.{mechanism.__name__})")
     console.print(f"wirings: {wirings}; stated: {mechanism.complexity}\n")
     failed = _contract(config.attention) if config.contract else False
@@ -59,7 +61,7 @@ def main() -> int:
 
 
 def _contract(name: str) -> bool:
-    """Runs tests/attention/test_contract.py on the mechanism and prints one line for each test; True at a failure."""
+    """Runs the contract on the mechanism and prints one line for each test; True at a failure."""
     if importlib.util.find_spec("pytest") is None:
         raise UserError(
             "The contract is a test suite; install it with: pip install -e '.[dev]' (or pass contract=false)."
@@ -67,7 +69,7 @@ def _contract(name: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         options = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}", "--attention", name]
-        places = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), str(ROOT / "tests" / "attention")]
+        places = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), *CONTRACTS]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *options, *places], capture_output=True, text=True, check=False
         )
@@ -94,7 +96,9 @@ def _contract(name: str) -> bool:
 def _scaling(factory: Any, complexity: str, lengths: list[int]) -> bool:
     """Prints seconds and bytes at each length and the fitted exponents; True when a linear mechanism grows faster."""
     found = scaling(factory, lengths)
-    console.print("Scaling of one layer, width 64, 2 heads, batch 1, inference:")
+    console.print(
+        f"Scaling of one {'encoder' if is_encoder(factory) else 'layer'}, width 64, 2 heads, batch 1, inference:"
+    )
     for n in lengths:
         console.print(f"  n={n:<6} {1e3 * found.seconds[n]:9.2f} ms {found.peak[n] / 2**20:9.2f} MiB at the peak")
     time, memory, linear = found.time_exponent, found.memory_exponent, is_linear(complexity)

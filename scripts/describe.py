@@ -9,10 +9,14 @@ from subquad.run.doors import CONFIGS, ROOT, answer_help, load_attention, option
 answer_help(__doc__)
 prepare_process()
 
+from subquad.backbones.base import is_encoder  # noqa: E402  after prepare_process
+
 PAGE = ROOT / "docs" / "attentions.md"
 HEAD = """# Attentions
 
 Written by `make docs` from the classes and from `configs/attention/`; a test compares the two.
+Wirings: a sequence to itself (self), one sequence to another (cross), or a whole encoder that takes the place of the
+backbone (encoder).
 
 | `attention=` | wirings | complexity | what it is |
 |---|---|---|---|
@@ -25,11 +29,12 @@ def attentions() -> str:
     for name in options("attention"):
         factory = load_attention(name)
         mechanism = factory.func
-        wirings = ", ".join(sorted(pattern.value for pattern in mechanism.patterns))
-        comment = re.match(r"# (.*?)\n(?!# )", (CONFIGS / "attention" / f"{name}.yaml").read_text(), re.DOTALL)
+        wirings = ["encoder"] if is_encoder(factory) else [pattern.value for pattern in mechanism.patterns]
+        file = (CONFIGS / "attention" / f"{name}.yaml").read_text().removeprefix("# @package _global_\n")
+        comment = re.match(r"# (.*?)\n(?!# )", file, re.DOTALL)
         assert comment is not None, f"configs/attention/{name}.yaml must open with a comment"
         text = re.sub(r"\n# ", " ", comment[1])
-        rows.append(f"| `{name}` | {wirings} | {mechanism.complexity} | {text} |")
+        rows.append(f"| `{name}` | {', '.join(sorted(wirings))} | {mechanism.complexity} | {text} |")
         classes[mechanism.__name__] = mechanism
     sections = [_section(mechanism) for _, mechanism in sorted(classes.items())]
     return HEAD + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"

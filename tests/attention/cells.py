@@ -13,7 +13,7 @@ from conftest import made, mechanisms, own_attentions
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention
-from subquad.backbones.base import AttentionEncoder
+from subquad.backbones.base import is_encoder
 from subquad.specs import Masks, Pattern, Site
 
 BATCH, DIM, HEADS, CONTEXT = 3, 24, 4, 13
@@ -43,12 +43,6 @@ def factories(config: pytest.Config) -> dict[str, Callable[..., Attention]]:
     if found := own_attentions(config):
         return {name: factory for name, factory in found.items() if not is_encoder(factory)}
     return {name: made("attention", name) for name in mechanisms()}
-
-
-def is_encoder(factory: Callable[..., Any]) -> bool:
-    """Whether a factory makes whole encoders."""
-    made_class = mechanism(factory)
-    return isinstance(made_class, type) and issubclass(made_class, AttentionEncoder)
 
 
 def mechanism(factory: Callable[..., Attention]) -> Any:

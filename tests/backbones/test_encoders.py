@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from attention.cells import is_encoder, prefix
+from attention.cells import prefix
 from conftest import encoders, own_attentions
 from torch import Tensor
 from torch.testing import assert_close
 
-from subquad.backbones.base import AttentionEncoder, EncoderFactory
+from subquad.backbones.base import AttentionEncoder, EncoderFactory, is_encoder
 from subquad.errors import UserError
 from subquad.run.doors import load_attention
 from subquad.specs import DataSpec

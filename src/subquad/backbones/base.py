@@ -1,7 +1,8 @@
 """What an attention is that brings its own encoder."""
 
 import abc
-from typing import ClassVar, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -45,8 +46,15 @@ class AttentionEncoder(nn.Module, abc.ABC):
             )
 
 
+def is_encoder(factory: object) -> "TypeGuard[EncoderFactory]":
+    """Whether a class, or a `functools.partial` of one, makes whole encoders and not attentions of one site."""
+    while isinstance(factory, partial):
+        factory = factory.func
+    return isinstance(factory, type) and issubclass(factory, AttentionEncoder)
+
+
 @runtime_checkable
 class EncoderFactory(Protocol):
     """What Hydra's `_partial_` makes of an attention that is an encoder: `functools.partial(BLRPEncoder, dim=64)`."""
 
-    def __call__(self, *, spec: DataSpec) -> AttentionEncoder: ...
+    def __call__(self, *, spec: DataSpec, **sizes: Any) -> AttentionEncoder: ...

@@ -9,7 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Projections, StatelessAttention
+from subquad.backbones.base import is_encoder
 from subquad.backbones.sequence import SequenceEncoder
+from subquad.errors import UserError
 from subquad.measure.memory import LiveTensors
 from subquad.measure.timing import Timing, interleave
 from subquad.specs import DataSpec, Masks, Pattern, Site
@@ -112,14 +114,18 @@ class _SelfAttention(nn.Module):
 
 
 class _TokenModel(nn.Module):
-    """A sequence encoder on token ids without padding."""
+    """A sequence encoder, or the one that an attention brings, on token ids without padding."""
+
+    encoder: nn.Module
 
     def __init__(self, factory: AttentionFactory | None, setting: Setting) -> None:
         super().__init__()
-        self.encoder = SequenceEncoder(
-            DataSpec(max_len=setting.length, vocab=257, classes=10), factory,
-            layers=setting.layers, dim=setting.dim, heads=setting.heads, ffn=setting.ffn,
-        )  # fmt: skip
+        spec = DataSpec(max_len=setting.length, vocab=257, classes=10)
+        dim, heads, ffn = setting.dim, setting.heads, setting.ffn
+        if is_encoder(factory):
+            self.encoder = factory(spec=spec, dim=dim, heads=heads, ffn=ffn)
+        else:
+            self.encoder = SequenceEncoder(spec, factory, setting.layers, dim, heads, ffn)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.encoder(tokens, None)
@@ -127,6 +133,8 @@ class _TokenModel(nn.Module):
 
 def _layer(factory: AttentionFactory | None, setting: Setting) -> tuple[nn.Module, Tensor]:
     assert factory is not None
+    if is_encoder(factory):
+        raise UserError("An encoder has no layer to measure alone; leave it out, or measure with levels=[model].")
     x = torch.randn(setting.batch, setting.length, setting.dim, device=setting.device, dtype=setting.dtype)
     return _SelfAttention(factory, setting), x.requires_grad_(setting.mode == "training")
 

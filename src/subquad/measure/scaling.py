@@ -9,7 +9,8 @@ import torch
 
 from subquad.attention.base import AttentionFactory
 from subquad.attention.softmax import Softmax
-from subquad.measure.bench import Measured, Setting, measure
+from subquad.backbones.base import is_encoder
+from subquad.measure.bench import Level, Measured, Setting, measure
 from subquad.specs import Masks, Pattern, Site
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
@@ -48,10 +49,11 @@ class Scaling:
 
 
 def scaling(factory: AttentionFactory, lengths: Sequence[int] = LENGTHS, rounds: int = 5) -> Scaling:
-    """Measures a layer of width 64 with 2 heads on one sequence of each length, without gradients."""
+    """Measures a layer, or an encoder, of width 64 with 2 heads on one sequence of each length, without gradients."""
     found: dict[int, Measured] = {}
     for length in lengths:
-        setting = Setting(level="layer", mode="inference", length=length, dim=64, heads=2)
+        level: Level = "model" if is_encoder(factory) else "layer"
+        setting = Setting(level=level, mode="inference", length=length, dim=64, heads=2, ffn=128)
         found[length] = measure({"it": factory}, setting, rounds)["it"]
     return Scaling(
         seconds={n: min(m.timing.seconds) for n, m in found.items()}, peak={n: m.peak for n, m in found.items()}
@@ -64,6 +66,8 @@ def error_to_softmax(factory: AttentionFactory, length: int = 512, dim: int = 64
 
     None where the two have no maps in common, or the mechanism does not approximate softmax.
     """
+    if is_encoder(factory):
+        return None
     torch.manual_seed(0)
     site = Site(pattern=Pattern.SELF, dim=dim, heads=heads, query_len=length, context_len=length)
     attention, softmax = factory(site=site).eval(), Softmax(site).eval()
