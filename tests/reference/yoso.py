@@ -17,8 +17,8 @@ def expected(q: Tensor, k: Tensor, bits: int) -> Tensor:
 
 
 def shared(q: Tensor, k: Tensor, planes: Tensor) -> Tensor:
-    """The share of hashes in which all bits of query and key agree."""
-    agreeing = [((q @ normals > 0)[:, None] == (k @ normals > 0)[None]).all(2) for normals in planes]
+    """The share of hashes in which all bits of query and key agree; planes: e x hashes x bits."""
+    agreeing = [((q @ normals > 0)[:, None] == (k @ normals > 0)[None]).all(2) for normals in planes.unbind(1)]
     return torch.stack(agreeing).double().mean(0)
 
 
@@ -36,7 +36,7 @@ def layer(
     parts = []
     for h in range(heads):
         a, b = unit(q[h]), unit(k[h])
-        weights = shared(a, b, attention.planes[:, h]) if sampled else expected(a, b, bits)
+        weights = shared(a, b, attention.planes[h]) if sampled else expected(a, b, bits)
         # The second term of the weights is 0, so that values get the gradient of the first alone.
         parts.append(unit(with_surrogate(weights, a, b, bits) @ v[h]))
     return maps.out(torch.cat(parts, 1)), carry

@@ -14,7 +14,7 @@ from subquad.errors import UserError
 from subquad.ops.masking import zero_padding
 from subquad.specs import Masks, Pattern, Site
 
-_BLOCK = 1 << 19
+_BLOCK, _TOKENS = 1 << 20, 512
 
 
 class YOSO(StatelessAttention, SurrogateGradient):
@@ -27,7 +27,6 @@ class YOSO(StatelessAttention, SurrogateGradient):
 
     Padded values are 0; no normaliser runs over the keys. There are no normalised weights to drop: `site.dropout` is
     unused. Blocks of queries are weighed one after another, forward and backward, so that n x m weights never exist.
-    1 - arccos(c) / π = atan2(√(1 - c²), -c) / π, which needs no care at |c| = 1.
 
     Released code: multiplies the cosines by a constant below 1 in one version, and can add a convolution of the values;
     transformers' classes ignore the padding mask.
@@ -38,8 +37,8 @@ class YOSO(StatelessAttention, SurrogateGradient):
 
     def __init__(self, site: Site, bits: int = 8) -> None:
         super().__init__(site)
-        if not 1 <= bits <= 20:
-            raise UserError(f"YOSO's hash codes have 1 to 20 bits, not {bits}; change attention.bits.")
+        if not 1 <= bits <= 15:
+            raise UserError(f"YOSO's hash codes have 1 to 15 bits, not {bits}; change attention.bits.")
         self.bits = bits
         self.projections = Projections(site.dim, site.heads)
 
@@ -59,8 +58,7 @@ class YOSO(StatelessAttention, SurrogateGradient):
         self, q: Float[Tensor, "b h n e"], k: Float[Tensor, "b h m e"], v: Float[Tensor, "b h m e"]
     ) -> Float[Tensor, "b h n e"]:
         """Σ_j w_ij v_j."""
-        rows = (t.flatten(0, 1) for t in (q, k, v))
-        return _Expectation.apply(*rows, self.bits).view_as(q)
+        return _Weighed.apply(*(t.flatten(0, 1) for t in (q, k, v)), self.bits, None, None).view_as(q)
 
 
 class SampledYOSO(YOSO, Refreshable, Discrete):
@@ -69,19 +67,21 @@ class SampledYOSO(YOSO, Refreshable, Discrete):
     hashes: m. bits: τ. A hash is τ random hyperplanes for each head: values are added to the bucket of their key, and
     each query reads the bucket that it falls into. New hyperplanes are drawn before every training step.
 
-    Backward is the surrogate of `YOSO` with these shares for weights, by tables of the products v_j k_jᵀ.
+    Backward is the surrogate of `YOSO` with these shares for weights, which are counted in blocks of n x m. Tables for
+    it hold d_h² numbers a bucket; measured, their O(n m d_h) steps a channel cost more than n² counts below some 10⁵
+    tokens.
 
-    Released code: draws new hyperplanes in every call, in evaluation too, and can rotate by Hadamard transforms.
+    Released code: such tables, in CUDA only; new hyperplanes in every call, in evaluation too, by Hadamard transforms.
     """
 
-    complexity = "time O(n m d) for m hashes, O(n m d d_h) in the backward pass, memory O(n d + 2^τ d)"
+    complexity = "time O(n m d) for m hashes, backward O(n² (d + m)), memory O(n (d + m) + 2^τ d)"
 
     def __init__(self, site: Site, bits: int = 8, hashes: int = 32) -> None:
         super().__init__(site, bits)
         if hashes < 1:
             raise UserError(f"YOSO needs at least 1 hash, not {hashes}; raise attention.hashes.")
         self.planes: Tensor
-        self.register_buffer("planes", torch.randn(hashes, site.heads, site.dim // site.heads, bits))
+        self.register_buffer("planes", torch.randn(site.heads, site.dim // site.heads, hashes, bits))
 
     def due(self, epoch: int, batch: int, step: int) -> bool:
         return True
@@ -93,106 +93,83 @@ class SampledYOSO(YOSO, Refreshable, Discrete):
         self, q: Float[Tensor, "b h n e"], k: Float[Tensor, "b h m e"], v: Float[Tensor, "b h m e"]
     ) -> Float[Tensor, "b h n e"]:
         rows = (t.flatten(0, 1) for t in (q, k, v))
-        return _Sampled.apply(*rows, self._codes(q), self._codes(k), self.bits).view_as(q)
+        return _Weighed.apply(*rows, self.bits, self._codes(q), self._codes(k)).view_as(q)
 
     @torch.no_grad()
-    def _codes(self, x: Float[Tensor, "b h n e"]) -> Int[Tensor, "s b*h*n"]:
-        """The bucket of each vector in each hash; every row and head has buckets of its own."""
+    def _codes(self, x: Float[Tensor, "b h n e"]) -> Int[Tensor, "s b*h n"]:
+        """The bucket of each vector in each hash."""
+        planes = self.planes.to(x.dtype)
         places = 2 ** torch.arange(self.bits, device=x.device, dtype=x.dtype)
-        codes = torch.stack([((x @ planes.to(x.dtype)) > 0).to(x.dtype) @ places for planes in self.planes])
-        tables = torch.arange(x.shape[0] * x.shape[1], device=x.device).view(x.shape[:2])
-        return (codes.int() + (tables << self.bits).int()[..., None]).flatten(1)
+        parts = []
+        for part in x.split(_TOKENS, 2):
+            signs = (part @ planes.flatten(2)).unflatten(-1, planes.shape[2:]) > 0
+            parts.append((signs.to(x.dtype) @ places).to(torch.int16).flatten(0, 1))
+        return torch.cat(parts, 1).permute(2, 0, 1).contiguous()
 
 
-def _weights(q: Float[Tensor, "r n e"], k: Float[Tensor, "r m e"], bits: int) -> Float[Tensor, "r n m"]:
-    """Probabilities that τ hyperplanes separate no pair, in as few passes over n x m as there are."""
-    negated = -q @ k.mT
-    x = torch.addcmul(negated.new_ones(()), negated, negated, value=-1).clamp_min_(0).sqrt_()
-    x.atan2_(negated).mul_(1 / math.pi)
-    power = x
-    for bit in f"{bits:b}"[1:]:
-        power = power.square()
-        if bit == "1":
-            power.mul_(x)
-    return power
+class _Weighed(torch.autograd.Function):
+    """Σ_j w_ij v_j with the surrogate gradient; codes, where given, are those of the hashes, int16, s x r x n."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bits: int, q_codes: Tensor | None, k_codes: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(q, k, v, q_codes, k_codes)
+        ctx.bits = bits
+        if q_codes is not None and k_codes is not None:
+            return _read_tables(q_codes, k_codes, v, bits)
+        return torch.cat([_expected(part, k, bits) @ v for part in q.split(_rows(k), 1)], 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, q_codes, k_codes = ctx.saved_tensors
+        of_q, of_k, of_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for start in range(0, q.shape[1], _rows(k)):
+            block = slice(start, start + _rows(k))
+            if q_codes is None:
+                weights = _expected(q[:, block], k, ctx.bits)
+            else:
+                weights = _shared(q_codes[:, :, block], k_codes, k.dtype)
+            of_v.baddbmm_(weights.mT, grad[:, block])
+            slopes = weights.mul_(grad[:, block] @ v.mT).mul_(ctx.bits / 2)
+            of_q[:, block] = slopes @ k
+            of_k.baddbmm_(slopes.mT, q[:, block])
+        return of_q, of_k, of_v, None, None, None
 
 
-def _blocks(q: Float[Tensor, "r n e"], k: Float[Tensor, "r m e"]) -> int:
-    """Queries of a block whose weights stay in the cache."""
+def _rows(k: Float[Tensor, "r m e"]) -> int:
+    """Queries of a block: enough for the products to be fast, few enough for the cache."""
     return max(1, _BLOCK // max(1, len(k) * k.shape[1]))
 
 
-class _Expectation(torch.autograd.Function):
-    """Σ_j w_ij v_j with the surrogate gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bits: int) -> Tensor:
-        ctx.save_for_backward(q, k, v)
-        ctx.bits = bits
-        return torch.cat([_weights(part, k, bits) @ v for part in q.split(_blocks(q, k), 1)], 1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, k, v = ctx.saved_tensors
-        of_q, of_k, of_v = [], torch.zeros_like(k), torch.zeros_like(v)
-        size = _blocks(q, k)
-        for part, above in zip(q.split(size, 1), grad.split(size, 1), strict=True):
-            weights = _weights(part, k, ctx.bits)
-            of_v.baddbmm_(weights.mT, above)
-            slopes = weights.mul_(above @ v.mT).mul_(ctx.bits / 2)
-            of_q.append(slopes @ k)
-            of_k.baddbmm_(slopes.mT, part)
-        return torch.cat(of_q, 1), of_k, of_v, None
+def _expected(q: Float[Tensor, "r n e"], k: Float[Tensor, "r m e"], bits: int) -> Float[Tensor, "r n m"]:
+    """(1 - arccos(q·k) / π)^bits, in one buffer or two."""
+    power = (q @ k.mT).clamp_(-1, 1).acos_().mul_(-1 / math.pi).add_(1)
+    base = power.clone() if bits & (bits - 1) else power
+    for bit in f"{bits:b}"[1:]:
+        power.mul_(power)
+        if bit == "1":
+            power.mul_(base)
+    return power
 
 
-def _collected(
-    read: Int[Tensor, " i"], write: Int[Tensor, " j"], rows: Float[Tensor, "j c"], buckets: int
-) -> Float[Tensor, "i c"]:
-    """The sum of the rows that were written where each reader reads."""
-    return rows.new_zeros(buckets, rows.shape[1]).index_add_(0, write, rows)[read]
+def _shared(q_codes: Int[Tensor, "s r n"], k_codes: Int[Tensor, "s r m"], dtype: torch.dtype) -> Float[Tensor, "r n m"]:
+    """The share of hashes in which query and key fall into the same bucket."""
+    count = (q_codes[0, :, :, None] == k_codes[0, :, None]).to(torch.int16)
+    for of_queries, of_keys in zip(q_codes[1:], k_codes[1:], strict=True):
+        count += of_queries[:, :, None] == of_keys[:, None]
+    return count.to(dtype).div_(len(q_codes))
 
 
-class _Sampled(torch.autograd.Function):
-    """Σ_j b_ij v_j with the surrogate gradient, b_ij the share of hashes in which i and j meet."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, q_codes: Tensor, k_codes: Tensor, bits: int) -> Tensor:
-        ctx.save_for_backward(q, k, v, q_codes, k_codes)
-        ctx.bits = bits
-        y = torch.zeros_like(q).flatten(0, 1)
-        for read, write in zip(q_codes, k_codes, strict=True):
-            y += _collected(read, write, v.flatten(0, 1), len(q) << bits)
-        return (y / len(q_codes)).view_as(q)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
-        q, k, v, q_codes, k_codes = ctx.saved_tensors
-        buckets = len(q) << ctx.bits
-        q_rows, k_rows, v_rows, above = (t.flatten(0, 1) for t in (q, k, v, grad))
-        of_q, of_k, of_v = (torch.zeros_like(t) for t in (q_rows, k_rows, v_rows))
-        for of_queries, of_keys in zip(q_codes, k_codes, strict=True):
-            of_v += _collected(of_keys, of_queries, above, buckets)
-            _add_slopes(of_q, above, of_queries, of_keys, v_rows, k_rows, buckets)
-            _add_slopes(of_k, v_rows, of_keys, of_queries, above, q_rows, buckets)
-        share = 1 / len(q_codes)
-        slope = share * ctx.bits / 2
-        return (of_q * slope).view_as(q), (of_k * slope).view_as(k), (of_v * share).view_as(v), None, None, None
-
-
-def _add_slopes(
-    total: Float[Tensor, "i e"],
-    x: Float[Tensor, "i e"],
-    read: Int[Tensor, " i"],
-    write: Int[Tensor, " j"],
-    y: Float[Tensor, "j e"],
-    other: Float[Tensor, "j e"],
-    buckets: int,
-) -> None:
-    """Adds Σ_j (x_i·y_j) other_j over the j that i meets: tables of y_j ⊗ other_j, a few of y's columns at a time."""
-    size = max(1, _BLOCK // (len(other) * other.shape[1]))
-    for x_part, y_part in zip(x.split(size, 1), y.split(size, 1), strict=True):
-        products = (y_part[..., None] * other[:, None]).flatten(1)
-        met = _collected(read, write, products, buckets).unflatten(1, (-1, other.shape[1]))
-        total += (x_part[:, None] @ met).squeeze(1)
+def _read_tables(
+    q_codes: Int[Tensor, "s r n"], k_codes: Int[Tensor, "s r m"], v: Float[Tensor, "r m e"], bits: int
+) -> Float[Tensor, "r n e"]:
+    """Σ_j b_ij v_j, b_ij the share of hashes in which i and j meet; each row has 2^bits buckets of its own."""
+    first = torch.arange(len(v), device=v.device)[:, None] << bits
+    values = v.flatten(0, 1)
+    total = v.new_zeros(q_codes[0].numel(), v.shape[-1])
+    for of_queries, of_keys in zip(q_codes, k_codes, strict=True):
+        table = values.new_zeros(len(v) << bits, v.shape[-1]).index_add_(0, (of_keys + first).flatten(), values)
+        total += table.index_select(0, (of_queries + first).flatten())
+    return total.div_(len(q_codes)).unflatten(0, q_codes.shape[1:])
