@@ -7,7 +7,7 @@ FILE = "attention/combiner.py"
 BUGS = [
     Bug("the own span counts twice", FILE, "(counts[:, None] > 0) & others", "(counts[:, None] > 0) & (others | True)"),
     Bug("spans of padding are seen", FILE, "(counts[:, None] > 0) & others", "(counts[:, None] >= 0) & others"),
-    Bug("summaries average padding", FILE, "attn_mask=inside,", "attn_mask=None,"),
+    Bug("summaries average padding", FILE, "attn_mask=real.flatten(0, 1)[:, None, None],", "attn_mask=None,"),
     Bug("the own node instead of its sibling", FILE, ">> (level - inner)) ^ 1", ">> (level - inner))"),
     Bug("the own inner node instead of its sibling", FILE, "// (leaf << level) ^ 1)", "// (leaf << level))"),
     Bug(
@@ -32,7 +32,7 @@ BUGS = [
     Bug(
         "sizes of spans include padding",
         FILE,
-        "values.transpose(1, 2).flatten(1).view_as(keys), real.sum(2)",
-        "values.transpose(1, 2).flatten(1).view_as(keys), real.sum(2) * 0 + size",
+        "counts, number = real.sum(2), real.shape[1]",
+        "counts, number = real.sum(2) * 0 + size, real.shape[1]",
     ),
 ]

@@ -33,7 +33,7 @@ BUGS = [
     Bug(
         "gradient of the sorted blocks lost",
         FILE,
-        "total += (weights.mT @ of_mixed)",
-        "total += 0 * (weights.mT @ of_mixed)",
+        "total[..., head, :] += (weights[head].mT",
+        "total[..., head, :] += (0 * weights[head].mT",
     ),
 ]

@@ -83,26 +83,32 @@ class Combiner(StatelessAttention):
     def _heads(self, x: Float[Tensor, "*k w d"]) -> Float[Tensor, "*k h w e"]:
         return x.unflatten(-1, (self.site.heads, -1)).transpose(-3, -2)
 
-    def _spans(
+    def _pooled(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, size: int) -> Float[Tensor, "b r d"]:
+        return (max_pool if self.pooling == "max" else mean_pool)(x, mask, size)[0]
+
+    def _joined(self, x: Float[Tensor, "b r d"], counts: Int[Tensor, "b r"]) -> Float[Tensor, "b s d"]:
+        """What pools two neighbouring spans, from what pools each."""
+        if self.pooling == "max":
+            return max_pool(x, counts > 0, 2)[0]
+        sums = windows(x * counts[..., None].to(x.dtype), 2).sum(2)
+        return sums / counts.unflatten(1, (-1, 2)).sum(2).clamp(min=1)[..., None].to(x.dtype)
+
+    def _values(
         self,
-        q: Float[Tensor, "b n d"],
+        queries: Float[Tensor, "b r d"],
         k: Float[Tensor, "b n d"],
         v: Float[Tensor, "b n d"],
-        mask: Bool[Tensor, "b n"] | None,
-        size: int,
-    ) -> tuple[Float[Tensor, "b r d"], Float[Tensor, "b r d"], Int[Tensor, "b r"]]:
-        """Keys and values of spans of equal size, and how many real tokens they hold."""
-        pool = max_pool if self.pooling == "max" else mean_pool
-        real = window_mask(mask, q.shape[1], size, q.device).expand(len(q), -1, -1)
-        (queries, _), (keys, _) = pool(q, mask, size), pool(k, mask, size)
-        inside = real.flatten(0, 1)[:, None, None]
+        real: Bool[Tensor, "b r w"],
+    ) -> Float[Tensor, "b r d"]:
+        """v̄ of spans of equal size; `real`: which of their places hold a token."""
+        size = real.shape[2]
         values = F.scaled_dot_product_attention(
             self._heads(queries.flatten(0, 1)[:, None]),
             self._heads(windows(k, size).flatten(0, 1)),
             self._heads(windows(v, size).flatten(0, 1)),
-            attn_mask=inside,
+            attn_mask=real.flatten(0, 1)[:, None, None],
         )
-        return keys, values.transpose(1, 2).flatten(1).view_as(keys), real.sum(2)
+        return values.transpose(1, 2).flatten(1).view_as(queries)
 
     def _logits(self, seen: Bool[Tensor, "..."], tokens: Int[Tensor, "..."], dtype: torch.dtype) -> Tensor:
         """What is added to the logits of tokens and spans: nothing or log |Ω|; unseen ones are hidden."""
@@ -118,9 +124,9 @@ class Combiner(StatelessAttention):
         mask: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b n d"]:
         (batch, length, dim), size = q.shape, self.span
-        span_keys, span_values, counts = self._spans(q, k, v, mask, size)
-        number = counts.shape[1]
         real = window_mask(mask, length, size, q.device).expand(batch, -1, -1)
+        span_keys, span_values = self._pooled(k, mask, size), self._values(self._pooled(q, mask, size), k, v, real)
+        counts, number = real.sum(2), real.shape[1]
         others = ~torch.eye(number, dtype=torch.bool, device=q.device)
         seen = torch.cat([real, (counts[:, None] > 0) & others], 2)
         tokens = torch.cat([torch.ones_like(real, dtype=counts.dtype), counts[:, None].expand(-1, number, -1)], 2)
@@ -159,8 +165,13 @@ class Combiner(StatelessAttention):
         keys, values = [windows(k, block)], [windows(v, block)]
         tokens = [real.long().view(batch, number, block)]
         near = [place[:, None] // leaf == place // leaf]
+        span_queries, span_keys = self._pooled(q, real, leaf), self._pooled(k, real, leaf)
+        counts = real.unflatten(1, (-1, leaf)).sum(2)
         for level in range(levels):
-            span_keys, span_values, counts = self._spans(q, k, v, real, leaf << level)
+            if level:
+                span_queries, span_keys = (self._joined(t, counts) for t in (span_queries, span_keys))
+                counts = counts.unflatten(1, (-1, 2)).sum(2)
+            span_values = self._values(span_queries, k, v, real.unflatten(1, (-1, leaf << level)))
             if level < inner:
                 pick = torch.arange(counts.shape[1], device=device).view(number, -1)
                 node = place[: pick.shape[1]]

@@ -121,13 +121,17 @@ class _SortedAndOwn(torch.autograd.Function):
         rows, weights = ctx.saved_tensors
         heads, _, _, size, width = rows.shape
         batch, number = ctx.batch, weights.shape[1]
-        own = rows.view(heads * batch, number, 2, -1)[:, :, 1]
-        of_mixed, of_own = grad.unflatten(2, (2, size)).unbind(2)
-        of_mixed = of_mixed.reshape(heads * batch, number, -1)
-        of_sort = (of_mixed @ own.mT).view(heads, batch, number, number).transpose(0, 1)
-        total = of_own.permute(1, 2, 0, 3).clone(memory_format=torch.contiguous_format)
-        total += (weights.mT @ of_mixed).view(heads, -1, size, width).permute(1, 2, 0, 3)
-        return total.flatten(-2).view(batch, number, size, -1), of_sort
+        own = rows.view(heads, batch, number, 2, -1)[:, :, :, 1]
+        weights = weights.view(heads, batch, number, number)
+        of_mixed, of_own = grad.view(heads, batch, number, 2, size, width).unbind(3)
+        total = of_own.permute(1, 2, 3, 0, 4).clone(memory_format=torch.contiguous_format)
+        of_sort = torch.empty_like(weights)
+        # Head by head: what is needed in between is small.
+        for head in range(heads):
+            rows_of_head = of_mixed[head].reshape(batch, number, -1)
+            of_sort[head] = rows_of_head @ own[head].mT
+            total[..., head, :] += (weights[head].mT @ rows_of_head).view(batch, number, size, width)
+        return total.flatten(-2), of_sort.transpose(0, 1)
 
 
 def balance(
