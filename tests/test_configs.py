@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CONFIGS
+from conftest import CONFIGS, encoders
 from hydra.utils import get_method
 from omegaconf import OmegaConf
 from runs import composed
 
 import subquad.attention
+import subquad.backbones
 from subquad.attention.base import Attention
+from subquad.backbones.base import AttentionEncoder
 from subquad.data.base import SequenceData
-from subquad.run.doors import bench_config, load_attention, options
+from subquad.errors import UserError
+from subquad.run.doors import _checked, bench_config, load_attention, options
 
 FILES = sorted(CONFIGS.rglob("*.yaml"))
 TASKS = options("task")
@@ -86,8 +89,44 @@ def test_every_scale_composes(task, scale):
 @pytest.mark.parametrize("task", ["lra/listops", "uea/japanese_vowels"])
 def test_every_attention_composes_with_every_family(task, attention):
     config = resolved(f"task={task}", f"attention={attention}")
-    assert config["task"]["module"]["backbone"]["attention"] == config["attention"]
+    model = config["task"]["module"]["backbone"]
+    assert (model if attention in encoders() else model["attention"]) == config["attention"]
     assert_callable("attention", config["attention"])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_takes_an_encoder_in_place_of_the_backbone(task):
+    """Its widths are those of the task's recipe."""
+    assert set(encoders()) >= {"tlb", "blrp"}
+    config = resolved(f"task={task}", "attention=tlb")
+    model = config["task"]["module"]["backbone"]
+    assert model == config["attention"] == config["encoder"]
+    assert {key: model[key] for key in ("dim", "heads", "ffn", "dropout")} == {
+        key: config["backbone"][key] for key in ("dim", "heads", "ffn", "dropout")
+    }
+
+
+def test_the_segment_of_a_recipe_reaches_the_encoder():
+    words = ("task=lra/listops", "attention=blrp", "recipe=blrp")
+    assert resolved(*words)["attention"]["segment"] == resolved(*words)["attention"]["latents"] == 100
+    changed = resolved(*words, "recipe.sizes.listops.segment=50", "attention.latents=7")["attention"]
+    assert (changed["segment"], changed["latents"]) == (50, 7)
+    assert resolved("task=lra/listops", "attention=blrp", "recipe=luna")["attention"]["segment"] == 100
+
+
+def test_an_encoder_and_what_it_ignores_are_refused_together():
+    words = ("task=lra/listops", "attention=blrp")
+    assert resolved(*words, "backbone.dim=32", "backbone=sequence")["attention"]["dim"] == 32
+    with pytest.raises(UserError, match=r"backbone.layers has no effect on attention=blrp.*backbone.dim"):
+        compose(*words, "backbone.layers=3")
+    with pytest.raises(UserError, match="has no effect on attention=tlb"):
+        _checked(["attention=dba,tlb", "backbone.pooling=cls"])
+    assert _checked(["attention=dba,linear", "backbone.pooling=cls"]) == [
+        "attention=dba,linear",
+        "backbone.pooling=cls",
+    ]
+    with pytest.raises(UserError, match="tlb is an encoder of its own and cannot stand in attention@exact"):
+        compose("attention@exact=tlb")
 
 
 @pytest.mark.parametrize("name", [(group, choice) for group in ("experiment", "debug") for choice in options(group)])
@@ -134,11 +173,13 @@ def concrete(base: type) -> set[type]:
 def test_every_mechanism_has_a_config():
     for module in pkgutil.iter_modules(subquad.attention.__path__):
         importlib.import_module(f"subquad.attention.{module.name}")
+    for module in pkgutil.iter_modules(subquad.backbones.__path__):
+        importlib.import_module(f"subquad.backbones.{module.name}")
     configured = set()
     for name in options("attention"):
         made = load_attention(name)
         configured.add(made.func if isinstance(made, functools.partial) else made)
-    assert configured == concrete(Attention)
+    assert configured == concrete(Attention) | concrete(AttentionEncoder)
 
 
 def test_every_family_of_data_has_a_task():

@@ -84,6 +84,20 @@ def test_a_key_of_an_attention_that_is_not_used_changes_nothing(base):
     assert name(without) == name(without, "attention.d_p=99") != base
 
 
+def test_of_the_backbone_only_what_an_encoder_reads_counts():
+    words = ("attention=blrp", "task=uea/japanese_vowels")
+    own = name(*words)
+    assert own == name(*words, "recipe.sizes.japanese_vowels.layers=9") == name(*words, "backbone=mvts")
+    assert own not in {name(), name(*words, "attention=tlb")}
+    for change in (
+        "backbone.dim=64",
+        "recipe.sizes.japanese_vowels.heads=4",
+        "attention.segment=10",
+        "attention.phi=single",
+    ):
+        assert name(*words, change) != own
+
+
 def test_every_task_has_its_own_fingerprint():
     found = {name(f"task={task}") for task in ("uea/japanese_vowels", "uea/basic_motions", "tser/tecator")}
     assert len(found) == 3
