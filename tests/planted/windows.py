@@ -6,8 +6,8 @@ BUGS = [
     Bug(
         "windows are one key too short",
         "ops/sparse.py",
-        "place <= query + before + after",
-        "place < query + before + after",
+        "(distance <= after)\n    return near",
+        "(distance < after)\n    return near",
     ),
     Bug(
         "pooled keys are not at their tokens",
@@ -15,12 +15,23 @@ BUGS = [
         "torch.arange(keys * stride, device=device)[:, None] // stride",
         "torch.arange(keys * stride, device=device)[:, None] % keys",
     ),
-    Bug("first keys count twice", "ops/sparse.py", "rest if mask is None else mask & rest", "mask"),
     Bug(
-        "first keys of the wrong row",
+        "first keys count twice",
         "ops/sparse.py",
-        "real.repeat_interleave(len(queries) // len(real), 0)",
-        "real.repeat(len(queries) // len(real), 1)",
+        "real & (torch.arange(length, device=device) >= first)",
+        "real & True",
+    ),
+    Bug(
+        "first keys count in every block of a window",
+        "ops/sparse.py",
+        "near | ((number == 0) & (offset < first))",
+        "near | (offset < first)",
+    ),
+    Bug(
+        "first keys are real in any case",
+        "ops/sparse.py",
+        "_each_block_after(real[:, :first, None],",
+        "_each_block_after(torch.ones_like(real)[:, :first, None],",
     ),
     Bug(
         "a block named twice counts twice",

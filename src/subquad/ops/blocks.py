@@ -4,11 +4,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 
-def blocks(x: Float[Tensor, "b n d"], size: int) -> Float[Tensor, "bk w d"]:
+def blocks(x: Shaped[Tensor, "b n d"], size: int) -> Shaped[Tensor, "bk w d"]:
     """Cuts n tokens into k = ceil(n / size) blocks, the last one filled with zeros; blocks join the batch."""
     fill = -x.shape[1] % size
     # Padding by nothing would copy.

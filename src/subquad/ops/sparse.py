@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from subquad.ops.blocks import around, around_mask, blocks, unblocks
 
-QUERIES_AT_ONCE = 2048
-"""How many queries have the copies of their keys in memory, where blocks are named one by one."""
+QUERIES_AT_ONCE = 512
+"""How many queries get copies of their keys at a time, where blocks are named one by one: a few MiB, reused."""
 
 Visible: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(row of the batch, head, query, key) to whether the query sees the key; all are indices that broadcast."""
@@ -70,17 +70,16 @@ def sliding_window(
         distance = places - torch.arange(n, device=q.device)[:, None] // stride
         seen = (distance >= -before) & (distance <= after) | (places < first)
         return attend(q, k, v, seen[None, None] if mask is None else seen & mask[:, None, None], heads, dropout)
-    queries = blocks(q, keys * stride)
-    key_windows, value_windows = (around(x, keys, before, after) for x in (k, v))
-    seen = _band(keys, stride, before, after, q.device) & _real(mask, m, keys, before, after, first, q)[:, None, None]
+    step, ahead, behind = keys + first, before + first * (max(before - 1, 0) // keys), after + first * -(-after // keys)
+    real = _real(mask, m, keys, first, q.device)
+    real = around_mask(real, m if real is None else real.shape[1], step, ahead, behind, q.device)
+    real = real if mask is not None else real.repeat(len(q), 1)
+    seen = _band(keys, stride, before, after, first, (ahead, behind), q.device) & real[:, None]
     if first:
-        count = len(queries) // len(q)
-        key_windows = torch.cat([_repeat(k[:, :first], count), key_windows], 1)
-        value_windows = torch.cat([_repeat(v[:, :first], count), value_windows], 1)
-        real = torch.ones(1, first, dtype=torch.bool, device=q.device) if mask is None else mask[:, :first]
-        real = real.repeat_interleave(len(queries) // len(real), 0)[:, None, None]
-        seen = torch.cat([real.expand(-1, -1, keys * stride, -1), seen], -1)
-    return unblocks(attend(queries, key_windows, value_windows, seen, heads, dropout), len(q), n)
+        k, v = (_each_block_after(x[:, :first], x, keys) for x in (k, v))
+    key_windows, value_windows = (around(x, step, ahead, behind) for x in (k, v))
+    y = attend(blocks(q, keys * stride), key_windows, value_windows, seen[:, None], heads, dropout)
+    return unblocks(y, len(q), n)
 
 
 def within_blocks(
@@ -98,7 +97,8 @@ def within_blocks(
     size = min(size, length)
     seen = None
     if mask is not None or length % size:
-        seen = _real(mask, length, size, 0, 0, 0, q)[:, None, None]
+        seen = around_mask(mask, length, size, 0, 0, q.device)[:, None, None]
+        seen = seen if mask is not None else seen.repeat(batch, 1, 1, 1)
     return unblocks(attend(blocks(q, size), blocks(k, size), blocks(v, size), seen, heads, dropout), batch, length)
 
 
@@ -166,26 +166,35 @@ def _keys_of_block(span: int, stride: int) -> int:
     return max(1, queries // stride)
 
 
-def _band(keys: int, stride: int, before: int, after: int, device: torch.device) -> Bool[Tensor, "q w"]:
-    """Which places of its window each query of a block sees."""
+def _each_block_after(
+    first: Shaped[Tensor, "b g d"], x: Shaped[Tensor, "b m d"], size: int
+) -> Shaped[Tensor, "b agm d"]:
+    """The blocks of x in a row, each with the same rows ahead of it, so that a window holds those at no cost."""
+    cut = blocks(x, size).unflatten(0, (len(x), -1))
+    return torch.cat([first[:, None].expand(-1, cut.shape[1], -1, -1), cut], 2).flatten(1, 2)
+
+
+def _band(
+    keys: int, stride: int, before: int, after: int, first: int, reach: tuple[int, int], device: torch.device
+) -> Bool[Tensor, "q w"]:
+    """Which places of its window each query of a block sees, the first keys once: those ahead of its own block."""
     query = torch.arange(keys * stride, device=device)[:, None] // stride
-    place = torch.arange(before + keys + after, device=device)
-    return (place >= query) & (place <= query + before + after)
+    place = torch.arange(-reach[0], keys + first + reach[1], device=device)
+    number, offset = place // (keys + first), place % (keys + first)
+    distance = number * keys + offset - first - query
+    near = (offset >= first) & (distance >= -before) & (distance <= after)
+    return near | ((number == 0) & (offset < first))
 
 
 def _real(
-    mask: Bool[Tensor, "b m"] | None, length: int, keys: int, before: int, after: int, first: int, like: Tensor
-) -> Bool[Tensor, "bk w"]:
-    """Which places of the windows hold a real key that is not one of the first, for every block of every row."""
-    if first:
-        rest = torch.arange(length, device=like.device)[None] >= first
-        mask = rest if mask is None else mask & rest
-    real = around_mask(mask, length, keys, before, after, like.device)
-    return real if mask is not None and len(mask) == len(like) else real.repeat(len(like), 1)
-
-
-def _repeat(x: Float[Tensor, "b g d"], count: int) -> Float[Tensor, "bk g d"]:
-    return x[:, None].expand(-1, count, -1, -1).flatten(0, 1)
+    mask: Bool[Tensor, "b m"] | None, length: int, keys: int, first: int, device: torch.device
+) -> Bool[Tensor, "c am"] | None:
+    """Which keys are real, with the first ones ahead of each block and nowhere else."""
+    if not first:
+        return mask
+    real = torch.ones(1, length, dtype=torch.bool, device=device) if mask is None else mask
+    others = real & (torch.arange(length, device=device) >= first)
+    return _each_block_after(real[:, :first, None], others[..., None], keys)[..., 0]
 
 
 def runs_flexible(q: Float[Tensor, "b n d"], heads: int, dropout: float) -> bool:
