@@ -185,10 +185,14 @@ class SequenceData(pl.LightningDataModule, abc.ABC):
         rows = self.splits[split]
         return self._loader(rows, EvalBatches(rows.lengths, self.eval_batch_size, self._rank, self._world))
 
+    def batched(self, rows: Ragged) -> Dataset[SequenceBatch]:
+        """What turns lists of indices of a split into batches."""
+        return SequenceDataset(rows, self.pad_to)
+
     def _loader(self, rows: Ragged, batches: Sampler[list[int]]) -> DataLoader[SequenceBatch]:
         # A generator of its own: without one a loader draws from torch's, and dropout depends on the number of workers.
         return DataLoader(
-            SequenceDataset(rows, self.pad_to), batch_sampler=batches, collate_fn=_whole_batch,
+            self.batched(rows), batch_sampler=batches, collate_fn=_whole_batch,
             num_workers=self.num_workers, persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(), generator=torch.Generator(),
         )  # fmt: skip

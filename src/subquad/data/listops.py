@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from filelock import FileLock
 
 from subquad.cores import usable_cores
 from subquad.data import ragged
@@ -68,13 +67,7 @@ class ListOps(SequenceData):
 
     def prepare_data(self) -> None:
         """Generates or reads the splits once; a second process meanwhile waits and finds them done."""
-        folder = self.folder
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(f"{folder.name}.lock")):
-            if ragged.read(folder) is None:
-                splits, facts = self._make()
-                described = {split: describe(rows, splits["train"]) for split, rows in splits.items()}
-                ragged.write(folder, splits, facts | described)
+        ragged.prepare(self.folder, self._make_described)
 
     def load(self) -> tuple[dict[str, Ragged], str]:
         return self._cache.splits, self._cache.fingerprint
@@ -111,6 +104,10 @@ class ListOps(SequenceData):
                 f"ListOps is not prepared in {self.folder}; run `python scripts/prepare.py task=lra/listops`."
             )
         return cache
+
+    def _make_described(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        splits, facts = self._make()
+        return splits, facts | {split: describe(rows, splits["train"]) for split, rows in splits.items()}
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         if self.source == "release":

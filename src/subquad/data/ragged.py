@@ -6,12 +6,13 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from subquad.errors import UserError
 
@@ -76,6 +77,14 @@ def write(folder: Path, splits: Mapping[str, Ragged], facts: Mapping[str, Any]) 
         raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def prepare(folder: Path, make: Callable[[], tuple[Mapping[str, Ragged], Mapping[str, Any]]]) -> None:
+    """Writes what `make` returns unless it is there; a second process meanwhile waits and finds it done."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f"{folder.name}.lock")):
+        if read(folder) is None:
+            write(folder, *make())
 
 
 @dataclass(frozen=True, slots=True)

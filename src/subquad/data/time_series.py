@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from filelock import FileLock
 
 from subquad.data import ragged
 from subquad.data.base import SequenceData
@@ -86,12 +85,7 @@ class TimeSeries(SequenceData):
 
     def prepare_data(self) -> None:
         """Parses the two files unless their cache exists; only this needs sktime."""
-        self._cache_folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{self._cache_folder}.lock"):
-            if ragged.read(self._cache_folder) is None:
-                splits, labels = parse(self._source, self.kind)
-                self._check_size(splits, labels)
-                ragged.write(self._cache_folder, splits, {"dataset": self.dataset, "kind": self.kind, "labels": labels})
+        ragged.prepare(self._cache_folder, self._parse)
 
     def load(self) -> tuple[dict[str, Ragged], str]:
         train, test = (self._some_cases(self._cache.splits[name]) for name in ("train", "test"))
@@ -136,6 +130,11 @@ class TimeSeries(SequenceData):
             )
         self._check_size(cache.splits, cache.facts["labels"])
         return cache
+
+    def _parse(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        splits, labels = parse(self._source, self.kind)
+        self._check_size(splits, labels)
+        return splits, {"dataset": self.dataset, "kind": self.kind, "labels": labels}
 
     def _check_size(self, splits: dict[str, Ragged], labels: list[str]) -> None:
         if self.folder is None:

@@ -4,6 +4,7 @@ import collections
 import concurrent.futures
 import contextlib
 import itertools
+import multiprocessing
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
@@ -28,6 +29,26 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], workers:
             while queue:
                 yield queue.popleft().result()
                 queue.extend(pool.submit(function, item) for item in itertools.islice(rest, 1))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def in_processes(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int
+) -> Generator[Result, None, None]:
+    """`map(function, items)` by processes of their own, for work that stays inside Python; the function must pickle.
+
+    With one worker, or one item, everything happens in this process.
+    """
+    chosen = list(items)
+    if min(workers, len(chosen)) <= 1:
+        yield from map(function, chosen)
+        return
+    # Fresh processes: a fork would copy locks that this one's threads hold.
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(min(workers, len(chosen)), mp_context=context) as pool:
+        try:
+            yield from pool.map(function, chosen)
         finally:
             pool.shutdown(cancel_futures=True)
 
