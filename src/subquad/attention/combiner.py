@@ -158,9 +158,8 @@ class Combiner(StatelessAttention):
         levels = max(math.ceil(length / leaf) - 1, 0).bit_length()
         inner = min(levels, max(math.ceil(QUERIES / leaf) - 1, 0).bit_length())
         block, whole = leaf << inner, leaf << levels
-        fill = whole - length
         real = window_mask(mask, length, whole, device)[:, 0].expand(batch, -1)
-        q, k, v = (F.pad(t, (0, 0, 0, fill)) for t in (q, k, v))
+        q, k, v = (windows(t, whole)[:, 0] for t in (q, k, v))
         number, place = whole // block, torch.arange(block, device=device)
         keys, values = [windows(k, block)], [windows(v, block)]
         tokens = [real.long().view(batch, number, block)]
