@@ -27,9 +27,9 @@ def bugs() -> list[Bug]:
     return [bug for module in modules for bug in module.BUGS]
 
 
-def plant(bug: Bug, source: Path) -> None:
-    """Changes the copy of the package."""
-    path = source / "subquad" / bug.file
+def plant(bug: Bug, copy: Path) -> None:
+    """Changes the copy of the repository."""
+    path = copy / bug.file if bug.file.startswith("configs/") else copy / "src" / "subquad" / bug.file
     text = path.read_text()
     if text.count(bug.old) != 1:
         raise SystemExit(
@@ -38,9 +38,13 @@ def plant(bug: Bug, source: Path) -> None:
     path.write_text(text.replace(bug.old, bug.new))
 
 
-def tests_of(file: str) -> tuple[str, str]:
+def tests_of(bug: Bug) -> tuple[str, str]:
     """Which tests to select for a bug: those of the mechanism's own file and configurations, or all."""
-    stem = Path(file).stem
+    file, stem = bug.file, Path(bug.file).stem
+    if bug.tests:
+        return bug.tests, ALL
+    if file.startswith("configs/attention/"):
+        return "tests/attention", f"{stem} and {ALL}"
     if Path(file).parent.name in ("backbones", "blocks"):
         return "tests/backbones", "not compiles"
     if not file.startswith("attention/") or stem == "base":
@@ -51,34 +55,41 @@ def tests_of(file: str) -> tuple[str, str]:
     return "tests/attention", f"({' or '.join(sorted(names))}) and {ALL}"
 
 
-def first_failure(source: Path, folder: str, selection: str) -> str | None:
+def first_failure(copy: Path, folder: str, selection: str) -> str | None:
     """The first of the selected tests that fails on a copy of the package; None when all pass."""
     pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", "--no-header"]
     selected = [folder, "-k", selection]
-    environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([*pytest, *selected], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([*pytest, *selected], cwd=copy, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return None
     found = re.search(r"^(?:FAILED|ERROR) \S*?(\w+\.py(?:::\S+)?)", done.stdout, re.MULTILINE)
     return found.group(1) if found else done.stdout[-500:] + done.stderr[-500:]
 
 
+def copied(folder: Path) -> Path:
+    """The repository without its history, data and results."""
+    for part in ("src", "configs", "tests", "scripts"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for part in ("pyproject.toml", "train.py", "eval.py"):
+        shutil.copy(ROOT / part, folder / part)
+    return folder
+
+
 def main(word: str = "") -> int:
     """Prints one line for each bug whose file or name holds the word; 1 when one is missed."""
     missed, chosen = 0, [bug for bug in bugs() if word in f"{bug.file} {bug.name}"]
-    selections = {tests_of(bug.file) for bug in chosen}
+    selections = {tests_of(bug) for bug in chosen}
     for bug in [None, *chosen]:
         with tempfile.TemporaryDirectory() as folder:
-            source = Path(folder) / "src"
-            shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-            (Path(folder) / "configs").symlink_to(ROOT / "configs")
+            copy = copied(Path(folder))
             if bug is None:
                 for tests in selections:
-                    if failure := first_failure(source, *tests):
+                    if failure := first_failure(copy, *tests):
                         raise SystemExit(f"The tests fail without a bug: {failure}.")
                 continue
-            plant(bug, source)
-            failure = first_failure(source, *tests_of(bug.file))
+            plant(bug, copy)
+            failure = first_failure(copy, *tests_of(bug))
         missed += failure is None
         print(f"{'MISSED' if failure is None else 'CAUGHT'}  {bug.name:55} {failure or ''}", flush=True)  # noqa: T201
     return min(missed, 1)

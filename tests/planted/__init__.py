@@ -4,9 +4,13 @@ from typing import NamedTuple
 
 
 class Bug(NamedTuple):
-    """`old`, which occurs once in `file` (below src/subquad), becomes `new`."""
+    """`old`, which occurs once in `file` (below src/subquad, or configs/...), becomes `new`.
+
+    `tests` names the file that must notice, where it is not among the mechanism's own tests.
+    """
 
     name: str
     file: str
     old: str
     new: str
+    tests: str = ""
