@@ -32,7 +32,7 @@ def test_a_run_fits_at_its_first_batch_and_at_every_interval_and_resumes_to_the_
     assert seen == [(0, 0, 0), (1, 0, 0), (0, 3, 0), (1, 3, 0)]
 
     broken = composed(data, tmp_path / "broken", *WORDS)
-    for step in (5, 8):  # before and behind the second fit
+    for step in (5, 8, 5):  # of 4 steps an epoch: behind the first fit, right behind the second, an epoch later
         with crash(step), pytest.raises(RuntimeError, match="plug"):
             trained(composed(data, tmp_path / "broken", *WORDS))
     trained(composed(data, tmp_path / "broken", *WORDS))
