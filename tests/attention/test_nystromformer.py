@@ -111,6 +111,11 @@ def test_cross_attention_has_no_convolution() -> None:
     assert one(Nystromformer, Pattern.SELF).filters.shape == (HEADS, 35)
 
 
+def test_only_without_convolution_it_approximates_softmax() -> None:
+    assert one(partial(Nystromformer, kernel=None)).approximates_softmax
+    assert not one(Nystromformer).approximates_softmax
+
+
 @pytest.mark.parametrize("landmarks", [5, 9])
 def test_dropout_acts_on_the_weights(landmarks: int) -> None:
     attention = one(partial(Nystromformer, landmarks=landmarks, kernel=None), dropout=0.5)

@@ -38,7 +38,6 @@ class Nystromformer(StatelessAttention):
 
     patterns = frozenset(Pattern)
     complexity = "time O(n m d + m³) with m landmarks, memory O(n (d + h m))"
-    approximates_softmax = True
 
     def __init__(
         self,
@@ -69,6 +68,8 @@ class Nystromformer(StatelessAttention):
         self.filters = None
         if kernel is not None and site.pattern is Pattern.SELF:
             self.filters = nn.Parameter(torch.randn(site.heads, kernel) / math.sqrt(kernel))
+        # What the convolution adds is no part of softmax attention.
+        self.approximates_softmax = self.filters is None  # type: ignore[misc]
         self.narrow = self.filters is None and site.heads * landmarks <= site.dim
 
     def attend(
