@@ -108,14 +108,15 @@ class Pass(nn.Module):
         if residual:
             keys.append(begun[..., None].expand(-1, -1, initial.shape[1]))
         mask = torch.cat(keys, 2) | ~some[..., None]
-        queries = self.segment.queries(within)
+        # unbind, not indexing: the gradient of one step would else be as large as the whole sequence.
+        parts, queries = within.unbind(1), self.segment.queries(within).unbind(1)
         constant = [self.latent.memory(initial)] if residual else []
 
         latent = start
         seen, memories = [within] * len(order), [within] * len(order)
         for i in reversed(order) if backward else order:
             read = latent if start is initial else torch.where(begun[:, i, None, None], latent, initial)
-            x = self.segment(within[:, i], queries[:, i], self.segment.memory(each_step(read)), None)
+            x = self.segment(parts[i], queries[i], self.segment.memory(each_step(read)), None)
             memory = self.latent.memory(x)
             asking, keys_of = each_step(latent), [memory, *earlier[i : i + 1], *constant]
             new = self.latent(asking, self.latent.queries(asking), torch.cat(keys_of, 1), mask[:, i])
