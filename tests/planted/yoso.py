@@ -26,7 +26,7 @@ BUGS = [
         "the first hash is not counted",
         FILE,
         "(q_codes[0, :, :, None] == k_codes[0, :, None])",
-        "(q_codes[0, :, :, None] != q_codes[0, :, :, None])",
+        "(q_codes[0, :, :, None] != k_codes[0, :, None])",
     ),
     Bug(
         "hyperplanes are drawn in evaluation",
