@@ -140,7 +140,7 @@ def test_the_bias_of_phi_changes_nothing() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_phi_stays_exact_in_mixed_precision(dtype: torch.dtype) -> None:
-    phi, x = unusual(DynamicProjection(12, 3, 4, "per_head", bias=False)).to(dtype), torch.randn(2, 9, 12, dtype=dtype)
+    phi, x = unusual(DynamicProjection(12, 3, 4, "per_head_value", False)).to(dtype), torch.randn(2, 9, 12, dtype=dtype)
     exact = phi(x, None)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(phi(x, None), exact)
