@@ -78,7 +78,7 @@ BUGS = [
         "Φ in low precision",
         "blocks/dynamic_projection.py",
         "torch.autocast(x.device.type, enabled=False)",
-        "torch.autocast(x.device.type)",
+        "torch.autocast(x.device.type, enabled=torch.is_autocast_enabled(x.device.type))",
     ),
     Bug(
         "queries take the norm of the memory",
