@@ -56,18 +56,18 @@ def test_comes_near_softmax_with_many_features() -> None:
     assert (close - wanted).norm() < 0.06 * (wanted - wanted.mean(1, keepdim=True)).norm()
 
 
-def test_large_queries_and_keys_do_not_overflow() -> None:
-    """exp(w·k) of the raw features is far beyond float32; what cancels is taken out before."""
+def test_large_queries_and_keys_stay_in_range() -> None:
+    """The raw features of the keys are far below float32; what cancels is taken out before."""
     attention = one(Performer, Pattern.CROSS).float()
-    x, context = 40 * tokens(2, 5, 24).float(), 40 * tokens(2, LONGEST, 24).float()
+    x, context = 80 * tokens(2, 5, 24).float(), 80 * tokens(2, LONGEST, 24).float()
     low, high = attention(x, context, Masks())[0], attention.double()(x.double(), context.double(), Masks())[0]
-    assert_close(low.double(), high, rtol=1e-2, atol=1e-3)
+    assert (low - high).norm() < 0.05 * (high - attention.projections.out.bias).norm()
 
 
 def test_padding_and_other_rows_do_not_choose_the_largest_feature() -> None:
     """Features of long keys are tiny; divided by those of a short neighbour they would all be 0 in float32."""
     attention, x = one(Performer).float(), tokens(2, LONGEST, 24).float()
-    x[0, :9] *= 40
+    x[0, :9] *= 200
     alone = attention(x[:1, :9], x[:1, :9], Masks())[0]
     mask = prefix([9, LONGEST], LONGEST)
     assert_close(attention(x, x, Masks(mask, mask))[0][:1, :9], alone)
