@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from reference import ecoformer as reference
+from reference import ecoformer_variants as reference
 from torch.testing import assert_close
 
 from attention.cells import HEADS
