@@ -14,10 +14,15 @@ TASKS = {
     "uea/basic_motions": (),
     "tser/covid3month": (),
     "tser/tecator": (),
+    "lra/text": ("scale=smoke", "data=standin"),
+    "lra/image": ("scale=smoke", "data=standin"),
+    "lra/pathfinder32": ("scale=smoke", "data=standin"),
+    "uea/handwriting": ("data=standin",),
+    "tser/appliances_energy": ("data=standin",),
 }
 TWICE = ("tser/covid3month", "tser/tecator")
 """Sets that contain some series more than once, as they come from the archive."""
-WITH_TEST_AS_VAL = ("uea", "tser")
+WITH_TEST_AS_VAL = ("uea", "tser", "lra/text")
 
 
 @pytest.fixture(scope="module")

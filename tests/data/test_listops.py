@@ -37,7 +37,7 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture
 def standin(tmp_path):
-    return ListOps.write_standin(str(tmp_path / "listops-1000"))
+    return ListOps.write_standin(tmp_path / "listops-1000")
 
 
 def toy(expressions):

@@ -18,9 +18,10 @@ from subquad.cores import usable_cores
 from subquad.data import ragged
 from subquad.data.base import SequenceData
 from subquad.data.listops_grammar import CLOSE, VOCAB
-from subquad.data.listops_release import SIZES, read_release, release_files, write_standin
+from subquad.data.listops_release import SIZES, STANDIN_SIZES, read_release, release_files, write_standin
 from subquad.data.listops_trees import VERSION, generate
 from subquad.data.ragged import Cache, Ragged
+from subquad.data.standin import written_once
 from subquad.errors import UserError
 from subquad.specs import DataSpec
 
@@ -34,13 +35,14 @@ class ListOps(SequenceData):
     train, val and test; of the release the first so many rows are read, and the default asks for the complete, genuine
     files. `release_dir` holds `basic_{train,val,test}.tsv`. `min_length`, `max_depth` and `data_seed`, which is apart
     from the training seed, act on generated data only; `workers` threads generate it (None: one per usable core) and
-    never change it. `batching` is what `SequenceData` takes. Raises UserError on impossible settings.
+    never change it. `standin` reads made-up files of the release.
+    `batching` is what `SequenceData` takes. Raises UserError on impossible settings.
     """
 
     def __init__(
         self, *, root: str, source: Literal["generated", "release"] = "generated", release_dir: str | None = None,
         sizes: Sequence[int] = tuple(SIZES.values()), min_length: int = 500, max_length: int = 2000,
-        max_depth: int = 10, data_seed: int = 0, workers: int | None = None, **batching: Any,
+        max_depth: int = 10, data_seed: int = 0, workers: int | None = None, standin: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
         if source not in ("generated", "release"):
@@ -56,7 +58,12 @@ class ListOps(SequenceData):
             )
         if workers is not None and workers < 1:
             raise UserError(f"data.workers={workers} must be at least 1, or null for all usable cores.")
-        self.root, self.source, self.release_dir = Path(root), source, Path(release_dir or "")
+        self.root, self.standin = Path(root), standin
+        if standin:
+            source, release_dir = "release", str(self.root / "standin" / "listops")
+            max_length = max(max_length, 200)  # that of the made-up files
+            sizes = [min(rows, made) for rows, made in zip(sizes, STANDIN_SIZES.values(), strict=True)]
+        self.source, self.release_dir = source, Path(release_dir or "")
         self.sizes = dict(zip(SIZES, sizes, strict=True))
         self.min_length, self.max_length, self.max_depth = min_length, max_length, max_depth
         self.data_seed, self.workers = data_seed, workers or usable_cores()
@@ -67,6 +74,8 @@ class ListOps(SequenceData):
 
     def prepare_data(self) -> None:
         """Generates or reads the splits once; a second process meanwhile waits and finds them done."""
+        if self.standin:
+            written_once(self.release_dir, self.write_standin)
         ragged.prepare(self.folder, self._make_described)
 
     def load(self) -> tuple[dict[str, Ragged], str]:
@@ -92,9 +101,9 @@ class ListOps(SequenceData):
         return self.root / "listops" / f"release-{digest}-len{self.max_length}-{sizes}"
 
     @staticmethod
-    def write_standin(root: str) -> Path:
+    def write_standin(root: Path) -> Path:
         """Writes small `basic_{train,val,test}.tsv` of 64/16/16 rows to `root`, and returns it, the `release_dir`."""
-        return write_standin(Path(root))
+        return write_standin(root)
 
     @cached_property
     def _cache(self) -> Cache:

@@ -1,7 +1,7 @@
 """Time series of one class (UEA archive) or one real target (TSER archive) each, read from .ts files."""
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -10,6 +10,7 @@ import numpy as np
 from subquad.data import ragged
 from subquad.data.base import SequenceData
 from subquad.data.ragged import Ragged
+from subquad.data.standin import written_once
 from subquad.data.time_series_fetch import fetch
 from subquad.data.time_series_files import Kind, Source, find, home, lay_out, parse, write_standin
 from subquad.data.time_series_sets import SETS, check_size
@@ -47,6 +48,7 @@ class TimeSeries(SequenceData):
         classes in proportion, one of every class as far as they go. Lengths and classes stay those of the full set.
     pad: "max_len" pads every batch to `spec.max_len` as mvts does, so that its BatchNorm sees as much padding;
         "batch" pads to the longest row of the batch.
+    standin: made-up series of three channels in place of the archive's files.
 
     Targets are class numbers (int64, sorted labels of TRAIN) or raw values (float32). `fingerprint` names the bytes of
     the two files as parsed; the settings above are part of a run's configuration and do not enter it.
@@ -59,7 +61,7 @@ class TimeSeries(SequenceData):
         self, *, root: str, dataset: str, kind: Kind, protocol: Protocol = "clean", folder: str | None = None,
         val_fraction: float = 0.2, split_seed: int = 1337, normalization: Normalization = "standardization",
         max_len_from: MaxLenFrom = "all", subsample_factor: int = 1, max_cases: int | None = None, pad: Pad = "max_len",
-        **loader: Any,
+        standin: bool = False, **loader: Any,
     ) -> None:  # fmt: skip
         super().__init__(**loader)
         _check_choices(
@@ -68,7 +70,9 @@ class TimeSeries(SequenceData):
         )  # fmt: skip
         if subsample_factor < 1 or (max_cases is not None and max_cases < 1):
             raise UserError("subsample_factor and max_cases must be at least 1; leave them out to keep everything.")
-        self.root, self.folder = Path(root), Path(folder) if folder else None
+        self.root, self.folder, self.standin = Path(root), Path(folder) if folder else None, standin
+        if standin:
+            self.folder = self.root / "standin" / kind / dataset
         self.dataset, self.kind, self.protocol = dataset, kind, protocol
         self.val_fraction, self.split_seed = val_fraction, split_seed
         self.normalization, self.max_len_from = normalization, max_len_from
@@ -85,6 +89,8 @@ class TimeSeries(SequenceData):
 
     def prepare_data(self) -> None:
         """Parses the two files unless their cache exists; only this needs sktime."""
+        if self.standin and self.folder is not None:
+            written_once(self.folder, partial(write_standin, dataset=self.dataset, kind=self.kind, train=24, test=24))
         ragged.prepare(self._cache_folder, self._parse)
 
     def load(self) -> tuple[dict[str, Ragged], str]:
