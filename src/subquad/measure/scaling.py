@@ -1,6 +1,7 @@
 """How time and memory of a layer grow with the number of tokens, and how far its output is from softmax attention's."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,8 +27,8 @@ def exponent(costs: Mapping[int, float]) -> float:
 
 def is_linear(complexity: str) -> bool:
     """Whether a stated complexity grows with the first power of n in time: no n², n√n or n log n."""
-    time = complexity.split("memory")[0]
-    return not any(growth in time for growth in ("n²", "n√n", "log n", "n^"))
+    time = complexity.split("memory")[0].replace(" ", "")
+    return re.search(r"n²|√n|log\(?n|n\^", time) is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
