@@ -12,7 +12,7 @@ BUGS = [
     Bug(
         "ReLU features forget the mask",
         "attention/performer.py",
-        "features if padding is None else features.masked_fill(padding, 0)",
+        "(features if padding is None else features.masked_fill(padding, 0))",
         "features",
     ),
     Bug(
@@ -33,15 +33,29 @@ BUGS = [
     Bug("scale of softmax squared", "attention/performer.py", "** -0.25", "** -0.5"),
     Bug(
         "directions of a fixed side",
-        "attention/performer.py",
+        "ops/features.py",
         " * r.diagonal(dim1=1, dim2=2).sign()[:, None, :]",
         "",
+        tests="tests/attention/test_performer.py",
     ),
     Bug(
         "directions of one length",
-        "attention/performer.py",
-        "torch.randn(features, width).norm(dim=1, keepdim=True)",
+        "ops/features.py",
+        "torch.randn(count, width).norm(dim=1, keepdim=True)",
         "math.sqrt(width)",
+        tests="tests/attention/test_performer.py",
     ),
     Bug("redrawn before the first step", "attention/performer.py", "step > 0 and ", ""),
+    Bug(
+        "gradient of the features, not of their logarithm",
+        "attention/performer.py",
+        "gradient @ x.mT).mul_(features)",
+        "gradient @ x.mT)",
+    ),
+    Bug(
+        "no gradient through the norm of keys",
+        "attention/performer.py",
+        "of_logarithm.sum(-1, keepdim=True) if",
+        "0 * of_logarithm[..., :1] if",
+    ),
 ]

@@ -1,7 +1,7 @@
 """Performer (Choromanski et al. 2020, https://arxiv.org/abs/2009.14794, Eq. 5 and Lemma 1)."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from subquad.attention.base import Projections, Refreshable, StatelessAttention
 from subquad.errors import UserError
+from subquad.ops.features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
 
 FeatureMap = Literal["softmax", "relu"]
@@ -26,9 +27,10 @@ class Performer(StatelessAttention, Refreshable):
     The directions are rows of random rotations with the norms of Gaussian vectors, the same for all heads. Padded keys
     get φ(k) = 0. There are no weights to drop: `site.dropout` is unused.
 
-    A factor of φ(q_i), and one common to the φ(k_j) of a row and head, cancel in y_i. So queries take a softmax over
-    the features, and keys are divided by their largest feature; neither overflows, and 1/√M is left out. Columns of 1
-    beside the values make the normaliser part of the same products. Features are float32 in low precision.
+    A factor of φ(q_i), and one common to the φ(k_j) of a row and head, cancel in y_i. So the features of a query are
+    divided by their largest, those of the keys by the largest of all; neither overflows, and 1/√M and the norm of a
+    query are left out. Columns of 1 beside the values make the normaliser part of the same products. Features are
+    float32 in low precision.
 
     Released code: adds 1e-4 (lucidrains) or 1e-6 (Google) to the softmax features; padding stays in the normaliser.
     """
@@ -61,7 +63,7 @@ class Performer(StatelessAttention, Refreshable):
             raise UserError(f"Performer with ReLU features may divide by 0 with eps {eps}; choose a positive one.")
         self.feature_map, self.redraw, self.eps = feature_map, redraw, eps
         self.projections = Projections(site.dim, site.heads)
-        self.register_buffer("directions", _orthogonal_features(self.features, width))
+        self.register_buffer("directions", orthogonal_directions(self.features, width))
 
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
@@ -72,34 +74,44 @@ class Performer(StatelessAttention, Refreshable):
             q, k, v = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (q, k, v))
             width, directions = v.shape[-1], self._filled(q.dtype)
             # One column of ones is read; the others keep the products aligned.
-            state = self._keys(k, directions, masks.context).mT @ F.pad(v, (0, 1 + -(width + 1) % 8), value=1)
+            values = F.pad(v, (0, 1 + -(width + 1) % 8), value=1)
+            state = self._keys(k, directions, values, masks.context)
             real = torch.arange(len(directions), device=x.device) < self.features
-            read = self._queries(q, directions) @ (state * real[:, None])
+            read = self._queries(q, directions, state * real[:, None])
             weight = read[..., width : width + 1]
             y = (read[..., :width] / weight.masked_fill(weight == 0, 1)).to(x.dtype)
         return p.merge(y)
 
-    def _queries(self, q: Float[Tensor, "b h n e"], directions: Float[Tensor, "f e"]) -> Float[Tensor, "b h n f"]:
-        """φ(q), each up to a factor."""
-        projected = F.linear(q, directions)
-        return F.relu(projected) + self.eps if self.feature_map == "relu" else projected.softmax(-1)
+    def _queries(
+        self, q: Float[Tensor, "b h n e"], directions: Float[Tensor, "f e"], state: Float[Tensor, "b h f v"]
+    ) -> Float[Tensor, "b h n v"]:
+        """φ(q_i)ᵀ state, each up to a factor."""
+        projected = q @ directions.mT
+        if self.feature_map == "relu":
+            return (F.relu(projected) + self.eps) @ state
+        return _exp_times(projected, -projected.detach().amax(-1, keepdim=True), state, transposed=False)
 
     def _keys(
-        self, k: Float[Tensor, "b h m e"], directions: Float[Tensor, "f e"], mask: Bool[Tensor, "b m"] | None
-    ) -> Float[Tensor, "b h m f"]:
-        """φ(k), up to a factor of each row and head; 0 at padding."""
+        self,
+        k: Float[Tensor, "b h m e"],
+        directions: Float[Tensor, "f e"],
+        values: Float[Tensor, "b h m v"],
+        mask: Bool[Tensor, "b m"] | None,
+    ) -> Float[Tensor, "b h f v"]:
+        """Σ_j φ(k_j) v_jᵀ, up to a factor of each row and head; φ(k) is 0 at padding."""
         padding = None if mask is None else ~mask[:, None, :, None]
-        projected = F.linear(k, directions)
+        projected = k @ directions.mT
         if self.feature_map == "relu":
             features = F.relu(projected) + self.eps
-            return features if padding is None else features.masked_fill(padding, 0)
+            return (features if padding is None else features.masked_fill(padding, 0)).mT @ values
         half_norm = k.square().sum(-1, keepdim=True) / (2 * math.sqrt(k.shape[-1]))
         top = projected.detach().amax(-1, keepdim=True) - half_norm.detach()
         if padding is None:
-            return projected.add_(-half_norm - top.amax(2, keepdim=True)).exp_()
+            return _exp_times(projected, -half_norm - top.amax(2, keepdim=True), values, transposed=True)
         largest = top.masked_fill(padding, torch.finfo(top.dtype).min).amax(2, keepdim=True)
         # exp(-∞) = 0 where a key is padding, and only real keys choose the largest feature.
-        return projected.add_((-half_norm - largest).masked_fill(padding, -math.inf)).exp_()
+        shift = (-half_norm - largest).masked_fill(padding, -math.inf)
+        return _exp_times(projected, shift, values, transposed=True)
 
     def _filled(self, dtype: torch.dtype) -> Float[Tensor, "f e"]:
         """w / d_h^{1/4}, repeated up to a multiple of 16; repetitions get no state.
@@ -113,13 +125,39 @@ class Performer(StatelessAttention, Refreshable):
         return self.redraw > 0 and step > 0 and step % self.redraw == 0
 
     def refresh(self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks) -> None:
-        self.directions.copy_(_orthogonal_features(*self.directions.shape))
+        self.directions.copy_(orthogonal_directions(*self.directions.shape))
 
 
-def _orthogonal_features(features: int, width: int) -> Float[Tensor, "f e"]:
-    """Rows that are Gaussian each, and orthogonal within every `width` of them."""
-    q, r = torch.linalg.qr(torch.randn(math.ceil(features / width), width, width))
-    # Without these signs the first component of the first row would always be negative: not a uniform rotation.
-    rotations = q * r.diagonal(dim1=1, dim2=2).sign()[:, None, :]
-    norms = torch.randn(features, width).norm(dim=1, keepdim=True)
-    return rotations.mT.flatten(0, 1)[:features] * norms
+def _exp_times(
+    projected: Float[Tensor, "b h n f"],
+    shift: Float[Tensor, "b h n 1"],
+    x: Float[Tensor, "b h k v"],
+    *,
+    transposed: bool,
+) -> Float[Tensor, "b h l v"]:
+    """φ x, or φᵀ x where `transposed`, with φ = exp(projected + shift), which takes the memory of `projected`."""
+    with torch.no_grad():
+        projected.add_(shift).exp_()
+    y: Tensor = _ExpTimes.apply(projected, shift, x, transposed)
+    return y
+
+
+class _ExpTimes(torch.autograd.Function):
+    """The product with φ, given the values of φ in the place of its logarithm, whose gradient is φ times that of φ.
+
+    These are the largest tensors here; nobody else reads the gradient of φ, so it is scaled in place.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, shift: Tensor, x: Tensor, transposed: bool) -> Tensor:
+        ctx.save_for_backward(features, x)
+        ctx.transposed = transposed
+        return (features.mT if transposed else features) @ x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None]:
+        features, x = ctx.saved_tensors
+        of_x = (features if ctx.transposed else features.mT) @ gradient
+        of_logarithm = (x @ gradient.mT if ctx.transposed else gradient @ x.mT).mul_(features)
+        of_shift = of_logarithm.sum(-1, keepdim=True) if ctx.needs_input_grad[1] else None
+        return of_logarithm, of_shift, of_x, None
