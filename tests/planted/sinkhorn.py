@@ -8,8 +8,8 @@ BUGS = [
     Bug(
         "padding enters the mixed blocks",
         FILE,
-        "zero_padding(linear(context), masks.context)",
-        "linear(context)",
+        "blocks(zero_padding(x, mask), self.block)",
+        "blocks(x, self.block)",
     ),
     Bug(
         "blocks of padding are sorted too",
@@ -19,7 +19,7 @@ BUGS = [
     ),
     Bug("means count padding", FILE, "mean_pool(context, mask, self.block)", "mean_pool(context, None, self.block)"),
     Bug("no temperature", FILE, "logits / self.temperature", "logits"),
-    Bug("ends on a row", FILE, "(logits + rows + columns).exp()", "(logits + rows).softmax(-1)"),
+    Bug("ends on a row", FILE, "s = logits.exp()", "s = logits.softmax(-1)"),
     Bug("noise in eval", FILE, "if self.gumbel and self.training:", "if self.gumbel:"),
     Bug(
         "sorts by the transpose",
@@ -33,7 +33,7 @@ BUGS = [
     Bug(
         "gradient of the sorted blocks lost",
         FILE,
-        "total[..., head, :] += (weights[head].mT",
-        "total[..., head, :] += (0 * weights[head].mT",
+        "unsorted = (weights[head].mT",
+        "unsorted = (0 * weights[head].mT",
     ),
 ]

@@ -54,14 +54,11 @@ class Sinkhorn(StatelessAttention):
     ) -> Float[Tensor, "b n d"]:
         p, (batch, length, _) = self.projections, x.shape
         sort = self._sort(context, masks.context)
-        keys, values = (
-            self._with_sorted(zero_padding(linear(context), masks.context), sort) for linear in (p.key, p.value)
-        )
-        queries = self._heads(blocks(p.query(x), self.block))
+        # Keys and values have no name here: their memory is free for the output map.
         y = F.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
+            self._heads(blocks(p.query(x), self.block)),
+            self._with_sorted(p.key(context), masks.context, sort),
+            self._with_sorted(p.value(context), masks.context, sort),
             attn_mask=self._visible(masks.context, context),
             dropout_p=self.site.dropout if self.training else 0.0,
         )
@@ -83,10 +80,10 @@ class Sinkhorn(StatelessAttention):
         return x.unflatten(-1, (self.site.heads, -1)).transpose(1, 2)
 
     def _with_sorted(
-        self, x: Float[Tensor, "b m d"], sort: Float[Tensor, "b h k k"]
+        self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None, sort: Float[Tensor, "b h k k"]
     ) -> Float[Tensor, "blocks h keys e"]:
         """[mixed block; own block] of keys or values."""
-        own = blocks(x, self.block).unflatten(0, (len(x), -1))
+        own = blocks(zero_padding(x, mask), self.block).unflatten(0, (len(x), -1))
         return _SortedAndOwn.apply(own, sort.to(x.dtype)).transpose(0, 1)
 
     def _visible(
@@ -124,13 +121,14 @@ class _SortedAndOwn(torch.autograd.Function):
         own = rows.view(heads, batch, number, 2, -1)[:, :, :, 1]
         weights = weights.view(heads, batch, number, number)
         of_mixed, of_own = grad.view(heads, batch, number, 2, size, width).unbind(3)
-        total = of_own.permute(1, 2, 3, 0, 4).clone(memory_format=torch.contiguous_format)
+        total = grad.new_empty(batch, number, size, heads, width)
         of_sort = torch.empty_like(weights)
         # Head by head: what is needed in between is small.
         for head in range(heads):
             rows_of_head = of_mixed[head].reshape(batch, number, -1)
             of_sort[head] = rows_of_head @ own[head].mT
-            total[..., head, :] += (weights[head].mT @ rows_of_head).view(batch, number, size, width)
+            unsorted = (weights[head].mT @ rows_of_head).view_as(of_own[head])
+            total[..., head, :] = unsorted.add_(of_own[head])
         return total.flatten(-2), of_sort.transpose(0, 1)
 
 
@@ -138,14 +136,12 @@ def balance(
     logits: Float[Tensor, "b h k k"], real: Bool[Tensor, "b k"] | None, iterations: int
 ) -> Float[Tensor, "b h k k"]:
     """exp(logits), rows then columns divided by their sums `iterations` times; 0 in rows and columns not real."""
-    empty = None if real is None else ~real[:, None, :, None]
-    if empty is not None:
-        # Half of the most negative number: adding finite terms to it cannot overflow.
-        logits = logits.masked_fill(empty | empty.mT, torch.finfo(logits.dtype).min / 2)
-    rows, columns = logits.new_zeros(()), logits.new_zeros(())
-    for _ in range(iterations):
-        rows = -(logits + columns).logsumexp(-1, keepdim=True)
-        rows = rows if empty is None else rows.masked_fill(empty, 0)
-        columns = -(logits + rows).logsumexp(-2, keepdim=True)
-        columns = columns if empty is None else columns.masked_fill(empty.mT, 0)
-    return (logits + rows + columns).exp()
+    empty = None if real is None else ~(real[:, None, :, None] & real[:, None, None])
+    for axis in (-1, -2) * iterations:
+        if empty is not None:
+            # Half of the most negative number: adding finite terms to it cannot overflow.
+            logits = logits.masked_fill(empty, torch.finfo(logits.dtype).min / 2)
+        # To divide by sums, in logarithms.
+        logits = logits.log_softmax(axis)
+    s = logits.exp()
+    return s if empty is None else s.masked_fill(empty, 0)

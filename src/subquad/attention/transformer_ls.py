@@ -76,15 +76,19 @@ class TransformerLS(StatelessAttention):
     ) -> Float[Tensor, "b n d"]:
         p, (batch, length, _) = self.projections, x.shape
         raw = p.key(context)
-        keys, values = self.norm_tokens(raw), self.norm_tokens(p.value(context))
         weights = self._weights(context if self.scores == "input" else raw, masks.context)
+        keys = self._visible_rows(self.norm_tokens(raw), weights)
+        # Here and below: what is not needed any more makes room.
+        del raw
+        values = self.norm_tokens(p.value(context))
         y = F.scaled_dot_product_attention(
             self._heads(blocks(p.query(x), self.block)),
-            self._heads(self._visible_rows(keys, weights)),
+            self._heads(keys),
             self._heads(self._visible_rows(values, weights)),
             attn_mask=self._visible(masks.context, context),
             dropout_p=self.site.dropout if self.training else 0.0,
         )
+        del keys
         rows = unblocks(y.transpose(1, 2).flatten(-2), batch, length)
         return p.out(rows if self.filters is None else rows + self._convolved(zero_padding(values, masks.context)))
 
