@@ -119,8 +119,10 @@ class TransformerLS(StatelessAttention):
         place = torch.arange(self.block + 2 * self.beside, device=device) - segment
         band = (place >= 0) & (place < self.window + 2 * self.beside)
         real = around_mask(mask, context.shape[1], self.block, self.beside, self.beside, device)
-        visible = F.pad(band & real[:, None], (self.rank, 0), value=True)[:, None]
-        return visible if mask is not None else visible.repeat(len(context), 1, 1, 1)
+        # Summaries are seen by all; a small mask is cheaper to widen than the large one.
+        band, real = (F.pad(part, (self.rank, 0), value=True) for part in (band, real))
+        visible = (band & real[:, None])[:, None]
+        return visible if mask is not None else visible.expand(len(context), -1, -1, -1, -1).flatten(0, 1)
 
     def _convolved(self, values: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """Each head's values, filtered along the tokens."""
