@@ -6,7 +6,7 @@ BUGS = [
     Bug(
         "cosFormer forgets the mask",
         "attention/cosformer.py",
-        "zero_padding(p.key(context), masks.context)",
+        "zero_padding(p.key(context), mask)",
         "p.key(context)",
     ),
     Bug(
@@ -37,7 +37,31 @@ BUGS = [
     Bug(
         "gradient of the reading is not its transpose",
         "attention/cosformer.py",
-        "return _Spread.apply(gradient, *ctx.saved_tensors), None",
-        "return _Spread.apply(gradient, ctx.saved_tensors[0].flip(2)), None",
+        "return _spread(gradient, wave), None",
+        "return _spread(gradient, wave.flip(-2)), None",
+    ),
+    Bug(
+        "no gradient through the normaliser",
+        "attention/cosformer.py",
+        "-(gradient * y).sum(-1, keepdim=True)",
+        "0 * (gradient * y).sum(-1, keepdim=True)",
+    ),
+    Bug(
+        "values are spread by the wrong places in the gradient",
+        "attention/cosformer.py",
+        "_gather(gradient, *ctx.saved_tensors)",
+        "_gather(gradient, ctx.saved_tensors[0].flip(-2))",
+    ),
+    Bug(
+        "chunks of queries read the places of the first",
+        "attention/cosformer.py",
+        "zip(x.split(_CHUNK, 1), queries.split(_CHUNK), strict=True)",
+        "((part, queries[: part.shape[1]]) for part in x.split(_CHUNK, 1))",
+    ),
+    Bug(
+        "chunks of keys forget the mask",
+        "attention/cosformer.py",
+        "repeat(None) if masks.context is None else masks.context.split(_CHUNK, 1)",
+        "repeat(None)",
     ),
 ]

@@ -28,7 +28,7 @@ BUGS = [
         "torch.finfo(top.dtype).min).amax((0, 2), keepdim=True)",
     ),
     Bug("no stabiliser", "attention/performer.py", "-half_norm - top.amax(2, keepdim=True)", "-half_norm"),
-    Bug("repeated directions count twice", "attention/performer.py", "(state * real[:, None])", "state"),
+    Bug("repeated directions count twice", "attention/performer.py", "state * real[:, None])", "state)"),
     Bug("keys without their norm", "attention/performer.py", "half_norm = k.square()", "half_norm = 0 * k.square()"),
     Bug("scale of softmax squared", "attention/performer.py", "** -0.25", "** -0.5"),
     Bug(

@@ -1,11 +1,12 @@
 """cosFormer (Qin et al. 2022, https://arxiv.org/abs/2202.08791, Section 3)."""
 
 import math
+from itertools import repeat, starmap
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
@@ -13,6 +14,9 @@ from subquad.errors import UserError
 from subquad.ops.kernel_attention import head_dot
 from subquad.ops.masking import zero_padding
 from subquad.specs import Masks, Pattern, Site
+
+_CHUNK = 1024
+"""Tokens of a chunk where no gradient is asked for."""
 
 
 class CosFormer(StatelessAttention):
@@ -23,7 +27,8 @@ class CosFormer(StatelessAttention):
     Padded keys get ReLU(k) = 0. No 1/√d scale; there are no weights to drop: `site.dropout` is unused.
 
     cos(a - b) = cos a cos b + sin a sin b, so each head has two states, Σ_j cos_j φ(k_j) v_jᵀ and the same with sin.
-    Both are one product, and so is reading them; the weights cos_i, sin_i of a query meet what it has read.
+    Both are one product, and so is reading them; what a query has read meets its weights cos_i and sin_i, divided by
+    Σ_j w_ij.
 
     Released code: M is the padded length of the batch, and padding is not masked.
     """
@@ -41,60 +46,89 @@ class CosFormer(StatelessAttention):
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
+        keys, queries = self._wave(context), self._wave(x)
+        if torch.is_grad_enabled():
+            return self._read(x, queries, *self._state(context, keys, masks.context))
+        # In chunks nothing but the output is as long as the sequence, and what is between stays in the cache.
+        real = repeat(None) if masks.context is None else masks.context.split(_CHUNK, 1)
+        parts = zip(context.split(_CHUNK, 1), keys.split(_CHUNK), real, strict=False)
+        state, total = (torch.stack(sums).sum(0) for sums in zip(*starmap(self._state, parts), strict=True))
+        reads = zip(x.split(_CHUNK, 1), queries.split(_CHUNK), strict=True)
+        return torch.cat([self._read(*part, state, total) for part in reads], 1)
+
+    def _state(
+        self, context: Float[Tensor, "b m d"], wave: Float[Tensor, "m 1 2 1"], mask: Bool[Tensor, "b m"] | None
+    ) -> tuple[Float[Tensor, "b h e f"], Float[Tensor, "b 2 h e"]]:
+        """Σ_j φ(k_j) [v_j cos_j | v_j sin_j]ᵀ and Σ_j [cos_j, sin_j] φ(k_j)."""
+        p = self.projections
+        k = F.relu_(zero_padding(p.key(context), mask)).unflatten(-1, (p.heads, -1))
+        v = p.value(context).unflatten(-1, (p.heads, -1))
+        wave = wave.to(v.dtype)
+        state = k.permute(0, 2, 3, 1) @ _Spread.apply(v, wave).transpose(1, 2)
+        return state, (wave[:, 0, :, 0].mT @ k.flatten(-2)).unflatten(-1, (p.heads, -1))
+
+    def _read(
+        self,
+        x: Float[Tensor, "b n d"],
+        wave: Float[Tensor, "n 1 2 1"],
+        state: Float[Tensor, "b h e f"],
+        total: Float[Tensor, "b 2 h e"],
+    ) -> Float[Tensor, "b n d"]:
+        """What the queries read from the sums over the keys, through the output map."""
         p = self.projections
         q = F.relu_(p.query(x)).unflatten(-1, (p.heads, -1))
-        k = F.relu_(zero_padding(p.key(context), masks.context)).unflatten(-1, (p.heads, -1))
-        v = p.value(context).unflatten(-1, (p.heads, -1))
-        of_queries, of_keys = self._wave(q), self._wave(k)
-        state = k.permute(0, 2, 3, 1) @ _spread(v, of_keys).transpose(1, 2)
-        read = _gather((q.transpose(1, 2) @ state).transpose(1, 2), of_queries)
-        total = (of_keys[:, 0, :, 0].mT @ k.flatten(-2)).unflatten(-1, (p.heads, -1))
+        wave = wave.to(q.dtype)
         sums = torch.cat([head_dot(q, total[:, 0]), head_dot(q, total[:, 1])], -1)
-        weight = (sums * of_queries[..., 0]).sum(-1, keepdim=True)
-        return p.out((read * weight.clamp(min=self.eps).reciprocal()).flatten(-2))
+        weight = (sums * wave[..., 0]).sum(-1, keepdim=True)
+        read = (q.transpose(1, 2) @ state).transpose(1, 2)
+        y: Tensor = _Read.apply(read, wave, weight.clamp(min=self.eps))
+        return p.out(y.flatten(-2))
 
-    def _wave(self, x: Float[Tensor, "b n h e"]) -> Float[Tensor, "n 1 2 1"]:
+    def _wave(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "n 1 2 1"]:
         """[cos, sin] of π/2 · i / M."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         place = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=dtype)
         angle = place * (math.pi / 2 / max(self.site.query_len, self.site.context_len))
-        return torch.stack([angle.cos(), angle.sin()], -1).to(x.dtype)[:, None, :, None]
+        return torch.stack([angle.cos(), angle.sin()], -1)[:, None, :, None]
 
 
-def _spread(x: Float[Tensor, "b n h e"], wave: Float[Tensor, "n 1 2 1"]) -> Float[Tensor, "b n h f"]:
+def _spread(x: Float[Tensor, "b n h e"], wave: Float[Tensor, "..."]) -> Float[Tensor, "b n h f"]:
     """[x cos | x sin]."""
-    y: Tensor = _Spread.apply(x, wave)
-    return y
+    return (x[..., None, :] * wave).flatten(-2)
 
 
-def _gather(x: Float[Tensor, "b n h f"], wave: Float[Tensor, "n 1 2 1"]) -> Float[Tensor, "b n h e"]:
+def _gather(x: Float[Tensor, "b n h f"], wave: Float[Tensor, "..."]) -> Float[Tensor, "b n h e"]:
     """a cos + b sin of x = [a | b]."""
-    y: Tensor = _Gather.apply(x, wave)
-    return y
+    a, b = x.chunk(2, -1)
+    # Heads side by side, as the maps want them, however the heads of x lie.
+    y = torch.empty(a.shape, device=x.device, dtype=torch.promote_types(a.dtype, wave.dtype))
+    return torch.mul(a, wave[..., 0, :], out=y).addcmul_(b, wave[..., 1, :])
 
 
 class _Spread(torch.autograd.Function):
-    """Linear in x, and the transpose of `_Gather`: each is the other's gradient, and neither keeps x."""
+    """[x cos | x sin], which is linear in x: x is not kept."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, wave: Tensor) -> Tensor:
         ctx.save_for_backward(wave)
-        return (x[..., None, :] * wave).flatten(-2)
+        return _spread(x, wave)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _Gather.apply(gradient, *ctx.saved_tensors), None
+        return _gather(gradient, *ctx.saved_tensors), None
 
 
-class _Gather(torch.autograd.Function):
-    """The transpose of `_Spread`."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, wave: Tensor) -> Tensor:
-        ctx.save_for_backward(wave)
-        a, b = x.chunk(2, -1)
-        return (a * wave[:, :, 0]).addcmul_(b, wave[:, :, 1])
+class _Read(torch.autograd.Function):
+    """y = (a cos + b sin) / weight of x = [a | b]; the derivative by the weight, -y / weight, needs y and not x."""
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _Spread.apply(gradient, *ctx.saved_tensors), None
+    def forward(ctx: Any, x: Tensor, wave: Tensor, weight: Tensor) -> Tensor:
+        wave = wave / weight[..., None]
+        y = _gather(x, wave)
+        ctx.save_for_backward(y, wave, weight)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor]:
+        y, wave, weight = ctx.saved_tensors
+        return _spread(gradient, wave), None, -(gradient * y).sum(-1, keepdim=True) / weight
