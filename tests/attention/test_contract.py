@@ -229,6 +229,17 @@ def test_bf16_stays_close(cell: Cell, mixed: bool) -> None:
         assert real(close - exact, masks).norm() < 0.03 * real(exact, masks).norm()
 
 
+def test_fp16_stays_finite(cell: Cell) -> None:
+    """Under autocast as on a GPU, with rows of every length down to one token."""
+    layers, (x, context), masks = cell.stack(2).float(), cell.inputs(), cell.masks()
+    tokens = context.float().requires_grad_()
+    with torch.autocast("cpu", torch.float16):
+        y = run(layers, tokens if x is context else x.float(), tokens, masks)
+    assert y.isfinite().all()
+    y.float().square().mean().backward()
+    assert tokens.grad.isfinite().all()
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
 def test_compiles_to_one_graph(cell: Cell) -> None:

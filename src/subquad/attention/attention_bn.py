@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.masking import masked_mean
+from subquad.ops.masking import masked_mean, zero_padding
 from subquad.specs import Masks, Pattern, Site
 
 
@@ -20,8 +20,8 @@ class AttentionBN(StatelessAttention):
     Statistics are those of the real keys of a sequence, per head and feature, the same in training and evaluation.
 
     (q − βμ)ᵀ(k_j − βμ) and (q − βμ)ᵀk_j differ by a number without j, which the softmax drops: keys stay as they are.
-    μ = (mean_j x_j) W_K + b_K, so recentring costs a mean of the context and one subtraction on the queries; s² divides
-    the queries too.
+    μ = (mean_j x_j) W_K + b_K, so recentring costs a mean of the context and one subtraction on the queries. The full
+    form centres the keys too, for the sake of precision, and divides both sides.
 
     Released code: none.
     """
@@ -44,7 +44,12 @@ class AttentionBN(StatelessAttention):
         mean = p.key(masked_mean(context, masks.context))
         q, k = p.query(x) - self.beta * mean, p.key(context)
         if self.variance:
-            q = q / (masked_mean((k - mean).square(), masks.context) + self.eps)
+            # Centred keys, s once on each side and in float32 at least: 1 / s² of a feature that hardly varies, and
+            # the slope of 1 / s, are beyond half precision.
+            k = zero_padding(k - mean, masks.context)
+            wide = k.to(torch.promote_types(k.dtype, torch.float32))
+            inverse = (masked_mean(wide.square(), masks.context) + self.eps).rsqrt()
+            q, k = (q * inverse).to(q.dtype), (wide * inverse).to(k.dtype)
         visible = None if masks.context is None else masks.context[:, None, None, :]
         dropout = self.site.dropout if self.training else 0.0
         q, k, v = p.split(q), p.split(k), p.split(p.value(context))

@@ -1,5 +1,6 @@
 """Flowformer (Wu et al. 2022, https://arxiv.org/abs/2202.06258, Section 3.2)."""
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -45,14 +46,21 @@ class Flowformer(StatelessAttention):
         q = zero_padding(p.query(x).sigmoid_(), masks.query).unflatten(-1, (p.heads, -1))
         k = zero_padding(p.key(context).sigmoid_(), masks.context).unflatten(-1, (p.heads, -1))
         gate, competition = self._flows(q, k, masks)
-        return read(q * gate, state(k * competition, context, p.value), p.out)
+        return read((q * gate).to(q.dtype), state((k * competition).to(k.dtype), context, p.value), p.out)
 
     def _flows(
         self, q: Float[Tensor, "b n h e"], k: Float[Tensor, "b m h e"], masks: Masks
     ) -> tuple[Float[Tensor, "b n h 1"], Float[Tensor, "b m h 1"]]:
-        """sigmoid(Î n/m) / I of the queries and m softmax(Ô) of the keys."""
-        incoming = (head_dot(q, k.sum(1)) + self.eps).reciprocal()
-        outgoing = (head_dot(k, q.sum(1)) + self.eps).reciprocal()
+        """sigmoid(Î n/m) / I of the queries and m softmax(Ô) of the keys.
+
+        In float32 at least: flows are sums over all tokens, and those of padding are eps, whose inverse half precision
+        cannot hold.
+        """
+        wide = torch.promote_types(q.dtype, torch.float32)
+        q, k = q.to(wide), k.to(wide)
+        least = torch.finfo(wide).tiny
+        incoming = (head_dot(q, k.sum(1)) + self.eps).clamp(min=least).reciprocal()
+        outgoing = (head_dot(k, q.sum(1)) + self.eps).clamp(min=least).reciprocal()
         conserved_in = head_dot(q, (k * outgoing).sum(1))
         conserved_out = head_dot(k, (q * incoming).sum(1))
         n, m = _count(masks.query, q), _count(masks.context, k)

@@ -65,7 +65,7 @@ def at_scales(
     """The tokens at each scale in use; heads that share a scale share them."""
     found: dict[int, Scaled] = {}
     for scale in {group.scale for group in groups}:
-        pooled, real = (x, mask) if scale == 1 else mean_pool(x, mask, scale)
+        pooled, real = (x, mask) if scale == 1 else mean_pool(x, mask, min(scale, x.shape[1]))
         found[scale] = pooled, None if mask is None else real
     return found
 
