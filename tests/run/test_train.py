@@ -231,6 +231,10 @@ def test_a_run_that_ends_before_its_first_validation_says_so(data, outputs):
     ("word", "cause"),
     [
         ("attention=dba attention.d_p=0", "attention.d_p is 0; DBA needs at least 1"),
+        ("attention=dba attention.mask=foo", "attention.mask is foo; it should be 'logits' or 'none'"),
+        ("attention=local attention.window=1.5", "attention.window is 1.5; it should be a valid integer"),
+        ("backbone.norm=btach", "backbone.norm is btach; it should be 'batch' or 'layer'"),
+        ("data.pad=longest", "data.pad is longest; it should be 'max_len' or 'batch'"),
         ("backbone.dropout=3.5", "dropout probability has to be between 0 and 1"),
         ("optimizer.lr=-1", "Invalid learning rate: -1"),
         ("seed=-1", "seed is -1"),

@@ -173,7 +173,12 @@ def load_attention(name: str, overrides: Sequence[str] = ()) -> Any:
     """The factory of configs/attention/<name>.yaml: of attentions, as a backbone is given it, or of an encoder."""
     from hydra.utils import instantiate
 
-    return instantiate(compose_run([f"attention={name}", *overrides]).attention, _convert_="all")
+    from subquad.run.settings import check_settings
+
+    node = OmegaConf.to_container(compose_run([f"attention={name}", *overrides]).attention, resolve=True)
+    assert isinstance(node, dict)
+    check_settings("attention", {str(key): value for key, value in node.items()})
+    return instantiate(node, _convert_="all")
 
 
 def brought_encoder(name: str) -> DictConfig | None:

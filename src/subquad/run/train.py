@@ -25,6 +25,7 @@ from subquad.measure.memory import process_peak
 from subquad.run import machine, report
 from subquad.run.identity import identity
 from subquad.run.quiet import quieten
+from subquad.run.settings import check_settings
 from subquad.tasks.clock import WallClock
 from subquad.tasks.supervised import Supervised
 
@@ -78,6 +79,8 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     quieten()
     if not 0 <= config.seed < 2**32:
         raise UserError(f"seed is {config.seed}; it must lie between 0 and {2**32 - 1}.")
+    for section in ("attention", "backbone", "data"):
+        check_settings(section, settings[section])
     pl.seed_everything(config.seed, workers=True, verbose=False)
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
