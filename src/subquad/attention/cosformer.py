@@ -77,12 +77,12 @@ class CosFormer(StatelessAttention):
         """What the queries read from the sums over the keys, through the output map."""
         p = self.projections
         q = F.relu_(p.query(x)).unflatten(-1, (p.heads, -1))
-        wave = wave.to(q.dtype)
         sums = torch.cat([head_dot(q, total[:, 0]), head_dot(q, total[:, 1])], -1)
         weight = (sums * wave[..., 0]).sum(-1, keepdim=True)
         read = (q.transpose(1, 2) @ state).transpose(1, 2)
         y: Tensor = _Read.apply(read, wave, weight.clamp(min=self.eps))
-        return p.out(y.flatten(-2))
+        # In float32 until here: 1 / eps is beyond float16.
+        return p.out(y.flatten(-2).to(q.dtype))
 
     def _wave(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "n 1 2 1"]:
         """[cos, sin] of π/2 · i / M."""
