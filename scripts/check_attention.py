@@ -102,6 +102,8 @@ def _contract(name: str) -> bool:
 
 def _scaling(factory: Any, complexity: str, lengths: list[int]) -> bool:
     """Prints seconds and bytes at each length and the fitted exponents; True when a linear mechanism grows faster."""
+    if len(set(lengths)) < 2:
+        raise UserError("Growth needs two lengths or more, as in lengths=[1024,4096]; lengths=[] leaves it out.")
     found = scaling(factory, lengths)
     console.print(
         f"Scaling of one {'encoder' if is_encoder(factory) else 'layer'}, width 64, 2 heads, batch 1, inference:"
@@ -110,8 +112,10 @@ def _scaling(factory: Any, complexity: str, lengths: list[int]) -> bool:
         console.print(f"  n={n:<6} {1e3 * found.seconds[n]:9.2f} ms {found.peak[n] / 2**20:9.2f} MiB at the peak")
     time, memory, linear = found.time_exponent, found.memory_exponent, is_linear(complexity)
     limit = f" (limits {LINEAR_TIME} and {LINEAR_MEMORY})" if linear else ""
-    console.print(f"  time grows as n^{time:.2f}, memory as n^{memory:.2f}{limit}\n")
-    return linear and (time > LINEAR_TIME or memory > LINEAR_MEMORY)
+    faster = linear and (time > LINEAR_TIME or memory > LINEAR_MEMORY)
+    mark = "" if not linear else "[red]fails[/]  " if faster else "[green]holds[/]  "
+    console.print(f"  {mark}time grows as n^{time:.2f}, memory as n^{memory:.2f}{limit}\n")
+    return faster
 
 
 def _factory(name: str) -> Any:

@@ -13,7 +13,7 @@ from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.performer import FeatureMap, Performer
 from subquad.attention.softmax import Softmax
 from subquad.errors import UserError
-from subquad.specs import Masks, Pattern
+from subquad.specs import Masks, Pattern, Site
 
 both_maps = pytest.mark.parametrize("feature_map", ["softmax", "relu"])
 
@@ -117,3 +117,15 @@ def test_redrawn_between_steps_only() -> None:
 def test_bad_choices_are_refused(choices: dict, words: str) -> None:
     with pytest.raises(UserError, match=words):
         Performer(site(Pattern.SELF), **choices)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_large_inputs_have_finite_gradients(seed: int) -> None:
+    """Weights of some queries are subnormal there."""
+    torch.manual_seed(seed)
+    attention = Performer(Site(pattern=Pattern.SELF, dim=64, heads=4, query_len=20, context_len=20))
+    x = (30 * torch.randn(4, 20, 64)).requires_grad_()
+    y = attention(x, x, Masks())[0]
+    y.sum().backward()
+    assert y.isfinite().all()
+    assert x.grad.isfinite().all()

@@ -79,7 +79,8 @@ class Performer(StatelessAttention, Refreshable):
             real = torch.arange(len(directions), device=x.device) < self.features
             read = self._queries(q, directions, state * real[:, None])
             weight = read[..., width : width + 1]
-            y = (read[..., :width] / weight.masked_fill(weight == 0, 1)).to(x.dtype)
+            # Sums that underflow divide by the bound: the slope of 1 / w of a subnormal w is infinite.
+            y = (read[..., :width] / weight.clamp(min=1e-24)).to(x.dtype)
         return p.merge(y)
 
     def _queries(
