@@ -147,6 +147,7 @@ class Memory(SequenceData):
         return DataSpec(max_len=20, vocab=21, classes=20)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loaders_give_the_batches_of_the_epoch_that_was_set(workers):
     loader = Memory(batch_size=4, seed=0, num_workers=workers).train_dataloader()
