@@ -15,7 +15,7 @@ from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.softmax import Softmax
 from subquad.attention.sparse import Sparse
 from subquad.errors import UserError
-from subquad.ops.sparse import split_heads
+from subquad.ops.heads import split_heads
 from subquad.specs import Masks, Pattern
 
 both_forms = pytest.mark.parametrize("form", ["fixed", "strided"])

@@ -7,7 +7,7 @@ FILE = "attention/combiner.py"
 BUGS = [
     Bug("the own span counts twice", FILE, "(counts[:, None] > 0) & others", "(counts[:, None] > 0) & (others | True)"),
     Bug("spans of padding are seen", FILE, "(counts[:, None] > 0) & others", "(counts[:, None] >= 0) & others"),
-    Bug("summaries average padding", FILE, "attn_mask=real.flatten(0, 1)[:, None, None],", "attn_mask=None,"),
+    Bug("summaries average padding", FILE, "seen = real.flatten(0, 1)[:, None, None]", "seen = None"),
     Bug("the own node instead of its sibling", FILE, ">> (level - inner)) ^ 1", ">> (level - inner))"),
     Bug("the own inner node instead of its sibling", FILE, "// (leaf << level) ^ 1)", "// (leaf << level))"),
     Bug(

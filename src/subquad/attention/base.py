@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.errors import UserError
+from subquad.ops.heads import split_heads
 from subquad.specs import Masks, Pattern, Site
 
 Carry = Tensor | None
@@ -130,7 +131,7 @@ class Projections(nn.Module):
 
     def split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
         """Cuts the width into heads."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return split_heads(x, self.heads)
 
     def qkv(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"]

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.errors import UserError
+from subquad.ops.blocks import blocks, unblocks
 from subquad.ops.masking import masked_softmax
 from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
+from subquad.ops.sparse import attend
 from subquad.specs import Masks, Pattern, Site
 
 Factorization = Literal["fixed", "logn", "axial"]
@@ -102,13 +104,9 @@ class Combiner(StatelessAttention):
     ) -> Float[Tensor, "b r d"]:
         """v̄ of spans of equal size; `real`: which of their places hold a token."""
         size = real.shape[2]
-        values = F.scaled_dot_product_attention(
-            self._heads(queries.flatten(0, 1)[:, None]),
-            self._heads(windows(k, size).flatten(0, 1)),
-            self._heads(windows(v, size).flatten(0, 1)),
-            attn_mask=real.flatten(0, 1)[:, None, None],
-        )
-        return values.transpose(1, 2).flatten(1).view_as(queries)
+        seen = real.flatten(0, 1)[:, None, None]
+        values = attend(queries.flatten(0, 1)[:, None], blocks(k, size), blocks(v, size), seen, self.site.heads)
+        return values.view_as(queries)
 
     def _logits(self, seen: Bool[Tensor, "..."], tokens: Int[Tensor, "..."], dtype: torch.dtype) -> Tensor:
         """What is added to the logits of tokens and spans: nothing or log |Ω|; unseen ones are hidden."""
@@ -123,7 +121,7 @@ class Combiner(StatelessAttention):
         v: Float[Tensor, "b n d"],
         mask: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b n d"]:
-        (batch, length, dim), size = q.shape, self.span
+        (batch, length, _), size = q.shape, self.span
         real = window_mask(mask, length, size, q.device).expand(batch, -1, -1)
         span_keys, span_values = self._pooled(k, mask, size), self._values(self._pooled(q, mask, size), k, v, real)
         counts, number = real.sum(2), real.shape[1]
@@ -134,14 +132,9 @@ class Combiner(StatelessAttention):
             torch.cat([windows(t, size), spans[:, None].expand(-1, number, -1, -1)], 2).flatten(0, 1)
             for t, spans in ((k, span_keys), (v, span_values))
         )
-        y = F.scaled_dot_product_attention(
-            self._heads(windows(q, size).flatten(0, 1)),
-            self._heads(keys),
-            self._heads(values),
-            attn_mask=self._logits(seen, tokens, q.dtype).flatten(0, 1)[:, None, None],
-            dropout_p=self._dropout,
-        )
-        return y.transpose(1, 2).reshape(batch, -1, dim)[:, :length]
+        logits = self._logits(seen, tokens, q.dtype).flatten(0, 1)[:, None, None]
+        y = attend(blocks(q, size), keys, values, logits, self.site.heads, self._dropout)
+        return unblocks(y, batch, length)
 
     def _logn(
         self,
@@ -154,7 +147,7 @@ class Combiner(StatelessAttention):
 
         Node r of level l holds the leaves r 2^l to (r + 1) 2^l - 1; a query sees the sibling of its node at each level.
         """
-        (batch, length, dim), leaf, device = q.shape, self.span, q.device
+        (batch, length, _), leaf, device = q.shape, self.span, q.device
         levels = max(math.ceil(length / leaf) - 1, 0).bit_length()
         inner = min(levels, max(math.ceil(QUERIES / leaf) - 1, 0).bit_length())
         block, whole = leaf << inner, leaf << levels
@@ -182,14 +175,9 @@ class Combiner(StatelessAttention):
             values.append(span_values[:, pick])
             tokens.append(counts[:, pick])
         of_keys = torch.cat(tokens, 2).flatten(0, 1)[:, None, None]
-        y = F.scaled_dot_product_attention(
-            self._heads(windows(q, block).flatten(0, 1)),
-            self._heads(torch.cat(keys, 2).flatten(0, 1)),
-            self._heads(torch.cat(values, 2).flatten(0, 1)),
-            attn_mask=self._logits((of_keys > 0) & torch.cat(near, 1), of_keys, q.dtype),
-            dropout_p=self._dropout,
-        )
-        return y.transpose(1, 2).reshape(batch, -1, dim)[:, :length]
+        logits = self._logits((of_keys > 0) & torch.cat(near, 1), of_keys, q.dtype)
+        read, value = (torch.cat(t, 2).flatten(0, 1) for t in (keys, values))
+        return unblocks(attend(blocks(q, block), read, value, logits, self.site.heads, self._dropout), batch, length)
 
     def _axial(
         self,

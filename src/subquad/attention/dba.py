@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry
 from subquad.errors import UserError, at_least_one
+from subquad.ops.heads import split_heads
 from subquad.ops.masking import count, masked_softmax
 from subquad.specs import Masks, Pattern, Site
 
@@ -163,7 +164,7 @@ class DBA(Attention):
         """ "w/o optimize n": softmax((Q R)(K R)ᵀ / √d_in) V over all tokens."""
         keys = None if masks.context is None else masks.context[:, None, None, :]
         q, k = self._reduce(self.query(x), key=False), self._reduce(self.key(context), key=True)
-        v = _split(self.value(context), self.maps)
+        v = split_heads(self.value(context), self.maps)
         dropout = self.site.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys, dropout_p=dropout, scale=self.scale)
         y = y.transpose(1, 2).flatten(-2)
@@ -171,7 +172,7 @@ class DBA(Attention):
 
     def _compressor(self, z: Float[Tensor, "b p d"], linear: nn.Linear) -> Float[Tensor, "b gp d"]:
         """G = Z W: multiplied with Xᵀ it gives Z Qᵀ up to a constant along the tokens."""
-        z = _split(z, self.groups)
+        z = split_heads(z, self.groups)
         return (z @ linear.weight.view(self.groups, -1, self.site.dim)).flatten(1, 2) * self.phi_scale
 
     def _reconstructor(
@@ -208,11 +209,11 @@ class DBA(Attention):
     ) -> Float[Tensor, "b gp d"]:
         """U = P' V_DBA W_O, one block of d_p rows for each group."""
         p = (self._reduce(q, key=False) @ self._reduce(k, key=True).mT * self.scale).softmax(-1)
-        u = F.dropout(p, self.site.dropout, self.training) @ _split(v, self.maps)
+        u = F.dropout(p, self.site.dropout, self.training) @ split_heads(v, self.maps)
         u = u.transpose(1, 2).flatten(-2)
         if self.groups == 1:
             return u if self.out is None else F.linear(u, self.out.weight)
-        blocks = _split(u, self.groups)
+        blocks = split_heads(u, self.groups)
         if self.out is None:
             eye = torch.eye(self.site.dim, dtype=u.dtype, device=u.device)
             return (blocks @ eye.view(self.groups, -1, self.site.dim)).flatten(1, 2)
@@ -228,9 +229,9 @@ class DBA(Attention):
     def _reduce(self, x: Float[Tensor, "b n d"], key: bool) -> Float[Tensor, "b h n e"]:
         """Q R or K R, cut into heads."""
         if not self.optimize_d:
-            return _split(x, self.maps)
+            return split_heads(x, self.maps)
         r = self.r_key if key else self.r_query
-        return r(_split(x, self.maps)) if self.per_head_r else _split(r(x), self.maps)
+        return r(split_heads(x, self.maps)) if self.per_head_r else split_heads(r(x), self.maps)
 
     def _pooled(self, rows: Float[Tensor, "b gp d"]) -> Float[Tensor, "b p d"]:
         """W_r X; with W_r per head, each head's rows hold that head's part of the width."""
@@ -238,10 +239,6 @@ class DBA(Attention):
             return rows
         parts = rows.unflatten(1, (self.groups, -1)).unflatten(-1, (self.groups, -1))
         return parts.diagonal(dim1=1, dim2=3).movedim(-1, 2).flatten(-2)
-
-
-def _split(x: Float[Tensor, "b n d"], parts: int) -> Float[Tensor, "b h n e"]:
-    return x.unflatten(-1, (parts, -1)).transpose(1, 2)
 
 
 def _reduction(source: int, target: int, bias: bool, init: str) -> nn.Linear:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.errors import UserError
-from subquad.ops.sparse import flexible, runs_flexible, sliding_window, split_heads
+from subquad.ops.heads import split_heads
+from subquad.ops.sparse import flexible, runs_flexible, sliding_window
 from subquad.specs import Masks, Pattern, Site
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry
 from subquad.errors import UserError
+from subquad.ops.heads import split_heads
 from subquad.ops.latents import columns_of_heads, gather, read, rows_of_heads
 from subquad.specs import Masks, Pattern, Site
 
@@ -107,7 +108,7 @@ class Luna(Attention):
         return (self.site.dim // self.heads) ** -0.5
 
     def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return split_heads(x, self.heads)
 
     def _join(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b n d"]:
         return x.transpose(1, 2).flatten(-2)

@@ -56,7 +56,7 @@ class Sinkhorn(StatelessAttention):
         sort = self._sort(context, masks.context)
         # Keys and values have no name here: their memory is free for the output map.
         y = F.scaled_dot_product_attention(
-            self._heads(blocks(p.query(x), self.block)),
+            p.split(blocks(p.query(x), self.block)),
             self._with_sorted(p.key(context), masks.context, sort),
             self._with_sorted(p.value(context), masks.context, sort),
             attn_mask=self._visible(masks.context, context),
@@ -75,9 +75,6 @@ class Sinkhorn(StatelessAttention):
             tiny = torch.finfo(logits.dtype).tiny
             logits = logits - torch.empty_like(logits).exponential_().clamp(min=tiny).log()
         return balance(logits / self.temperature, None if mask is None else real, self.iterations)
-
-    def _heads(self, x: Float[Tensor, "k w d"]) -> Float[Tensor, "k h w e"]:
-        return x.unflatten(-1, (self.site.heads, -1)).transpose(1, 2)
 
     def _with_sorted(
         self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None, sort: Float[Tensor, "b h k k"]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import StatelessAttention
 from subquad.errors import UserError
+from subquad.ops.heads import split_heads
 from subquad.ops.masking import masked_softmax
 from subquad.specs import Masks, Pattern, Site
 
@@ -153,7 +154,7 @@ class Synthesizer(StatelessAttention):
         return F.scaled_dot_product_attention(q, k, v_wide, bias, dropout, scale=1.0)[..., : v.shape[-1]]
 
     def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
-        return x.unflatten(-1, (self.site.heads, -1)).transpose(1, 2)
+        return split_heads(x, self.site.heads)
 
 
 def _maps(heads: int, columns: int, width: int) -> tuple[nn.Parameter, nn.Parameter]:

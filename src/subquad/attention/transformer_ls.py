@@ -82,9 +82,9 @@ class TransformerLS(StatelessAttention):
         del raw
         values = self.norm_tokens(p.value(context))
         y = F.scaled_dot_product_attention(
-            self._heads(blocks(p.query(x), self.block)),
-            self._heads(keys),
-            self._heads(self._visible_rows(values, weights)),
+            self.projections.split(blocks(p.query(x), self.block)),
+            self.projections.split(keys),
+            self.projections.split(self._visible_rows(values, weights)),
             attn_mask=self._visible(masks.context, context),
             dropout_p=self.site.dropout if self.training else 0.0,
         )
@@ -107,7 +107,7 @@ class TransformerLS(StatelessAttention):
         """For each block of queries the summaries of x and the window around the block."""
         if weights is None or self.norm_slots is None:
             return around(x, self.block, self.beside, self.beside)
-        slots = self.norm_slots((weights.to(x.dtype) @ self._heads(x)).transpose(1, 2).flatten(-2))
+        slots = self.norm_slots((weights.to(x.dtype) @ self.projections.split(x)).transpose(1, 2).flatten(-2))
         return around_with(slots.to(x.dtype), x, self.block, self.beside, self.beside)
 
     def _visible(
@@ -131,6 +131,3 @@ class TransformerLS(StatelessAttention):
         # An image of width 1 in channels-last order: torch's one-dimensional convolution is several times slower.
         y = F.conv2d(values.mT[..., None], taps.to(values.dtype), padding=(taps.shape[2] // 2, 0), groups=len(taps))
         return y.squeeze(-1).mT
-
-    def _heads(self, x: Float[Tensor, "k w d"]) -> Float[Tensor, "k h w e"]:
-        return x.unflatten(-1, (self.site.heads, -1)).transpose(1, 2)

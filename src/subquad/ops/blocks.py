@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
+from subquad.ops.pooling import windows
+
 
 def blocks(x: Shaped[Tensor, "b n d"], size: int) -> Shaped[Tensor, "bk w d"]:
     """Cuts n tokens into k = ceil(n / size) blocks, the last one filled with zeros; blocks join the batch."""
-    fill = -x.shape[1] % size
-    # Padding by nothing would copy.
-    return (F.pad(x, (0, 0, 0, fill)) if fill else x).unflatten(1, (-1, size)).flatten(0, 1)
+    return windows(x, size).flatten(0, 1)
 
 
 def unblocks(x: Float[Tensor, "bk w d"], batch: int, length: int) -> Float[Tensor, "b n d"]:

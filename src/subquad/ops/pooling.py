@@ -2,13 +2,13 @@
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from subquad.ops.masking import zero_padding
 
 
-def windows(x: Float[Tensor, "b n d"], size: int) -> Float[Tensor, "b k w d"]:
+def windows(x: Shaped[Tensor, "b n d"], size: int) -> Shaped[Tensor, "b k w d"]:
     """Cuts n tokens into ceil(n / size) windows of `size`; the last one is filled with zeros."""
     fill = -x.shape[1] % size
     # Padding by nothing would copy.

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.errors import UserError
+from subquad.ops.heads import split_heads
 from subquad.ops.masking import masked_mean
 from subquad.ops.pooling import mean_pool
 
@@ -35,7 +36,7 @@ class ScaleGroup:
 
     def split(self, x: Float[Tensor, "b n f"]) -> Float[Tensor, "b h n e"]:
         """Cuts the width of these heads into heads."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return split_heads(x, self.heads)
 
 
 def scale_groups(scales: int | Sequence[int] | None, dim: int, heads: int) -> list[ScaleGroup]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from subquad.ops.blocks import around, around_mask, blocks, unblocks
+from subquad.ops.heads import split_heads
 
 QUERIES_AT_ONCE = 512
 """How many queries get copies of their keys at a time, where blocks are named one by one: a few MiB, reused."""
@@ -23,20 +24,18 @@ Visible: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(row of the batch, head, query, key) to whether the query sees the key; all are indices that broadcast."""
 
 
-def split_heads(x: Float[Tensor, "b n d"], heads: int) -> Float[Tensor, "b h n e"]:
-    """Cuts the width into heads; a view."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
 def attend(
     q: Float[Tensor, "b n d"],
     k: Float[Tensor, "b m d"],
     v: Float[Tensor, "b m c"],
-    visible: Bool[Tensor, "#b #h #n #m"] | None,
+    visible: Shaped[Tensor, "#b #h #n #m"] | None,
     heads: int,
     dropout: float = 0.0,
 ) -> Float[Tensor, "b n c"]:
-    """Softmax attention in each head; queries that see no key get zeros."""
+    """Softmax attention in each head; queries that see no key get zeros.
+
+    `visible` is True at the keys that a query sees, or what is added to the logits.
+    """
     y = F.scaled_dot_product_attention(
         split_heads(q, heads), split_heads(k, heads), split_heads(v, heads), attn_mask=visible, dropout_p=dropout
     )
