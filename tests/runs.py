@@ -13,7 +13,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from subquad.data.base import SequenceData
+from subquad.data.base import SplitData
 from subquad.records import Record
 from subquad.run.doors import compose_run
 
@@ -34,7 +34,7 @@ def composed(data: Path, outputs: Path, *words: str) -> DictConfig:
     return compose_run([*words, f"paths.data={data}", f"paths.outputs={outputs}"])
 
 
-def prepared(config: DictConfig) -> SequenceData:
+def prepared(config: DictConfig) -> SplitData:
     """The data module of a configuration, ready to be asked for batches."""
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()

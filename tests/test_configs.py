@@ -19,7 +19,7 @@ import subquad.backbones
 import subquad.data
 from subquad.attention.base import Attention
 from subquad.backbones.base import AttentionEncoder
-from subquad.data.base import SequenceData
+from subquad.data.base import SplitData
 from subquad.errors import UserError
 from subquad.run.doors import _checked, bench_config, load_attention, options
 
@@ -188,7 +188,7 @@ def test_every_family_of_data_has_a_task():
     for module in pkgutil.iter_modules(subquad.data.__path__):
         importlib.import_module(f"subquad.data.{module.name}")
     used = {resolved(f"task={task}")["data"]["_target_"] for task in TASKS if not task.endswith("/custom")}
-    assert used == {f"{family.__module__}.{family.__name__}" for family in concrete(SequenceData)}
+    assert used == {f"{family.__module__}.{family.__name__}" for family in concrete(SplitData)}
 
 
 def test_the_bench_names_attentions_that_exist():

@@ -1,5 +1,6 @@
 """The nouns that every floor shares: where an attention sits, which tokens are real, what a batch holds."""
 
+import abc
 import dataclasses
 import enum
 from collections.abc import Callable
@@ -75,18 +76,24 @@ class DataSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceBatch:
-    """Labelled sequences, padded on the right.
+class Batch(abc.ABC):
+    """Rows that travel together; every field is a tensor with one entry a row, or None.
 
-    `valid` is True at real tokens, or None when no row has padding. `target` holds class indices or real values.
+    A family of data adds its fields and says which of them the network is called with.
     """
-
-    inputs: Int[Tensor, "b n"] | Float[Tensor, "b n c"]
-    valid: Bool[Tensor, "b n"] | None
-    target: Int[Tensor, " b"] | Float[Tensor, " b"]
 
     def __len__(self) -> int:
         return len(self.target)
+
+    @property
+    @abc.abstractmethod
+    def target(self) -> Tensor:
+        """What the outputs of the network are compared with."""
+
+    @property
+    @abc.abstractmethod
+    def network_inputs(self) -> tuple[Any, ...]:
+        """What the network is called with."""
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """A copy on another device; Lightning calls this."""
@@ -100,3 +107,20 @@ class SequenceBatch:
         tensors: list[Any] = [getattr(self, field.name) for field in dataclasses.fields(self)]
         moved: list[Any] = [tensor if tensor is None else function(tensor) for tensor in tensors]
         return type(self)(*moved)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatch(Batch):
+    """Labelled sequences, padded on the right.
+
+    `valid` is True at real tokens, or None when no row has padding. `target` holds class indices or real values.
+    """
+
+    inputs: Int[Tensor, "b n"] | Float[Tensor, "b n c"]
+    valid: Bool[Tensor, "b n"] | None
+    target: Int[Tensor, " b"] | Float[Tensor, " b"]
+
+    @property
+    def network_inputs(self) -> tuple[Tensor, Tensor | None]:
+        """Tokens or steps, and which of them are real."""
+        return self.inputs, self.valid

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from subquad.data import ragged
-from subquad.data.base import EvalBatches, SequenceData, SequenceDataset, TrainBatches
+from subquad.data.base import SequenceData, SequenceDataset
+from subquad.data.batches import EvalBatches, TrainBatches
 from subquad.data.ragged import Ragged
 from subquad.errors import UserError
 from subquad.specs import DataSpec, SequenceBatch

@@ -1,18 +1,146 @@
-"""What all sequence data share: three splits, length-bucketed batches in a seeded order, trivial baselines."""
+"""What all data share: three splits, batches in a seeded order, trivial baselines."""
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from subquad.data.batches import EvalBatches, TrainBatches
 from subquad.data.ragged import Ragged
 from subquad.errors import UserError
-from subquad.specs import DataSpec, SequenceBatch
+from subquad.specs import Batch, DataSpec, SequenceBatch
+
+
+class Split(Protocol):
+    """One split of a data set: rows that have a length each, which batches are bucketed by."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [N]: tokens, time steps or pixels of each row."""
+
+
+class SplitData(pl.LightningDataModule, abc.ABC):
+    """Three splits of anything.
+
+    A family writes `prepare_data` (fetch or make, once per machine), `load` (open what `prepare_data` left), `batched`
+    (rows to batches), `spec` and `baselines`.
+    """
+
+    def __init__(
+        self, *, batch_size: int, seed: int, steps_per_epoch: int | None = None, eval_batch_size: int | None = None,
+        num_workers: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if min(batch_size, eval_batch_size or 1, steps_per_epoch or 1) < 1 or num_workers < 0:
+            raise UserError(
+                "data.batch_size, data.eval_batch_size and data.steps_per_epoch must be at least 1, "
+                "data.num_workers at least 0."
+            )
+        self.batch_size, self.seed, self.steps_per_epoch = batch_size, seed, steps_per_epoch
+        self.eval_batch_size = eval_batch_size or batch_size
+        self.num_workers = num_workers
+
+    def fetch(self) -> None:
+        """Brings missing files over the network; `scripts/prepare.py` calls it, a training run never does."""
+
+    @abc.abstractmethod
+    def load(self) -> tuple[Mapping[str, Split], str]:
+        """Returns the splits `train`, `val`, `test` and a fingerprint of the data they came from."""
+
+    @property
+    @abc.abstractmethod
+    def spec(self) -> Any:
+        """What a model must know; available after `prepare_data`."""
+
+    @abc.abstractmethod
+    def batched(self, split: str) -> Dataset[Any]:
+        """What turns lists of indices of a split into batches.
+
+        In training the list is a `Rows`, whose `place` seeds what is drawn anew each time.
+        """
+
+    @abc.abstractmethod
+    def baselines(self) -> dict[str, float]:
+        """Scores on the test split that need no model: what a reader must see beside a result."""
+
+    @cached_property
+    def _loaded(self) -> tuple[Mapping[str, Split], str]:
+        return self.load()
+
+    @property
+    def splits(self) -> Mapping[str, Any]:
+        """The three splits, opened on first use."""
+        return self._loaded[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the bytes the splits came from; stored in every record."""
+        return self._loaded[1]
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        lengths = self.splits["train"].lengths
+        batches = TrainBatches(
+            lengths, self.batch_size, self.seed, self.steps_per_epoch, rank=self._rank, world_size=self._world
+        )
+        return self._loader("train", batches)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        return self._eval_loader("val")
+
+    def test_dataloader(self) -> DataLoader[Batch]:
+        return self._eval_loader("test")
+
+    def _eval_loader(self, split: str) -> DataLoader[Batch]:
+        lengths = self.splits[split].lengths
+        return self._loader(split, EvalBatches(lengths, self.eval_batch_size, self._rank, self._world))
+
+    def _loader(self, split: str, batches: Sampler[list[int]]) -> DataLoader[Batch]:
+        # A generator of its own: without one a loader draws from torch's, and dropout depends on the number of workers.
+        return DataLoader(
+            self.batched(split), batch_sampler=batches, collate_fn=_whole_batch,
+            num_workers=self.num_workers, persistent_workers=self.num_workers > 0,
+            pin_memory=torch.cuda.is_available(), generator=torch.Generator(),
+        )  # fmt: skip
+
+    @property
+    def _rank(self) -> int:
+        return self.trainer.global_rank if self.trainer else 0
+
+    @property
+    def _world(self) -> int:
+        return self.trainer.world_size if self.trainer else 1
+
+
+class SequenceData(SplitData):
+    """Three splits of labelled sequences, each a `Ragged`."""
+
+    @property
+    @abc.abstractmethod
+    def spec(self) -> DataSpec:
+        """What a model must know; available after `prepare_data`."""
+
+    @property
+    def pad_to(self) -> int | None:
+        """Every batch is padded to this length; None pads to the longest row of the batch."""
+        return None
+
+    def batched(self, split: str) -> Dataset[SequenceBatch]:
+        """Batches of padded sequences."""
+        return SequenceDataset(self.splits[split], self.pad_to)
+
+    def baselines(self) -> dict[str, float]:
+        """Scores on the test split that need no model: what a reader must see beside a result."""
+        train, test = self.splits["train"].targets, self.splits["test"].targets
+        if self.spec.classes is None:
+            return {"train mean (RMSE)": float(np.sqrt(np.mean((test - train.mean()) ** 2)))}
+        return {"majority class": float(np.mean(test == np.bincount(train).argmax()))}
 
 
 class SequenceDataset(Dataset[SequenceBatch]):
@@ -37,175 +165,6 @@ class SequenceDataset(Dataset[SequenceBatch]):
         return SequenceBatch(torch.from_numpy(inputs), valid, torch.from_numpy(self.sequences.targets[indices]))
 
 
-class TrainBatches(Sampler[list[int]]):
-    """Batches of one epoch, a pure function of (seed, epoch): a resumed run sees exactly what an undisturbed one sees.
-
-    Passes over the data follow one another without end; an epoch is the next `steps` batches of that stream (or one
-    pass when None). Within a pass rows are shuffled, cut into pools of `pool` batches, and sorted by length inside each
-    pool so that a batch holds rows of similar length. The last, smaller batch of a pass is kept.
-    Under DDP each rank takes its share of every batch.
-    """
-
-    def __init__(
-        self, lengths: np.ndarray, batch_size: int, seed: int, steps: int | None = None, pool: int = 50,
-        rank: int = 0, world_size: int = 1,
-    ) -> None:  # fmt: skip
-        if batch_size % world_size:
-            raise UserError(
-                f"A batch of {batch_size} cannot be shared by {world_size} processes; choose a multiple of it."
-            )
-        self.lengths, self.batch_size, self.seed, self.pool = lengths, batch_size, seed, pool
-        self.rank, self.world_size = rank, world_size
-        self.per_pass = -(-len(lengths) // batch_size)
-        self.steps = steps or self.per_pass
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def set_epoch(self, epoch: int) -> None:
-        """Lightning calls this at the start of each epoch."""
-        self.epoch = epoch
-
-    @property
-    def sampler(self) -> "TrainBatches":
-        """Where Lightning looks for `set_epoch`."""
-        return self
-
-    def __iter__(self) -> Iterator[list[int]]:
-        first = self.epoch * self.steps
-        for number in range(first, first + self.steps):
-            batch = self._pass(number // self.per_pass)[number % self.per_pass]
-            yield batch[self.rank :: self.world_size]
-
-    def _pass(self, number: int) -> list[list[int]]:
-        if getattr(self, "_cached", (None,))[0] != number:
-            self._cached = (number, self._shuffled(np.random.default_rng([self.seed, number])))
-        return self._cached[1]
-
-    def _shuffled(self, rng: np.random.Generator) -> list[list[int]]:
-        order = rng.permutation(len(self.lengths))
-        batches: list[list[int]] = []
-        span = self.pool * self.batch_size
-        for start in range(0, len(order), span):
-            rows = order[start : start + span]
-            rows = rows[np.argsort(self.lengths[rows], kind="stable")]
-            cut = [rows[i : i + self.batch_size].tolist() for i in range(0, len(rows), self.batch_size)]
-            batches += [cut[i] for i in rng.permutation(len(cut))]
-        return batches
-
-
-class EvalBatches(Sampler[list[int]]):
-    """Every row once, sorted by length, in a fixed order; under DDP rank r takes every world_size-th row."""
-
-    def __init__(self, lengths: np.ndarray, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
-        order = np.argsort(lengths, kind="stable")[rank::world_size]
-        self.batches = [order[i : i + batch_size].tolist() for i in range(0, len(order), batch_size)]
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.batches)
-
-
-class SequenceData(pl.LightningDataModule, abc.ABC):
-    """Three splits of labelled sequences.
-
-    A family writes `prepare_data` (fetch or make, once per machine), `load` (open what `prepare_data` left) and, where
-    it knows a shortcut worth beating, `baselines`.
-    """
-
-    def __init__(
-        self, *, batch_size: int, seed: int, steps_per_epoch: int | None = None, eval_batch_size: int | None = None,
-        num_workers: int = 0,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        if min(batch_size, eval_batch_size or 1, steps_per_epoch or 1) < 1 or num_workers < 0:
-            raise UserError(
-                "data.batch_size, data.eval_batch_size and data.steps_per_epoch must be at least 1, "
-                "data.num_workers at least 0."
-            )
-        self.batch_size, self.seed, self.steps_per_epoch = batch_size, seed, steps_per_epoch
-        self.eval_batch_size = eval_batch_size or batch_size
-        self.num_workers = num_workers
-
-    def fetch(self) -> None:
-        """Brings missing files over the network; `scripts/prepare.py` calls it, a training run never does."""
-
-    @abc.abstractmethod
-    def load(self) -> tuple[dict[str, Ragged], str]:
-        """Returns the splits `train`, `val`, `test` and a fingerprint of the data they came from."""
-
-    @property
-    @abc.abstractmethod
-    def spec(self) -> DataSpec:
-        """What a model must know; available after `prepare_data`."""
-
-    @property
-    def pad_to(self) -> int | None:
-        """Every batch is padded to this length; None pads to the longest row of the batch."""
-        return None
-
-    @cached_property
-    def _loaded(self) -> tuple[dict[str, Ragged], str]:
-        return self.load()
-
-    @property
-    def splits(self) -> dict[str, Ragged]:
-        """The three splits, opened on first use."""
-        return self._loaded[0]
-
-    @property
-    def fingerprint(self) -> str:
-        """Identifies the bytes the splits came from; stored in every record."""
-        return self._loaded[1]
-
-    def baselines(self) -> dict[str, float]:
-        """Scores on the test split that need no model: what a reader must see beside a result."""
-        train, test = self.splits["train"].targets, self.splits["test"].targets
-        if self.spec.classes is None:
-            return {"train mean (RMSE)": float(np.sqrt(np.mean((test - train.mean()) ** 2)))}
-        return {"majority class": float(np.mean(test == np.bincount(train).argmax()))}
-
-    def train_dataloader(self) -> DataLoader[SequenceBatch]:
-        rows = self.splits["train"]
-        batches = TrainBatches(
-            rows.lengths, self.batch_size, self.seed, self.steps_per_epoch, rank=self._rank, world_size=self._world
-        )
-        return self._loader(rows, batches)
-
-    def val_dataloader(self) -> DataLoader[SequenceBatch]:
-        return self._eval_loader("val")
-
-    def test_dataloader(self) -> DataLoader[SequenceBatch]:
-        return self._eval_loader("test")
-
-    def _eval_loader(self, split: str) -> DataLoader[SequenceBatch]:
-        rows = self.splits[split]
-        return self._loader(rows, EvalBatches(rows.lengths, self.eval_batch_size, self._rank, self._world))
-
-    def batched(self, rows: Ragged) -> Dataset[SequenceBatch]:
-        """What turns lists of indices of a split into batches."""
-        return SequenceDataset(rows, self.pad_to)
-
-    def _loader(self, rows: Ragged, batches: Sampler[list[int]]) -> DataLoader[SequenceBatch]:
-        # A generator of its own: without one a loader draws from torch's, and dropout depends on the number of workers.
-        return DataLoader(
-            self.batched(rows), batch_sampler=batches, collate_fn=_whole_batch,
-            num_workers=self.num_workers, persistent_workers=self.num_workers > 0,
-            pin_memory=torch.cuda.is_available(), generator=torch.Generator(),
-        )  # fmt: skip
-
-    @property
-    def _rank(self) -> int:
-        return self.trainer.global_rank if self.trainer else 0
-
-    @property
-    def _world(self) -> int:
-        return self.trainer.world_size if self.trainer else 1
-
-
-def _whole_batch(batch: Any) -> SequenceBatch:
+def _whole_batch(batch: Any) -> Batch:
     """The dataset returns a batch for a list of indices, so there is nothing left to collate."""
     return batch

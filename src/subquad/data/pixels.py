@@ -45,10 +45,10 @@ class PixelData(SequenceData):
             return DataSpec(max_len=steps, vocab=257, classes=self.classes)
         return DataSpec(max_len=steps, channels=1, classes=self.classes)
 
-    def batched(self, rows: Ragged) -> Dataset[SequenceBatch]:
+    def batched(self, split: str) -> Dataset[SequenceBatch]:
         """Batches of pixels."""
         scale = None if self.pixels == "token" else (self.centre, self.spread)
-        return PixelDataset(rows, self.side, scale)
+        return PixelDataset(self.splits[split], self.side, scale)
 
 
 class PixelDataset(Dataset[SequenceBatch]):

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric
 
 from subquad.errors import UserError
-from subquad.specs import DataSpec, SequenceBatch
+from subquad.specs import Batch
 
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
 SchedulerFactory = Callable[..., LRScheduler]
@@ -29,7 +29,7 @@ class Supervised(pl.LightningModule, abc.ABC):
     """What tables and checkpoints look at."""
 
     def __init__(
-        self, spec: DataSpec, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
+        self, spec: Any, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
         compile_model: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -49,7 +49,7 @@ class Supervised(pl.LightningModule, abc.ABC):
         self.val_metric, self.test_metric = self.new_metric(spec), self.new_metric(spec)
 
     @abc.abstractmethod
-    def new_metric(self, spec: DataSpec) -> Metric:
+    def new_metric(self, spec: Any) -> Metric:
         """A fresh accumulator of the metric."""
 
     @abc.abstractmethod
@@ -60,17 +60,17 @@ class Supervised(pl.LightningModule, abc.ABC):
     def predictions(self, outputs: Tensor) -> Tensor:
         """What the metric compares with the target."""
 
-    def forward(self, batch: SequenceBatch) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """Raw outputs of the network, `[b, outputs]`."""
-        return self.network(batch.inputs, batch.valid)
+        return self.network(*batch.network_inputs)
 
-    def training_step(self, batch: SequenceBatch) -> Tensor:
+    def training_step(self, batch: Batch) -> Tensor:
         loss = self.loss(self(batch), batch.target)
         self.loss_sum = self.loss_sum.to(loss.device) + loss.detach() * len(batch)
         self.rows_seen += len(batch)
         return loss
 
-    def validation_step(self, batch: SequenceBatch) -> None:
+    def validation_step(self, batch: Batch) -> None:
         outputs = self(batch)
         self.val_metric.update(self.predictions(outputs), batch.target)
         self.log("val/loss", self.loss(outputs, batch.target), batch_size=len(batch), sync_dist=True)
@@ -82,7 +82,7 @@ class Supervised(pl.LightningModule, abc.ABC):
             self.log("train/loss", self.loss_sum / self.rows_seen, sync_dist=True)
             self.loss_sum, self.rows_seen = torch.zeros((), device=self.device), 0
 
-    def test_step(self, batch: SequenceBatch) -> None:
+    def test_step(self, batch: Batch) -> None:
         self.test_metric.update(self.predictions(self(batch)), batch.target)
 
     def on_test_epoch_end(self) -> None:

@@ -1,0 +1,92 @@
+"""Which rows make up which batch: shuffled and bucketed by length to train on, every row once to evaluate."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from subquad.errors import UserError
+
+
+class Rows(list[int]):
+    """Indices of one batch of training, and its place in the endless stream of batches.
+
+    `place` is for what is drawn anew each time a row is seen (crops, masked tokens): seeded by it, a draw does not
+    depend on the number of workers, and a resumed run draws what an undisturbed one does.
+    """
+
+    def __init__(self, indices: list[int], place: int) -> None:
+        super().__init__(indices)
+        self.place = place
+
+
+class TrainBatches(Sampler[list[int]]):
+    """Batches of one epoch, a pure function of (seed, epoch): a resumed run sees exactly what an undisturbed one sees.
+
+    Passes over the data follow one another without end; an epoch is the next `steps` batches of that stream (or one
+    pass when None). Within a pass rows are shuffled, cut into pools of `pool` batches, and sorted by length inside each
+    pool so that a batch holds rows of similar length. The last, smaller batch of a pass is kept.
+    Under DDP each rank takes its share of every batch.
+    """
+
+    def __init__(
+        self, lengths: np.ndarray, batch_size: int, seed: int, steps: int | None = None, pool: int = 50,
+        rank: int = 0, world_size: int = 1,
+    ) -> None:  # fmt: skip
+        if batch_size % world_size:
+            raise UserError(
+                f"A batch of {batch_size} cannot be shared by {world_size} processes; choose a multiple of it."
+            )
+        self.lengths, self.batch_size, self.seed, self.pool = lengths, batch_size, seed, pool
+        self.rank, self.world_size = rank, world_size
+        self.per_pass = -(-len(lengths) // batch_size)
+        self.steps = steps or self.per_pass
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def set_epoch(self, epoch: int) -> None:
+        """Lightning calls this at the start of each epoch."""
+        self.epoch = epoch
+
+    @property
+    def sampler(self) -> "TrainBatches":
+        """Where Lightning looks for `set_epoch`."""
+        return self
+
+    def __iter__(self) -> Iterator[list[int]]:
+        first = self.epoch * self.steps
+        for number in range(first, first + self.steps):
+            batch = self._pass(number // self.per_pass)[number % self.per_pass]
+            yield Rows(batch[self.rank :: self.world_size], place=number * self.world_size + self.rank)
+
+    def _pass(self, number: int) -> list[list[int]]:
+        if getattr(self, "_cached", (None,))[0] != number:
+            self._cached = (number, self._shuffled(np.random.default_rng([self.seed, number])))
+        return self._cached[1]
+
+    def _shuffled(self, rng: np.random.Generator) -> list[list[int]]:
+        order = rng.permutation(len(self.lengths))
+        batches: list[list[int]] = []
+        span = self.pool * self.batch_size
+        for start in range(0, len(order), span):
+            rows = order[start : start + span]
+            rows = rows[np.argsort(self.lengths[rows], kind="stable")]
+            cut = [rows[i : i + self.batch_size].tolist() for i in range(0, len(rows), self.batch_size)]
+            batches += [cut[i] for i in rng.permutation(len(cut))]
+        return batches
+
+
+class EvalBatches(Sampler[list[int]]):
+    """Every row once, sorted by length, in a fixed order; under DDP rank r takes every world_size-th row."""
+
+    def __init__(self, lengths: np.ndarray, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
+        order = np.argsort(lengths, kind="stable")[rank::world_size]
+        self.batches = [order[i : i + batch_size].tolist() for i in range(0, len(order), batch_size)]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches)
