@@ -75,6 +75,15 @@ class DataSpec:
         return self.classes or 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSpec:
+    """What a model must know about square images: pixels of an edge, colour channels, classes."""
+
+    side: int
+    channels: int
+    classes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Batch(abc.ABC):
     """Rows that travel together; every field is a tensor with one entry a row, or None.
@@ -124,3 +133,16 @@ class SequenceBatch(Batch):
     def network_inputs(self) -> tuple[Tensor, Tensor | None]:
         """Tokens or steps, and which of them are real."""
         return self.inputs, self.valid
+
+
+@dataclass(frozen=True, slots=True)
+class ImageBatch(Batch):
+    """Labelled images, normalised. `target` holds class indices, or the weights of the classes of mixed images."""
+
+    images: Float[Tensor, "b c h w"]
+    target: Int[Tensor, " b"] | Float[Tensor, "b classes"]
+
+    @property
+    def network_inputs(self) -> tuple[Tensor]:
+        """The images."""
+        return (self.images,)
