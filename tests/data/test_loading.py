@@ -1,6 +1,7 @@
 """From rows on disk to batches: the order of training, padding, worker processes, and the store itself."""
 
 import errno
+import os
 import pickle
 import shutil
 
@@ -261,3 +262,30 @@ def test_writing_replaces_an_existing_cache(cache):
     assert equal(found.splits["train"], rows((1,)))
     shutil.rmtree(cache)
     assert ragged.read(cache) is None
+
+
+def test_sequences_are_laid_end_to_end_in_the_asked_type():
+    laid = ragged.lay_out([np.array([[1.0], [2.0]]), np.array([[3.0]])], np.array([7, 8]), np.float32)
+    assert laid.values.tolist() == [[1], [2], [3]]
+    assert (laid.values.dtype, laid.offsets.dtype) == (np.float32, np.int64)
+    assert laid.offsets.tolist() == [0, 2, 3]
+    assert ragged.lay_out([np.ones(2, np.uint16)], np.array([0])).values.dtype == np.uint16
+    with pytest.raises(TypeError, match="cast"):
+        ragged.lay_out([np.ones(2)], np.array([0]), np.int64)
+
+
+def test_the_state_of_files_follows_name_size_and_time(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    found = set()
+    for path, text, when in ((one, "a", 1), (one, "ab", 1), (one, "ab", 2), (other, "ab", 2)):
+        path.write_text(text)
+        os.utime(path, ns=(when, when))
+        found.add(ragged.state_of([path]))
+    assert len(found | {ragged.state_of([one, other])}) == 5
+    assert ragged.state_of([one]) in found
+
+
+def test_what_is_not_prepared_names_the_command(cache):
+    assert ragged.read_prepared(cache, "lra/listops").splits.keys() == {"train", "test"}
+    with pytest.raises(UserError, match=r"none; run `python scripts/prepare\.py task=lra/listops`"):
+        ragged.read_prepared(cache.parent / "none", "lra/listops")

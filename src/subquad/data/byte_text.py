@@ -3,7 +3,6 @@
 Source: Maas et al. 2011, https://ai.stanford.edu/~amaas/data/sentiment/; Tay et al. 2021 for the byte form.
 """
 
-import hashlib
 import re
 import tarfile
 from collections.abc import Iterator
@@ -101,9 +100,7 @@ class ByteText(SequenceData):
             raise UserError(
                 f"{self.source} is missing; run `python scripts/prepare.py task=lra/text`, or put {URL} there."
             )
-        state = self.source.stat()
-        digest = hashlib.sha256(f"{self.source.resolve()} {state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:8]
-        return self.root / "cache" / "imdb" / digest
+        return self.root / "cache" / "imdb" / ragged.state_of([self.source])
 
     @staticmethod
     def write_standin(root: Path) -> Path:
@@ -121,10 +118,7 @@ class ByteText(SequenceData):
 
     @cached_property
     def _cache(self) -> Cache:
-        cache = ragged.read(self.folder)
-        if cache is None:
-            raise UserError("The reviews are not prepared; run `python scripts/prepare.py task=lra/text`.")
-        return cache
+        return ragged.read_prepared(self.folder, "lra/text")
 
     def _cut(self, rows: Ragged, split: str) -> Ragged:
         chosen = np.arange(len(rows))
@@ -133,7 +127,7 @@ class ByteText(SequenceData):
                 np.random.default_rng([self.split_seed, split == "test"]).permutation(chosen)[: self.cases]
             )
         parts = [np.asarray(rows[int(i)][: self.max_len]) for i in chosen]
-        return lay_out(parts, rows.targets[chosen])
+        return ragged.lay_out(parts, rows.targets[chosen])
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         reviews = dict(sorted(self._reviews()))
@@ -147,7 +141,8 @@ class ByteText(SequenceData):
                     f"{self.source} has {counts[0]} negative and {counts[1]} positive reviews in {split} where "
                     f"{GENUINE} of each are expected; fetch it again."
                 )
-            splits[split] = lay_out([np.frombuffer(text, np.uint8).astype(np.uint16) + 1 for _, text in found], labels)
+            tokens = [np.frombuffer(text, np.uint8).astype(np.uint16) + 1 for _, text in found]
+            splits[split] = ragged.lay_out(tokens, labels)
         return splits, {"source": self.source.name}
 
     def _reviews(self) -> Iterator[tuple[tuple[str, int, int], bytes]]:
@@ -165,12 +160,6 @@ class ByteText(SequenceData):
                         yield _key(match), _checked(file.read(), member.name)
         except (OSError, EOFError, tarfile.TarError) as error:
             raise UserError(f"{self.source} is damaged ({error}); delete it and fetch it again.") from None
-
-
-def lay_out(parts: list[np.ndarray], targets: np.ndarray) -> Ragged:
-    """Sequences end to end."""
-    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-    return Ragged(np.concatenate(parts) if parts else np.zeros(0, np.uint16), offsets, targets)
 
 
 def _key(match: re.Match[str]) -> tuple[str, int, int]:

@@ -3,7 +3,6 @@
 Source: Tay et al. 2021, https://arxiv.org/abs/2011.04006; Krizhevsky 2009 for the images.
 """
 
-import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -69,9 +68,8 @@ class GreyCIFAR(PixelData):
     def cache_folder(self) -> Path:
         """Where the cache lies; the name tells apart all settings that change the data."""
         found = cifar_files.files(self.home, "cifar10")
-        states = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for paths in found.values() for p in paths]
-        digest = hashlib.sha256(repr(states).encode()).hexdigest()[:8]
-        return self.root / "cache" / "grey_cifar" / f"{digest}-split{self.split_seed}"
+        state = ragged.state_of(path for paths in found.values() for path in paths)
+        return self.root / "cache" / "grey_cifar" / f"{state}-split{self.split_seed}"
 
     @staticmethod
     def write_standin(root: Path) -> Path:
@@ -80,10 +78,7 @@ class GreyCIFAR(PixelData):
 
     @cached_property
     def _cache(self) -> Cache:
-        cache = ragged.read(self.cache_folder)
-        if cache is None:
-            raise UserError("Grey CIFAR-10 is not prepared; run `python scripts/prepare.py task=lra/image`.")
-        return cache
+        return ragged.read_prepared(self.cache_folder, "lra/image")
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         found = cifar_files.files(self.home, "cifar10")

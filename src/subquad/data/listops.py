@@ -6,7 +6,6 @@ so cannot be run again to the same bytes. The first token alone allows 36 % accu
 Source: Tay et al., "Long Range Arena" (2021), section 3.1; google-research/long-range-arena.
 """
 
-import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -96,9 +95,8 @@ class ListOps(SequenceData):
         if self.source == "generated":
             limits = f"len{self.min_length}-{self.max_length}-depth{self.max_depth}"
             return self.root / "listops" / f"generated-v{VERSION}-seed{self.data_seed}-{limits}-{sizes}"
-        states = [(path.stat().st_size, path.stat().st_mtime_ns) for path in release_files(self.release_dir).values()]
-        digest = hashlib.sha256(repr(states).encode()).hexdigest()[:8]
-        return self.root / "listops" / f"release-{digest}-len{self.max_length}-{sizes}"
+        state = ragged.state_of(release_files(self.release_dir).values())
+        return self.root / "listops" / f"release-{state}-len{self.max_length}-{sizes}"
 
     @staticmethod
     def write_standin(root: Path) -> Path:
@@ -107,12 +105,7 @@ class ListOps(SequenceData):
 
     @cached_property
     def _cache(self) -> Cache:
-        cache = ragged.read(self.folder)
-        if cache is None:
-            raise UserError(
-                f"ListOps is not prepared in {self.folder}; run `python scripts/prepare.py task=lra/listops`."
-            )
-        return cache
+        return ragged.read_prepared(self.folder, "lra/listops")
 
     def _make_described(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         splits, facts = self._make()

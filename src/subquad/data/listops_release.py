@@ -14,7 +14,7 @@ import numpy as np
 
 from subquad.data.listops_grammar import parse, to_release_text
 from subquad.data.listops_trees import generate
-from subquad.data.ragged import Ragged
+from subquad.data.ragged import Ragged, lay_out
 from subquad.data.work import progress
 from subquad.errors import UserError
 
@@ -59,8 +59,7 @@ def read_release(folder: Path, sizes: Mapping[str, int], max_length: int) -> dic
                 found = "more" if len(rows) > wanted else f"only {len(rows)}"
                 raise UserError(f"{path} has {found} rows where {wanted} are wanted; fetch it again or set data.sizes.")
             before += wanted
-            offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-            splits[split] = Ragged(np.concatenate(rows), offsets, np.array(targets, np.int64))
+            splits[split] = lay_out(rows, np.array(targets, np.int64))
     return splits
 
 

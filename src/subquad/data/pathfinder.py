@@ -5,7 +5,6 @@ Generated here (`pathfinder_contours`), or read from the archive of the release.
 Source: Tay et al. 2021, https://arxiv.org/abs/2011.04006; drewlinsley/pathfinder.
 """
 
-import hashlib
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -87,9 +86,8 @@ class Pathfinder(PixelData):
         home = self.root / "pathfinder"
         if self.source == "generated":
             return home / f"generated-v{VERSION}-{self.size}-seed{self.data_seed}-{rows}"
-        states = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in metadata_files(self.release_dir)]
-        digest = hashlib.sha256(repr(states).encode()).hexdigest()[:8]
-        return home / f"release-{digest}-{self.size}-split{self.split_seed}-{rows}"
+        state = ragged.state_of(metadata_files(self.release_dir))
+        return home / f"release-{state}-{self.size}-split{self.split_seed}-{rows}"
 
     @staticmethod
     def write_standin(root: Path, size: int = 32) -> Path:
@@ -98,13 +96,7 @@ class Pathfinder(PixelData):
 
     @cached_property
     def _cache(self) -> Cache:
-        cache = ragged.read(self.folder)
-        if cache is None:
-            raise UserError(
-                f"Pathfinder is not prepared in {self.folder}; run `python scripts/prepare.py task=lra/pathfinder32` "
-                "with the same settings."
-            )
-        return cache
+        return ragged.read_prepared(self.folder, f"lra/pathfinder{self.size}")
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         if self.source == "release":

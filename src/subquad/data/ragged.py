@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,15 @@ class Ragged:
     def take(self, indices: np.ndarray) -> "Ragged":
         """The chosen sequences, copied into memory in the given order."""
         parts = [self[int(i)] for i in indices]
-        offsets = np.concatenate([[0], np.cumsum([len(p) for p in parts])]).astype(np.int64)
-        values = np.concatenate(parts) if parts else self.values[:0]
-        return Ragged(values, offsets, self.targets[indices])
+        if not parts:
+            return Ragged(self.values[:0], np.zeros(1, np.int64), self.targets[indices])
+        return lay_out(parts, self.targets[indices])
+
+
+def lay_out(parts: Sequence[np.ndarray], targets: np.ndarray, dtype: type[np.generic] | None = None) -> Ragged:
+    """Joins sequences end to end, as `dtype` where one is given."""
+    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    return Ragged(np.concatenate(parts, dtype=dtype, casting="same_kind"), offsets, targets)
 
 
 def write(folder: Path, splits: Mapping[str, Ragged], facts: Mapping[str, Any]) -> None:
@@ -121,6 +127,22 @@ def read(folder: Path) -> Cache | None:
     }
     digest = hashlib.sha256(json.dumps(meta["sha256"], sort_keys=True).encode()).hexdigest()
     return Cache(splits, meta["facts"], digest[:16])
+
+
+def read_prepared(folder: Path, task: str) -> Cache:
+    """`read`, for data that must be there. Raises UserError, naming the command that makes them, where they are not."""
+    cache = read(folder)
+    if cache is None:
+        raise UserError(
+            f"Nothing is prepared in {folder}; run `python scripts/prepare.py task={task}` with the same settings."
+        )
+    return cache
+
+
+def state_of(paths: Iterable[Path]) -> str:
+    """Eight hexadecimal digits that change with the name, the size or the time of any of the files."""
+    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    return hashlib.sha256(repr(states).encode()).hexdigest()[:8]
 
 
 def _checksum(path: Path) -> str:

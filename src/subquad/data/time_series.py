@@ -12,7 +12,7 @@ from subquad.data.base import SequenceData
 from subquad.data.ragged import Ragged
 from subquad.data.standin import written_once
 from subquad.data.time_series_fetch import fetch
-from subquad.data.time_series_files import Kind, Source, find, home, lay_out, parse, write_standin
+from subquad.data.time_series_files import Kind, Source, find, home, parse, task_of, write_standin
 from subquad.data.time_series_sets import SETS, check_size
 from subquad.errors import UserError
 from subquad.specs import DataSpec
@@ -129,11 +129,7 @@ class TimeSeries(SequenceData):
 
     @cached_property
     def _cache(self) -> ragged.Cache:
-        cache = ragged.read(self._cache_folder)
-        if cache is None:
-            raise UserError(
-                f"{self.dataset} has not been parsed yet; run python scripts/prepare.py with the same task."
-            )
+        cache = ragged.read_prepared(self._cache_folder, task_of(self.dataset, self.kind))
         self._check_size(cache.splits, cache.facts["labels"])
         return cache
 
@@ -186,7 +182,7 @@ def _check_choices(**settings: tuple[str, Any]) -> None:
 
 
 def _each(rows: Ragged, change: Callable[[np.ndarray], np.ndarray]) -> Ragged:
-    return lay_out([change(rows[i]) for i in range(len(rows))], rows.targets)
+    return ragged.lay_out([change(rows[i]) for i in range(len(rows))], rows.targets)
 
 
 def _proportional(strata: np.ndarray, count: int, seed: int) -> np.ndarray:

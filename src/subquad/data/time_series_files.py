@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from subquad.data.ragged import Ragged
+from subquad.data.ragged import Ragged, lay_out
 from subquad.data.time_series_sets import SETS
 from subquad.errors import UserError
 
@@ -48,6 +48,11 @@ class Source:
 def home(root: Path, dataset: str, kind: Kind) -> Path:
     """The folder of an archive's data set below the data folder."""
     return root / _ARCHIVES[kind][0] / dataset
+
+
+def task_of(dataset: str, kind: Kind) -> str:
+    """What follows `task=` for a data set."""
+    return SETS[dataset].task if dataset in SETS else f"{_ARCHIVES[kind][0]}/custom"
 
 
 def find(root: Path, dataset: str, kind: Kind, folder: Path | None) -> Source:
@@ -97,15 +102,9 @@ def parse(source: Source, kind: Kind) -> tuple[dict[str, Ragged], list[str]]:
     encode: Callable[[list[str], Path], np.ndarray]
     encode = (lambda targets, path: _numbered(targets, labels, path)) if labels else _real
     return {
-        "train": lay_out(train, encode(train_targets, source.train)),
-        "test": lay_out(test, encode(test_targets, source.test)),
+        "train": lay_out(train, encode(train_targets, source.train), np.float32),
+        "test": lay_out(test, encode(test_targets, source.test), np.float32),
     }, labels
-
-
-def lay_out(cases: Sequence[np.ndarray], targets: np.ndarray) -> Ragged:
-    """Joins cases [steps, channels] into one float32 Ragged."""
-    offsets = np.cumsum([0, *(len(case) for case in cases)], dtype=np.int64)
-    return Ragged(np.concatenate(cases, dtype=np.float32, casting="same_kind"), offsets, targets)
 
 
 def _read(path: Path) -> tuple[list[np.ndarray], list[str]]:
