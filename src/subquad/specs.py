@@ -76,6 +76,16 @@ class DataSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TextSpec(DataSpec):
+    """Text cut into tokens by a tokenizer; where `classes` is None, the tokens themselves are predicted.
+
+    `tokenizer` is a fingerprint of its vocabulary, hexadecimal: the weights of one vocabulary mean nothing in another.
+    """
+
+    tokenizer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpec:
     """What a model must know about square images: pixels of an edge, colour channels, classes."""
 
@@ -146,3 +156,21 @@ class ImageBatch(Batch):
     def network_inputs(self) -> tuple[Tensor]:
         """The images."""
         return (self.images,)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedBatch(Batch):
+    """Text of which some tokens are hidden. `target` is the hidden token, and UNMASKED everywhere else."""
+
+    inputs: Int[Tensor, "b n"]
+    valid: Bool[Tensor, "b n"] | None
+    target: Int[Tensor, "b n"]
+
+    @property
+    def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Tokens, which of them are real, and which are to be predicted."""
+        return self.inputs, self.valid, self.target != UNMASKED
+
+
+UNMASKED = -100
+"""The target of a token that is not to be predicted, which torch's cross entropy leaves out by default."""
