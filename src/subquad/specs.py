@@ -174,3 +174,22 @@ class MaskedBatch(Batch):
 
 UNMASKED = -100
 """The target of a token that is not to be predicted, which torch's cross entropy leaves out by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairBatch(Batch):
+    """Labelled pairs of token sequences, all padded on the right to one length.
+
+    The masks are True at real tokens, or both None when no row of either has padding. `target` holds class indices.
+    """
+
+    first: Int[Tensor, "b n"]
+    first_valid: Bool[Tensor, "b n"] | None
+    second: Int[Tensor, "b n"]
+    second_valid: Bool[Tensor, "b n"] | None
+    target: Int[Tensor, " b"]
+
+    @property
+    def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+        """Tokens of both, each with what is real of them."""
+        return self.first, self.first_valid, self.second, self.second_valid

@@ -1,4 +1,4 @@
-"""What an attention is that brings its own encoder."""
+"""What an encoder is, and an attention that brings its own."""
 
 import abc
 from functools import partial
@@ -11,12 +11,30 @@ from subquad.errors import UserError
 from subquad.specs import DataSpec
 
 
-class AttentionEncoder(nn.Module, abc.ABC):
+class Encoder(nn.Module, abc.ABC):
+    """Maps inputs `[b, n]` or `[b, n, c]` to `[b, outputs]` in two parts: `features` reads and pools, `head` predicts.
+
+    A subclass sets both attributes. A model that reads several sequences takes the features and has a head of its own.
+    """
+
+    head: nn.Module
+    feature_dim: int
+    """Width of what `features` returns and `head` takes."""
+
+    @abc.abstractmethod
+    def features(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
+        """One vector for each row; `valid` is True at real tokens, None where no row has padding."""
+
+    def forward(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b outputs"]:
+        """Predictions."""
+        return self.head(self.features(inputs, valid))
+
+
+class AttentionEncoder(Encoder):
     """A mechanism that is a whole encoder, and cannot stand in the place of one attention of another model.
 
     Its configs/attention/*.yaml says `encoder: ${attention}`: the task's module then takes it in place of the backbone.
-    It maps inputs `[b, n]` or `[b, n, c]` to `[b, outputs]`, and is made from `spec, dim, heads, ffn, dropout` and keys
-    of its own.
+    It is made from `spec, dim, heads, ffn, dropout` and keys of its own.
 
     The contract, checked for every such file by tests/backbones/test_encoders.py:
         - padding never changes a prediction; outputs and gradients stay finite when a row is all padding;
@@ -32,10 +50,6 @@ class AttentionEncoder(nn.Module, abc.ABC):
     def __init__(self, spec: DataSpec) -> None:
         super().__init__()
         self.max_len = spec.max_len
-
-    @abc.abstractmethod
-    def forward(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b outputs"]:
-        """Predictions; `valid` is True at real tokens, None where no row has padding."""
 
     def check_length(self, inputs: Tensor) -> None:
         """Raises UserError when a sequence is longer than this encoder was built for."""

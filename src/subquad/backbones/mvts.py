@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Carry
+from subquad.backbones.base import Encoder
 from subquad.blocks.embeddings import LearnedPositions, SeriesEmbedding, SinusoidalPositions
 from subquad.blocks.head import flatten_tokens
 from subquad.blocks.layer import TransformerLayer
@@ -22,7 +23,7 @@ class TokenBatchNorm(nn.BatchNorm1d):
         return super().forward(x.flatten(0, 1)).view_as(x)
 
 
-class MVTSEncoder(nn.Module):
+class MVTSEncoder(Encoder):
     """Maps series `[b, n, channels]` to `[b, outputs]`: class logits, or one value.
 
     Linear map times √d, positions, dropout; post-norm layers; GELU, dropout, padding set to 0; all steps flattened into
@@ -69,11 +70,12 @@ class MVTSEncoder(nn.Module):
             )
 
         self.layers = nn.ModuleList(layer(i) for i in range(layers))
-        self.head = nn.Linear(spec.max_len * dim, spec.outputs)
+        self.feature_dim = spec.max_len * dim
+        self.head = nn.Linear(self.feature_dim, spec.outputs)
 
-    def forward(self, inputs: Float[Tensor, "b n c"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b outputs"]:
+    def features(self, inputs: Float[Tensor, "b n c"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
         x = self.dropout(self.position(self.embed(inputs)))
         carry: Carry = None
         for layer in self.layers:
             x, carry = layer(x, Masks(valid, valid), carry)
-        return self.head(flatten_tokens(self.dropout(F.gelu(x)), valid, self.max_len))
+        return flatten_tokens(self.dropout(F.gelu(x)), valid, self.max_len)

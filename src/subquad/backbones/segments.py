@@ -155,17 +155,18 @@ class SegmentEncoder(AttentionEncoder):
         self.position = positions(position, segment, dim, 1.0 if position == "sinusoidal" else 0.02)
         self.dropout = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(dim)
-        self.head = output_head(latents * dim if pool == "flatten" else dim, spec.outputs, head_hidden)
+        self.feature_dim = latents * dim if pool == "flatten" else dim
+        self.head = output_head(self.feature_dim, spec.outputs, head_hidden)
 
-    def forward(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b outputs"]:
+    def features(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
         self.check_length(inputs)
         latent = self.norm(self.latents_of(self.cut(self.embed(inputs), valid)))
         match self.pool:
             case "mean":
-                return self.head(latent.mean(1))
+                return latent.mean(1)
             case "first":
-                return self.head(latent[:, 0])
-        return self.head(latent.flatten(1))
+                return latent[:, 0]
+        return latent.flatten(1)
 
     @abc.abstractmethod
     def latents_of(self, raw: Segments) -> Float[Tensor, "b l d"]:

@@ -6,6 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, AttentionFactory, Carry
+from subquad.backbones.base import Encoder
 from subquad.blocks.embeddings import ClassToken, embedding, positions
 from subquad.blocks.head import flatten_tokens, mean_tokens, output_head
 from subquad.blocks.layer import TransformerLayer
@@ -15,7 +16,7 @@ from subquad.specs import DataSpec, Masks, Pattern, Site
 Pooling = Literal["cls", "cls_last", "mean", "flatten"]
 
 
-class SequenceEncoder(nn.Module):
+class SequenceEncoder(Encoder):
     """A transformer encoder for labelled sequences; maps inputs `[b, n]` or `[b, n, c]` to `[b, outputs]`.
 
     attention: makes the attention of each site; None leaves attention out.
@@ -70,11 +71,12 @@ class SequenceEncoder(nn.Module):
 
         self.layers = nn.ModuleList([layer(0)] * layers if tie_layers else [layer(i) for i in range(layers)])
         self.norm = nn.LayerNorm(dim) if order == "pre" else nn.Identity()
-        self.head = output_head(dim * spec.max_len if pooling == "flatten" else dim, spec.outputs, head_hidden)
+        self.feature_dim = dim * spec.max_len if pooling == "flatten" else dim
+        self.head = output_head(self.feature_dim, spec.outputs, head_hidden)
         if init_std is not None:
             self._draw_linear_maps(init_std)
 
-    def forward(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b outputs"]:
+    def features(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
         x = self.embed(inputs)
         if self.pooling == "cls" and self.class_token is not None:
             x, valid = self.class_token(x, valid)
@@ -84,7 +86,7 @@ class SequenceEncoder(nn.Module):
             if number == len(self.layers) - 1 and self.pooling == "cls_last" and self.class_token is not None:
                 x, valid = self.class_token(x, valid)
             x, carry = layer(x, Masks(valid, valid), carry)
-        return self.head(self._pool(x, valid))
+        return self._pool(x, valid)
 
     def _draw_linear_maps(self, std: float) -> None:
         """N(0, std²) outside the attention, which draws its own maps."""

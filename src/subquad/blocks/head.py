@@ -1,5 +1,8 @@
 """From token embeddings to predictions: pooling and the output map."""
 
+import itertools
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -17,8 +20,12 @@ def flatten_tokens(x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None,
     return F.pad(zero_padding(x, valid), (0, 0, 0, max_len - x.shape[1])).flatten(1)
 
 
-def output_head(features: int, outputs: int, hidden: int | None) -> nn.Module:
-    """A linear map, or a hidden layer with ReLU where `hidden` is set."""
+def output_head(
+    features: int, outputs: int, hidden: int | None, layers: int = 1, activation: Callable[[], nn.Module] = nn.ReLU
+) -> nn.Module:
+    """A linear map; where `hidden` is set, behind that many hidden layers, each half as wide as the one before."""
     if hidden is None:
         return nn.Linear(features, outputs)
-    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, outputs))
+    widths = [features, *(max(1, hidden >> i) for i in range(layers))]
+    parts = [part for pair in itertools.pairwise(widths) for part in (nn.Linear(*pair), activation())]
+    return nn.Sequential(*parts, nn.Linear(widths[-1], outputs))
