@@ -1,7 +1,7 @@
 """Training on labelled sequences: one loss, one metric for each split."""
 
 import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 
 from subquad.errors import UserError
 from subquad.specs import Batch
 
-OptimizerFactory = Callable[[Iterator[nn.Parameter]], Optimizer]
+OptimizerFactory = Callable[[Any], Optimizer]
 SchedulerFactory = Callable[..., LRScheduler]
 BackboneFactory = Callable[..., nn.Module]
 
@@ -37,7 +37,7 @@ class Supervised(pl.LightningModule, abc.ABC):
             self.network = backbone(spec=spec)
         except UserError:
             raise
-        except (TypeError, ValueError, RuntimeError) as error:
+        except (TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise UserError(
                 f"The backbone cannot be built with these settings ({error}); choose a recipe made for this task "
                 "and backbone, and sizes above 0."
@@ -49,7 +49,7 @@ class Supervised(pl.LightningModule, abc.ABC):
         self.val_metric, self.test_metric = self.new_metric(spec), self.new_metric(spec)
 
     @abc.abstractmethod
-    def new_metric(self, spec: Any) -> Metric:
+    def new_metric(self, spec: Any) -> Metric | MetricCollection:
         """A fresh accumulator of the metric."""
 
     @abc.abstractmethod
@@ -76,8 +76,7 @@ class Supervised(pl.LightningModule, abc.ABC):
         self.log("val/loss", self.loss(outputs, batch.target), batch_size=len(batch), sync_dist=True)
 
     def on_validation_epoch_end(self) -> None:
-        self.log(f"val/{self.metric_name}", self.val_metric.compute())
-        self.val_metric.reset()
+        self.log_metric("val", self.val_metric)
         if self.rows_seen:  # here, not by Lightning, which would log it after the checkpoint: a kill between loses it
             self.log("train/loss", self.loss_sum / self.rows_seen, sync_dist=True)
             self.loss_sum, self.rows_seen = torch.zeros((), device=self.device), 0
@@ -86,13 +85,21 @@ class Supervised(pl.LightningModule, abc.ABC):
         self.test_metric.update(self.predictions(self(batch)), batch.target)
 
     def on_test_epoch_end(self) -> None:
-        self.log(f"test/{self.metric_name}", self.test_metric.compute())
-        self.test_metric.reset()
+        self.log_metric("test", self.test_metric)
+
+    def log_metric(self, split: str, metric: Any) -> None:
+        """Logs what the metric of a split gathered, and empties it."""
+        self.log(f"{split}/{self.metric_name}", metric.compute())
+        metric.reset()
+
+    def optimized(self) -> Any:
+        """What the optimiser is given: parameters, or groups of them."""
+        return self.parameters()
 
     def configure_optimizers(self) -> Any:
         steps = int(self.trainer.estimated_stepping_batches)
         try:
-            optimizer = self.make_optimizer(self.parameters())
+            optimizer = self.make_optimizer(self.optimized())
             scheduler = self.make_scheduler(optimizer, total_steps=steps)
         except (TypeError, ValueError) as error:
             raise UserError(
