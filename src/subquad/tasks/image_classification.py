@@ -1,0 +1,76 @@
+"""One label for each image."""
+
+import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
+
+# isort: split
+from typing import Any
+
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
+
+from subquad.backbones.base import is_encoder
+from subquad.errors import UserError
+from subquad.specs import ImageSpec
+from subquad.tasks.supervised import BackboneFactory, OptimizerFactory, SchedulerFactory, Supervised
+
+
+class ImageClassification(Supervised):
+    """Cross entropy with classes or, for mixed images, weights of classes; the metric is accuracy.
+
+    Where there are more than five classes `val/top5` and `test/top5` are logged too: the true class is one of the five
+    likeliest. `label_smoothing` takes that share of each target and spreads it over all classes, in training only.
+    Biases, other vectors and what the model names (positions, class token) are not decayed, as in the published codes.
+    """
+
+    metric_name = "accuracy"
+
+    def __init__(
+        self, spec: ImageSpec, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
+        compile_model: bool = False, label_smoothing: float = 0.0,
+    ) -> None:  # fmt: skip
+        if is_encoder(backbone):
+            raise UserError(
+                "This attention is an encoder of sequences and cannot stand in an image backbone; choose another "
+                "attention, or a task that reads images pixel by pixel (task=digits_pixels, task=lra/image)."
+            )
+        if not 0 <= label_smoothing < 1:
+            raise UserError(f"task.module.label_smoothing is {label_smoothing}; it must be from 0 up to 1.")
+        super().__init__(spec, backbone, optimizer, scheduler, compile_model)
+        self.label_smoothing = label_smoothing
+
+    def new_metric(self, spec: ImageSpec) -> MetricCollection:
+        tops = {"accuracy": 1} | ({"top5": 5} if spec.classes > 5 else {})
+        accuracies: dict[str, Any] = {
+            name: MulticlassAccuracy(spec.classes, top_k=k, average="micro", validate_args=False)
+            for name, k in tops.items()
+        }
+        return MetricCollection(accuracies, compute_groups=False)
+
+    def log_metric(self, split: str, metric: Any) -> None:
+        """Logs every accuracy of a split."""
+        self.log_dict({f"{split}/{name}": value for name, value in metric.compute().items()})
+        metric.reset()
+
+    def loss(
+        self, outputs: Float[Tensor, "b classes"], target: Int[Tensor, " b"] | Float[Tensor, "b classes"]
+    ) -> Float[Tensor, ""]:
+        return F.cross_entropy(outputs, target, label_smoothing=self.label_smoothing if self.training else 0.0)
+
+    def predictions(self, outputs: Float[Tensor, "b classes"]) -> Float[Tensor, "b classes"]:
+        """The outputs as they are: the accuracies rank them."""
+        return outputs
+
+    def optimized(self) -> Any:
+        """Two groups of parameters, the first without weight decay; timm's rule."""
+        from timm.optim import param_groups_weight_decay
+
+        model: Any = getattr(self.network, "model", self.network)
+        named = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+        groups = param_groups_weight_decay(model, weight_decay=1.0, no_weight_decay_list=named)
+        for group in groups:
+            if group["weight_decay"]:
+                del group["weight_decay"]  # the optimiser's own
+        return groups
