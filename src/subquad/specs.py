@@ -94,6 +94,26 @@ class ImageSpec:
     classes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VQASpec:
+    """What a model must know about questions on images; answers are `classes`.
+
+    An image is at most `image_len` tokens of `image_dim` numbers, a question at most `text_len` tokens. One of two says
+    what the tokens of a question are: ids 0..vocab-1 (0 = padding), whose embedding starts from `word_vectors`
+    [vocab, e] where those are given; or `text_dim` numbers each. With `albert`, a folder, the ids are those of the
+    ALBERT in it, which the model holds and trains.
+    """
+
+    image_len: int
+    image_dim: int
+    text_len: int
+    classes: int
+    vocab: int | None = None
+    word_vectors: Tensor | None = None
+    text_dim: int | None = None
+    albert: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Batch(abc.ABC):
     """Rows that travel together; every field is a tensor with one entry a row, or None.
@@ -193,3 +213,25 @@ class PairBatch(Batch):
     def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
         """Tokens of both, each with what is real of them."""
         return self.first, self.first_valid, self.second, self.second_valid
+
+
+@dataclass(frozen=True, slots=True)
+class VQABatch(Batch):
+    """Questions on images, images and questions padded on the right.
+
+    The masks are True at real tokens. `target` is the soft score of each answer to train on, `scores` what the official
+    evaluator gives for it; `answer_type` is 0 yes/no, 1 number, 2 other.
+    """
+
+    image: Float[Tensor, "b n c"]
+    image_valid: Bool[Tensor, "b n"] | None
+    question: Int[Tensor, "b m"] | Float[Tensor, "b m e"]
+    question_valid: Bool[Tensor, "b m"] | None
+    target: Float[Tensor, "b classes"]
+    scores: Float[Tensor, "b classes"]
+    answer_type: Int[Tensor, " b"]
+
+    @property
+    def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+        """Tokens of images and of questions, each with what is real of them."""
+        return self.image, self.image_valid, self.question, self.question_valid

@@ -19,14 +19,14 @@ _CHUNK = 1024
 
 
 class FeedForward(nn.Sequential):
-    """Linear, GELU, dropout, linear, for each token alone.
+    """Linear, GELU (or what `activation` makes), dropout, linear, for each token alone.
 
     Where no gradient is asked for, long inputs go through in chunks of tokens: the hidden activations, the largest
     tensors of a model without n x n weights, then never exist as a whole and stay in the cache.
     """
 
-    def __init__(self, dim: int, hidden: int, dropout: float) -> None:
-        super().__init__(nn.Linear(dim, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, dim))
+    def __init__(self, dim: int, hidden: int, dropout: float, activation: Callable[[], nn.Module] = nn.GELU) -> None:
+        super().__init__(nn.Linear(dim, hidden), activation(), nn.Dropout(dropout), nn.Linear(hidden, dim))
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         if torch.is_grad_enabled() or x.shape[1] <= _CHUNK:
