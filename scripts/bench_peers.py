@@ -19,7 +19,7 @@ prepare_process(check_choices=False)
 
 import torch  # noqa: E402  after prepare_process
 
-from subquad.measure.bench import FourMaps, Mode, Setting, measure  # noqa: E402
+from subquad.measure.bench import FourMaps, Mode, PlainSoftmax, Setting, measure  # noqa: E402
 
 MODES: tuple[Mode, ...] = ("inference", "training")
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 def _cells(row: DictConfig, length: int, mode: Mode, rounds: int) -> list[str]:
     loaded = load_attention(row.attention, row.get("overrides", []))
-    factories = {"softmax": load_attention("softmax"), "floor": FourMaps, "ours": loaded}
+    factories = {"softmax": PlainSoftmax, "floor": FourMaps, "ours": loaded}
     measured = measure(factories, Setting(level="layer", mode=mode, length=length), rounds)
     ours, softmax = measured["ours"], measured["softmax"]
     floor = measured["floor"].timing.ratio(softmax.timing)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.errors import UserError
+from subquad.ops.affine import Activation, affine
 from subquad.ops.heads import split_heads
 from subquad.specs import Masks, Pattern, Site
 
@@ -121,13 +122,20 @@ class AttentionFactory(Protocol):
     def __call__(self, *, site: Site) -> Attention: ...
 
 
+class Affine(nn.Linear):
+    """`nn.Linear` through the faster of two kernels, with the activation in the same pass where one is asked for."""
+
+    def forward(self, x: Float[Tensor, "*b d"], activation: Activation = "none") -> Float[Tensor, "*b e"]:
+        return affine(x, self.weight, self.bias, activation)
+
+
 class Projections(nn.Module):
     """The usual four linear maps, one spelling for every mechanism that has them: query, key, value, out."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
+        self.query, self.key, self.value, self.out = (Affine(dim, dim) for _ in range(4))
 
     def split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
         """Cuts the width into heads."""

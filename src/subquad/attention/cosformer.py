@@ -5,7 +5,6 @@ from itertools import repeat, starmap
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -61,7 +60,7 @@ class CosFormer(StatelessAttention):
     ) -> tuple[Float[Tensor, "b h e f"], Float[Tensor, "b 2 h e"]]:
         """Σ_j φ(k_j) [v_j cos_j | v_j sin_j]ᵀ and Σ_j [cos_j, sin_j] φ(k_j)."""
         p = self.projections
-        k = F.relu_(zero_padding(p.key(context), mask)).unflatten(-1, (p.heads, -1))
+        k = zero_padding(p.key(context, "relu"), mask).unflatten(-1, (p.heads, -1))
         v = p.value(context).unflatten(-1, (p.heads, -1))
         wave = wave.to(v.dtype)
         state = k.permute(0, 2, 3, 1) @ _Spread.apply(v, wave).transpose(1, 2)
@@ -76,7 +75,7 @@ class CosFormer(StatelessAttention):
     ) -> Float[Tensor, "b n d"]:
         """What the queries read from the sums over the keys, through the output map."""
         p = self.projections
-        q = F.relu_(p.query(x)).unflatten(-1, (p.heads, -1))
+        q = p.query(x, "relu").unflatten(-1, (p.heads, -1))
         sums = torch.cat([head_dot(q, total[:, 0]), head_dot(q, total[:, 1])], -1)
         weight = (sums * wave[..., 0]).sum(-1, keepdim=True)
         read = (q.transpose(1, 2) @ state).transpose(1, 2)

@@ -43,8 +43,8 @@ class Flowformer(StatelessAttention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
         p = self.projections
-        q = zero_padding(p.query(x).sigmoid_(), masks.query).unflatten(-1, (p.heads, -1))
-        k = zero_padding(p.key(context).sigmoid_(), masks.context).unflatten(-1, (p.heads, -1))
+        q = zero_padding(p.query(x, "sigmoid"), masks.query).unflatten(-1, (p.heads, -1))
+        k = zero_padding(p.key(context, "sigmoid"), masks.context).unflatten(-1, (p.heads, -1))
         gate, competition = self._flows(q, k, masks)
         return read((q * gate).to(q.dtype), state((k * competition).to(k.dtype), context, p.value), p.out)
 

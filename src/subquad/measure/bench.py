@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -14,11 +15,31 @@ from subquad.backbones.sequence import SequenceEncoder
 from subquad.errors import UserError
 from subquad.measure.memory import LiveTensors
 from subquad.measure.timing import Timing, interleave
+from subquad.ops.heads import split_heads
 from subquad.specs import DataSpec, Masks, Pattern, Site
 
 Level = Literal["layer", "model"]
 Mode = Literal["inference", "training"]
 NO_ATTENTION = "no attention"
+
+
+class PlainSoftmax(StatelessAttention):
+    """Four `nn.Linear` and torch's fused kernel: the layer that the public implementations were measured against."""
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n² d), memory O(n d)"
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.query, self.key, self.value, self.out = (nn.Linear(site.dim, site.dim) for _ in range(4))
+
+    def attend(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
+    ) -> Float[Tensor, "b n d"]:
+        q, k, v = (
+            split_heads(part, self.site.heads) for part in (self.query(x), self.key(context), self.value(context))
+        )
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2))
 
 
 class FourMaps(StatelessAttention):

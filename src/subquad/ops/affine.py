@@ -1,0 +1,76 @@
+"""x Wᵀ + b and an activation of it, in one kernel where the processor has a good one.
+
+On a CPU in single precision torch multiplies through a library that knows some processors better than others, writes
+the bias before and the activation after. oneDNN, which torch carries too, does the three in one pass; see
+`scripts/bench_peers.py`, whose softmax layer and floor are plain `nn.Linear`.
+"""
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Activation = Literal["none", "relu", "sigmoid"]
+
+_WORTH = 1 << 24
+"""Multiplications below which the call costs more than the better kernel saves."""
+
+_onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+
+def affine(
+    x: Float[Tensor, "*b d"], weight: Float[Tensor, "e d"], bias: Float[Tensor, " e"] | None,
+    activation: Activation = "none",
+) -> Float[Tensor, "*b e"]:  # fmt: skip
+    """activation(x Wᵀ + b), the same to rounding whichever kernel computes it."""
+    if _fused(x, weight):
+        y: Tensor = _Affine.apply(x, weight, bias, activation)
+        return y
+    y = F.linear(x, weight, bias)
+    if activation == "none":
+        return y
+    return y.relu_() if activation == "relu" else y.sigmoid_()
+
+
+def _fused(x: Tensor, weight: Tensor) -> bool:
+    return (
+        _onednn is not None
+        and not torch.compiler.is_compiling()  # the compiler has kernels of its own
+        and x.device.type == "cpu"
+        and x.dtype == weight.dtype == torch.float32
+        and x.numel() * len(weight) >= _WORTH
+        and not torch.is_autocast_enabled("cpu")
+        and torch.backends.mkldnn.is_available()
+        and bool(torch.backends.mkldnn.enabled)
+    )
+
+
+class _Affine(torch.autograd.Function):
+    """Both activations have derivatives that their outputs tell, so nothing more is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation) -> Tensor:
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], "")
+        ctx.activation = activation
+        ctx.save_for_backward(x, weight, None if activation == "none" else y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        x, weight, y = ctx.saved_tensors
+        if ctx.activation == "relu":
+            gradient = torch.ops.aten.threshold_backward(gradient, y, 0)
+        elif ctx.activation == "sigmoid":
+            gradient = torch.ops.aten.sigmoid_backward(gradient, y)
+        of_x, of_weight, of_bias, _ = ctx.needs_input_grad
+        rows = gradient.flatten(0, -2)
+        return (
+            torch.ops.mkldnn._linear_pointwise(gradient, weight.mT, None, "none", [], "") if of_x else None,
+            rows.mT @ x.flatten(0, -2) if of_weight else None,
+            rows.sum(0) if of_bias else None,
+            None,
+        )
