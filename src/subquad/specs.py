@@ -200,7 +200,7 @@ UNMASKED = -100
 class PairBatch(Batch):
     """Labelled pairs of token sequences, all padded on the right to one length.
 
-    The masks are True at real tokens, or both None when no row of either has padding. `target` holds class indices.
+    The masks are True at real tokens, or None when no row of their side has padding. `target` holds class indices.
     """
 
     first: Int[Tensor, "b n"]
@@ -227,9 +227,9 @@ class VQABatch(Batch):
     image_valid: Bool[Tensor, "b n"] | None
     question: Int[Tensor, "b m"] | Float[Tensor, "b m e"]
     question_valid: Bool[Tensor, "b m"] | None
-    target: Float[Tensor, "b classes"]
     scores: Float[Tensor, "b classes"]
     answer_type: Int[Tensor, " b"]
+    target: Float[Tensor, "b classes"]  # last: to a dataclass, the property of Batch is a default
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
