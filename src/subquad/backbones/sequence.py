@@ -5,10 +5,11 @@ from typing import Literal
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.attention.base import Attention, AttentionFactory, Carry
+from subquad.attention.base import AttentionFactory, Carry
 from subquad.backbones.base import Encoder
 from subquad.blocks.embeddings import ClassToken, embedding, positions
 from subquad.blocks.head import flatten_tokens, mean_tokens, output_head
+from subquad.blocks.initial import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
 from subquad.errors import UserError
 from subquad.specs import DataSpec, Masks, Pattern, Site
@@ -74,7 +75,7 @@ class SequenceEncoder(Encoder):
         self.feature_dim = dim * spec.max_len if pooling == "flatten" else dim
         self.head = output_head(self.feature_dim, spec.outputs, head_hidden)
         if init_std is not None:
-            self._draw_linear_maps(init_std)
+            draw_linear_maps(self, init_std)
 
     def features(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
         x = self.embed(inputs)
@@ -87,15 +88,6 @@ class SequenceEncoder(Encoder):
                 x, valid = self.class_token(x, valid)
             x, carry = layer(x, Masks(valid, valid), carry)
         return self._pool(x, valid)
-
-    def _draw_linear_maps(self, std: float) -> None:
-        """N(0, std²) outside the attention, which draws its own maps."""
-        attentions = [module for module in self.modules() if isinstance(module, Attention)]
-        own = {part for attention in attentions for part in attention.modules()}
-        for module in self.modules():
-            if isinstance(module, nn.Linear) and module not in own:
-                nn.init.normal_(module.weight, std=std)
-                nn.init.zeros_(module.bias)
 
     def _pool(self, x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
         if self.pooling in ("cls", "cls_last"):
