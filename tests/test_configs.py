@@ -101,6 +101,7 @@ def test_every_task_takes_an_encoder_in_place_of_the_backbone(task):
     assert set(encoders()) >= {"tlb", "blrp"}
     config = resolved(f"task={task}", "attention=tlb")
     model = config["task"]["module"]["backbone"]
+    model = model.get("encoder", model)  # the encoder of two towers
     assert model == config["attention"] == config["encoder"]
     assert {key: model[key] for key in ("dim", "heads", "ffn", "dropout")} == {
         key: config["backbone"][key] for key in ("dim", "heads", "ffn", "dropout")
@@ -149,9 +150,12 @@ def listed(recipe: str) -> set[str]:
     return set(OmegaConf.load(CONFIGS / "recipe" / f"{recipe}.yaml").recipe.sizes)
 
 
-@pytest.mark.parametrize("recipe", [recipe for recipe in options("recipe") if "listops" in listed(recipe)])
-def test_every_recipe_of_listops_composes(recipe):
-    config = resolved("task=lra/listops", f"recipe={recipe}")
+@pytest.mark.parametrize(
+    ("task", "recipe"),
+    [(task, recipe) for task in ("listops", "retrieval") for recipe in options("recipe") if task in listed(recipe)],
+)
+def test_every_recipe_of_the_long_range_arena_composes(task, recipe):
+    config = resolved(f"task=lra/{task}", f"recipe={recipe}")
     assert config["recipe"]["name"] == recipe
     for where, node in targets(config).items():
         assert_callable(where, node)

@@ -1,7 +1,7 @@
 """What all data share: three splits, batches in a seeded order, trivial baselines."""
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -140,7 +140,7 @@ class SequenceData(SplitData):
         train, test = self.splits["train"].targets, self.splits["test"].targets
         if self.spec.classes is None:
             return {"train mean (RMSE)": float(np.sqrt(np.mean((test - train.mean()) ** 2)))}
-        return {"majority class": float(np.mean(test == np.bincount(train).argmax()))}
+        return majority_class(train, test)
 
 
 class SequenceDataset(Dataset[SequenceBatch]):
@@ -155,14 +155,27 @@ class SequenceDataset(Dataset[SequenceBatch]):
 
     def __getitems__(self, indices: list[int]) -> SequenceBatch:
         rows = [self.sequences[i] for i in indices]
-        lengths = np.array([len(row) for row in rows])
-        longest = self.pad_to or int(lengths.max())
-        real = np.issubdtype(self.sequences.values.dtype, np.floating)
-        inputs = np.zeros((len(rows), longest, *self.sequences.values.shape[1:]), np.float32 if real else np.int64)
-        for padded, row in zip(inputs, rows, strict=True):
-            padded[: len(row)] = row
-        valid = torch.from_numpy(np.arange(longest) < lengths[:, None]) if (lengths < longest).any() else None
-        return SequenceBatch(torch.from_numpy(inputs), valid, torch.from_numpy(self.sequences.targets[indices]))
+        inputs, valid = padded(rows, self.pad_to or max(map(len, rows)))
+        return SequenceBatch(inputs, valid, torch.from_numpy(self.sequences.targets[indices]))
+
+
+def padded(rows: Sequence[np.ndarray], longest: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Rows [n] of tokens or [n, channels] of real steps, filled up with 0 on the right; and which places are real.
+
+    The mask is None where there is no padding. Tokens become int64, steps float32.
+    """
+    real = np.issubdtype(rows[0].dtype, np.floating)
+    filled = np.zeros((len(rows), longest, *rows[0].shape[1:]), np.float32 if real else np.int64)
+    for place, row in zip(filled, rows, strict=True):
+        place[: len(row)] = row
+    lengths = np.array([len(row) for row in rows])
+    valid = torch.from_numpy(np.arange(longest) < lengths[:, None]) if (lengths < longest).any() else None
+    return torch.from_numpy(filled), valid
+
+
+def majority_class(train: np.ndarray, test: np.ndarray) -> dict[str, float]:
+    """Accuracy on the labels `test` of always naming the commonest label of `train`."""
+    return {"majority class": float(np.mean(test == np.bincount(train).argmax()))}
 
 
 def _whole_batch(batch: Any) -> Batch:
