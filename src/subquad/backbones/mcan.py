@@ -1,0 +1,166 @@
+"""The modular co-attention network of Yu et al. 2019 (https://arxiv.org/abs/1906.10770), as OpenVQA codes it."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.attention.base import Attention, AttentionFactory, Carry, UnsupportedPattern
+from subquad.blocks.layer import FeedForward
+from subquad.blocks.question import question_encoder
+from subquad.blocks.unbiased_norm import UnbiasedLayerNorm
+from subquad.errors import UserError
+from subquad.ops.masking import masked_softmax
+from subquad.specs import Masks, Pattern, Site, VQASpec
+
+Place = Literal["self_text", "self_image", "cross"]
+PLACES: tuple[Place, ...] = ("self_text", "self_image", "cross")
+"""Where attentions are: within questions, within images, and from images to questions."""
+
+_READOUT_HIDDEN = 512
+
+
+class Residual(nn.Module):
+    """x ← norm(x + dropout(y)), the end of each step of a layer."""
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.norm, self.dropout = UnbiasedLayerNorm(dim), nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "b n d"], y: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        return self.norm(x + self.dropout(y))
+
+
+class CoAttentionLayer(nn.Module):
+    """Self-attention, attention to a context, feed-forward net; either attention may be left out.
+
+    "SA" of the paper without attention to a context, "SGA" with both.
+    """
+
+    def __init__(self, dim: int, ffn: int, dropout: float, own: Attention | None, guided: Attention | None) -> None:
+        super().__init__()
+        self.own, self.guided = own, guided
+        self.feed_forward = FeedForward(dim, ffn, dropout, nn.ReLU)
+        steps = [name for name, part in (("own", own), ("guided", guided)) if part is not None]
+        self.after = nn.ModuleDict({name: Residual(dim, dropout) for name in (*steps, "feed_forward")})
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carries: tuple[Carry, Carry]
+    ) -> tuple[Float[Tensor, "b n d"], tuple[Carry, Carry]]:
+        """`masks` of x and of the context; `carries` of the two attentions."""
+        own, guided = carries
+        if self.own is not None:
+            y, own = self.own(x, x, Masks(masks.query, masks.query), own)
+            x = self.after["own"](x, y)
+        if self.guided is not None:
+            y, guided = self.guided(x, context, masks, guided)
+            x = self.after["guided"](x, y)
+        return self.after["feed_forward"](x, self.feed_forward(x)), (own, guided)
+
+
+class AttentionReadout(nn.Module):
+    """One weight a token by a small net, softmax over the real tokens, their weighted sum, a linear map."""
+
+    def __init__(self, dim: int, out: int, dropout: float) -> None:
+        super().__init__()
+        self.score = nn.Sequential(
+            nn.Linear(dim, _READOUT_HIDDEN), nn.ReLU(), nn.Dropout(dropout), nn.Linear(_READOUT_HIDDEN, 1)
+        )
+        self.map = nn.Linear(dim, out)
+
+    def forward(self, x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b e"]:
+        weights = masked_softmax(self.score(x).mT, None if valid is None else valid[:, None])
+        return self.map((weights @ x).squeeze(1))
+
+
+class MCAN(nn.Module):
+    """Maps images and questions to `[b, answers]` logits.
+
+    `layers` layers of self-attention on the question; then as many on the image, each attending to itself and to the
+    last layer of the question; a readout of each, added, normalised and mapped to the answers. Positions have no
+    embedding; the LSTM or ALBERT knows the order of words, the cells of a grid have none.
+
+    attention: the mechanism under study, made at the places in `studied`; null is every place that it is defined for.
+    exact: what the other places have.
+    image_self: without it the layers of the image have no self-attention, as the two-attention baselines that DBA
+        (https://arxiv.org/abs/2211.16368, Table 4) counts.
+
+    Released code: drops all-zero rows as padding, here the data say what is real; draws all maps as torch does.
+    """
+
+    def __init__(
+        self,
+        spec: VQASpec,
+        attention: AttentionFactory,
+        exact: AttentionFactory,
+        layers: int,
+        dim: int,
+        heads: int,
+        ffn: int,
+        dropout: float = 0.1,
+        studied: Sequence[Place] | None = None,
+        image_self: bool = True,
+    ) -> None:
+        super().__init__()
+        if layers < 1:
+            raise UserError(f"A model needs at least one layer; backbone.layers is {layers}.")
+        if unknown := sorted(set(studied or ()) - set(PLACES)):
+            raise UserError(f'There is no place "{unknown[0]}" in MCAN; choose backbone.studied from {list(PLACES)}.')
+        self.image_map = nn.Linear(spec.image_dim, dim)
+        self.question = question_encoder(spec, dim)
+        words, cells = spec.text_len, spec.image_len
+        wirings = {
+            "self_text": (Pattern.SELF, words, words),
+            "self_image": (Pattern.SELF, cells, cells),
+            "cross": (Pattern.CROSS, cells, words),
+        }
+
+        def at(place: Place, number: int) -> Attention:
+            pattern, queries, context = wirings[place]
+            site = Site(
+                pattern=pattern, dim=dim, heads=heads, query_len=queries, context_len=context, layer=number,
+                layers=layers, dropout=dropout,
+            )  # fmt: skip
+            if studied is not None:
+                return (attention if place in studied else exact)(site=site)
+            try:
+                return attention(site=site)
+            except UnsupportedPattern:
+                return exact(site=site)
+
+        layer = partial(CoAttentionLayer, dim, ffn, dropout)
+        self.text_layers = nn.ModuleList(layer(at("self_text", i), None) for i in range(layers))
+        self.image_layers = nn.ModuleList(
+            layer(at("self_image", i) if image_self else None, at("cross", i)) for i in range(layers)
+        )
+        self.text_readout, self.image_readout = (AttentionReadout(dim, 2 * dim, dropout) for _ in range(2))
+        self.norm = UnbiasedLayerNorm(2 * dim)
+        self.head = nn.Linear(2 * dim, spec.classes)
+
+    def forward(
+        self,
+        image: Float[Tensor, "b n c"],
+        image_valid: Bool[Tensor, "b n"] | None,
+        question: Tensor,
+        question_valid: Bool[Tensor, "b m"] | None,
+    ) -> Float[Tensor, "b classes"]:
+        """`question` holds token ids `[b, m]` or features `[b, m, e]`; the masks are True at real tokens."""
+        text, carries = self.question(question, question_valid), (None, None)
+        for layer in self.text_layers:
+            text, carries = layer(text, text, Masks(question_valid, question_valid), carries)
+        x, carries = self.image_map(image), (None, None)
+        for layer in self.image_layers:
+            x, carries = layer(x, text, Masks(image_valid, question_valid), carries)
+        return self.head(self.norm(self.text_readout(text, question_valid) + self.image_readout(x, image_valid)))
+
+    @property
+    def stack_parameters(self) -> int:
+        """Numbers in the attentions, feed-forward nets and norms of all layers.
+
+        These are the "parameters in attention layers" of published tables: without embeddings, LSTM, maps of features,
+        readouts and classifier.
+        """
+        stack = (*self.text_layers.parameters(), *self.image_layers.parameters())
+        return sum(parameter.numel() for parameter in stack)
