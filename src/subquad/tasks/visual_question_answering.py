@@ -1,0 +1,100 @@
+"""One answer for each question on an image."""
+
+import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
+
+# isort: split
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection
+
+from subquad.backbones.base import is_encoder
+from subquad.errors import UserError
+from subquad.specs import VQABatch, VQASpec
+from subquad.tasks.supervised import BackboneFactory, OptimizerFactory, SchedulerFactory, Supervised
+
+_NAMES = ("yes_no", "number", "other")
+
+
+class VQAAccuracy(Metric):
+    """The official accuracy, a fraction: the mean over questions of one answer type (all where None) of their scores.
+
+    Scores are multiples of a tenth and are summed as whole numbers, so that the sum is exact.
+    """
+
+    tenths: Tensor
+    questions: Tensor
+
+    def __init__(self, answer_type: int | None) -> None:
+        super().__init__()
+        self.answer_type = answer_type
+        self.add_state("tenths", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("questions", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, scores: Float[Tensor, " b"], answer_type: Int[Tensor, " b"]) -> None:
+        """Scores of the chosen answers, and the answer types of their questions."""
+        if self.answer_type is not None:
+            scores = scores[answer_type == self.answer_type]
+        self.tenths += (10 * scores).round().long().sum()
+        self.questions += len(scores)
+
+    def compute(self) -> Float[Tensor, ""]:
+        """Not a number where there was no question."""
+        return self.tenths / (10 * self.questions)
+
+
+class VisualQuestionAnswering(Supervised):
+    """Binary cross entropy with the soft score of each answer, summed over answers; the metric is official accuracy.
+
+    Training minimises the sum over the questions of a batch, as MCAN; logged losses are means over questions. Accuracy
+    is logged as a whole and by answer type, such as `val/accuracy_yes_no`. The prediction is the answer of the largest
+    output, scored against the ten annotators; one that is not in the list of answers is never given.
+    """
+
+    metric_name = "accuracy"
+
+    def __init__(
+        self, spec: VQASpec, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
+        compile_model: bool = False,
+    ) -> None:  # fmt: skip
+        if is_encoder(backbone):
+            raise UserError(
+                "This attention is an encoder of one sequence, and a question on an image is two; choose another "
+                "attention."
+            )
+        super().__init__(spec, backbone, optimizer, scheduler, compile_model)
+
+    def new_metric(self, spec: VQASpec) -> MetricCollection:
+        accuracies: dict[str, Any] = {"accuracy": VQAAccuracy(None)}
+        accuracies |= {f"accuracy_{name}": VQAAccuracy(kind) for kind, name in enumerate(_NAMES)}
+        return MetricCollection(accuracies, compute_groups=False)
+
+    def loss(self, outputs: Float[Tensor, "b classes"], target: Float[Tensor, "b classes"]) -> Float[Tensor, ""]:
+        return F.binary_cross_entropy_with_logits(outputs, target, reduction="sum") / len(target)
+
+    def predictions(self, outputs: Float[Tensor, "b classes"]) -> Int[Tensor, " b"]:
+        return outputs.argmax(-1)
+
+    def training_step(self, batch: VQABatch) -> Tensor:  # type: ignore[override]
+        return super().training_step(batch) * len(batch)
+
+    def validation_step(self, batch: VQABatch) -> None:  # type: ignore[override]
+        outputs = self(batch)
+        self._count(self.val_metric, outputs, batch)
+        self.log("val/loss", self.loss(outputs, batch.target), batch_size=len(batch), sync_dist=True)
+
+    def test_step(self, batch: VQABatch) -> None:  # type: ignore[override]
+        self._count(self.test_metric, self(batch), batch)
+
+    def log_metric(self, split: str, metric: Any) -> None:
+        """Logs accuracy as a whole and of every answer type that occurs."""
+        found = {f"{split}/{name}": value for name, value in metric.compute().items() if not value.isnan()}
+        self.log_dict(found)
+        metric.reset()
+
+    def _count(self, metric: Metric | MetricCollection, outputs: Tensor, batch: VQABatch) -> None:
+        chosen = self.predictions(outputs)
+        metric.update(batch.scores.gather(1, chosen[:, None]).squeeze(1), batch.answer_type)
