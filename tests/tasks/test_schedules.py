@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from subquad.errors import UserError
 from subquad.tasks import schedules
 
 
@@ -65,3 +66,16 @@ def test_warmup_linear_ends_at_zero():
 def test_warmup_linear_with_a_factor_and_without_a_warmup():
     found = rates(schedules.warmup_linear, 5, total_steps=4, warmup=0, gamma=0.8, every=2)
     assert found == pytest.approx([1.0, 0.75, 0.8 * 0.5, 0.8 * 0.25, 0.0])
+
+
+def test_staircase_climbs_by_epochs_and_drops_twice():
+    found = rates(schedules.staircase, 28, lr=2.0, total_steps=26, epochs=13, warmup=3, drops=[10, 12], gamma=0.2)
+    assert found[:8] == pytest.approx([0.5, 0.5, 1.0, 1.0, 1.5, 1.5, 2.0, 2.0])
+    assert found[8:20] == [2.0] * 12
+    assert found[20:24] == pytest.approx([0.4] * 4)
+    assert found[24:] == pytest.approx([0.08] * 4)
+
+
+def test_staircase_needs_a_number_of_epochs():
+    with pytest.raises(UserError, match="their number; scheduler.epochs is -1"):
+        rates(schedules.staircase, 1, total_steps=26, epochs=-1, warmup=3, drops=[], gamma=0.2)

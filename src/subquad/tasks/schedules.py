@@ -1,9 +1,12 @@
 """Learning-rate schedules, one factor for each optimiser step; configs/scheduler/ finishes them."""
 
 import math
+from collections.abc import Sequence
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+
+from subquad.errors import UserError
 
 
 def constant(optimizer: Optimizer, total_steps: int) -> LRScheduler:
@@ -55,5 +58,23 @@ def warmup_linear(
         if step < warmup:
             return decay * step / warmup
         return decay * max(0.0, (total_steps - step) / max(1, total_steps - warmup))
+
+    return LambdaLR(optimizer, factor)
+
+
+def staircase(
+    optimizer: Optimizer, total_steps: int, epochs: int, warmup: int, drops: Sequence[int], gamma: float
+) -> LRScheduler:
+    """Constant within each of `epochs` epochs: the first `warmup` climb to it in equal stairs, `drops` each cut it.
+
+    Epoch e, from 0, has min(1, (e + 1) / (warmup + 1)) of the rate, times `gamma` for each drop that is at most e.
+    """
+    if epochs < 1:
+        raise UserError(f"A schedule by epochs needs their number; scheduler.epochs is {epochs}, see limits.epochs.")
+    per_epoch = total_steps / epochs
+
+    def factor(step: int) -> float:
+        epoch = math.floor(step / per_epoch)
+        return min(1.0, (epoch + 1) / (warmup + 1)) * gamma ** sum(drop <= epoch for drop in drops)
 
     return LambdaLR(optimizer, factor)
