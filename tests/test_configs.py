@@ -76,7 +76,7 @@ def test_every_task_composes_and_what_it_names_takes_its_arguments(task):
     for where, node in targets(config).items():
         assert_callable(where, node)
     assert config["task"]["monitor"].startswith("val/")
-    assert config["task"]["mode"] == ("min" if config["task"]["monitor"].endswith("rmse") else "max")
+    assert config["task"]["mode"] == ("min" if config["task"]["monitor"].endswith(("rmse", "perplexity")) else "max")
     assert (config["trainer"]["max_steps"] > 0) != (config["trainer"]["max_epochs"] > 0)
 
 
