@@ -1,6 +1,7 @@
 """What an encoder is, and an attention that brings its own."""
 
 import abc
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
@@ -28,6 +29,14 @@ class Encoder(nn.Module, abc.ABC):
     def forward(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b outputs"]:
         """Predictions."""
         return self.head(self.features(inputs, valid))
+
+
+class Pretrainable(abc.ABC):
+    """A network that can start from the weights of a network of another kind: another head, another task."""
+
+    @abc.abstractmethod
+    def adopted(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """A whole state dict for this network, made of another's. Raises UserError where the two do not fit."""
 
 
 class AttentionEncoder(Encoder):

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.utilities import rank_zero_only
 
 from subquad import records
+from subquad.backbones.base import Pretrainable
 from subquad.cores import usable_cores
 from subquad.errors import UserError
 from subquad.measure.memory import process_peak
@@ -148,9 +149,18 @@ def _check_loads(checkpoint: Path, run: Path) -> None:
 
 
 def _load_weights(module: Supervised, checkpoint: Path) -> None:
-    """Weights of another run, of its best.ckpt or last.ckpt; raises UserError where there are none that fit."""
+    """Weights of another run, of its best.ckpt or last.ckpt; raises UserError where there are none that fit.
+
+    A network that is `Pretrainable` says what it takes of them.
+    """
     try:
-        module.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])
+        weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+        if isinstance(module.network, Pretrainable):
+            theirs = {name.removeprefix("network."): weight for name, weight in weights.items()}
+            weights = {f"network.{name}": weight for name, weight in module.network.adopted(theirs).items()}
+        module.load_state_dict(weights)
+    except UserError:
+        raise
     except (OSError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(

@@ -1,0 +1,152 @@
+"""The language model of RoBERTa (Liu et al. 2019, https://arxiv.org/abs/1907.11692) with any attention.
+
+Devlin et al. 2019, https://arxiv.org/abs/1810.04805, for the encoder; the heads are those of RoBERTa's released code.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from subquad.attention.base import AttentionFactory, Carry
+from subquad.backbones.base import Encoder, Pretrainable
+from subquad.blocks.embeddings import LearnedPositions, TokenEmbedding
+from subquad.blocks.initial import draw_linear_maps
+from subquad.blocks.layer import TransformerLayer
+from subquad.errors import UserError
+from subquad.specs import DataSpec, Masks, Pattern, Site, TextSpec
+
+STD = 0.02
+"""Standard deviation of the first weights, as BERT's."""
+
+
+class LanguageEncoder(nn.Module):
+    """Token ids `[b, n]` to vectors `[b, n, d]`: embeddings and learned positions, LayerNorm, dropout, layers.
+
+    order: "post" normalisation as published, or "pre" with a final norm. attention: makes that of each site; None
+    leaves attention out. `tokenizer` is the fingerprint of the vocabulary and travels with the weights.
+    """
+
+    tokenizer: Tensor
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        attention: AttentionFactory | None,
+        layers: int,
+        dim: int,
+        heads: int,
+        ffn: int,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        order: Literal["pre", "post"] = "post",
+    ) -> None:
+        super().__init__()
+        if not isinstance(spec, TextSpec) or spec.vocab is None:
+            raise UserError(
+                "The backbones of language models read text cut by a tokenizer, and these data are none; choose "
+                "backbone=sequence or another recipe."
+            )
+        if layers < 1:
+            raise UserError(f"A model needs at least one layer; backbone.layers is {layers}.")
+        self.register_buffer("tokenizer", torch.tensor(int(spec.tokenizer, 16)))
+        self.embed = TokenEmbedding(spec.vocab, dim, STD)
+        self.position = LearnedPositions(spec.max_len, dim, STD)
+        self.embed_norm = nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+
+        def layer(number: int) -> TransformerLayer:
+            site = Site(
+                pattern=Pattern.SELF, dim=dim, heads=heads, query_len=spec.max_len, context_len=spec.max_len,
+                layer=number, layers=layers, dropout=attention_dropout,
+            )  # fmt: skip
+            return TransformerLayer(None if attention is None else attention(site=site), dim, ffn, dropout, order)
+
+        self.layers = nn.ModuleList(layer(number) for number in range(layers))
+        self.norm = nn.LayerNorm(dim) if order == "pre" else nn.Identity()
+        draw_linear_maps(self, STD)
+
+    def forward(self, inputs: Int[Tensor, "b n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b n d"]:
+        x = self.dropout(self.embed_norm(self.position(self.embed(inputs))))
+        carry: Carry = None
+        for layer in self.layers:
+            x, carry = layer(x, Masks(valid, valid), carry)
+        return self.norm(x)
+
+    def check_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Raises UserError where weights, named as in a model with an `encoder`, are of another encoder than this."""
+        theirs = weights.get("encoder.tokenizer")
+        if theirs is not None and not torch.equal(theirs.cpu(), self.tokenizer.cpu()):
+            raise UserError(
+                "The weights of ckpt_path were trained with another tokenizer than the one of these data; give "
+                "data.tokenizer the folder of theirs (a run that trained its own left it in tokenizers/ of the data)."
+            )
+        for name, mine in self.state_dict(prefix="encoder.").items():
+            found = weights.get(name)
+            if found is None or found.shape != mine.shape:
+                size = "nothing" if found is None else list(found.shape)
+                raise UserError(
+                    f"The weights of ckpt_path do not fit this model ({name} is {list(mine.shape)} here and {size} "
+                    "there); use the attention, the recipe's sizes and the data.max_len of their run."
+                )
+
+
+class LanguageModel(nn.Module, Pretrainable):
+    """Names hidden tokens: logits over the vocabulary at the chosen places only.
+
+    Head: dense, GELU, LayerNorm, then the transposed embedding and a bias. The `[b, n, vocab]` tensor never exists.
+    `sizes` are those of `LanguageEncoder`.
+    """
+
+    def __init__(self, spec: DataSpec, attention: AttentionFactory | None, dim: int, **sizes: Any) -> None:
+        super().__init__()
+        self.encoder = LanguageEncoder(spec, attention, dim=dim, **sizes)
+        self.dense = nn.Linear(dim, dim)
+        self.norm = nn.LayerNorm(dim)
+        self.bias = nn.Parameter(torch.zeros(self.encoder.embed.num_embeddings))
+        draw_linear_maps(self.dense, STD)
+
+    def forward(
+        self, inputs: Int[Tensor, "b n"], valid: Bool[Tensor, "b n"] | None, chosen: Bool[Tensor, "b n"]
+    ) -> Float[Tensor, "m vocab"]:
+        x = self.encoder(inputs, valid)[chosen]
+        return F.linear(self.norm(F.gelu(self.dense(x))), self.encoder.embed.weight, self.bias)
+
+    def adopted(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The weights of another run of this model."""
+        self.encoder.check_weights(weights)
+        return weights
+
+
+class LanguageClassifier(Encoder, Pretrainable):
+    """One label for a text or a pair of texts: dropout, dense, tanh, dropout on the output of the first token, <s>.
+
+    `sizes` are those of `LanguageEncoder`.
+    """
+
+    def __init__(
+        self, spec: DataSpec, attention: AttentionFactory | None, dim: int, dropout: float = 0.1, **sizes: Any
+    ) -> None:
+        super().__init__()
+        self.encoder = LanguageEncoder(spec, attention, dim=dim, dropout=dropout, **sizes)
+        self.dense = nn.Linear(dim, dim)
+        self.dropout = nn.Dropout(dropout)
+        self.feature_dim = dim
+        self.head = nn.Linear(dim, spec.outputs)
+        for linear in (self.dense, self.head):
+            draw_linear_maps(linear, STD)
+
+    def features(self, inputs: Int[Tensor, "b n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d"]:
+        first = self.encoder(inputs, valid)[:, 0]
+        return self.dropout(torch.tanh(self.dense(self.dropout(first))))
+
+    def adopted(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The encoder of a language model under the head of this model, or all of another classifier."""
+        self.encoder.check_weights(weights)
+        own = {name: weight for name, weight in self.state_dict().items() if not name.startswith("encoder.")}
+        if own.keys() <= weights.keys():
+            return weights
+        return {**{name: weight for name, weight in weights.items() if name.startswith("encoder.")}, **own}

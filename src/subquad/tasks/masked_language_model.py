@@ -1,0 +1,86 @@
+"""Naming the hidden tokens of a text."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
+
+from subquad.backbones.language import LanguageModel
+from subquad.errors import UserError
+from subquad.specs import UNMASKED, MaskedBatch, TextSpec
+from subquad.tasks.supervised import BackboneFactory, OptimizerFactory, SchedulerFactory, Supervised
+
+
+class Perplexity(Metric):
+    """exp of the mean negative log-likelihood of all tokens of a split, however they were dealt to batches."""
+
+    full_state_update = False
+    higher_is_better = False
+    nll: Tensor
+    tokens: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("nll", torch.zeros((), dtype=torch.float64), "sum")
+        self.add_state("tokens", torch.zeros((), dtype=torch.int64), "sum")
+
+    def update(self, logits: Float[Tensor, "m vocab"], target: Int[Tensor, " m"]) -> None:
+        """Adds tokens of one batch."""
+        self.nll += F.cross_entropy(logits.float(), target, reduction="sum")
+        self.tokens += len(target)
+
+    def compute(self) -> Tensor:
+        """The perplexity of what was added."""
+        return (self.nll / self.tokens).exp()
+
+
+class MaskedLanguageModel(Supervised):
+    """Cross entropy of the hidden tokens; `val/perplexity` is its exponential over all of a split, in nats.
+
+    `val/accuracy` is the fraction of hidden tokens that are named rightly, `val/loss` the logarithm of the perplexity.
+    """
+
+    metric_name = "perplexity"
+
+    def __init__(
+        self, spec: TextSpec, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
+        compile_model: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(spec, backbone, optimizer, scheduler, compile_model)
+        if not isinstance(self.network, LanguageModel):
+            raise UserError(
+                f"Masked language modelling needs an output for every token, and {type(self.network).__name__} has one "
+                "for the whole row; choose an attention that is no encoder of its own, and backbone=language_model."
+            )
+
+    def new_metric(self, spec: TextSpec) -> MetricCollection:
+        assert spec.vocab is not None
+        accuracy = MulticlassAccuracy(spec.vocab, average="micro", validate_args=False)
+        return MetricCollection({"perplexity": Perplexity(), "accuracy": accuracy}, compute_groups=False)
+
+    def log_metric(self, split: str, metric: Any) -> None:
+        """Logs perplexity and accuracy of a split, and its loss in validation."""
+        scores = metric.compute()
+        self.log_dict({f"{split}/{name}": score for name, score in scores.items()})
+        if split == "val":
+            self.log("val/loss", scores["perplexity"].log())
+        metric.reset()
+
+    def loss(self, outputs: Float[Tensor, "m vocab"], target: Int[Tensor, "b n"]) -> Float[Tensor, ""]:
+        """Mean over the hidden tokens; 0 where a batch has none."""
+        asked = target[target != UNMASKED]
+        return F.cross_entropy(outputs, asked, reduction="sum") / max(1, len(asked))
+
+    def predictions(self, outputs: Float[Tensor, "m vocab"]) -> Float[Tensor, "m vocab"]:
+        """The outputs as they are: perplexity needs all of them."""
+        return outputs
+
+    def validation_step(self, batch: MaskedBatch) -> None:  # type: ignore[override]
+        self.val_metric.update(self(batch), batch.target[batch.target != UNMASKED])
+
+    def test_step(self, batch: MaskedBatch) -> None:  # type: ignore[override]
+        self.test_metric.update(self(batch), batch.target[batch.target != UNMASKED])
