@@ -1,19 +1,24 @@
 """Evaluates the best checkpoint of a finished run again and compares the number with the record.
 
 python eval.py run=outputs/runs/uea/japanese_vowels/dba/<fingerprint>-s0
+
+Words that begin with `data.` change settings of the run's data. ListOps with each test expression four times as long:
+
+python eval.py run=outputs/runs/lra/listops/blrp/<fingerprint>-s0 data.multiply=4
 """
 
 import sys
 from pathlib import Path
 
 import hydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from subquad.run.doors import prepare_process, user_errors
 
 prepare_process()
 if not any(word.startswith(("run=", "-")) for word in sys.argv[1:]):
     sys.exit("Name a run by its folder, as in: python eval.py run=outputs/runs/<task>/<attention>/<fingerprint>-s0")
+sys.argv[1:] = [f"+{word}" if word.startswith("data.") else word for word in sys.argv[1:]]  # keys of any data
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="eval")
@@ -22,7 +27,7 @@ def main(config: DictConfig) -> float:
     """Prints the metric now and in the record."""
     from subquad.run.evaluate import evaluate  # after composition, so that --help and --cfg answer at once
 
-    name, value, recorded = evaluate(Path(config.run), config.split)
+    name, value, recorded = evaluate(Path(config.run), config.split, OmegaConf.to_container(config.data))
     print(f"{name} {value:.6f} (record: {'none' if recorded is None else f'{recorded:.6f}'})")  # noqa: T201
     return value
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from subquad.data import listops, listops_release
-from subquad.data.listops import ListOps, describe, shortcuts
-from subquad.data.listops_grammar import encode, evaluate
+from subquad.data.listops import ListOps, describe, multiplied, shortcuts
+from subquad.data.listops_grammar import MAX, decode, encode, evaluate
 from subquad.data.ragged import Ragged
 from subquad.errors import UserError
 from subquad.specs import DataSpec
@@ -110,6 +110,34 @@ def test_statistics_of_a_set_counted_by_hand():
     assert facts["root operator only"] == 1
 
 
+@pytest.mark.parametrize("copies", [1, 2, 3, 4])
+def test_multiplied_expressions_keep_their_values_and_are_that_much_longer(prepared, copies):
+    rows = prepared.splits["test"]
+    longer = multiplied(rows, copies)
+    assert longer.lengths.tolist() == [copies * n + 2 * (copies > 1) for n in rows.lengths]
+    assert longer.targets.tolist() == rows.targets.tolist()
+    assert longer.values.dtype == np.uint8
+    for i in range(len(rows)):
+        once = decode(rows[i])
+        assert decode(longer[i]) == (once if copies == 1 else f"[MAX {' '.join([once] * copies)} X")
+        assert evaluate(longer[i]) == rows.targets[i]
+
+
+def test_multiplying_changes_the_test_split_alone(prepared):
+    longer = make(prepared.root, multiply=3)
+    assert longer.fingerprint == prepared.fingerprint
+    for split in ("train", "val"):
+        assert longer.splits[split].values.tolist() == prepared.splits[split].values.tolist()
+    assert longer.splits["test"].lengths.tolist() == (3 * prepared.splits["test"].lengths + 2).tolist()
+    assert longer.spec.max_len == 3 * 99 + 2 == 3 * prepared.spec.max_len + 2
+    assert max(batch.inputs.shape[1] for batch in longer.test_dataloader()) <= longer.spec.max_len
+    assert ListOps(root="unused", batch_size=1, seed=0, multiply=4).spec.max_len == 7998
+    train = longer.splits["train"]
+    under_max = train.targets[train.values[train.offsets[:-1]] == MAX]
+    commonest = np.bincount(under_max).argmax()
+    assert longer.baselines()["root operator only"] == np.mean(longer.splits["test"].targets == commonest)
+
+
 def test_facts_name_source_and_settings(prepared):
     facts = prepared.facts
     assert facts["source"] == "generated"
@@ -195,6 +223,7 @@ def test_unprepared_data_name_the_command(tmp_path):
         ({"max_depth": 0}, "max_depth"),
         ({"data_seed": -1}, "data_seed"),
         ({"workers": 0}, "workers"),
+        ({"multiply": 0}, "multiply"),
     ],
 )
 def test_impossible_settings_are_refused(tmp_path, changes, complaint):

@@ -3,7 +3,7 @@
 from planted import Bug
 
 DATA, TESTS = "data/byte_pairs.py", "tests/data/test_byte_pairs.py"
-TOWERS = "backbones/two_towers.py"
+TOWERS, PAIRS = "backbones/two_towers.py", "tests/backbones/test_two_towers.py"
 
 BUGS = [
     Bug("a byte is its own token", DATA, "side[i].astype(np.int64) + 1", "side[i].astype(np.int64)", TESTS),
@@ -15,7 +15,8 @@ BUGS = [
     Bug("decoded texts are literals", DATA, 'if self.literals == "kept":', "if True:", TESTS),
     Bug("validation reads the test file", DATA, '"val": "new_aan_pairs.eval.tsv"', '"val": "new_aan_pairs.test.tsv"',
         TESTS),
-    Bug("the towers swap their texts", TOWERS, '"concat": lambda a, b: [a, b]', '"concat": lambda a, b: [b, a]'),
-    Bug("the towers forget one mask", TOWERS, "(second, second_valid)]", "(second, None)]"),
-    Bug("the encoder keeps its head", TOWERS, "        self.tower.head = nn.Identity()\n", ""),
+    Bug("the towers swap their texts", TOWERS, '"concat": lambda a, b: [a, b]', '"concat": lambda a, b: [b, a]',
+        PAIRS),
+    Bug("the towers forget one mask", TOWERS, "(second, second_valid)]", "(second, None)]", PAIRS),
+    Bug("the encoder keeps its head", TOWERS, "        self.tower.head = nn.Identity()\n", "", PAIRS),
 ]  # fmt: skip

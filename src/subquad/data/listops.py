@@ -16,7 +16,7 @@ import numpy as np
 from subquad.cores import usable_cores
 from subquad.data import ragged
 from subquad.data.base import SequenceData
-from subquad.data.listops_grammar import CLOSE, VOCAB
+from subquad.data.listops_grammar import CLOSE, MAX, VOCAB
 from subquad.data.listops_release import SIZES, STANDIN_SIZES, read_release, release_files, write_standin
 from subquad.data.listops_trees import VERSION, generate
 from subquad.data.ragged import Cache, Ragged
@@ -35,13 +35,16 @@ class ListOps(SequenceData):
     files. `release_dir` holds `basic_{train,val,test}.tsv`. `min_length`, `max_depth` and `data_seed`, which is apart
     from the training seed, act on generated data only; `workers` threads generate it (None: one per usable core) and
     never change it. `standin` reads made-up files of the release.
+    `multiply` puts each expression e of the test split so many times under one operator, [MAX e e ... ], which keeps
+    its value and makes it longer than anything trained on (1 to 4 in Leotescu et al. 2024, Table 5); see `multiplied`.
     `batching` is what `SequenceData` takes. Raises UserError on impossible settings.
     """
 
     def __init__(
         self, *, root: str, source: Literal["generated", "release"] = "generated", release_dir: str | None = None,
         sizes: Sequence[int] = tuple(SIZES.values()), min_length: int = 500, max_length: int = 2000,
-        max_depth: int = 10, data_seed: int = 0, workers: int | None = None, standin: bool = False, **batching: Any,
+        max_depth: int = 10, data_seed: int = 0, multiply: int = 1, workers: int | None = None, standin: bool = False,
+        **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
         if source not in ("generated", "release"):
@@ -55,6 +58,8 @@ class ListOps(SequenceData):
                 "ListOps needs 0 <= data.min_length < data.max_length - 1, data.max_depth >= 1, data.data_seed >= 0; "
                 f"got {min_length}, {max_length}, {max_depth} and {data_seed}."
             )
+        if multiply < 1:
+            raise UserError(f"data.multiply={multiply} must be at least 1, which leaves the expressions as they are.")
         if workers is not None and workers < 1:
             raise UserError(f"data.workers={workers} must be at least 1, or null for all usable cores.")
         self.root, self.standin = Path(root), standin
@@ -65,11 +70,12 @@ class ListOps(SequenceData):
         self.source, self.release_dir = source, Path(release_dir or "")
         self.sizes = dict(zip(SIZES, sizes, strict=True))
         self.min_length, self.max_length, self.max_depth = min_length, max_length, max_depth
-        self.data_seed, self.workers = data_seed, workers or usable_cores()
+        self.data_seed, self.multiply, self.workers = data_seed, multiply, workers or usable_cores()
 
     @property
     def spec(self) -> DataSpec:
-        return DataSpec(max_len=self.max_length - 1, vocab=VOCAB, classes=10)
+        longest = self.max_length - 1
+        return DataSpec(max_len=_length(longest, self.multiply), vocab=VOCAB, classes=10)
 
     def prepare_data(self) -> None:
         """Generates or reads the splits once; a second process meanwhile waits and finds them done."""
@@ -78,7 +84,8 @@ class ListOps(SequenceData):
         ragged.prepare(self.folder, self._make_described)
 
     def load(self) -> tuple[dict[str, Ragged], str]:
-        return self._cache.splits, self._cache.fingerprint
+        test = multiplied(self._cache.splits["test"], self.multiply)
+        return self._cache.splits | {"test": test}, self._cache.fingerprint
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -149,6 +156,22 @@ def describe(rows: Ragged, train: Ragged) -> dict[str, Any]:
         "arguments": (len(rows.values) - operators - len(rows)) / max(operators, 1),
         **shortcuts(train, rows),
     }
+
+
+def multiplied(rows: Ragged, copies: int) -> Ragged:
+    """Each expression e as [MAX e e ... ]: `copies` |e| + 2 tokens of the same value. One copy stays as it is.
+
+    Source: Leotescu et al. 2024, https://arxiv.org/abs/2404.05210, Table 5, "self-concatenating via the MAX operator".
+    """
+    if copies == 1:
+        return rows
+    opened, closed = (np.array([token], rows.values.dtype) for token in (MAX, CLOSE))
+    longer = [np.concatenate([opened, *[rows[i]] * copies, closed]) for i in range(len(rows))]
+    return ragged.lay_out(longer, rows.targets)
+
+
+def _length(tokens: int, copies: int) -> int:
+    return tokens if copies == 1 else copies * tokens + 2
 
 
 def _roots(rows: Ragged) -> np.ndarray:

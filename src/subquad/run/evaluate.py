@@ -3,24 +3,30 @@
 import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
 
 # isort: split
+import inspect
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from hydra.utils import instantiate
+from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 
 from subquad import records
 from subquad.cores import usable_cores
 from subquad.errors import UserError
 from subquad.run.quiet import quieten
+from subquad.run.settings import check_settings
 from subquad.tasks.supervised import Supervised
 
 
-def evaluate(run: Path, split: str) -> tuple[str, float, float | None]:
+def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) -> tuple[str, float, float | None]:
     """Returns the metric's name, its value now and the value in the record (None where the record has none).
 
-    Raises UserError when the folder holds no finished run, or its best checkpoint is gone.
+    `changes` are settings of the data to evaluate on that differ from those of the run, such as `multiply` of ListOps.
+    Raises UserError when the folder holds no finished run, when its best checkpoint is gone, and where the changed data
+    are others than those of the run or do not fit its weights.
     """
     record = records.read(run)
     checkpoint = run / "checkpoints" / "best.ckpt"
@@ -34,6 +40,7 @@ def evaluate(run: Path, split: str) -> tuple[str, float, float | None]:
     quieten()
     torch.set_num_threads(usable_cores())
     config = OmegaConf.create(record.config)
+    config.data = _changed(record.config["data"], changes or {})
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
     if data.fingerprint != record.data_fingerprint:
@@ -47,6 +54,26 @@ def evaluate(run: Path, split: str) -> tuple[str, float, float | None]:
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
     )  # fmt: skip
     run_split = trainer.test if split == "test" else trainer.validate
-    [metrics] = run_split(module, datamodule=data, ckpt_path=checkpoint, verbose=False, weights_only=True)
+    try:
+        [metrics] = run_split(module, datamodule=data, ckpt_path=checkpoint, verbose=False, weights_only=True)
+    except RuntimeError as error:
+        first, *reasons = str(error).splitlines() or [""]
+        if "loading state_dict" not in first:
+            raise
+        raise UserError(
+            f"The weights of this run do not fit these data ({' '.join(reasons[:1]).strip()}); sequences longer than "
+            "those trained on need an attention and positions whose weights do not depend on the length."
+        ) from None
     name = f"{split}/{module.metric_name}"
     return name, metrics[name], record.metrics.get(name)
+
+
+def _changed(settings: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the data of a run with changes; raises UserError at one that the data do not have."""
+    constructor = inspect.signature(get_class(settings["_target_"])).parameters.values()
+    known = {*settings, *(p.name for p in constructor if p.kind is p.KEYWORD_ONLY)} - {"_target_"}
+    if unknown := [key for key in changes if key not in known]:
+        raise UserError(f"The data of this run have no data.{unknown[0]}; they have {', '.join(sorted(known))}.")
+    changed = settings | dict(changes)
+    check_settings("data", changed)
+    return changed
