@@ -6,8 +6,8 @@ BUGS = [
     Bug(
         "cosFormer forgets the mask",
         "attention/cosformer.py",
-        "zero_padding(p.key(context), mask)",
-        "p.key(context)",
+        'zero_padding(p.key(context, "relu"), mask)',
+        'p.key(context, "relu")',
     ),
     Bug(
         "M is the padded length",
@@ -21,7 +21,7 @@ BUGS = [
         "max(self.site.query_len, self.site.context_len)",
         "self.site.query_len",
     ),
-    Bug("queries without ReLU", "attention/cosformer.py", "F.relu_(p.query(x))", "p.query(x)"),
+    Bug("queries without ReLU", "attention/cosformer.py", 'p.query(x, "relu")', "p.query(x)"),
     Bug(
         "eps is added, not a floor",
         "attention/cosformer.py",

@@ -6,14 +6,14 @@ BUGS = [
     Bug(
         "Flowformer forgets the mask of keys",
         "attention/flowformer.py",
-        "zero_padding(p.key(context).sigmoid_(), masks.context)",
-        "p.key(context).sigmoid_()",
+        'zero_padding(p.key(context, "sigmoid"), masks.context)',
+        'p.key(context, "sigmoid")',
     ),
     Bug(
         "padded queries take in flow",
         "attention/flowformer.py",
-        "zero_padding(p.query(x).sigmoid_(), masks.query)",
-        "p.query(x).sigmoid_()",
+        'zero_padding(p.query(x, "sigmoid"), masks.query)',
+        'p.query(x, "sigmoid")',
     ),
     Bug(
         "padding competes",

@@ -6,9 +6,9 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from subquad.attention.base import Discrete, Refreshable, StatelessAttention, SurrogateGradient
+from subquad.attention.base import Affine, Discrete, Refreshable, StatelessAttention, SurrogateGradient
 from subquad.errors import UserError
 from subquad.ops.hash_fitting import fit_planes, kulis_grauman, labels
 from subquad.ops.hashing import anchor_similarity, norms, power_bias, shared_attention, sign
@@ -86,7 +86,7 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
             anchors_from, refit_epochs, fit_batch, fit_rows,
         )  # fmt: skip
         self.bias = power_bias(bits) if read_out == "paper" else bits + 1
-        self.shared, self.value, self.out = (nn.Linear(site.dim, site.dim) for _ in range(3))
+        self.shared, self.value, self.out = (Affine(site.dim, site.dim) for _ in range(3))
         width = site.dim // site.heads
         self.register_buffer("anchors", F.normalize(torch.randn(site.heads, anchors, width), dim=-1))
         self.register_buffer("mean", torch.full((site.heads, anchors), math.exp(-0.5)))

@@ -2,9 +2,9 @@
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from subquad.attention.base import Discrete, StatelessAttention, SurrogateGradient
+from subquad.attention.base import Affine, Discrete, StatelessAttention, SurrogateGradient
 from subquad.errors import UserError
 from subquad.ops.features import orthogonal_directions
 from subquad.ops.hashing import norms, shared_attention, sign, with_bias
@@ -30,7 +30,7 @@ class FPEcoFormer(StatelessAttention):
         super().__init__(site)
         if features < 1:
             raise UserError(f"{type(self).__name__} needs attention.features of at least 1; got {features}.")
-        self.shared, self.value, self.out = (nn.Linear(site.dim, site.dim) for _ in range(3))
+        self.shared, self.value, self.out = (Affine(site.dim, site.dim) for _ in range(3))
         self.register_buffer("directions", orthogonal_directions(features, site.dim // site.heads))
 
     def attend(

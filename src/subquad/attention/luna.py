@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.attention.base import Attention, Carry
+from subquad.attention.base import Affine, Attention, Carry
 from subquad.errors import UserError
 from subquad.ops.heads import split_heads
 from subquad.ops.latents import columns_of_heads, gather, read, rows_of_heads
@@ -35,10 +35,10 @@ class Luna(Attention):
         super().__init__(site)
         dim = site.dim
         self.l, self.dynamic, self.heads = l, dynamic, site.heads
-        self.pack_query, self.pack_value = (nn.Linear(dim, dim) for _ in range(2))
+        self.pack_query, self.pack_value = (Affine(dim, dim) for _ in range(2))
         # A bias of these keys would be constant along the tokens, and the softmax over tokens drops it.
         self.pack_key = nn.Linear(dim, dim, bias=False)
-        self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
+        self.query, self.key, self.value, self.out = (Affine(dim, dim) for _ in range(4))
         self.latent = nn.Parameter(torch.randn(l, dim)) if site.layer == 0 else None
         self.norm = nn.LayerNorm(dim) if site.layer < site.layers - 1 else None
 

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from subquad.attention.base import Discrete, StatelessAttention
+from subquad.attention.base import Affine, Discrete, StatelessAttention
 from subquad.errors import UserError
 from subquad.specs import Masks, Pattern, Site
 
@@ -69,8 +69,8 @@ class Reformer(Discrete, StatelessAttention):
         width = site.dim // site.heads
         self.scale = width**-0.5 if scaled else 1.0
         # One product for both; the rows of each head lie side by side, [q_h | v_h], and are sorted as one.
-        self.query_value = nn.Linear(site.dim, 2 * site.dim)
-        self.out = nn.Linear(site.dim, site.dim)
+        self.query_value = Affine(site.dim, 2 * site.dim)
+        self.out = Affine(site.dim, site.dim)
         self.rotations: Tensor
         self.register_buffer("rotations", torch.randn(site.heads, width, hashes, self.buckets // 2))
 

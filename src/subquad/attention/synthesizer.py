@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.attention.base import StatelessAttention
+from subquad.attention.base import Affine, StatelessAttention
 from subquad.errors import UserError
 from subquad.ops.heads import split_heads
 from subquad.ops.masking import masked_softmax
@@ -56,15 +56,15 @@ class Synthesizer(StatelessAttention):
         self.parts = frozenset(parts)
         dim, heads, n, m = site.dim, site.heads, site.query_len, site.context_len
         width = dim // heads
-        self.value, self.out = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.value, self.out = Affine(dim, dim), Affine(dim, dim)
         if "dot" in parts:
-            self.query, self.key = nn.Linear(dim, dim), nn.Linear(dim, dim)
+            self.query, self.key = Affine(dim, dim), Affine(dim, dim)
         if "dense" in parts:
-            self.hidden = nn.Linear(dim, dim)
+            self.hidden = Affine(dim, dim)
             self.columns, self.column_bias = _maps(heads, m, width)
         if "factorized_dense" in parts:
             self.factors = math.ceil(math.sqrt(m)), math.ceil(m / math.ceil(math.sqrt(m)))
-            self.factor_hidden = nn.Linear(dim, dim)
+            self.factor_hidden = Affine(dim, dim)
             self.factor_columns, self.factor_bias = _maps(heads, sum(self.factors), width)
         if "random" in parts:
             self.random = nn.Parameter(torch.randn(heads, n, m))

@@ -96,7 +96,8 @@ class TransformerLS(StatelessAttention):
         """Pᵀ, normalised at least in single precision."""
         if self.compress is None:
             return None
-        scores = self.compress.weight @ x.mT
+        # Batched, because a product of a matrix and a batch comes out transposed, and the softmax would copy it.
+        scores = self.compress.weight.expand(len(x), -1, -1) @ x.mT
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         weights = masked_softmax(scores, None if mask is None else mask[:, None])
         return weights.to(x.dtype).unflatten(1, (self.site.heads, -1))

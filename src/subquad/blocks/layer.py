@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.attention.base import Attention, Carry
+from subquad.attention.base import Affine, Attention, Carry
 from subquad.errors import UserError
 from subquad.specs import Masks
 
@@ -26,7 +26,7 @@ class FeedForward(nn.Sequential):
     """
 
     def __init__(self, dim: int, hidden: int, dropout: float, activation: Callable[[], nn.Module] = nn.GELU) -> None:
-        super().__init__(nn.Linear(dim, hidden), activation(), nn.Dropout(dropout), nn.Linear(hidden, dim))
+        super().__init__(Affine(dim, hidden), activation(), nn.Dropout(dropout), Affine(hidden, dim))
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         if torch.is_grad_enabled() or x.shape[1] <= _CHUNK:

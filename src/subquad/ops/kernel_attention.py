@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from subquad.ops.affine import affine
+
 
 def head_dot(x: Float[Tensor, "b n h f"], vector: Float[Tensor, "b h f"]) -> Float[Tensor, "b n h 1"]:
     """Inner product of each token with one vector of its row and head."""
@@ -34,8 +36,10 @@ def read(q: Float[Tensor, "b n h f"], state: Float[Tensor, "b h f e"], out: nn.L
     heads, features = q.shape[2:]
     if not _pays(q.shape[1], heads, features, out.in_features):
         return out((q.transpose(1, 2) @ state).transpose(1, 2).flatten(-2))
-    rows = state @ out.weight.view(-1, heads, state.shape[-1]).permute(1, 2, 0)
-    return torch.baddbmm(out.bias, q.flatten(-2), rows.flatten(1, 2))
+    rows = (state @ out.weight.view(-1, heads, state.shape[-1]).permute(1, 2, 0)).flatten(1, 2)
+    if len(q) == 1:  # one map for all tokens
+        return affine(q.flatten(-2), rows[0].mT, out.bias)
+    return torch.baddbmm(out.bias, q.flatten(-2), rows)
 
 
 def _pays(tokens: int, heads: int, features: int, dim: int) -> bool:

@@ -16,6 +16,7 @@ from hydra.errors import CompactHydraException, HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from subquad.allocator import keep_freed_memory
 from subquad.errors import UserError
 from subquad.run import identity
 
@@ -27,7 +28,8 @@ def prepare_process(check_choices: bool = True) -> None:
     """What every program does first, before torch is imported and before Hydra reads the command line.
 
     Threads that wait for work spin for long by default, and programs beside this one stand still meanwhile. A short
-    spin costs nothing measurable; no spin at all would halve the speed of small models. What the user set stays.
+    spin costs nothing measurable; no spin at all would halve the speed of small models. Memory that a step frees is
+    kept for the next one. What the user set stays.
 
     Choices on the command line are checked here: a misspelt one, and a `glob` that matches nothing, end the program.
     Programs whose words are not Hydra's set `check_choices` to False.
@@ -35,6 +37,7 @@ def prepare_process(check_choices: bool = True) -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         os.environ.setdefault("KMP_BLOCKTIME", "1")
+    keep_freed_memory()
     identity.register()
     if not check_choices:
         return
