@@ -36,6 +36,7 @@ from subquad.measure.scaling import (  # noqa: E402
     error_to_softmax,
     is_linear,
     scaling,
+    stated_complexity,
 )
 
 CONTRACTS = [str(ROOT / "tests" / place) for place in ("attention", "backbones/test_encoders.py")]
@@ -57,10 +58,10 @@ def _report(name: str, config: Any) -> bool:
     mechanism = getattr(factory, "func", factory)
     wirings = "encoder" if is_encoder(factory) else ", ".join(sorted(pattern.value for pattern in mechanism.patterns))
     console.print(f"[bold]{name}[/] ({mechanism.__module__}.{mechanism.__name__})")
-    console.print(f"wirings: {wirings}; stated: {mechanism.complexity}\n")
+    console.print(f"wirings: {wirings}; stated: {stated_complexity(factory)}\n")
     failed = _contract(name) if config.contract else False
     if list(config.lengths):
-        failed |= _scaling(factory, mechanism.complexity, list(config.lengths))
+        failed |= _scaling(factory, list(config.lengths))
     error = error_to_softmax(factory)
     stated = "not an approximation of softmax" if error is None else f"{error:.3f} (relative, random input, n=512)"
     console.print(f"Error to softmax with the same projections: {stated}\n")
@@ -100,7 +101,7 @@ def _contract(name: str) -> bool:
     return any(message for found in cells.values() for _, message in found)
 
 
-def _scaling(factory: Any, complexity: str, lengths: list[int]) -> bool:
+def _scaling(factory: Any, lengths: list[int]) -> bool:
     """Prints seconds and bytes at each length and the fitted exponents; True when a linear mechanism grows faster."""
     if len(set(lengths)) < 2:
         raise UserError("Growth needs two lengths or more, as in lengths=[1024,4096]; lengths=[] leaves it out.")
@@ -110,7 +111,7 @@ def _scaling(factory: Any, complexity: str, lengths: list[int]) -> bool:
     )
     for n in lengths:
         console.print(f"  n={n:<6} {1e3 * found.seconds[n]:9.2f} ms {found.peak[n] / 2**20:9.2f} MiB at the peak")
-    time, memory, linear = found.time_exponent, found.memory_exponent, is_linear(complexity)
+    time, memory, linear = found.time_exponent, found.memory_exponent, is_linear(stated_complexity(factory))
     limit = f" (limits {LINEAR_TIME} and {LINEAR_MEMORY})" if linear else ""
     faster = linear and (time > LINEAR_TIME or memory > LINEAR_MEMORY)
     mark = "" if not linear else "[red]fails[/]  " if faster else "[green]holds[/]  "

@@ -10,6 +10,7 @@ answer_help(__doc__)
 prepare_process()
 
 from subquad.backbones.base import is_encoder  # noqa: E402  after prepare_process
+from subquad.measure.scaling import stated_complexity  # noqa: E402
 
 PAGE = ROOT / "docs" / "attentions.md"
 HEAD = """# Attentions
@@ -34,7 +35,7 @@ def attentions() -> str:
         comment = re.match(r"# (.*?)\n(?!# )", file, re.DOTALL)
         assert comment is not None, f"configs/attention/{name}.yaml must open with a comment"
         text = re.sub(r"\n# ", " ", comment[1])
-        rows.append(f"| `{name}` | {', '.join(sorted(wirings))} | {mechanism.complexity} | {text} |")
+        rows.append(f"| `{name}` | {', '.join(sorted(wirings))} | {stated_complexity(factory)} | {text} |")
         classes[mechanism.__name__] = mechanism
     sections = [_section(mechanism) for _, mechanism in sorted(classes.items())]
     return HEAD + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"

@@ -11,7 +11,8 @@ from conftest import made, mechanisms
 from runs import ROOT
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.measure.scaling import error_to_softmax, exponent, is_linear, scaling
+from subquad.measure.scaling import error_to_softmax, exponent, is_linear, scaling, stated_complexity
+from subquad.run.doors import load_attention
 from subquad.specs import Masks, Pattern, Site
 
 
@@ -112,3 +113,15 @@ def test_bad_words_are_explained(tmp_path: Path) -> None:
     assert "did you mean dba" in unknown.stderr
     key = report(tmp_path, "length=[1]")
     assert "check_attention.py takes attention, contract, lengths" in key.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "linear"), [("dba", True), ("dba_full_d", True), ("dba_full_n", False), ("tlb", True)]
+)
+def test_a_key_that_changes_the_growth_changes_what_is_stated(name: str, linear: bool) -> None:
+    assert is_linear(stated_complexity(load_attention(name))) is linear
+
+
+@pytest.mark.parametrize(("name", "error"), [("performer", True), ("performer_relu", False), ("linear", False)])
+def test_only_estimates_of_softmax_have_an_error(name: str, error: bool) -> None:
+    assert (error_to_softmax(load_attention(name), length=32) is not None) is error

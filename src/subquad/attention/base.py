@@ -36,10 +36,10 @@ class Attention(nn.Module, abc.ABC):
     patterns: ClassVar[frozenset[Pattern]]
     """The wirings the mechanism is defined for; others are refused when it is built."""
 
-    complexity: ClassVar[str]
-    """Time and memory in n (tokens), as the source states them, for the generated documentation."""
+    complexity: str
+    """Time and memory in n (tokens), as the source states them; a key that changes them sets them anew."""
 
-    approximates_softmax: ClassVar[bool] = False
+    approximates_softmax: bool = False
     """Whether outputs estimate those of softmax attention with the same projections, so that an error can be stated."""
 
     def __init__(self, site: Site) -> None:

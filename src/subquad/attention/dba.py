@@ -48,7 +48,7 @@ class DBA(Attention):
     """
 
     patterns = frozenset(Pattern)
-    complexity = "time O(n d_p d + d_p² d_in), memory O(n (d + d_p)); O(n²) time with optimize_n=false"
+    complexity = "time O(n d_p d + d_p² d_in), memory O(n (d + d_p))"
 
     def __init__(
         self,
@@ -93,6 +93,7 @@ class DBA(Attention):
         self.optimize_d = optimize_d
         self.scale = (width if scale == "total" else width // self.maps) ** -0.5
         if not optimize_n:
+            self.complexity = "time O(n² (d_in + d)), memory O(n d)"
             return
         rows = self.groups * d_p
         self.expand = nn.Linear(dim, rows)

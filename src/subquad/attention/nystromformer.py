@@ -69,7 +69,7 @@ class Nystromformer(StatelessAttention):
         if kernel is not None and site.pattern is Pattern.SELF:
             self.filters = nn.Parameter(torch.randn(site.heads, kernel) / math.sqrt(kernel))
         # What the convolution adds is no part of softmax attention.
-        self.approximates_softmax = self.filters is None  # type: ignore[misc]
+        self.approximates_softmax = self.filters is None
         self.narrow = self.filters is None and site.heads * landmarks <= site.dim
 
     def attend(

@@ -62,6 +62,7 @@ class Performer(StatelessAttention, Refreshable):
         if feature_map == "relu" and eps <= 0:
             raise UserError(f"Performer with ReLU features may divide by 0 with eps {eps}; choose a positive one.")
         self.feature_map, self.redraw, self.eps = feature_map, redraw, eps
+        self.approximates_softmax = feature_map == "softmax"
         self.projections = Projections(site.dim, site.heads)
         self.register_buffer("directions", orthogonal_directions(self.features, width))
 

@@ -25,6 +25,15 @@ def exponent(costs: Mapping[int, float]) -> float:
     return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
 
 
+def stated_complexity(factory: AttentionFactory) -> str:
+    """What a mechanism says of its time and memory with these keys."""
+    if is_encoder(factory):
+        return str(getattr(factory, "func", factory).complexity)
+    patterns = getattr(factory, "func", factory).patterns
+    pattern = Pattern.SELF if Pattern.SELF in patterns else Pattern.CROSS
+    return factory(site=Site(pattern=pattern, dim=64, heads=2, query_len=64, context_len=64)).complexity
+
+
 def is_linear(complexity: str) -> bool:
     """Whether a stated complexity grows with the first power of n in time: no n², n√n or n log n."""
     time = complexity.split("memory")[0].replace(" ", "")
