@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,10 +28,10 @@ def exponent(costs: Mapping[int, float]) -> float:
 
 def stated_complexity(factory: AttentionFactory) -> str:
     """What a mechanism says of its time and memory with these keys."""
+    mechanism: Any = getattr(factory, "func", factory)
     if is_encoder(factory):
-        return str(getattr(factory, "func", factory).complexity)
-    patterns = getattr(factory, "func", factory).patterns
-    pattern = Pattern.SELF if Pattern.SELF in patterns else Pattern.CROSS
+        return str(mechanism.complexity)
+    pattern = Pattern.SELF if Pattern.SELF in mechanism.patterns else Pattern.CROSS
     return factory(site=Site(pattern=pattern, dim=64, heads=2, query_len=64, context_len=64)).complexity
 
 
