@@ -9,8 +9,9 @@ Coordinates are (row, column), angles radians with rows as the sine.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -119,6 +120,11 @@ class _Tools:
         self.headings = np.arctan2(self.steps[:, 0], self.steps[:, 1])
         self.weights: dict[float, np.ndarray] = {}
         self.starts: dict[float, np.ndarray] = {}
+        self.places: dict[float, np.ndarray] = {}
+        self.neighbourhoods: dict[Point, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self.blocked = np.zeros((settings.size, settings.size))
+        for edge in (np.s_[: settings.border], np.s_[-settings.border :]):
+            self.blocked[edge] = self.blocked[:, edge] = 1
 
     def stamp(self, heading: float) -> _Stamp:
         """The paddle of a heading."""
@@ -142,6 +148,32 @@ class _Tools:
             _paste(canvas, self.stamp(heading).footprint, (half + 1, half + 1))
             self.starts[heading] = canvas == 1
         return self.starts[heading]
+
+    def neighbourhood(self, pivot: Point) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Candidates for a head around a pivot, whether each is inside, and the pixels around each, counted flat."""
+        if pivot not in self.neighbourhoods:
+            size, heads = self.settings.size, self.steps + pivot
+            row, column = (heads[:, None] + self.near).clip(0, size - 1).transpose(2, 0, 1)
+            self.neighbourhoods[pivot] = heads, ((heads >= 0) & (heads < size)).all(1), row * size + column
+        return self.neighbourhoods[pivot]
+
+    def first_places(self, heading: float) -> np.ndarray:
+        """Where the first contour can start in that direction: in the middle of the empty image."""
+        if heading not in self.places:
+            s, middle = self.settings, np.ones_like(self.blocked)
+            inner = slice(2 * s.seed_distance, s.size - 2 * s.seed_distance)
+            middle[inner, inner] = self.blocked[inner, inner]
+            self.places[heading] = self.free_places(heading, middle)
+        return self.places[heading]
+
+    def free_places(self, heading: float, occupied: np.ndarray) -> np.ndarray:
+        """Where a first paddle in that direction has room.
+
+        A direction whose room lies to one side of its start only finds no place at all: at that edge of the image the
+        public generator takes the minimum of no pixels for a broken mask. That decides how many distractors there are.
+        """
+        wide = maximum_filter(occupied, footprint=self.start_shape(heading), mode="constant", cval=-1)
+        return np.argwhere(wide <= _FREE) if wide.min() >= 0 else np.empty((0, 2), int)
 
     def _render(self, heading: float) -> _Stamp:
         s, middle = self.settings, self.reach * self.settings.antialias
@@ -190,10 +222,8 @@ def _extend(
     """Adds one paddle to the image and the last but one to what is occupied; False where there is no way on."""
     s = tools.settings
     pivot = ahead(contour.pivot, contour.heading, s.paddle + 2 * tools.margin)
-    heads = tools.steps + pivot
-    inside = ((heads >= 0) & (heads < s.size)).all(1)
-    around = (heads[:, None] + tools.near).clip(0, s.size - 1)
-    weights = tools.weight(contour.heading) * inside * (1 - occupied[around[..., 0], around[..., 1]].max(1))
+    heads, inside, around = tools.neighbourhood(pivot)
+    weights = tools.weight(contour.heading) * inside * (1 - occupied.take(around).max(1))
     cumulative = weights.cumsum()
     if cumulative[-1] < 1e-4:
         return False
@@ -218,13 +248,10 @@ def _two_contours(
     """Image, occupancy, and both ends of both targets; None where one could not be finished."""
     s = tools.settings
     bright = rng.permutation([*s.contour_contrasts, *s.contour_contrasts])[:2]
-    occupied = np.zeros((s.size, s.size))
-    for edge in (np.s_[: s.border], np.s_[-s.border :], np.s_[:, : s.border], np.s_[:, -s.border :]):
-        occupied[edge] = 1
-    contours = _two_starts(tools, occupied, rng)
+    contours = _two_starts(tools, rng)
     if contours is None:
         return None
-    image = np.zeros((s.size, s.size))
+    image, occupied = np.zeros((s.size, s.size)), tools.blocked.copy()
     for contour, contrast in zip(contours, bright, strict=True):
         _paste(image, _pick(s.paddle_contrasts, rng) * contrast * tools.stamp(contour.heading).paint, contour.place)
     starts = [contour.place for contour in contours]
@@ -237,30 +264,21 @@ def _two_contours(
     return image, occupied, starts, [contour.place for contour in contours]
 
 
-def _two_starts(tools: _Tools, occupied: np.ndarray, rng: np.random.Generator) -> list[_Contour] | None:
+def _two_starts(tools: _Tools, rng: np.random.Generator) -> list[_Contour] | None:
     """The first in the middle of the image, the second `seed_distance` away from it in any direction."""
-    s = tools.settings
-    middle = np.ones_like(occupied)
-    inner = slice(2 * s.seed_distance, s.size - 2 * s.seed_distance)
-    middle[inner, inner] = occupied[inner, inner]
-    first = _free_start(tools, middle, rng)
+    first = _free_start(tools, tools.first_places, rng)
     if first is None:
         return None
     second = next((c for c in (_start_beside(tools, first.place, rng) for _ in range(_TRIES)) if c is not None), None)
     return None if second is None else [first, second]
 
 
-def _free_start(tools: _Tools, occupied: np.ndarray, rng: np.random.Generator) -> _Contour | None:
-    """A first paddle in a random direction at a random place with room for it.
-
-    A direction whose room lies to one side of its start only finds no place at all: at that edge of the image the
-    public generator takes the minimum of no pixels for a broken mask. That decides how many distractors there are.
-    """
+def _free_start(tools: _Tools, places_of: Callable[[float], np.ndarray], rng: np.random.Generator) -> _Contour | None:
+    """A first paddle in a random direction at a random one of the places with room for it."""
     for _ in range(_TRIES):
         heading = _any_heading(rng)
-        wide = maximum_filter(occupied, footprint=tools.start_shape(heading), mode="constant", cval=-1)
-        places = np.argwhere(wide <= _FREE)
-        if not len(places) or wide.min() < 0:
+        places = places_of(heading)
+        if not len(places):
             return None
         row, column = places[rng.integers(len(places))]
         contour = _start(tools, (int(row), int(column)), heading)
@@ -285,7 +303,7 @@ def _distractor(tools: _Tools, image: np.ndarray, occupied: np.ndarray, rng: np.
     framed = occupied.copy()
     framed[0] = framed[-1] = framed[:, 0] = framed[:, -1] = 1
     contrast = _pick(s.contour_contrasts, rng)
-    contour = _free_start(tools, framed, rng)
+    contour = _free_start(tools, partial(tools.free_places, occupied=framed), rng)
     if contour is None:
         return False
     painted, taken = image.copy(), occupied.copy()
