@@ -154,7 +154,8 @@ class _Tools:
         if pivot not in self.neighbourhoods:
             size, heads = self.settings.size, self.steps + pivot
             row, column = (heads[:, None] + self.near).clip(0, size - 1).transpose(2, 0, 1)
-            self.neighbourhoods[pivot] = heads, ((heads >= 0) & (heads < size)).all(1), row * size + column
+            inside: np.ndarray = ((heads >= 0) & (heads < size)).all(1)
+            self.neighbourhoods[pivot] = heads, inside, row * size + column
         return self.neighbourhoods[pivot]
 
     def first_places(self, heading: float) -> np.ndarray:
