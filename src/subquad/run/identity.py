@@ -60,9 +60,14 @@ def _fingerprint(*, _root_: DictConfig) -> str:
             f"A setting has no value yet ({str(error).splitlines()[0]}); give it on the command line."
         ) from None
     except InterpolationKeyError as error:
-        recipe = _root_.recipe.name
+        recipe, reason = _root_.recipe.name, str(error).splitlines()[0]
+        if "encoder" in _root_ and "'backbone." in reason:
+            raise SystemExit(
+                f"This attention is an encoder of its own and does not fit the backbone ({reason}); choose another "
+                "attention, or a recipe and backbone for sequences."
+            ) from None
         raise SystemExit(
-            f"The recipe {recipe} does not fit this task ({str(error).splitlines()[0]}); leave recipe= out to get the "
+            f"The recipe {recipe} does not fit this task ({reason}); leave recipe= out to get the "
             "task's own, or add a row for the task to the recipe's sizes."
         ) from None
 

@@ -16,7 +16,8 @@ def show(record: Record, run: Path, note: str = "") -> None:
     for name, value in record.metrics.items():
         if name.startswith("test/"):
             table.add_row(f"[bold]{name}", f"[bold]{_number(name, value)}")
-            for baseline, score in record.baselines.items():
+            scored = name.removeprefix("test/") == record.config["task"]["monitor"].removeprefix("val/")
+            for baseline, score in record.baselines.items() if scored else ():
                 table.add_row(f"  {baseline}", _number(name, score))
     table.add_row("protocol, scale", f"{record.protocol}, {record.scale}")
     table.add_row("parameters", f"{record.parameters:,}")
