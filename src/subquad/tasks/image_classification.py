@@ -20,9 +20,10 @@ from subquad.tasks.supervised import BackboneFactory, OptimizerFactory, Schedule
 class ImageClassification(Supervised):
     """Cross entropy with classes or, for mixed images, weights of classes; the metric is accuracy.
 
-    Where there are more than five classes `val/top5` and `test/top5` are logged too: the true class is one of the five
-    likeliest. `label_smoothing` takes that share of each target and spreads it over all classes, in training only.
-    Biases, other vectors and what the model names (positions, class token) are not decayed, as in the published codes.
+    Where there are more than five classes `val/top5_accuracy` and `test/top5_accuracy` are logged too: how often the
+    true class is one of the five likeliest. `label_smoothing` takes that share of each target and spreads it over all
+    classes, in training only. Biases, other vectors and what the model names (positions, class token) are not decayed,
+    as in the published codes.
     """
 
     metric_name = "accuracy"
@@ -42,7 +43,7 @@ class ImageClassification(Supervised):
         self.label_smoothing = label_smoothing
 
     def new_metric(self, spec: ImageSpec) -> MetricCollection:
-        tops = {"accuracy": 1} | ({"top5": 5} if spec.classes > 5 else {})
+        tops = {"accuracy": 1} | ({"top5_accuracy": 5} if spec.classes > 5 else {})
         accuracies: dict[str, Any] = {
             name: MulticlassAccuracy(spec.classes, top_k=k, average="micro", validate_args=False)
             for name, k in tops.items()

@@ -37,6 +37,25 @@ def warmup_cosine(optimizer: Optimizer, total_steps: int, warmup: int) -> LRSche
     return LambdaLR(optimizer, factor)
 
 
+def epoch_cosine(
+    optimizer: Optimizer, total_steps: int, epochs: int, warmup_epochs: int, start_lr: float, final_lr: float
+) -> LRScheduler:
+    """The cosine of timm as DeiT and PVT call it: the rate changes between epochs, and warm-up is part of the cosine.
+
+    In epoch e from 0: linear from `start_lr` while e < `warmup_epochs`, then half a cosine that would begin in epoch 0
+    and end at `final_lr` after `epochs` of them.
+    """
+    peak = optimizer.defaults["lr"]
+
+    def factor(step: int) -> float:
+        epoch = min(step * epochs // total_steps, epochs)
+        if epoch < warmup_epochs:
+            return (start_lr + (peak - start_lr) * epoch / warmup_epochs) / peak
+        return (final_lr + (peak - final_lr) * 0.5 * (1 + math.cos(math.pi * epoch / epochs))) / peak
+
+    return LambdaLR(optimizer, factor)
+
+
 def one_cycle(optimizer: Optimizer, total_steps: int, warmup: int) -> LRScheduler:
     """torch's OneCycleLR with linear annealing, as the Nyströmformer code: from lr/25 up, then down to lr/250,000.
 
@@ -71,10 +90,9 @@ def staircase(
     """
     if epochs < 1:
         raise UserError(f"A schedule by epochs needs their number; scheduler.epochs is {epochs}, see limits.epochs.")
-    per_epoch = total_steps / epochs
 
     def factor(step: int) -> float:
-        epoch = math.floor(step / per_epoch)
+        epoch = step * epochs // total_steps
         return min(1.0, (epoch + 1) / (warmup + 1)) * gamma ** sum(drop <= epoch for drop in drops)
 
     return LambdaLR(optimizer, factor)

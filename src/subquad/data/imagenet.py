@@ -1,0 +1,84 @@
+"""ImageNet-1k: 1,281,167 photographs to train on and 50,000 to test on, in 1,000 classes.
+
+Source: Russakovsky et al. 2015, https://arxiv.org/abs/1409.0575.
+"""
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock
+
+from subquad.data import imagenet_files, ragged
+from subquad.data.imagenet_files import Files, Shards
+from subquad.data.images import ImageData, Pictures
+from subquad.data.ragged import Cache
+from subquad.data.standin import written_once
+from subquad.errors import UserError
+
+
+class ImageNet(ImageData):
+    """The published training set, tested on the published validation set, as all papers do: test labels are secret.
+
+    files: "folder" reads train/<class>/*.JPEG and val/<class>/*.JPEG below `folder` and caches a list of them;
+    "parquet" reads Hugging Face's shards (train-*.parquet, validation-*.parquet) below it. folder: `root`/imagenet
+    unless given. Images are decoded when they are asked for; a damaged one ends the run with its name.
+    The licence allows research and teaching that is not commercial; everyone has to ask for the images.
+    """
+
+    classes = imagenet_files.CLASSES
+
+    def __init__(
+        self, *, root: str, files: Literal["folder", "parquet"] = "folder", folder: str | None = None,
+        standin: bool = False, **images: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(root=root, standin=standin, **images)
+        if files not in ("folder", "parquet"):
+            raise UserError(f"data.files is {files}; ImageNet is read from folder or parquet.")
+        self.files, self.home = files, Path(folder) if folder else self.root / "imagenet"
+        if standin:
+            self.home = self.root / "standin" / "imagenet"
+
+    def prepare_data(self) -> None:
+        """Lists or copies the images once; a second process meanwhile waits and finds it done."""
+        if self.standin:
+            written_once(self.home, imagenet_files.write_standin)
+        if self.files == "folder":
+            ragged.prepare(self.cache_folder, self._make)
+            return
+        self.arrow.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.arrow / ".lock"):
+            self._shards("train"), self._shards("val")
+
+    def opened(self) -> tuple[Pictures, Pictures, str]:
+        if self.files == "folder":
+            cache = self._cache
+            return Files(self.home, cache.splits["train"]), Files(self.home, cache.splits["val"]), cache.fingerprint
+        train, val = self._shards("train"), self._shards("val")
+        labels = hashlib.sha256(train.labels.tobytes() + val.labels.tobytes()).hexdigest()
+        return train, val, ragged.state_of(train.files + val.files) + labels[:8]
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where the list of files lies; the name tells apart folders that differ."""
+        folders = [
+            path for split in imagenet_files.ROWS
+            for path in imagenet_files.class_folders(self.home, split, not self.standin)
+        ]  # fmt: skip
+        return self.root / "cache" / "imagenet" / f"folder-{ragged.state_of(folders)}"
+
+    @property
+    def arrow(self) -> Path:
+        """Where `datasets` keeps the images of the shards."""
+        return self.root / "cache" / "imagenet" / "arrow"
+
+    @cached_property
+    def _cache(self) -> Cache:
+        return ragged.read_prepared(self.cache_folder, "imagenet")
+
+    def _make(self) -> tuple[dict[str, ragged.Ragged], dict[str, Any]]:
+        return {split: imagenet_files.index(self.home, split, not self.standin) for split in imagenet_files.ROWS}, {}
+
+    def _shards(self, split: str) -> Shards:
+        return Shards(imagenet_files.shards(self.home, split, not self.standin), self.arrow)
