@@ -67,7 +67,7 @@ class VQAv2(SplitData):
         self.albert = Path(albert) if albert else self.folder / "albert"
         if standin:
             self.folder = self.root / "standin" / "vqa_v2"
-            self.features, self.albert = self.folder / "features", self.folder / "albert"
+            self.features, self.albert = self.folder / "features", self.root / "standin" / "albert"
         self.image_len, self.image_dim, self.text, self.text_len = image_len, image_dim, text, text_len
         self.glove, self.evaluator = Path(glove) if glove else None, evaluator
         self.protocol, self.val_fraction, self.split_seed = protocol, val_fraction, split_seed
@@ -97,6 +97,8 @@ class VQAv2(SplitData):
         """Reads questions and annotations once, and computes features of questions where they are asked for."""
         if self.standin:
             written_once(self.folder, vqa_standin.write)
+            if self.text != "words":
+                written_once(self.albert, vqa_standin.write_albert)
         ragged.prepare(self.cache_folder, self._make)
         if self.text == "albert":
             with tempfile.TemporaryDirectory(prefix=".albert-", dir=self.cache_folder.parent) as scratch:
@@ -139,7 +141,7 @@ class VQAv2(SplitData):
 
     @staticmethod
     def write_standin(root: Path) -> Path:
-        """Writes made-up questions, annotations, grid features and an ALBERT into `root`, and returns it."""
+        """Writes made-up questions, annotations and grid features into `root`, and returns it."""
         return vqa_standin.write(root)
 
     @cached_property

@@ -85,7 +85,8 @@ class RegionFiles(Features):
     """One `.npz` an image, without pickles."""
 
     def _read(self, name: str) -> np.ndarray:
-        with np.load(self.where / name, allow_pickle=False) as arrays:
+        # Opened here: numpy leaves a file open that turns out to be damaged.
+        with (self.where / name).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return np.ascontiguousarray(arrays["x"].T)
 
 
