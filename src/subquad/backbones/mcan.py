@@ -16,7 +16,6 @@ from subquad.ops.masking import masked_softmax
 from subquad.specs import Masks, Pattern, Site, VQASpec
 
 Place = Literal["self_text", "self_image", "cross"]
-PLACES: tuple[Place, ...] = ("self_text", "self_image", "cross")
 """Where attentions are: within questions, within images, and from images to questions."""
 
 _READOUT_HIDDEN = 512
@@ -106,8 +105,6 @@ class MCAN(nn.Module):
         super().__init__()
         if layers < 1:
             raise UserError(f"A model needs at least one layer; backbone.layers is {layers}.")
-        if unknown := sorted(set(studied or ()) - set(PLACES)):
-            raise UserError(f'There is no place "{unknown[0]}" in MCAN; choose backbone.studied from {list(PLACES)}.')
         self.image_map = nn.Linear(spec.image_dim, dim)
         self.question = question_encoder(spec, dim)
         words, cells = spec.text_len, spec.image_len

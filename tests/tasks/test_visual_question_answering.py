@@ -1,0 +1,167 @@
+"""Visual question answering: loss and accuracy as printed, a batch that is learnt, whole runs on the stand-in."""
+
+import functools
+from pathlib import Path
+
+import pytest
+import torch
+from runs import TINY, composed, crash, identical, trained, weights
+
+from subquad.attention.dba import DBA
+from subquad.attention.softmax import Softmax
+from subquad.backbones.mcan import MCAN
+from subquad.data import vqa_files
+from subquad.data.vqa import VQAv2
+from subquad.data.vqa_scoring import evaluate
+from subquad.errors import UserError
+from subquad.specs import VQABatch, VQASpec
+from subquad.tasks.schedules import constant
+from subquad.tasks.visual_question_answering import VisualQuestionAnswering, VQAAccuracy
+
+SPEC = VQASpec(image_len=6, image_dim=5, text_len=4, classes=3, vocab=9)
+
+
+def task(attention=Softmax, spec=SPEC):
+    backbone = functools.partial(
+        MCAN, attention=attention, exact=Softmax, layers=1, dim=32, heads=2, ffn=32, dropout=0.0
+    )
+    return VisualQuestionAnswering(spec, backbone, torch.optim.Adam, constant)
+
+
+def batch(rows=4):
+    target = torch.tensor([[1.0, 0.3, 0.0], [0.0, 0.6, 0.9], [0.0, 0.0, 1.0], [0.6, 0.6, 0.0]])[:rows]
+    return VQABatch(
+        image=torch.randn(rows, 6, 5), image_valid=None, question=torch.randint(2, 9, (rows, 4)), question_valid=None,
+        scores=target, answer_type=torch.tensor([0, 2, 1, 2])[:rows], target=target,
+    )  # fmt: skip
+
+
+def test_training_minimises_the_sum_and_logs_the_mean():
+    module, whole = task(), batch()
+    outputs = module(whole)
+    chance = outputs.sigmoid()
+    expected = -(whole.target * chance.log() + (1 - whole.target) * (1 - chance).log()).sum()
+    loss = module.training_step(whole)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(module.loss(outputs, whole.target), expected / 4)
+    rest = module.training_step(batch(2))
+    torch.testing.assert_close(module.loss_sum / module.rows_seen, (loss + rest).detach() / 6)
+
+
+def test_accuracy_is_the_mean_of_scores_as_a_whole_and_by_type():
+    module, whole = task(), batch()
+    for part in (whole, batch(1)):
+        outputs = torch.tensor([[0.0, 3.0, 1.0], [9.0, 2.0, 3.0], [0.0, 0.0, 5.0], [1.0, 0.0, -1.0]])[: len(part)]
+        module._count(module.val_metric, outputs, part)
+    found = {name: value.item() for name, value in module.val_metric.compute().items()}
+    scores = [0.3, 0.0, 1.0, 0.6, 0.3]
+    expected = {"accuracy": sum(scores) / 5, "accuracy_yes_no": 0.3, "accuracy_number": 1.0, "accuracy_other": 0.3}
+    assert found == pytest.approx(expected)
+
+
+def test_sums_of_scores_are_exact():
+    metric = VQAAccuracy(None)
+    for _ in range(100):
+        metric.update(torch.full((1000,), 0.3), torch.zeros(1000, dtype=torch.int64))
+    assert metric.tenths.item() == 300_000
+
+
+def test_a_type_without_questions_is_not_logged(monkeypatch):
+    module, logged = task(), {}
+    monkeypatch.setattr(module, "log_dict", logged.update)
+    module._count(module.test_metric, torch.zeros(1, 3), batch(1))
+    module.log_metric("test", module.test_metric)
+    assert logged.keys() == {"test/accuracy", "test/accuracy_yes_no"}
+    module._count(module.test_metric, torch.zeros(3, 3), batch(3))
+    assert module.test_metric["accuracy"].questions == 3
+
+
+def test_the_metric_is_the_evaluator_on_the_strings_of_the_answers(data):
+    """Overall and by type, to the two decimals of the server, for arbitrary predictions."""
+    source = VQAv2(root=str(data), standin=True, batch_size=7, seed=0)
+    source.prepare_data()
+    answers = source._cache.facts["answers"]
+    module = task(spec=source.spec)
+    pairs = vqa_files.read_split(source.folder, "val2014", genuine=False)
+    generator = torch.Generator().manual_seed(0)
+    said = []
+    for part in source.val_dataloader():
+        outputs = torch.rand(part.scores.shape, generator=generator) + part.scores  # right more often than not
+        module._count(module.val_metric, outputs, part)
+        said += [answers[i] for i in outputs.argmax(1).tolist()]
+    found = {name: round(100 * value.item(), 2) for name, value in module.val_metric.compute().items()}
+    official = evaluate(
+        (answer, annotation.answers, annotation.answer_type)
+        for answer, (_, annotation) in zip(said, pairs, strict=True)
+    )
+    assert found == pytest.approx(
+        {
+            "accuracy": official["overall"],
+            "accuracy_yes_no": official["yes/no"],
+            "accuracy_number": official["number"],
+            "accuracy_other": official["other"],
+        },
+        abs=0.006,
+    )
+
+
+def test_a_place_that_does_not_exist_is_refused(data, outputs):
+    with pytest.raises(UserError, match=r"backbone\.studied is"):
+        trained(composed(data, outputs, *WORDS, "backbone.studied=[middle]"))
+
+
+def test_an_encoder_of_one_sequence_is_refused(data, outputs):
+    with pytest.raises(UserError, match="encoder of one sequence"):
+        trained(composed(data, outputs, *WORDS[:3], "attention=tlb"))
+
+
+def test_dba_learns_a_batch(data):
+    source = VQAv2(root=str(data), standin=True, batch_size=8, seed=0)
+    source.prepare_data()
+    module, one = task(functools.partial(DBA, d_p=8, d_in=16), source.spec), next(iter(source.train_dataloader()))
+    optimizer = torch.optim.Adam(module.parameters(), lr=5e-3)
+    first = module.loss(module(one), one.target).item()
+    for _ in range(100):
+        optimizer.zero_grad()
+        module.training_step(one).backward()
+        optimizer.step()
+    # Soft targets cannot be fitted below their own entropy.
+    floor = torch.nn.functional.binary_cross_entropy(one.target, one.target, reduction="sum").item() / len(one)
+    assert module.loss(module(one), one.target).item() - floor < 0.1 < first - floor
+    assert (module(one).argmax(1) == one.target.argmax(1)).float().mean() > 0.9
+
+
+WORDS = ("task=vqa_v2", "data=standin", "scale=smoke", *TINY)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("attention=dba",),
+        ("attention=softmax", "protocol=clean"),
+        ("experiment=dba/vqa", "attention.d_in=8"),
+        pytest.param(("attention=local", "data.text=albert_tuned"), marks=pytest.mark.slow),
+        pytest.param(("recipe=mcan_large", "limits.epochs=2"), marks=pytest.mark.slow),
+    ],
+    ids=lambda words: words[0],
+)
+def test_runs_train_and_record_accuracy_by_type(data, outputs, words):
+    record = trained(composed(data, outputs, *WORDS, *words))
+    for split in ("val", "test"):
+        names = [f"{split}/accuracy{kind}" for kind in ("", "_yes_no", "_number", "_other")]
+        assert all(0 <= record.metrics[name] <= 1 for name in names)
+    assert record.steps > 0
+    assert {name.split('"')[0] for name in record.baselines} == {"always ", "most common of the question type"}
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(data, tmp_path):
+    words = (*WORDS, "attention=dba", "limits.epochs=3")
+    whole = composed(data, tmp_path / "whole", *words)
+    expected = trained(whole)
+    broken = composed(data, tmp_path / "broken", *words)
+    with crash(3), pytest.raises(RuntimeError, match="plug"):  # in the middle of the second epoch
+        trained(composed(data, tmp_path / "broken", *words))
+    record = trained(composed(data, tmp_path / "broken", *words))
+    assert identical(*(weights(Path(config.paths.run)) for config in (whole, broken)))
+    assert record.metrics == expected.metrics
