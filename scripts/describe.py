@@ -1,8 +1,11 @@
-"""Writes the generated pages of docs/ from classes and configurations: docs/attentions.md."""
+"""Writes the generated pages of docs/ from classes and configurations: docs/attentions.md and docs/tasks.md."""
 
 import inspect
 import re
+from collections import defaultdict
 from pathlib import Path
+
+from omegaconf import OmegaConf
 
 from subquad.run.doors import CONFIGS, ROOT, answer_help, load_attention, options, prepare_process
 
@@ -12,8 +15,7 @@ prepare_process()
 from subquad.backbones.base import is_encoder  # noqa: E402  after prepare_process
 from subquad.measure.scaling import stated_complexity  # noqa: E402
 
-PAGE = ROOT / "docs" / "attentions.md"
-HEAD = """# Attentions
+ATTENTIONS = """# Attentions
 
 Written by `make docs` from the classes and from `configs/attention/`; a test compares the two.
 Wirings: a sequence to itself (self), one sequence to another (cross), or a whole encoder that takes the place of the
@@ -31,14 +33,11 @@ def attentions() -> str:
         factory = load_attention(name)
         mechanism = factory.func
         wirings = ["encoder"] if is_encoder(factory) else [pattern.value for pattern in mechanism.patterns]
-        file = (CONFIGS / "attention" / f"{name}.yaml").read_text().removeprefix("# @package _global_\n")
-        comment = re.match(r"# (.*?)\n(?!# )", file, re.DOTALL)
-        assert comment is not None, f"configs/attention/{name}.yaml must open with a comment"
-        text = re.sub(r"\n# ", " ", comment[1])
+        text = " ".join(_comment(CONFIGS / "attention" / f"{name}.yaml"))
         rows.append(f"| `{name}` | {', '.join(sorted(wirings))} | {stated_complexity(factory)} | {text} |")
         classes[mechanism.__name__] = mechanism
     sections = [_section(mechanism) for _, mechanism in sorted(classes.items())]
-    return HEAD + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"
+    return ATTENTIONS + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"
 
 
 def _section(mechanism: type) -> str:
@@ -49,5 +48,65 @@ def _section(mechanism: type) -> str:
     return f"## {mechanism.__name__}\n\n{title} ([{source}](../{source}))\n\n```text\n{inspect.getdoc(mechanism)}\n```"
 
 
+TASKS = """# Tasks
+
+Written by `make docs` from the comments of `configs/task/`; a test compares the two. [data.md](data.md) tells how data
+are found, made and cached.
+
+| `task=` | what it is | metric |
+|---|---|---|
+"""
+FACTS = ("Splits", "Source", "Licence", "Get", "Protocols")
+"""What the comment of a task, or of what it is made from, says on lines of its own."""
+
+
+def tasks() -> str:
+    """The page: one row for each choice, then what tasks have in common about files, licences and protocols."""
+    rows, shared = [], defaultdict(list)
+    for name in options("task"):
+        facts = task_facts(name)
+        text = f"{facts['What']} {facts['Splits']} {facts['Source']}"
+        rows.append(f"| `{name}` | {text} | {facts['Metric']} |")
+        shared[tuple(facts[fact] for fact in FACTS[2:])].append(f"`{name}`")
+    files = [
+        f"### {', '.join(names)}\n\n"
+        + "\n".join(f"- {fact}: {text}" for fact, text in zip(FACTS[2:], said, strict=True))
+        for said, names in shared.items()
+    ]
+    return TASKS + "\n".join(rows) + "\n\n## Files, licences, protocols\n\n" + "\n\n".join(files) + "\n"
+
+
+def task_facts(name: str) -> dict[str, str]:
+    """What a task's file says of it, and where it is silent the files that it is made from."""
+    facts: dict[str, str] = {}
+    queue = [CONFIGS / "task" / f"{name}.yaml"]
+    while queue:
+        path = queue.pop(0)
+        lines, said = _comment(path), {"What": ""}
+        label = "What"
+        for line in lines:
+            if found := re.match(rf"({'|'.join(FACTS)}): ", line):
+                label, line = found[1], line[found.end() :]
+            said[label] = f"{said.get(label, '')} {line}".strip()
+        settings = OmegaConf.load(path)
+        if monitor := OmegaConf.select(settings, "task.monitor"):
+            said["Metric"] = monitor.removeprefix("val/")
+        facts = said | facts
+        for parent in (part for part in settings.get("defaults", []) if isinstance(part, str) and part != "_self_"):
+            queue.append(CONFIGS / "task" / f"{parent.removeprefix('/task/')}.yaml")
+    return facts
+
+
+def _comment(path: Path) -> list[str]:
+    """The lines that a configuration opens with."""
+    file = path.read_text().removeprefix("# @package _global_\n")
+    comment = re.match(r"# (.*?)\n(?!# )", file, re.DOTALL)
+    assert comment is not None, f"{path.relative_to(ROOT)} must open with a comment"
+    return comment[1].split("\n# ")
+
+
+PAGES = {ROOT / "docs" / "attentions.md": attentions, ROOT / "docs" / "tasks.md": tasks}
+
 if __name__ == "__main__":
-    PAGE.write_text(attentions())
+    for page, write in PAGES.items():
+        page.write_text(write())

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from subquad.run.doors import options
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SMALL = {
@@ -102,7 +104,11 @@ def test_the_example_of_an_attention_keeps_the_contract_and_trains(tmp_path: Pat
 def test_generated_pages_are_current() -> None:
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
-        from describe import PAGE, attentions
+        from describe import FACTS, PAGES, task_facts
     finally:
         sys.path.remove(str(ROOT / "scripts"))
-    assert PAGE.read_text() == attentions(), "run `make docs`"
+    for page, write in PAGES.items():
+        assert page.read_text() == write(), "run `make docs`"
+    for task in options("task"):
+        missing = {"What", "Metric", *FACTS} - task_facts(task).keys()
+        assert not missing, f"the comment of configs/task/{task}.yaml says nothing of {missing}"

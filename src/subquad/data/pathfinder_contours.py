@@ -154,7 +154,7 @@ class _Tools:
         if pivot not in self.neighbourhoods:
             size, heads = self.settings.size, self.steps + pivot
             row, column = (heads[:, None] + self.near).clip(0, size - 1).transpose(2, 0, 1)
-            inside: np.ndarray = ((heads >= 0) & (heads < size)).all(1)
+            inside = np.asarray(((heads >= 0) & (heads < size)).all(1))
             self.neighbourhoods[pivot] = heads, inside, row * size + column
         return self.neighbourhoods[pivot]
 
