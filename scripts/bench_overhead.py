@@ -93,12 +93,12 @@ def _bare(config: DictConfig) -> list[float]:
         network.train()
         for batch in train:
             optimizer.zero_grad()
-            task.loss(network(batch.inputs, batch.valid), batch.target).backward()
+            task.loss(network(*batch.network_inputs), batch.target).backward()
             torch.nn.utils.clip_grad_norm_(network.parameters(), config.trainer.gradient_clip_val)
             optimizer.step()
         network.eval()
         with torch.no_grad():
-            right = sum((network(batch.inputs, batch.valid).argmax(-1) == batch.target).sum().item() for batch in val)
+            right = sum((network(*batch.network_inputs).argmax(-1) == batch.target).sum().item() for batch in val)
         assert right >= 0
         seconds.append(time.perf_counter() - started)
     return seconds

@@ -17,6 +17,7 @@ SMALL = {
     "train.py": ["scale=smoke"],
     "scripts/bench.py": ["lengths=[16]", "rounds=1", "dim=32", "ffn=32", "layers=1", "levels=[layer]"],
     "scripts/prepare.py": ["scale=smoke", "data=standin"],
+    "scripts/bench_data.py": ["task=[lra/listops]", "scale=smoke", "workers=0", "seconds=0.1"],
     "scripts/bench_peers.py": ["lengths=[64]", "rounds=1"],
     "scripts/bench_refresh.py": ["length=64", "rounds=1"],
     "scripts/check_attention.py": ["contract=false", "lengths=[64,128]"],
