@@ -18,7 +18,9 @@ TASKS = {
     "lra/image": ("scale=smoke", "data=standin"),
     "lra/pathfinder32": ("scale=smoke", "data=standin"),
     "uea/handwriting": ("data=standin",),
+    "uea/pems_sf": ("data=standin", "data.pad=batch", "data.normalization=per_sample_std"),
     "tser/appliances_energy": ("data=standin",),
+    "tser/beijing_pm10_quality": ("data=standin", "data.max_len_from=train", "data.normalization=minmax"),
 }
 TWICE = ("tser/covid3month", "tser/tecator")
 """Sets that contain some series more than once, as they come from the archive."""

@@ -9,9 +9,10 @@ import pytest
 import yaml
 from time_series_cases import HEADER, LABELLED, of_text, raw, ready, standin
 
+from subquad.data.ragged import Ragged
 from subquad.data.time_series import TimeSeries
 from subquad.data.time_series_files import interpolate, write_standin
-from subquad.data.time_series_sets import SETS
+from subquad.data.time_series_sets import SETS, check_size
 from subquad.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "task"
@@ -108,7 +109,7 @@ def test_unconfirmed_counts_are_logged_but_confirmed_shapes_are_checked(tmp_path
     folder = tmp_path / "tser" / "AppliancesEnergy"
     write_standin(folder, "AppliancesEnergy", "regression", channels=24, steps=(143, 143))
     assert ready(tmp_path, "AppliancesEnergy", "regression").spec.channels == 24
-    assert "AppliancesEnergy has 24 train cases where 96 were expected" in caplog.text
+    assert "AppliancesEnergy has 24 train cases where 95 were expected" in caplog.text
     write_standin(folder, "AppliancesEnergy", "regression", channels=5, steps=(143, 143))
     with pytest.raises(UserError, match="channels 5 instead of 24"):
         ready(tmp_path, "AppliancesEnergy", "regression")
@@ -224,6 +225,50 @@ def test_every_known_set_has_its_configuration_and_no_other_exists():
                 found[config["data"]["dataset"]] = f"{group}/{path.stem}"
     assert found == {name: known.task for name, known in SETS.items()}
     assert all((known.classes is None) == known.task.startswith("tser/") for known in SETS.values())
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_set_runs_from_its_standin(tmp_path, name):
+    kind = "regression" if SETS[name].classes is None else "classification"
+    data = ready(tmp_path, name, kind, standin=True)
+    assert {split: len(rows) for split, rows in data.splits.items()} == {"train": 19, "val": 5, "test": 24}
+    for batch in (*data.train_dataloader(), *data.val_dataloader(), *data.test_dataloader()):
+        assert batch.inputs.isfinite().all()
+        assert batch.inputs.shape[1:] == (data.spec.max_len, 3)
+
+
+def of_size(known, **changes):
+    """Splits and labels as large as an archive's, at no cost."""
+    size = {key: getattr(known, key) for key in ("train", "test", "channels", "steps", "classes")} | changes
+    values = np.broadcast_to(np.float32(0), (size["steps"], size["channels"]))
+    splits = {
+        split: Ragged(
+            values, np.minimum(np.arange(size[split] + 1) * size["steps"], size["steps"]), np.zeros(size[split])
+        )
+        for split in ("train", "test")
+    }
+    return splits, [str(number) for number in range(size["classes"] or 0)]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_number_of_every_set_is_checked(tmp_path, caplog, name):
+    known = SETS[name]
+    check_size(name, *of_size(known), tmp_path)
+    assert not caplog.records
+    for key in ("train", "test", "channels", "steps", *(["classes"] if known.classes else [])):
+        splits, labels = of_size(known, **{key: getattr(known, key) - 1})
+        if known.counts_from_memory and key in ("train", "test"):
+            check_size(name, splits, labels, tmp_path)
+            assert f"{name} has {len(splits[key])} {key} cases" in caplog.text
+        else:
+            with pytest.raises(UserError, match=f"{key} .* instead of {getattr(known, key)}"):
+                check_size(name, splits, labels, tmp_path)
+
+
+def test_the_sets_are_those_of_the_papers():
+    groups = {kind: [known for known in SETS.values() if known.task.startswith(kind)] for kind in ("uea", "tser")}
+    assert (len(groups["uea"]), len(groups["tser"])) == (25, 6 + 2)
+    assert not any(known.counts_from_memory for known in groups["uea"])
 
 
 def test_headers_of_configurations_state_the_sizes_that_are_checked():

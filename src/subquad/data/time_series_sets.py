@@ -2,7 +2,9 @@
 
 Sizes of the UEA sets: the archive's tags in sktime and the run logs of Time-Series-Library, which agree. Tables typed
 anew in papers and repositories often do not (ERing as 30/30, HandMovementDirection as 320/147): the files decide.
-Channels and steps of the TSER sets: the archive's channel descriptions (ChangWeiTan/TS-Extrinsic-Regression).
+Channels and steps of the TSER sets: the archive's channel descriptions (ChangWeiTan/TS-Extrinsic-Regression). Their
+numbers of cases fit the lengths of the recordings: 12,432 + 5,100 are the days of twelve stations in four years,
+95 + 42 the whole days of 19,735 ten-minute steps.
 """
 
 import logging
@@ -62,7 +64,7 @@ SETS: Mapping[str, ArchiveSet] = {
     "DuckDuckGeese": ArchiveSet("uea/duck_duck_geese", 50, 50, 1345, 270, 5),
     "MotorImagery": ArchiveSet("uea/motor_imagery", 278, 100, 64, 3000, 2),
     # TSER, the six sets of Primal-Dual Table 8
-    "AppliancesEnergy": ArchiveSet("tser/appliances_energy", 96, 42, 24, 144, counts_from_memory=True),
+    "AppliancesEnergy": ArchiveSet("tser/appliances_energy", 95, 42, 24, 144, counts_from_memory=True),
     "BenzeneConcentration": ArchiveSet("tser/benzene_concentration", 3433, 5445, 8, 240, counts_from_memory=True),
     "BeijingPM10Quality": ArchiveSet("tser/beijing_pm10_quality", 12432, 5100, 9, 24, counts_from_memory=True),
     "BeijingPM25Quality": ArchiveSet("tser/beijing_pm25_quality", 12432, 5100, 9, 24, counts_from_memory=True),
