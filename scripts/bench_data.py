@@ -2,6 +2,7 @@
 
     python scripts/bench_data.py                                       # ListOps and digits, two workers
     python scripts/bench_data.py task=[cifar/cifar10] workers=4 data=standin
+    python scripts/bench_data.py task=all data=standin seconds=1
 
 For each task: rows per second that the training loader delivers, rows per second of training steps (forward, backward,
 optimiser) on batches that are already there, and their ratio. The first batches, which start the workers, do not count.
@@ -19,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from subquad.errors import UserError
-from subquad.run.doors import answer_help, compose_run, prepare_process
+from subquad.run.doors import answer_help, compose_run, options, prepare_process
 
 answer_help(__doc__)
 prepare_process(check_choices=False)
@@ -45,7 +46,8 @@ def main() -> None:
     table = Table(title=f"Rows per second, {config.workers} workers, {torch.get_num_threads()} threads")
     for heading in ("task", "attention", "batch", "loader", "training", "loader / training"):
         table.add_column(heading, justify="left" if heading in ("task", "attention") else "right")
-    for task in [config.task] if isinstance(config.task, str) else config.task:
+    every = [task for task in options("task") if not task.endswith("/custom")]
+    for task in every if config.task == "all" else [config.task] if isinstance(config.task, str) else config.task:
         table.add_row(*_cells(task, words, config))
     Console(width=110).print(table)
 
