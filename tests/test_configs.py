@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import CONFIGS, encoders
+from conftest import node as choice_of
 from hydra.utils import get_method
 from omegaconf import OmegaConf
 from runs import composed
@@ -139,11 +140,16 @@ def test_every_experiment_and_debug_setting_composes(name):
         assert_callable(where, node)
 
 
-@pytest.mark.parametrize("group", ["optimizer", "scheduler", "logger", "trainer", "backbone", "protocol"])
+@pytest.mark.parametrize("group", ["optimizer", "scheduler", "logger", "trainer", "protocol"])
 def test_every_other_choice_composes(group):
     for choice in options(group):
         for where, node in targets(resolved("task=uea/japanese_vowels", f"{group}={choice}")).items():
             assert_callable(where, node)
+
+
+@pytest.mark.parametrize("choice", options("backbone"))
+def test_every_backbone_takes_what_its_file_gives_it(choice):
+    assert_callable(choice, OmegaConf.to_container(choice_of("backbone", choice)))
 
 
 def listed(recipe: str) -> set[str]:
