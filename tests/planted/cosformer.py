@@ -55,8 +55,8 @@ BUGS = [
     Bug(
         "chunks of queries read the places of the first",
         "attention/cosformer.py",
-        "zip(x.split(_CHUNK, 1), queries.split(_CHUNK), strict=True)",
-        "((part, queries[: part.shape[1]]) for part in x.split(_CHUNK, 1))",
+        "zip(x.split(_CHUNK, 1), queries.split(_CHUNK), y.split(_CHUNK, 1), strict=True)",
+        "((part, queries[: part.shape[1]], rows) for part, rows in zip(x.split(_CHUNK, 1), y.split(_CHUNK, 1)))",
     ),
     Bug(
         "chunks of keys forget the mask",

@@ -47,13 +47,19 @@ class CosFormer(StatelessAttention):
     ) -> Float[Tensor, "b n d"]:
         keys, queries = self._wave(context), self._wave(x)
         if torch.is_grad_enabled():
-            return self._read(x, queries, *self._state(context, keys, masks.context))
-        # In chunks nothing but the output is as long as the sequence, and what is between stays in the cache.
-        real = repeat(None) if masks.context is None else masks.context.split(_CHUNK, 1)
-        parts = zip(context.split(_CHUNK, 1), keys.split(_CHUNK), real, strict=False)
-        state, total = (torch.stack(sums).sum(0) for sums in zip(*starmap(self._state, parts), strict=True))
-        reads = zip(x.split(_CHUNK, 1), queries.split(_CHUNK), strict=True)
-        return torch.cat([self._read(*part, state, total) for part in reads], 1)
+            state, total = self._state(context, keys, masks.context)
+            y = _Read.apply(*self._read(x, queries, state, total))
+        else:
+            # In chunks nothing but y is as long as the sequence, and what is between stays in the cache.
+            real = repeat(None) if masks.context is None else masks.context.split(_CHUNK, 1)
+            parts = zip(context.split(_CHUNK, 1), keys.split(_CHUNK), real, strict=False)
+            state, total = (torch.stack(sums).sum(0) for sums in zip(*starmap(self._state, parts), strict=True))
+            y = torch.empty(*x.shape[:2], *state.shape[1:3], device=x.device, dtype=queries.dtype)
+            for part, places, rows in zip(x.split(_CHUNK, 1), queries.split(_CHUNK), y.split(_CHUNK, 1), strict=True):
+                read, wave, weight = self._read(part, places, state, total)
+                _gather(read, wave / weight[..., None], out=rows)
+        # In float32 until here: 1 / eps is beyond float16.
+        return self.projections.out(y.flatten(-2).to(state.dtype))
 
     def _state(
         self, context: Float[Tensor, "b m d"], wave: Float[Tensor, "m 1 2 1"], mask: Bool[Tensor, "b m"] | None
@@ -72,16 +78,13 @@ class CosFormer(StatelessAttention):
         wave: Float[Tensor, "n 1 2 1"],
         state: Float[Tensor, "b h e f"],
         total: Float[Tensor, "b 2 h e"],
-    ) -> Float[Tensor, "b n d"]:
-        """What the queries read from the sums over the keys, through the output map."""
+    ) -> tuple[Float[Tensor, "b n h f"], Float[Tensor, "n 1 2 1"], Float[Tensor, "b n h 1"]]:
+        """What the queries read from the sums over the keys, where it goes to y, and the sums of weights."""
         p = self.projections
         q = p.query(x, "relu").unflatten(-1, (p.heads, -1))
         sums = torch.cat([head_dot(q, total[:, 0]), head_dot(q, total[:, 1])], -1)
         weight = (sums * wave[..., 0]).sum(-1, keepdim=True)
-        read = (q.transpose(1, 2) @ state).transpose(1, 2)
-        y: Tensor = _Read.apply(read, wave, weight.clamp(min=self.eps))
-        # In float32 until here: 1 / eps is beyond float16.
-        return p.out(y.flatten(-2).to(q.dtype))
+        return (q.transpose(1, 2) @ state).transpose(1, 2), wave, weight.clamp(min=self.eps)
 
     def _wave(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "n 1 2 1"]:
         """[cos, sin] of π/2 · i / M."""
@@ -96,12 +99,14 @@ def _spread(x: Float[Tensor, "b n h e"], wave: Float[Tensor, "..."]) -> Float[Te
     return (x[..., None, :] * wave).flatten(-2)
 
 
-def _gather(x: Float[Tensor, "b n h f"], wave: Float[Tensor, "..."]) -> Float[Tensor, "b n h e"]:
+def _gather(
+    x: Float[Tensor, "b n h f"], wave: Float[Tensor, "..."], out: Float[Tensor, "b n h e"] | None = None
+) -> Float[Tensor, "b n h e"]:
     """a cos + b sin of x = [a | b]."""
     a, b = x.chunk(2, -1)
-    # Heads side by side, as the maps want them, however the heads of x lie.
-    y = torch.empty(a.shape, device=x.device, dtype=torch.promote_types(a.dtype, wave.dtype))
-    return torch.mul(a, wave[..., 0, :], out=y).addcmul_(b, wave[..., 1, :])
+    if out is None:  # heads side by side, as the maps want them, however the heads of x lie
+        out = torch.empty(a.shape, device=x.device, dtype=torch.promote_types(a.dtype, wave.dtype))
+    return torch.mul(a, wave[..., 0, :], out=out).addcmul_(b, wave[..., 1, :])
 
 
 class _Spread(torch.autograd.Function):
