@@ -45,8 +45,15 @@ def test_one_batch_is_learnt_by_heart(data, tmp_path, task):
     assert losses[-1] <= goal < losses[0]
 
 
-@pytest.mark.parametrize("attention", ["dba", "softmax"])
-@pytest.mark.parametrize("task", [task for task in TASKS if task != "lra/retrieval"])  # that is in test_byte_pairs
+def runs():
+    """Softmax of 1,024 pixels is slow; Retrieval runs in test_byte_pairs."""
+    for task in (name for name in TASKS if name != "lra/retrieval"):
+        for attention in ("dba", "softmax"):
+            slow = attention == "softmax" and task in ("lra/image", "lra/pathfinder32")
+            yield pytest.param(task, attention, marks=[pytest.mark.slow] * slow)
+
+
+@pytest.mark.parametrize(("task", "attention"), runs())
 def test_a_few_steps_of_a_run(data, outputs, task, attention):
     words = (f"task={task}", *TASKS[task], f"attention={attention}", *TINY, "recipe.batch_size=8")
     record = trained(composed(data, outputs, *words))
