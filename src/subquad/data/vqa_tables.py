@@ -13,7 +13,7 @@ from subquad.data import ragged
 from subquad.data.ragged import Ragged
 from subquad.data.vqa_features import Features
 from subquad.data.vqa_files import Annotation, Question
-from subquad.data.vqa_scoring import ANSWER_TYPES, Evaluator, normalise, references, soft_score, trim
+from subquad.data.vqa_scoring import ANSWER_TYPES, Evaluator, normalise, references, soft_score
 from subquad.specs import VQABatch
 
 _AT_LEAST = 9
@@ -40,23 +40,20 @@ def tabulate(
 ) -> dict[str, Ragged]:  # fmt: skip
     """Rows, soft targets (`<name>_soft`) and official scores (`<name>_official`); the targets of all are question ids.
 
-    A question is worth nothing by answers that are not in the list; such a prediction cannot be made.
+    `answers` are normal forms, which an evaluator leaves as they are. What is not among them cannot be predicted.
     """
     place = {answer: i for i, answer in enumerate(answers)}
-    spelt: dict[str, list[int]] = collections.defaultdict(list)
-    cleaned: dict[str, list[int]] = collections.defaultdict(list)
-    for answer, i in place.items():
-        spelt[trim(answer)].append(i)
-        cleaned[normalise(trim(answer))].append(i)
-    rows, soft, official = [], [], []
+    rows: list[tuple[int, ...]] = []
+    soft: list[list[tuple[int, float]]] = []
+    official: list[list[tuple[int, float]]] = []
     for question, annotation in pairs:
         kinds = ANSWER_TYPES.index(annotation.answer_type), question_types.index(annotation.question_type)
         rows.append((question.image_id, texts[question.text], *kinds))
-        given = collections.Counter(map(normalise, annotation.answers))
-        soft.append([(place[form], soft_score(n)) for form, n in given.items() if form in place])
-        given, normalised = references(annotation.answers, evaluator)
-        known = cleaned if normalised else spelt
-        official.append([(i, soft_score(n)) for form, n in given.items() for i in known.get(form, ())])
+        for worth, given in (
+            (soft, collections.Counter(map(normalise, annotation.answers))),
+            (official, references(annotation.answers, evaluator)[0]),
+        ):
+            worth.append([(place[form], soft_score(n)) for form, n in given.items() if form in place])
     ids = np.array([question.question_id for question, _ in pairs], np.int64)
     table = Ragged(np.array(rows, np.int64), np.arange(len(rows) + 1), ids)
     lists = {f"{name}_soft": soft, f"{name}_official": official}
