@@ -53,7 +53,7 @@ def runs():
             yield pytest.param(task, attention, marks=[pytest.mark.slow] * slow)
 
 
-@pytest.mark.parametrize(("task", "attention"), runs())
+@pytest.mark.parametrize(("task", "attention"), list(runs()))
 def test_a_few_steps_of_a_run(data, outputs, task, attention):
     words = (f"task={task}", *TASKS[task], f"attention={attention}", *TINY, "recipe.batch_size=8")
     record = trained(composed(data, outputs, *words))
