@@ -17,6 +17,10 @@ TASKS = {
     "lra/text": ("scale=smoke", "data=standin"),
     "lra/image": ("scale=smoke", "data=standin"),
     "lra/pathfinder32": ("scale=smoke", "data=standin"),
+    "glue/sst2": ("scale=smoke", "data=standin"),
+    "glue/qnli": ("scale=smoke", "data=standin"),
+    "glue/qqp": ("scale=smoke", "data=standin"),
+    "text/imdb": ("scale=smoke", "data=standin"),
     "uea/handwriting": ("data=standin",),
     "uea/pems_sf": ("data=standin", "data.pad=batch", "data.normalization=per_sample_std"),
     "tser/appliances_energy": ("data=standin",),
@@ -24,7 +28,7 @@ TASKS = {
 }
 TWICE = ("tser/covid3month", "tser/tecator")
 """Sets that contain some series more than once, as they come from the archive."""
-WITH_TEST_AS_VAL = ("uea", "tser", "lra/text")
+WITH_TEST_AS_VAL = ("uea", "tser", "lra/text", "glue", "text/imdb")
 
 
 @pytest.fixture(scope="module")
