@@ -3,6 +3,7 @@
 Devlin et al. 2019, https://arxiv.org/abs/1810.04805, for the encoder; the heads are those of RoBERTa's released code.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Carry
 from subquad.backbones.base import Encoder, Pretrainable
-from subquad.blocks.embeddings import LearnedPositions, TokenEmbedding
+from subquad.blocks.embeddings import TokenEmbedding, positions
 from subquad.blocks.initial import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
 from subquad.errors import UserError
@@ -24,10 +25,11 @@ STD = 0.02
 
 
 class LanguageEncoder(nn.Module):
-    """Token ids `[b, n]` to vectors `[b, n, d]`: embeddings and learned positions, LayerNorm, dropout, layers.
+    """Token ids `[b, n]` to vectors `[b, n, d]`: embeddings and positions, LayerNorm, dropout, layers.
 
-    order: "post" normalisation as published, or "pre" with a final norm. attention: makes that of each site; None
-    leaves attention out. `tokenizer` is the fingerprint of the vocabulary and travels with the weights.
+    order: "post" normalisation as published, or "pre" with a final norm. position: "learned" as published, or
+    "sinusoidal", with which small models find the neighbours of a token sooner. attention: makes that of each site;
+    None leaves attention out. `tokenizer` is the fingerprint of the vocabulary and travels with the weights.
     """
 
     tokenizer: Tensor
@@ -43,6 +45,7 @@ class LanguageEncoder(nn.Module):
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
         order: Literal["pre", "post"] = "post",
+        position: Literal["learned", "sinusoidal"] = "learned",
     ) -> None:
         super().__init__()
         if not isinstance(spec, TextSpec) or spec.vocab is None:
@@ -54,7 +57,8 @@ class LanguageEncoder(nn.Module):
             raise UserError(f"A model needs at least one layer; backbone.layers is {layers}.")
         self.register_buffer("tokenizer", torch.tensor(int(spec.tokenizer, 16)))
         self.embed = TokenEmbedding(spec.vocab, dim, STD)
-        self.position = LearnedPositions(spec.max_len, dim, STD)
+        # Sinusoids of the size of the embeddings: LayerNorm then keeps half of each.
+        self.position = positions(position, spec.max_len, dim, STD if position == "learned" else STD * math.sqrt(2))
         self.embed_norm = nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
 
@@ -84,13 +88,14 @@ class LanguageEncoder(nn.Module):
                 "The weights of ckpt_path were trained with another tokenizer than the one of these data; give "
                 "data.tokenizer the folder of theirs (a run that trained its own left it in tokenizers/ of the data)."
             )
-        for name, mine in self.state_dict(prefix="encoder.").items():
-            found = weights.get(name)
-            if found is None or found.shape != mine.shape:
-                size = "nothing" if found is None else list(found.shape)
+        mine = self.state_dict(prefix="encoder.")
+        there = {name: weight for name, weight in weights.items() if name.startswith("encoder.")}
+        for name in [*mine, *there]:
+            here, found = (list(side[name].shape) if name in side else "nothing" for side in (mine, there))
+            if here != found:
                 raise UserError(
-                    f"The weights of ckpt_path do not fit this model ({name} is {list(mine.shape)} here and {size} "
-                    "there); use the attention, the recipe's sizes and the data.max_len of their run."
+                    f"The weights of ckpt_path do not fit this model ({name} is {here} here and {found} there); use "
+                    "the attention, the recipe's sizes and the data.max_len of their run."
                 )
 
 

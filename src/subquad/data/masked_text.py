@@ -7,7 +7,6 @@ https://arxiv.org/abs/1907.11692: masks drawn anew each time a block is seen, bl
 import hashlib
 import logging
 import math
-import re
 import tempfile
 from collections.abc import Mapping
 from functools import cached_property
@@ -110,17 +109,24 @@ class MaskedText(SplitData):
 
     @staticmethod
     def write_standin(root: Path) -> Path:
-        """Writes 40 files to `root`, in which a word follows from its neighbours, and returns it, the `folder`."""
+        """Writes 40 files to `root`, each of the two words of one of eight subjects, and returns it, the `folder`."""
         rng = np.random.default_rng(0)
-        names = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
-        words = re.findall(r"\w+", names)
+        subjects = [
+            "sea wave",
+            "boat sail",
+            "hill rock",
+            "snow goat",
+            "leaf root",
+            "bark tree",
+            "bowl spoon",
+            "sun moon",
+        ]
         for number in range(40):
             folder = root / f"{number % 2}"
             folder.mkdir(parents=True, exist_ok=True)
-            first = int(rng.integers(len(words)))
-            told = [words[(first + i) % len(words)] for i in range(int(rng.integers(60, 120)))]
-            lines = [" ".join(told[i : i + 8]) + ".\n" for i in range(0, len(told), 8)]
-            (folder / f"{number}.txt").write_text(f"Text {number}, naïve.\n\n" + "".join(lines), encoding="utf-8")
+            lines = rng.choice(subjects[number % 8].split(), (int(rng.integers(8, 16)), 8))
+            told = "".join(" ".join(line) + ".\n" for line in lines)
+            (folder / f"{number}.txt").write_text(f"Text {number}.\n\n{told}", encoding="utf-8")
         return root
 
     @cached_property

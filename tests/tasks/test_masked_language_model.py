@@ -1,0 +1,130 @@
+"""Masked language models: what the numbers mean, that they learn, and that a run that was cut short repeats itself."""
+
+import functools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from runs import TINY, composed, crash, identical, prepared, trained, weights
+
+from subquad import records
+from subquad.attention.dba import DBA
+from subquad.attention.softmax import Softmax
+from subquad.backbones.language import LanguageModel
+from subquad.backbones.sequence import SequenceEncoder
+from subquad.errors import UserError
+from subquad.specs import UNMASKED, MaskedBatch, TextSpec
+from subquad.tasks.masked_language_model import MaskedLanguageModel, Perplexity
+from subquad.tasks.schedules import constant
+
+SPEC = TextSpec(max_len=20, vocab=50, tokenizer="ab")
+TEXT = ("task=mlm/text", "data=standin", "scale=smoke", *TINY)
+
+
+def language_model(attention=Softmax):
+    sizes = {"layers": 2, "dim": 32, "heads": 4, "ffn": 64, "dropout": 0.0, "attention_dropout": 0.0}
+    backbone = functools.partial(LanguageModel, attention=attention, **sizes)
+    return MaskedLanguageModel(SPEC, backbone, torch.optim.Adam, constant)
+
+
+def masked(rows=16):
+    valid = torch.arange(20) < torch.randint(10, 21, (rows, 1))
+    tokens = torch.randint(5, 50, (rows, 20))
+    asked = valid & (torch.rand(rows, 20) < 0.2)
+    target = torch.where(asked, tokens, UNMASKED)
+    return MaskedBatch(torch.where(asked, 4, tokens) * valid, valid, target)
+
+
+def test_perplexity_counts_tokens_and_not_batches():
+    metric, logits, target = Perplexity(), torch.randn(9, 50) * 3, torch.randint(0, 50, (9,))
+    for part in (slice(0, 1), slice(1, 9), slice(9, 9)):
+        metric.update(logits[part], target[part])
+    assert metric.compute().item() == pytest.approx(F.cross_entropy(logits, target).exp().item())
+    of_batches = torch.stack([F.cross_entropy(logits[:1], target[:1]), F.cross_entropy(logits[1:], target[1:])]).mean()
+    assert metric.compute().item() != pytest.approx(of_batches.exp().item(), rel=0.01)
+
+
+def test_the_loss_is_the_mean_over_the_hidden_tokens():
+    module, batch = language_model().eval(), masked()
+    logits = module.network(batch.inputs, batch.valid, torch.ones_like(batch.valid)).view(16, 20, 50)
+    expected = F.cross_entropy(logits.flatten(0, 1), batch.target.flatten(), ignore_index=UNMASKED)
+    torch.testing.assert_close(module.loss(module(batch), batch.target), expected)
+
+
+def test_a_batch_without_hidden_tokens_costs_nothing():
+    module, batch = language_model(), masked()
+    batch = MaskedBatch(batch.inputs, batch.valid, torch.full_like(batch.target, UNMASKED))
+    loss = module.training_step(batch)
+    loss.backward()
+    assert loss.item() == 0
+    assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
+
+
+@pytest.mark.parametrize("attention", [Softmax, functools.partial(DBA, d_p=4, d_in=8)], ids=["softmax", "dba"])
+def test_one_batch_is_fitted(attention):
+    module, batch = language_model(attention), masked()
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss = module.loss(module(batch), batch.target)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.1
+
+
+@pytest.mark.parametrize("attention", ["dba", "softmax", "linformer_layer"])
+def test_the_recorded_perplexity_is_exact_whatever_the_batches(data, outputs, attention):
+    config = composed(data, outputs, *TEXT, f"attention={attention}", "data.eval_batch_size=3")
+    found = trained(config).metrics
+    module = MaskedLanguageModel(
+        prepared(config).spec, functools.partial(_backbone, config), torch.optim.Adam, constant
+    ).eval()
+    module.load_state_dict(weights(Path(config.paths.run)))
+    nll = hits = tokens = 0.0
+    for row in prepared(composed(data, outputs, *TEXT, "data.eval_batch_size=1")).test_dataloader():
+        target = row.target[row.target != UNMASKED]
+        with torch.no_grad():
+            logits = module(row)
+        nll += F.cross_entropy(logits, target, reduction="sum").item()
+        hits += (logits.argmax(-1) == target).sum().item()
+        tokens += len(target)
+    assert found["test/perplexity"] == pytest.approx(math.exp(nll / tokens), rel=1e-5)
+    assert found["test/accuracy"] == pytest.approx(hits / tokens, rel=1e-5)
+    assert found["val/loss"] == pytest.approx(math.log(found["val/perplexity"]), rel=1e-5)
+
+
+def _backbone(config, spec):
+    from hydra.utils import instantiate
+
+    return instantiate(config.backbone, _convert_="all")(spec=spec)
+
+
+def test_the_neighbours_of_a_hidden_token_are_put_to_use(data, outputs):
+    """Below what token frequencies reach: each text of the stand-in has one subject."""
+    words = ("attention=softmax", "limits.steps=120", "recipe.steps_per_epoch=60", "backbone.dim=64", "backbone.ffn=64")
+    words += ("optimizer.lr=0.01", "scheduler.warmup=10", "backbone.dropout=0.0", "backbone.order=pre")
+    found = trained(composed(data, outputs, *TEXT, *words))
+    assert found.metrics["val/perplexity"] < found.baselines["token frequencies (perplexity)"] / 2
+    assert found.metrics["test/perplexity"] < found.baselines["token frequencies (perplexity)"] / 2
+
+
+def test_a_run_that_crashed_ends_as_one_that_did_not(data, outputs, tmp_path):
+    words = (*TEXT, "attention=softmax", "limits.steps=6", "recipe.steps_per_epoch=3", "optimizer.lr=0.01")
+    whole, cut = composed(data, tmp_path / "whole", *words), composed(data, outputs, *words, "data.num_workers=1")
+    trained(whole)
+    with crash(4), pytest.raises(RuntimeError, match="plug"):
+        trained(cut)
+    trained(composed(data, outputs, *words))
+    one, other = Path(whole.paths.run), Path(cut.paths.run)
+    assert identical(weights(one, "last.ckpt"), weights(other, "last.ckpt"))
+    assert records.read(one).metrics == records.read(other).metrics
+
+
+def test_an_encoder_with_one_output_for_the_row_is_refused(data, outputs):
+    with pytest.raises(UserError, match="needs an output for every token, and TLBEncoder has one"):
+        trained(composed(data, outputs, "task=mlm/text", "data=standin", "scale=smoke", "trainer=cpu", "attention=tlb"))
+    backbone = functools.partial(SequenceEncoder, attention=Softmax, layers=1, dim=8, heads=2, ffn=8)
+    with pytest.raises(UserError, match="backbone=language_model"):
+        MaskedLanguageModel(SPEC, backbone, torch.optim.Adam, constant)
