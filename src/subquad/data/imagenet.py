@@ -49,13 +49,13 @@ class ImageNet(ImageData):
             return
         self.arrow.mkdir(parents=True, exist_ok=True)
         with FileLock(self.arrow / ".lock"):
-            self._shards("train"), self._shards("val")
+            self._copied()
 
     def opened(self) -> tuple[Pictures, Pictures, str]:
         if self.files == "folder":
             cache = self._cache
             return Files(self.home, cache.splits["train"]), Files(self.home, cache.splits["val"]), cache.fingerprint
-        train, val = self._shards("train"), self._shards("val")
+        train, val = self._copied()
         labels = hashlib.sha256(train.labels.tobytes() + val.labels.tobytes()).hexdigest()
         return train, val, ragged.state_of(train.files + val.files) + labels[:8]
 
@@ -80,5 +80,7 @@ class ImageNet(ImageData):
     def _make(self) -> tuple[dict[str, ragged.Ragged], dict[str, Any]]:
         return {split: imagenet_files.index(self.home, split, not self.standin) for split in imagenet_files.ROWS}, {}
 
-    def _shards(self, split: str) -> Shards:
-        return Shards(imagenet_files.shards(self.home, split, not self.standin), self.arrow)
+    def _copied(self) -> tuple[Shards, Shards]:
+        found = [imagenet_files.shards(self.home, split, not self.standin) for split in imagenet_files.ROWS]
+        train, val = (Shards(files, self.arrow) for files in found)
+        return train, val

@@ -105,7 +105,8 @@ def shards(home: Path, split: str, genuine: bool = True) -> list[Path]:
         try:
             meta = parquet.read_metadata(path)
         except (OSError, pyarrow.ArrowException) as error:
-            raise UserError(f"{path} is damaged ({error}); download it again.") from None
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"{path} is damaged ({reason}); download it again.") from None
         if not {"image", "label"} <= set(meta.schema.to_arrow_schema().names):
             raise UserError(f"{path} has no columns image and label, so it is no shard of ImageNet; move it away.")
         rows += meta.num_rows
@@ -129,9 +130,10 @@ class Shards:
         try:
             table = datasets.Dataset.from_parquet([str(path) for path in found], cache_dir=str(cache))
         except (OSError, pyarrow.ArrowException, datasets.exceptions.DatasetsError) as error:
+            reason = str(error.__cause__ or error).partition("\n")[0]
             raise UserError(
-                f"The shards in {found[0].parent} could not be copied to {cache} ({error.__cause__ or error}); free "
-                "some space, or download the damaged ones again."
+                f"The shards in {found[0].parent} could not be copied to {cache} ({reason}); free some space, or "
+                "download the damaged ones again."
             ) from None
         finally:
             if not quiet:

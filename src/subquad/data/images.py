@@ -1,12 +1,15 @@
 """Pictures, splits and protocols that all image sets share."""
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from subquad.data.augment import Augment, Transform, drawn_from, evaluation
@@ -14,6 +17,9 @@ from subquad.data.base import SplitData, majority_class
 from subquad.data.batches import Rows, TrainBatches
 from subquad.errors import UserError
 from subquad.specs import Batch, ImageBatch, ImageSpec
+
+Mix = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Images and classes of a batch to images and classes, or weights of classes."""
 
 
 class Pictures(Protocol):
@@ -67,17 +73,20 @@ class EvalImages(Dataset[ImageBatch]):
 
 
 class TrainImages(EvalImages):
-    """Batches of training: everything random in one is drawn from (seed, its place in the stream)."""
+    """Batches of training: everything random in one is drawn from (seed, its place in the stream).
 
-    def __init__(self, split: ImageSplit, size: int, augment: Augment, classes: int, seed: int) -> None:
-        super().__init__(split, augment.training(size))
-        self.augment, self.classes, self.seed = augment, classes, seed
+    `mix`, where there is one, gets the images and classes of a batch and returns those to train on.
+    """
+
+    def __init__(self, split: ImageSplit, transform: Transform, seed: int, mix: Mix | None = None) -> None:
+        super().__init__(split, transform)
+        self.seed, self.mix = seed, mix
 
     def __getitems__(self, indices: list[int]) -> ImageBatch:
         assert isinstance(indices, Rows)
         with drawn_from([self.seed, indices.place]):
             plain = super().__getitems__(indices)
-            return ImageBatch(*self.augment.mix(plain.images, plain.target, self.classes))
+            return plain if self.mix is None else ImageBatch(*self.mix(plain.images, plain.target))
 
 
 class RepeatedBatches(TrainBatches):
@@ -144,7 +153,8 @@ class ImageData(SplitData):
     def batched(self, split: str) -> Dataset[ImageBatch]:
         """Batches of images, changed at random in training."""
         if split == "train":
-            return TrainImages(self.splits[split], self.size, self.augment, self.classes, self.seed)
+            mix = partial(self.augment.mix, classes=self.classes)
+            return TrainImages(self.splits[split], self.augment.training(self.size), self.seed, mix)
         return EvalImages(self.splits[split], evaluation(self.size))
 
     def train_dataloader(self) -> DataLoader[Batch]:

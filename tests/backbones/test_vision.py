@@ -1,0 +1,245 @@
+"""Attentions in timm's vision transformers: where they sit, what they are given, what they hand on."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from conftest import made, mechanisms
+
+import subquad.torchvision_shim  # noqa: F401  before timm
+
+# isort: split
+from timm.models.pvt_v2 import PyramidVisionTransformerV2
+from timm.models.twins import Twins
+from timm.models.vision_transformer import VisionTransformer
+
+from subquad.attention.base import StatelessAttention
+from subquad.attention.dba import DBA
+from subquad.attention.ecoformer import EcoFormer
+from subquad.attention.softmax import Softmax
+from subquad.backbones.vision import Pyramid, ViT, swap_attention
+from subquad.errors import UserError
+from subquad.specs import DataSpec, ImageSpec, Pattern
+
+IMAGENET = ImageSpec(side=224, channels=3, classes=1000)
+SMALL = ImageSpec(side=32, channels=3, classes=7)
+SIZES = {"layers": 2, "dim": 32, "heads": 4, "ffn": 48, "patch": 8}
+
+
+def parameters(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+def vit(**settings):
+    return VisionTransformer(
+        img_size=32, patch_size=8, num_classes=7, embed_dim=32, depth=2, num_heads=4, mlp_ratio=2, **settings
+    )
+
+
+def pvt():
+    return PyramidVisionTransformerV2(
+        num_classes=7, depths=(1, 2, 1, 1), embed_dims=(16, 32, 32, 32), num_heads=(1, 2, 2, 4), sr_ratios=(1,) * 4
+    )
+
+
+def twins():
+    return Twins(
+        num_classes=7, depths=(1, 2, 1, 1), embed_dims=(16, 32, 32, 32), num_heads=(1, 2, 2, 4),
+        sr_ratios=(1,) * 4,
+    )  # fmt: skip
+
+
+MODELS = {
+    "vit": lambda: vit(class_token=False, global_pool="avg"),
+    "vit with a class token": vit,
+    "pvt_v2": pvt,
+    "twins": twins,
+}
+
+
+def swapped(name, factory):
+    model = MODELS[name]()
+    swap_attention(model, SMALL, [factory] * (1 if name.startswith("vit") else 4))
+    return model
+
+
+class Noting(StatelessAttention):
+    """Gives its input back."""
+
+    patterns = frozenset(Pattern)
+
+    def attend(self, x, context, masks):
+        return x
+
+
+def sites(model):
+    return [module.site for module in model.modules() if isinstance(module, Noting)]
+
+
+@pytest.mark.parametrize("heads", [3, 4])
+def test_deit_tiny_has_the_published_number_of_parameters(heads):
+    model = ViT(IMAGENET, Softmax, layers=12, dim=192, heads=heads, ffn=768, patch=16, class_token=True)
+    assert parameters(model) == 5_717_416
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "expected"),
+    [
+        ("pvt_v2_b0", Softmax, 3_198_280),
+        ("pvt_v2_b0", EcoFormer, 3_136_328),
+        ("twins_svt_small", EcoFormer, 21_522_088),
+    ],
+)
+def test_pyramids_have_the_parameters_of_the_papers(name, attention, expected):
+    assert parameters(Pyramid(IMAGENET, attention, Softmax, name)) == expected
+
+
+@pytest.mark.parametrize("name", mechanisms())
+def test_every_attention_trains_in_every_model(name):
+    factory, images = made("attention", name), torch.randn(2, 3, 32, 32)
+    if "scales" in factory.keywords and factory.keywords["scales"] is None:
+        with pytest.raises(UserError, match=r"No scales are customary for 1 heads.*set attention.scales"):
+            swapped("pvt_v2", factory)  # its first stage has one head
+        factory = partial(factory, scales=2)
+    for model in (swapped(wiring, factory) for wiring in ("vit", "vit with a class token", "pvt_v2")):
+        scores = model(images)
+        assert scores.shape == (2, 7)
+        scores.logsumexp(1).sum().backward()
+        assert scores.isfinite().all()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        assert grads
+        assert all(grad.isfinite().all() for grad in grads)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_softmax_in_the_place_of_timms_own_changes_nothing(name):
+    theirs = MODELS[name]().eval()
+    ours = copy.deepcopy(theirs)
+    swap_attention(ours, SMALL, [Softmax] * (1 if name.startswith("vit") else 4))
+    own = dict(theirs.named_modules())
+    for place, module in ours.named_modules():
+        if isinstance(module, Softmax):
+            source, maps = own[place.removesuffix(".attention")], module.projections
+            joint = [source.qkv] if hasattr(source, "qkv") else [source.q, source.kv]
+            weights = torch.cat([linear.weight for linear in joint]).chunk(3)
+            biases = torch.cat([_bias(linear) for linear in joint]).chunk(3)
+            for linear, weight, bias in zip((maps.query, maps.key, maps.value), weights, biases, strict=True):
+                linear.weight.data, linear.bias.data = weight, bias
+            maps.out.load_state_dict(source.proj.state_dict())
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(ours(images), theirs(images))
+
+
+def _bias(linear):
+    return torch.zeros(len(linear.weight)) if linear.bias is None else linear.bias
+
+
+def test_sites_are_where_the_tokens_of_the_image_are():
+    found = sites(ViT(SMALL, Noting, **SIZES, attention_dropout=0.2))
+    assert [(s.query_len, s.context_len, s.grid, s.layer, s.layers) for s in found] == [
+        (16, 16, (4, 4), 0, 2), (16, 16, (4, 4), 1, 2),
+    ]  # fmt: skip
+    assert {(s.pattern, s.dim, s.heads, s.dropout) for s in found} == {(Pattern.SELF, 32, 4, 0.2)}
+    with_token = sites(ViT(SMALL, Noting, **SIZES, class_token=True))
+    assert [(s.query_len, s.grid) for s in with_token] == [(17, None), (17, None)]
+    pyramid = sites(Pyramid(ImageSpec(side=72, channels=1, classes=2), Noting, Noting, "pvt_v2_b0"))
+    assert [s.grid for s in pyramid[::2]] == [(18, 18), (9, 9), (5, 5), (3, 3)]
+    assert [s.query_len for s in pyramid[1::2]] == [324, 81, 25, 9]
+    assert [(s.layer, s.layers) for s in pyramid] == [(0, 2), (1, 2)] * 4
+    assert [(s.dim, s.heads) for s in pyramid[::2]] == [(32, 1), (64, 2), (160, 5), (256, 8)]
+
+
+def test_stages_that_are_not_chosen_stay_exact():
+    model = Pyramid(SMALL, Noting, Softmax, "pvt_v2_b0", stages=(2, 3))
+    kinds = [[type(block.attn.attention) for block in stage.blocks] for stage in model.model.stages]
+    assert kinds == [[Softmax] * 2, [Noting] * 2, [Noting] * 2, [Softmax] * 2]
+
+
+def test_the_carry_goes_from_layer_to_layer_and_stays_in_its_pass():
+    model = ViT(SMALL, DBA, **SIZES).eval().double()
+    images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    inner = model.model
+    x, carry = inner.patch_drop(inner._pos_embed(inner.patch_embed(images))), None
+    for block in inner.blocks:
+        y, carry = block.attn.attention(block.norm1(x), block.norm1(x), _no_masks(), carry)
+        x = x + y
+        x = x + block.mlp(block.norm2(x))
+    expected = inner.head(inner.fc_norm(x.mean(1)))
+    for _ in range(2):
+        torch.testing.assert_close(model(images), expected)
+    torch.testing.assert_close(model(images[:1]), expected[:1])
+    assert all(block.attn.thread.carry is None for block in inner.blocks)
+    other = copy.deepcopy(model)
+    assert other.model.blocks[0].attn.thread is other.model.blocks[1].attn.thread is not inner.blocks[0].attn.thread
+
+
+def _no_masks():
+    from subquad.specs import Masks
+
+    return Masks()
+
+
+def test_a_pass_that_broke_off_leaves_nothing_to_the_next():
+    model = ViT(SMALL, DBA, **SIZES).eval()
+    images = torch.randn(2, 3, 32, 32)
+    expected = model(images)
+    hook = model.model.blocks[1].register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(torch.randn(5, 3, 32, 32))
+    hook.remove()
+    assert torch.equal(model(images), expected)
+
+
+def test_stages_of_a_pyramid_start_anew():
+    model = swapped("pvt_v2", DBA)
+    assert [[block.attn.attention.latent is not None for block in stage.blocks] for stage in model.stages] == [
+        [True], [True, False], [True], [True],
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_carry_compiles():
+    model = ViT(SMALL, DBA, **SIZES).eval()
+    images = torch.randn(2, 3, 32, 32)
+    expected = model(images)
+    model.compile(backend="eager", fullgraph=True)
+    torch.testing.assert_close(model(images), expected)
+    torch.testing.assert_close(model(images), expected)
+
+
+def test_dropout_and_left_out_branches_are_those_that_were_asked_for():
+    model = ViT(SMALL, Noting, **SIZES, dropout=0.3, drop_path=0.2)
+    last = model.model.blocks[-1]
+    assert last.attn.dropout.p == last.mlp.drop1.p == 0.3
+    assert last.drop_path1.drop_prob == pytest.approx(0.2)
+    assert last.mlp.fc1.out_features == 48
+
+
+@pytest.mark.parametrize(
+    ("make", "cause"),
+    [
+        (lambda: ViT(SMALL, Softmax, **SIZES | {"patch": 5}), "patches of 5 for images of 32 x 32"),
+        (lambda: ViT(SMALL, Softmax, **SIZES | {"layers": 0}), "0 layers"),
+        (lambda: ViT(SMALL, Softmax, **SIZES | {"heads": 5}), "cannot be split into 5 heads"),
+        (lambda: Pyramid(SMALL, Softmax, Softmax, "pvt_v2_b0", stages=(0, 1)), r"stages is \[0, 1\]"),
+    ],
+)
+def test_impossible_sizes_are_refused(make, cause):
+    with pytest.raises(UserError, match=cause):
+        make()
+
+
+def test_data_and_images_of_another_kind_are_refused(unchecked):
+    with pytest.raises(UserError, match="This model was built for images of 32 x 32 and was given 64 x 32"):
+        ViT(SMALL, Softmax, **SIZES)(torch.zeros(1, 3, 64, 32))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "make",
+    [partial(ViT, attention=Softmax, **SIZES), partial(Pyramid, attention=Softmax, exact=Softmax, model="pvt_v2_b0")],
+)
+def test_sequences_are_refused(make):
+    with pytest.raises(UserError, match="reads images, and these data are sequences"):
+        make(DataSpec(max_len=3, vocab=2))
