@@ -168,10 +168,13 @@ class VQAv2(SplitData):
         return ragged.read_prepared(self.cache_folder, "vqa_v2")
 
     def _open(self, split: str) -> VQASplit:
-        parts = self._cache.splits
         features = open_features(self.features, split, self.image_dim, self.image_len)
-        rows = np.array(parts[split].values)
-        whole = VQASplit(rows, parts[f"{split}_soft"], parts[f"{split}_official"], features)
+        # In memory, a few dozen bytes a question: slices of memory-mapped arrays are slow.
+        rows, soft, official = (
+            dataclasses.replace(part, values=np.array(part.values))
+            for part in (self._cache.splits[f"{split}{kind}"] for kind in ("", "_soft", "_official"))
+        )
+        whole = VQASplit(rows.values, soft, official, features)
         if self.cases is not None and self.cases < len(whole):
             images, place = np.unique(whole.images, return_inverse=True)
             shuffled = np.random.default_rng([self.split_seed, split == "val2014"]).permutation(len(images))

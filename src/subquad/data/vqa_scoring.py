@@ -6,6 +6,7 @@ Source: Antol et al. 2015, https://arxiv.org/abs/1505.00468; GT-Vision-Lab/VQA (
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 from subquad.errors import UserError
@@ -63,6 +64,7 @@ def strip_punctuation(text: str) -> str:
     return _PERIOD.sub("", result, count=_MOST_PERIODS)
 
 
+@lru_cache(maxsize=1 << 18)  # millions of answers, few of them different
 def normalise(answer: str) -> str:
     """The form in which answers are compared: no marks, lower case, digits for numbers up to ten, no articles.
 
