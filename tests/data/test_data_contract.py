@@ -22,6 +22,7 @@ TASKS = {
     "glue/qqp": ("scale=smoke", "data=standin"),
     "text/imdb": ("scale=smoke", "data=standin"),
     "uea/handwriting": ("data=standin",),
+    "digits_pixels": (),
     "uea/pems_sf": ("data=standin", "data.pad=batch", "data.normalization=per_sample_std"),
     "tser/appliances_energy": ("data=standin",),
     "tser/beijing_pm10_quality": ("data=standin", "data.max_len_from=train", "data.normalization=minmax"),
