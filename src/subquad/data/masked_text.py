@@ -59,10 +59,8 @@ class MaskedText(SplitData):
         self.root = Path(root)
         if standin:
             folder, dataset = str(self.root / "standin" / "masked_text"), None
-        if (folder is None) == (dataset is None):
-            raise UserError(
-                "Masked text needs either data.folder=<folder of .txt files> or data.dataset=<name or folder>."
-            )
+        if folder is not None and dataset is not None:
+            raise UserError("Masked text reads data.folder or data.dataset, not both; leave one of them out.")
         self.folder, self.dataset, self.subset = folder, dataset, subset
         self.column, self.document = column, document
         self.tokenizer, self.vocab, self.max_len = tokenizer, vocab, max_len
@@ -139,6 +137,8 @@ class MaskedText(SplitData):
 
     @cached_property
     def _digest(self) -> str:
+        if self.folder is None and self.dataset is None:
+            raise UserError("Masked text needs data.folder=<folder of .txt files> or data.dataset=<name or folder>.")
         if self.folder is not None:
             state = ragged.state_of(text_sources.text_files(_existing(Path(self.folder), "data.folder")))
         else:
