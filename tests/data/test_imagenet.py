@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 
 import numpy as np
@@ -15,6 +16,7 @@ from subquad.data.augment import Augment
 from subquad.data.batches import Rows
 from subquad.data.imagenet import ImageNet
 from subquad.errors import UserError
+from subquad.run.doors import _user_error
 
 SETTINGS = {"size": 32, "augment": Augment(), "batch_size": 4, "seed": 0}
 
@@ -102,6 +104,17 @@ def test_a_damaged_image_is_named_when_it_is_read(home, tmp_path):
     images = data.batched("train")
     with pytest.raises(UserError, match=paths[3].name):
         images.__getitems__(Rows([0, 3], 0))
+
+
+def test_a_damaged_image_found_by_a_worker_is_named_in_one_sentence(home, tmp_path):
+    path = sorted((home / "val").rglob("*.JPEG"))[3]
+    path.write_bytes(path.read_bytes()[:300])
+    data = opened(home, tmp_path, num_workers=1)
+    with pytest.raises(UserError) as caught:
+        list(data.test_dataloader())
+    assert re.fullmatch(
+        rf"{path} is no readable image \(.*\); unpack or download it again\.", str(_user_error(caught.value))
+    )
 
 
 def shard(home, split="train"):

@@ -131,10 +131,13 @@ def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _user_error(error: BaseException | None) -> UserError | None:
-    """The UserError in a chain of causes: Hydra's instantiate wraps what a constructor raises."""
+    """The UserError in a chain of causes: Hydra's instantiate wraps what a constructor raises.
+
+    A worker process of a DataLoader hands on its traceback as the message; the sentence is at its end.
+    """
     while error is not None:
         if isinstance(error, UserError):
-            return error
+            return UserError(str(error).rpartition(f"{UserError.__module__}.UserError: ")[2].strip())
         error = error.__cause__ or error.__context__
     return None
 
