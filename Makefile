@@ -21,8 +21,8 @@ setup: $(READY)  ## Create .venv and install the locked packages
 demo: $(READY)  ## Train DBA on ListOps at laptop scale (about three minutes) and show the result
 	$(BIN)/python train.py attention=dba task=lra/listops scale=laptop
 
-test: $(READY)  ## Run the test suite
-	$(BIN)/python -m pytest
+test: $(READY)  ## Run the test suite on up to four cores
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 test-slow: $(READY)  ## Run the tests that train for longer
 	$(BIN)/python -m pytest -m "slow and not gpu"
