@@ -97,8 +97,8 @@ class MaskedText(SplitData):
         return MaskedBlocks(self.splits[split], self._vocabulary, self.masking, self.seed, self.split_seed)
 
     def baselines(self) -> dict[str, float]:
-        """What needs no model: the frequencies of the training tokens."""
-        return dict(self._cache.facts["baselines"])
+        """The perplexity of naming tokens by how frequent they are in training."""
+        return {"token frequencies": self._cache.facts["unigram"]}
 
     @property
     def cache_folder(self) -> Path:
@@ -184,7 +184,7 @@ class MaskedText(SplitData):
             facts = {
                 "vocabulary": tokenizer.vocabulary.facts,
                 "tokenizer": str(trained),
-                "baselines": frequencies(splits["train"].values, splits["test"].values, tokenizer.vocabulary),
+                "unigram": unigram_perplexity(splits["train"].values, splits["test"].values, tokenizer.vocabulary),
             }
             return splits, facts
 
@@ -213,15 +213,12 @@ def lay_down(texts: Texts, tokenizer: Tokenizer, path: Path) -> Ragged:
     return Ragged(values, offsets, np.zeros(len(lengths), np.int8))
 
 
-def frequencies(train: np.ndarray, test: np.ndarray, vocabulary: Vocabulary) -> dict[str, float]:
-    """What is reached without a look at the neighbours: by the counts of the training tokens (plus one each)."""
+def unigram_perplexity(train: np.ndarray, test: np.ndarray, vocabulary: Vocabulary) -> float:
+    """Perplexity of text tokens without a look at their neighbours: by the counts of training (plus one each)."""
     words = np.delete(np.arange(vocabulary.size), vocabulary.special)
     known, asked = (_counts(tokens, vocabulary.size)[words] for tokens in (train, test))
     share = (known + 1) / (known + 1).sum()
-    return {
-        "token frequencies (perplexity)": math.exp(-float((asked * np.log(share)).sum() / asked.sum())),
-        "most frequent token (accuracy)": float(asked[known.argmax()] / asked.sum()),
-    }
+    return math.exp(-float((asked * np.log(share)).sum() / asked.sum()))
 
 
 def _counts(tokens: np.ndarray, size: int, chunk: int = 1 << 24) -> np.ndarray:
