@@ -110,6 +110,7 @@ def test_training_does_not_depend_on_workers_or_on_what_came_before(root, task):
     assert not equal(whole[0], stream(make(root, task, *words, "seed=1"), [0])[0])
 
 
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "digits"])
 def test_one_row_is_changed_anew_each_time_and_generators_are_left_alone(root, task):
     data = make(root, task).batched("train")
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
@@ -258,22 +259,6 @@ def test_digits_as_pixels_are_the_same_rows(tmp_path):
     torch.testing.assert_close(a.images.flatten(1), b.inputs.squeeze(-1))
     assert a.target.tolist() == b.target.tolist()
     assert pixels.spec.max_len == 64
-
-
-def test_moved_digits_keep_their_strokes(tmp_path):
-    data = digits.DigitImages(root=str(tmp_path), batch_size=4, seed=0, shift=1, standin=True)
-    data.prepare_data()
-    still = digits.EvalImages(data.splits["train"], digits.normalised).__getitems__(list(range(60)))
-    moved = data.batched("train").__getitems__(Rows(range(60), 0))
-    same = 0
-    for one, other in zip(still.images, moved.images, strict=True):
-        padded = torch.nn.functional.pad(one, (1, 1, 1, 1), value=-1)
-        views = [padded[:, y : y + 8, x : x + 8] for y in range(3) for x in range(3)]
-        assert any(torch.equal(other, view) for view in views)
-        same += torch.equal(one, other)
-    assert same < 20
-    with pytest.raises(UserError, match=r"data.shift is 8"):
-        digits.DigitImages(root=str(tmp_path), batch_size=4, seed=0, shift=8)
 
 
 def test_a_changed_scikit_learn_is_noticed(monkeypatch):

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from subquad.data import ragged
 from subquad.data.base import SplitData, majority_class
-from subquad.data.images import EvalImages, ImageSplit, TrainImages
+from subquad.data.images import EvalImages, ImageSplit
 from subquad.data.pixels import PixelData, lay_flat
 from subquad.data.ragged import Cache, Ragged
 from subquad.errors import UserError
@@ -29,17 +29,11 @@ _STANDIN = {"train": 60, "val": 20, "test": 20}
 class DigitImages(SplitData):
     """1,200 / 297 / 300 digits of a seeded permutation, as images; brightness 0..16 becomes -1..1.
 
-    There is no published split of these rows: both protocols use this one. shift: in training each image moves by up to
-    so many pixels, up or down and to a side. standin: the first 100 of the digits.
+    There is no published split of these rows: both protocols use this one. standin: the first 100 of them.
     """
 
-    def __init__(
-        self, *, root: str, shift: int = 0, split_seed: int = 42, standin: bool = False, **batching: Any
-    ) -> None:
+    def __init__(self, *, root: str, split_seed: int = 42, standin: bool = False, **batching: Any) -> None:
         super().__init__(**batching)
-        if not 0 <= shift < SIDE:
-            raise UserError(f"data.shift is {shift}; digits of {SIDE} x {SIDE} pixels move by 0 to {SIDE - 1}.")
-        self.shift = shift
         self.store = _Store(Path(root), split_seed, standin)
 
     @property
@@ -57,16 +51,8 @@ class DigitImages(SplitData):
         }, self.store.cache.fingerprint
 
     def batched(self, split: str) -> Dataset[ImageBatch]:
-        """Batches of images, moved at random in training."""
-        if split != "train" or not self.shift:
-            return EvalImages(self.splits[split], normalised)
-        import subquad.torchvision_shim  # noqa: F401  before torchvision
-
-        # isort: split
-        from torchvision.transforms import Compose, RandomCrop
-
-        moved = Compose([normalised, RandomCrop(SIDE, padding=self.shift, fill=-1)])
-        return TrainImages(self.splits[split], moved, self.seed)
+        """Batches of images; training changes nothing about them."""
+        return EvalImages(self.splits[split], normalised)
 
     def baselines(self) -> dict[str, float]:
         """How often the most frequent class of training is right."""

@@ -75,10 +75,10 @@ class EvalImages(Dataset[ImageBatch]):
 class TrainImages(EvalImages):
     """Batches of training: everything random in one is drawn from (seed, its place in the stream).
 
-    `mix`, where there is one, gets the images and classes of a batch and returns those to train on.
+    `mix` gets the images and classes of a batch and returns those to train on.
     """
 
-    def __init__(self, split: ImageSplit, transform: Transform, seed: int, mix: Mix | None = None) -> None:
+    def __init__(self, split: ImageSplit, transform: Transform, seed: int, mix: Mix) -> None:
         super().__init__(split, transform)
         self.seed, self.mix = seed, mix
 
@@ -86,7 +86,7 @@ class TrainImages(EvalImages):
         assert isinstance(indices, Rows)
         with drawn_from([self.seed, indices.place]):
             plain = super().__getitems__(indices)
-            return plain if self.mix is None else ImageBatch(*self.mix(plain.images, plain.target))
+            return ImageBatch(*self.mix(plain.images, plain.target))
 
 
 class RepeatedBatches(TrainBatches):
