@@ -53,8 +53,8 @@ TASKS = """# Tasks
 Written by `make docs` from the comments of `configs/task/`; a test compares the two. [data.md](data.md) tells how data
 are found, made and cached.
 
-| `task=` | what it is | metric |
-|---|---|---|
+| `task=` | what it is | train / val / test | metric | source |
+|---|---|---|---|---|
 """
 FACTS = ("Splits", "Source", "Licence", "Get", "Protocols")
 """What the comment of a task, or of what it is made from, says on lines of its own."""
@@ -65,15 +65,21 @@ def tasks() -> str:
     rows, shared = [], defaultdict(list)
     for name in options("task"):
         facts = task_facts(name)
-        text = f"{facts['What']} {facts['Splits']} {facts['Source']}"
-        rows.append(f"| `{name}` | {text} | {facts['Metric']} |")
+        cells = (_escaped(facts[fact]) for fact in ("What", "Splits", "Metric", "Source"))
+        rows.append(f"| `{name}` | {' | '.join(cells)} |")
         shared[tuple(facts[fact] for fact in FACTS[2:])].append(f"`{name}`")
     files = [
         f"### {', '.join(names)}\n\n"
-        + "\n".join(f"- {fact}: {text}" for fact, text in zip(FACTS[2:], said, strict=True))
+        + "\n".join(f"- {fact}: {_escaped(text)}" for fact, text in zip(FACTS[2:], said, strict=True))
         for said, names in shared.items()
     ]
     return TASKS + "\n".join(rows) + "\n\n## Files, licences, protocols\n\n" + "\n\n".join(files) + "\n"
+
+
+def _escaped(text: str) -> str:
+    """Markdown takes <name> for a tag, except between backticks."""
+    parts = text.split("`")
+    return "`".join(part if number % 2 else part.replace("<", "&lt;") for number, part in enumerate(parts))
 
 
 def task_facts(name: str) -> dict[str, str]:
