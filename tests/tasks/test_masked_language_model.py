@@ -110,6 +110,7 @@ def test_the_neighbours_of_a_hidden_token_are_put_to_use(data, outputs):
     assert found.metrics["test/perplexity"] < found.baselines["token frequencies"] / 2
 
 
+@pytest.mark.slow
 def test_a_run_that_crashed_ends_as_one_that_did_not(data, outputs, tmp_path):
     words = (*TEXT, "attention=softmax", "limits.steps=6", "recipe.steps_per_epoch=3", "optimizer.lr=0.01")
     whole, cut = composed(data, tmp_path / "whole", *words), composed(data, outputs, *words, "data.num_workers=1")
