@@ -25,7 +25,9 @@ exactly = {"rtol": 0, "atol": 1e-10}
 def encoder(name="softmax", **changes):
     sizes = {"dim": 16, "heads": 2, "ffn": 24} | changes
     if name in encoders():
-        return functools.partial(load_attention(name), **sizes, segment=4, latents=3, dropout=0.0, attention_dropout=0.0)
+        return functools.partial(
+            load_attention(name), **sizes, segment=4, latents=3, dropout=0.0, attention_dropout=0.0
+        )
     attention = functools.partial(made("attention", name), **SMALL.get(name, {}))
     return functools.partial(SequenceEncoder, attention=attention, layers=2, **sizes)
 

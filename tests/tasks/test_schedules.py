@@ -77,5 +77,5 @@ def test_staircase_climbs_by_epochs_and_drops_twice():
 
 
 def test_staircase_needs_a_number_of_epochs():
-    with pytest.raises(UserError, match="their number; scheduler.epochs is -1"):
+    with pytest.raises(UserError, match=r"their number; scheduler\.epochs is -1"):
         rates(schedules.staircase, 1, total_steps=26, epochs=-1, warmup=3, drops=[], gamma=0.2)
