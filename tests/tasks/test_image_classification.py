@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from runs import composed, trained
 
 from subquad.attention.dba import DBA
@@ -12,6 +13,7 @@ from subquad.backbones.vision import ViT
 from subquad.data.digits import DigitImages
 from subquad.errors import UserError
 from subquad.run import identity
+from subquad.run.settings import check_settings
 from subquad.specs import ImageSpec
 from subquad.tasks.image_classification import ImageClassification
 from subquad.tasks.schedules import constant, epoch_cosine
@@ -81,6 +83,13 @@ def test_an_encoder_beside_a_backbone_without_a_width_is_refused_by_name(data, o
     config = composed(data, outputs, "task=cifar/cifar10", "attention=tlb", "backbone=pvt_v2", "paths.run=/run")
     with pytest.raises(SystemExit, match=r"encoder of its own and does not fit the backbone.*backbone\.dim"):
         identity._fingerprint(_root_=config)
+
+
+def test_a_wrong_setting_of_a_nested_node_is_named(data, outputs):
+    config = composed(data, outputs, "task=cifar/cifar10", "data.augment.crop=round", "paths.run=/run")
+    settings = OmegaConf.to_container(config.data, resolve=True)
+    with pytest.raises(UserError, match=r"data\.augment\.crop is round; it should be 'resized', 'padded' or 'none'"):
+        check_settings("data", settings)
 
 
 def test_the_schedule_is_timms():
