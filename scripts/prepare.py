@@ -1,14 +1,16 @@
 """Fetches or makes the data of a task, verifies and caches them: python scripts/prepare.py task=lra/listops
 
-`task=all` goes through every task and says what is missing. Other words are settings, as in data.workers=1.
+`task=all` goes through every task and says what is missing. Other words are settings, as in data.seed=1.
 """
 
 import sys
+from typing import Any, cast
 
+from omegaconf import MissingMandatoryValue, OmegaConf
 from rich.console import Console
 
 from subquad.errors import UserError
-from subquad.run.doors import answer_help, compose_run, options, prepare_process
+from subquad.run.doors import answer_help, compose_run, options, prepare_process, sentence
 
 answer_help(__doc__)
 prepare_process()
@@ -36,17 +38,30 @@ def main() -> None:
 
 def _prepare(overrides: list[str]) -> None:
     config = compose_run(overrides)
-    from hydra.utils import instantiate  # heavy: after composition, so that a misspelt word is answered at once
+    # Heavy: after composition, so that a misspelt word is answered at once.
+    from hydra.utils import instantiate
 
-    data = instantiate(config.data, _convert_="all")
-    data.fetch()
-    data.prepare_data()
-    rows = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
-    longest = max(int(split.lengths.max()) for split in data.splits.values())
-    lines = [f"{config.task.name}: {rows}; longest {longest:,}; fingerprint {data.fingerprint}"]
-    unit = "" if data.spec.classes is None else " accuracy"
-    lines += [f"  {name}: {score:.4g}{unit} on test" for name, score in data.baselines().items()]
+    from subquad.run.settings import check_settings
+
+    try:
+        check_settings("data", cast(dict[str, Any], OmegaConf.to_container(config.data, resolve=True)))
+        data = instantiate(config.data, _convert_="all")
+        data.fetch()
+        data.prepare_data()
+        lines = _description(config.task.name, data)
+    except MissingMandatoryValue as error:
+        raise UserError(f"A setting is missing ({str(error).splitlines()[0]}); give it on the command line.") from None
+    except Exception as error:
+        raise sentence(error) or error from None
     Console().print("\n".join(lines), soft_wrap=True, highlight=False)
+
+
+def _description(task: str, data: Any) -> list[str]:
+    rows = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
+    longest = max(int(split.lengths.max(initial=0)) for split in data.splits.values())
+    unit = "" if data.spec.classes is None else " accuracy"
+    lines = [f"{task}: {rows}; longest {longest:,}; fingerprint {data.fingerprint}"]
+    return lines + [f"  {name}: {score:.4g}{unit} on test" for name, score in data.baselines().items()]
 
 
 if __name__ == "__main__":
@@ -54,3 +69,5 @@ if __name__ == "__main__":
         main()
     except UserError as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit("Interrupted; what was not finished is made again by the same command.")

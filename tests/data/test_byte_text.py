@@ -113,3 +113,10 @@ def test_a_missing_source_says_what_to_put_where(tmp_path):
 def test_impossible_settings_are_refused(tmp_path, settings):
     with pytest.raises(UserError, match="Text needs"):
         ByteText(root=str(tmp_path), **settings, **BATCHING)
+
+
+def test_a_change_inside_the_folder_is_another_source(tmp_path):
+    data = prepared(tmp_path)
+    before = data.folder
+    next((data.source / "train" / "pos").iterdir()).write_text("another film, longer than all others before it")
+    assert data.folder != before

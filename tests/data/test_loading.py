@@ -233,6 +233,32 @@ def test_a_missing_file_and_a_broken_description_are_noticed(cache):
         ragged.read(cache)
 
 
+@pytest.mark.parametrize("meta", ["[]", "null", '"x"', '{"sha256": [], "splits": [], "facts": {}}', "{}"])
+def test_a_description_of_another_kind_is_noticed(cache, meta):
+    (cache / "meta.json").write_text(meta)
+    with pytest.raises(UserError, match="damaged"):
+        ragged.read(cache)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [('"mask": 3', '"mask": 77'), ('"test",', ""), ('"test.offsets.npy"', '"test.o"')]
+)
+def test_a_changed_description_is_noticed(tmp_path, old, new):
+    ragged.write(tmp_path / "set", {"train": rows(), "test": rows((2, 2))}, {"mask": 3})
+    path = tmp_path / "set" / "meta.json"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(UserError, match="damaged"):
+        ragged.read(tmp_path / "set")
+
+
+def test_nothing_left_to_train_on_is_named(monkeypatch):
+    data = Memory(batch_size=2, seed=0)
+    monkeypatch.setattr(data, "load", lambda: (dict.fromkeys(("train", "val", "test"), rows(())), "fixed"))
+    with pytest.raises(UserError, match=r"No row is left to train on; raise limits\.cases"):
+        data.train_dataloader()
+
+
 def test_a_full_disk_is_named_and_leaves_nothing_half_written(cache, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from subquad.data import text_sources
 from subquad.data.batches import Rows
 from subquad.data.masked_text import MaskedText, unigram_perplexity
 from subquad.data.masking import Blocks, MaskedBlocks, Masking
@@ -325,3 +326,10 @@ def test_a_split_without_words_is_named(tmp_path):
         prepared(tmp_path, folder=str(tmp_path / "text"))
     assert not list(tmp_path.rglob("meta.json"))
     assert not list(tmp_path.rglob("*.tokens"))
+
+
+def test_a_file_of_another_ending_is_refused_and_no_network_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("asked the library"))
+    (tmp_path / "text.xyz").write_text("hello")
+    with pytest.raises(UserError, match=r"text\.xyz cannot be read as a data set \(files end in \.parquet"):
+        text_sources.read_dataset(tmp_path / "text.xyz", "text", tmp_path / "scratch")

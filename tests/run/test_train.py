@@ -323,3 +323,19 @@ def test_two_processes_on_one_run_the_second_says_so(data, outputs):
     assert second.returncode != 0
     assert "Another process is training this run" in second.stderr
     assert "Traceback" not in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("task=lra/text", "data.max_len=0"), "Text needs data.max_len of at least 1"),
+        (("task=digits", "data.val_fraction=x"), "val_fraction"),
+        (("task=uea/custom",), "A setting is missing"),
+        (("task=lra/text", "data.cases=-1"), "data.cases of at least 1"),
+    ],
+)
+def test_what_cannot_be_prepared_is_answered_by_a_sentence(data, outputs, words, sentence):
+    done = door(data, outputs, "scripts/prepare.py", *words, "data=standin")
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr

@@ -86,6 +86,8 @@ class SplitData(pl.LightningDataModule, abc.ABC):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         lengths = self.splits["train"].lengths
+        if not len(lengths):
+            raise UserError("No row is left to train on; raise limits.cases or lower data.val_fraction.")
         batches = TrainBatches(
             lengths, self.batch_size, self.seed, self.steps_per_epoch, rank=self._rank, world_size=self._world
         )

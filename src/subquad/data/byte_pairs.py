@@ -77,7 +77,7 @@ class BytePairs(SplitData):
         cases: int | None = None, standin: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
-        if not 1 <= max_len <= _FIRST or literals not in get_args(Literals) or cases == 0:
+        if not 1 <= max_len <= _FIRST or literals not in get_args(Literals) or (cases is not None and cases < 1):
             raise UserError(
                 f"Retrieval needs data.max_len from 1 to {_FIRST}, data.literals kept or decoded and data.cases of at "
                 f"least 1 (or null); got {max_len}, {literals} and {cases}."

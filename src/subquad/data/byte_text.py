@@ -43,7 +43,12 @@ class ByteText(SequenceData):
         cases: int | None = None, standin: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
-        if max_len < 1 or protocol not in ("paper", "clean") or not 0 < val_fraction < 1 or cases == 0:
+        if (
+            max_len < 1
+            or protocol not in ("paper", "clean")
+            or not 0 < val_fraction < 1
+            or (cases is not None and cases < 1)
+        ):
             raise UserError(
                 "Text needs data.max_len of at least 1, protocol paper or clean, data.val_fraction between 0 and 1 and "
                 f"data.cases of at least 1 (or null); got {max_len}, {protocol}, {val_fraction} and {cases}."
@@ -100,7 +105,8 @@ class ByteText(SequenceData):
             raise UserError(
                 f"{self.source} is missing; run `python scripts/prepare.py task=lra/text`, or put {URL} there."
             )
-        return self.root / "cache" / "imdb" / ragged.state_of([self.source])
+        files = sorted(self.source.rglob("*.txt")) if self.source.is_dir() else [self.source]
+        return self.root / "cache" / "imdb" / ragged.state_of(files)
 
     @staticmethod
     def write_standin(root: Path) -> Path:
@@ -139,7 +145,7 @@ class ByteText(SequenceData):
             if not self.standin and counts != [GENUINE] * 2:
                 raise UserError(
                     f"{self.source} has {counts[0]} negative and {counts[1]} positive reviews in {split} where "
-                    f"{GENUINE} of each are expected; fetch it again."
+                    f"{GENUINE} of each are expected; delete it and fetch it again."
                 )
             tokens = [np.frombuffer(text, np.uint8).astype(np.uint16) + 1 for _, text in found]
             splits[split] = ragged.lay_out(tokens, labels)
@@ -168,9 +174,9 @@ def _key(match: re.Match[str]) -> tuple[str, int, int]:
 
 def _checked(text: bytes, where: object) -> bytes:
     if not text:
-        raise UserError(f"{where} is empty; fetch the reviews again.")
+        raise UserError(f"{where} is empty; delete the reviews and fetch them again.")
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{where} is not UTF-8 ({error}); fetch the reviews again.") from None
+        raise UserError(f"{where} is not UTF-8 ({error}); delete the reviews and fetch them again.") from None
     return text

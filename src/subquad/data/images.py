@@ -119,7 +119,12 @@ class ImageData(SplitData):
         **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
-        if size < 1 or protocol not in ("paper", "clean") or not 0 < val_fraction < 1 or cases == 0:
+        if (
+            size < 1
+            or protocol not in ("paper", "clean")
+            or not 0 < val_fraction < 1
+            or (cases is not None and cases < 1)
+        ):
             raise UserError(
                 "Images need data.size of at least 1, protocol paper or clean, data.val_fraction between 0 and 1 and "
                 f"data.cases of at least 1 (or null); got {size}, {protocol}, {val_fraction} and {cases}."

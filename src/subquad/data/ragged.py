@@ -70,6 +70,7 @@ def write(folder: Path, splits: Mapping[str, Ragged], facts: Mapping[str, Any]) 
                 path = staging / f"{split}.{array}.npy"
                 np.save(path, getattr(ragged, array), allow_pickle=False)
                 checksums[path.name] = _checksum(path)
+        checksums["facts"] = _checksum_of(facts)
         meta = {"facts": dict(facts), "splits": sorted(splits), "sha256": checksums}
         (staging / "meta.json").write_text(json.dumps(meta, indent=1, sort_keys=True))
         if folder.exists():
@@ -112,21 +113,24 @@ def read(folder: Path) -> Cache | None:
     try:
         meta = json.loads((folder / "meta.json").read_text())
         for name, expected in meta["sha256"].items():
-            if _checksum(folder / name) != expected:
+            found = _checksum_of(meta["facts"]) if name == "facts" else _checksum(folder / name)
+            if found != expected:
                 raise ValueError(name)
+        if {"facts", *(f"{split}.{a}.npy" for split in meta["splits"] for a in _ARRAYS)} != meta["sha256"].keys():
+            raise ValueError("meta.json")
         splits = {
             split: Ragged(*(np.load(folder / f"{split}.{a}.npy", mmap_mode="r", allow_pickle=False) for a in _ARRAYS))
             for split in meta["splits"]
         }
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"The cache {folder} is damaged ({error}); delete that folder and run the command again."
         ) from None
     splits = {
         k: dataclasses.replace(v, offsets=np.array(v.offsets), targets=np.array(v.targets)) for k, v in splits.items()
     }
-    digest = hashlib.sha256(json.dumps(meta["sha256"], sort_keys=True).encode()).hexdigest()
-    return Cache(splits, meta["facts"], digest[:16])
+    arrays = {name: digest for name, digest in meta["sha256"].items() if name != "facts"}
+    return Cache(splits, meta["facts"], _checksum_of(arrays)[:16])
 
 
 def read_prepared(folder: Path, task: str) -> Cache:
@@ -143,6 +147,10 @@ def state_of(paths: Iterable[Path]) -> str:
     """Eight hexadecimal digits that change with the name, the size or the time of any of the files."""
     states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     return hashlib.sha256(repr(states).encode()).hexdigest()[:8]
+
+
+def _checksum_of(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(dict(facts), sort_keys=True).encode()).hexdigest()
 
 
 def _checksum(path: Path) -> str:

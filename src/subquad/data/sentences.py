@@ -40,7 +40,12 @@ class SentenceData(SequenceData):
         cases: int | None = None, standin: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
-        if max_len < 8 or protocol not in ("paper", "clean") or not 0 < val_fraction < 1 or cases == 0:
+        if (
+            max_len < 8
+            or protocol not in ("paper", "clean")
+            or not 0 < val_fraction < 1
+            or (cases is not None and cases < 1)
+        ):
             raise UserError(
                 "Sentences need data.max_len of at least 8, protocol paper or clean, data.val_fraction between 0 and 1 "
                 f"and data.cases of at least 1 (or null); got {max_len}, {protocol}, {val_fraction} and {cases}."

@@ -117,6 +117,11 @@ def dataset_files(place: Path) -> tuple[Path, ...]:
     return tuple(sorted(p for p in place.rglob("*") if p.is_file())) if place.is_dir() else (place,)
 
 
+_KINDS = {
+    ".parquet": "parquet", ".arrow": "arrow", ".json": "json", ".jsonl": "json", ".csv": "csv", ".txt": "text",
+}  # fmt: skip
+
+
 def read_dataset(place: Path, column: str, scratch: Path) -> dict[str, DatasetTexts]:
     """The splits of a data set on disk: saved by the library, or files of parquet, arrow, JSON or CSV.
 
@@ -147,7 +152,10 @@ def read_dataset(place: Path, column: str, scratch: Path) -> dict[str, DatasetTe
 
 def _opened(datasets: Any, place: Path, scratch: Path) -> Any:
     if place.is_file():
-        kind = {".jsonl": "json"}.get(place.suffix, place.suffix.removeprefix("."))
+        # The library would take any other word for the name of a published data set, and ask the network for it.
+        if place.suffix not in _KINDS:
+            raise ValueError(f"files end in {', '.join(_KINDS)}")
+        kind = _KINDS[place.suffix]
         return datasets.load_dataset(kind, data_files=str(place), cache_dir=str(scratch))
     if (place / "dataset_dict.json").exists() or (place / "state.json").exists():
         return datasets.load_from_disk(str(place))

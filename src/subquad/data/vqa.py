@@ -53,7 +53,12 @@ class VQAv2(SplitData):
         cases: int | None = None, standin: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
-        if min(image_len, image_dim) < 1 or text_len < 3 or cases == 0 or not 0 < val_fraction < 1:
+        if (
+            min(image_len, image_dim) < 1
+            or text_len < 3
+            or (cases is not None and cases < 1)
+            or not 0 < val_fraction < 1
+        ):
             raise UserError(
                 "VQA needs data.image_len and data.image_dim of at least 1, data.text_len of at least 3, data.cases of "
                 "at least 1 (or null) and data.val_fraction between 0 and 1; got "

@@ -122,12 +122,17 @@ def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
         try:
             return task(config)
         except Exception as error:
-            cause = _user_error(error) or _file_error(error)
+            cause = sentence(error)
             if cause is None or os.environ.get("HYDRA_FULL_ERROR"):
                 raise
             raise CompactHydraException(str(cause)) from None
 
     return wrapped
+
+
+def sentence(error: Exception) -> UserError | None:
+    """What to tell the user of an error, or None where it is none of theirs."""
+    return _user_error(error) or _file_error(error)
 
 
 def _user_error(error: BaseException | None) -> UserError | None:
