@@ -31,12 +31,13 @@ def undisturbed(tmp_path_factory, data):
 
 
 def kill_after(rows: int, data: Path, outputs: Path, *words: str) -> None:
-    """Starts a run and kills it soon after its history has so many rows and a checkpoint of one epoch less."""
+    """Starts a run and kills it soon after its history has so many rows, and any checkpoint is there."""
     command, settings = program(data, outputs, "train.py", *words)
     with subprocess.Popen(command, **settings) as process:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
-            if any(len(records.read_history(path)) >= rows for path in outputs.rglob("metrics.csv")):
+            written = any(len(records.read_history(path)) >= rows for path in outputs.rglob("metrics.csv"))
+            if written and any(outputs.rglob("last.ckpt")):
                 time.sleep(0.02)
                 break
             time.sleep(0.001)
