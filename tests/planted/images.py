@@ -16,7 +16,13 @@ BUGS = [
         IMAGES,
     ),
     Bug("changes of images disturb the process", "data/augment.py", "random.setstate(python)", "pass", IMAGES),
-    Bug("validation is not taken from training", "data/images.py", "np.sort(fit)", "self._chosen(train, 0)", IMAGES),
+    Bug(
+        "validation is not taken from training",
+        "data/images.py",
+        '(("train", fit), ("val", val))',
+        '(("train", self._chosen(train, 0)), ("val", val))',
+        IMAGES,
+    ),
     Bug("repeated pictures make a pass longer", "data/images.py", "[: len(self.lengths)]", "", IMAGES),
     Bug(
         "the last of an odd batch is mixed away",

@@ -18,6 +18,7 @@ from subquad.data import ragged
 from subquad.data.base import SplitData, majority_class, padded
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.standin import written_once
+from subquad.data.subsets import some
 from subquad.data.work import progress
 from subquad.errors import UserError
 from subquad.specs import DataSpec, PairBatch
@@ -102,7 +103,7 @@ class BytePairs(SplitData):
         splits = {split: Pairs(stored[f"{split}-first"], stored[f"{split}-second"]) for split in _FILES}
         if self.cases is not None:
             for seed, (split, rows) in enumerate(splits.items()):
-                splits[split] = rows.take(np.sort(np.random.default_rng(seed).permutation(len(rows))[: self.cases]))
+                splits[split] = rows.take(some(len(rows), self.cases, seed))
         return splits, self._cache.fingerprint
 
     def batched(self, split: str) -> Dataset[PairBatch]:

@@ -16,6 +16,7 @@ from subquad.data import ragged
 from subquad.data.base import SequenceData
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.standin import written_once
+from subquad.data.subsets import kept_apart, some
 from subquad.errors import UserError
 from subquad.specs import DataSpec
 
@@ -90,13 +91,8 @@ class ByteText(SequenceData):
         train, test = (self._cut(self._cache.splits[name], name) for name in ("train", "test"))
         if self.protocol == "paper":
             return {"train": train, "val": test, "test": test}, self._cache.fingerprint
-        order = np.random.default_rng(self.split_seed).permutation(len(train))
-        fit, val = np.split(order, [len(order) - max(1, round(self.val_fraction * len(order)))])
-        return {
-            "train": train.take(np.sort(fit)),
-            "val": train.take(np.sort(val)),
-            "test": test,
-        }, self._cache.fingerprint
+        fit, val = kept_apart(np.arange(len(train)), self.val_fraction, self.split_seed)
+        return {"train": train.take(fit), "val": train.take(val), "test": test}, self._cache.fingerprint
 
     @property
     def folder(self) -> Path:
@@ -127,11 +123,7 @@ class ByteText(SequenceData):
         return ragged.read_prepared(self.folder, "lra/text")
 
     def _cut(self, rows: Ragged, split: str) -> Ragged:
-        chosen = np.arange(len(rows))
-        if self.cases is not None and self.cases < len(rows):
-            chosen = np.sort(
-                np.random.default_rng([self.split_seed, split == "test"]).permutation(chosen)[: self.cases]
-            )
+        chosen = some(len(rows), self.cases, [self.split_seed, split == "test"])
         parts = [np.asarray(rows[int(i)][: self.max_len]) for i in chosen]
         return ragged.lay_out(parts, rows.targets[chosen])
 

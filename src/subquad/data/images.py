@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from subquad.data.augment import Augment, Transform, drawn_from, evaluation
 from subquad.data.base import SplitData, majority_class
 from subquad.data.batches import Rows, TrainBatches
+from subquad.data.subsets import kept_apart, some
 from subquad.errors import UserError
 from subquad.specs import Batch, ImageBatch, ImageSpec
 
@@ -150,10 +151,9 @@ class ImageData(SplitData):
         fit, tested = self._chosen(train, 0), ImageSplit(test, self._chosen(test, 1), self.size**2)
         if self.protocol == "paper":
             return {"train": ImageSplit(train, fit, self.size**2), "val": tested, "test": tested}, fingerprint
-        order = np.random.default_rng(self.split_seed).permutation(fit)
-        fit, val = np.split(order, [len(order) - max(1, round(self.val_fraction * len(order)))])
-        kept = {"train": ImageSplit(train, np.sort(fit), self.size**2)}
-        return kept | {"val": ImageSplit(train, np.sort(val), self.size**2), "test": tested}, fingerprint
+        fit, val = kept_apart(fit, self.val_fraction, self.split_seed)
+        kept = {name: ImageSplit(train, rows, self.size**2) for name, rows in (("train", fit), ("val", val))}
+        return kept | {"test": tested}, fingerprint
 
     def batched(self, split: str) -> Dataset[ImageBatch]:
         """Batches of images, changed at random in training."""
@@ -176,7 +176,4 @@ class ImageData(SplitData):
         return majority_class(self.splits["train"].targets, self.splits["test"].targets)
 
     def _chosen(self, pictures: Pictures, stream: int) -> np.ndarray:
-        rows = np.arange(len(pictures.labels))
-        if self.cases is None or self.cases >= len(rows):
-            return rows
-        return np.sort(np.random.default_rng([self.split_seed, stream]).permutation(rows)[: self.cases])
+        return some(len(pictures.labels), self.cases, [self.split_seed, stream])

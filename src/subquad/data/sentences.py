@@ -13,6 +13,7 @@ from subquad.data import ragged
 from subquad.data.base import SequenceData
 from subquad.data.glue_files import Labelled
 from subquad.data.ragged import Cache, Ragged
+from subquad.data.subsets import kept_apart, some
 from subquad.data.tokenizer import Tokenizer, Vocabulary, fetch_tokenizer, tokenizer_folder, train_tokenizer
 from subquad.errors import UserError
 from subquad.specs import TextSpec
@@ -83,10 +84,8 @@ class SentenceData(SequenceData):
         train, test = (self._some(self._cache.splits[name], name) for name in ("train", "test"))
         if self.protocol == "paper":
             return {"train": train, "val": test, "test": test}, self._cache.fingerprint
-        order = np.random.default_rng(self.split_seed).permutation(len(train))
-        fit, val = np.split(order, [len(order) - max(1, round(self.val_fraction * len(order)))])
-        parts = {"train": train.take(np.sort(fit)), "val": train.take(np.sort(val)), "test": test}
-        return parts, self._cache.fingerprint
+        fit, val = kept_apart(np.arange(len(train)), self.val_fraction, self.split_seed)
+        return {"train": train.take(fit), "val": train.take(val), "test": test}, self._cache.fingerprint
 
     @property
     def cache_folder(self) -> Path:
@@ -111,10 +110,9 @@ class SentenceData(SequenceData):
         return sorted(folder.iterdir())
 
     def _some(self, rows: Ragged, name: str) -> Ragged:
-        if self.cases is None or self.cases >= len(rows):
+        if self.cases is None:  # as they lie on the disk
             return rows
-        order = np.random.default_rng([self.split_seed, name == "test"]).permutation(len(rows))
-        return rows.take(np.sort(order[: self.cases]))
+        return rows.take(some(len(rows), self.cases, [self.split_seed, name == "test"]))
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         texts = self.texts()
