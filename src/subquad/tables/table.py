@@ -1,0 +1,230 @@
+"""A table of a paper as data: which settings are behind each cell, and what is printed there.
+
+configs/table/<paper>/<number>.yaml holds
+
+    title, source     what the table shows, and where it stands
+    metric            {name, label, times, unit, better}: of cells that say nothing else
+    seeds             how many trained runs a cell is the mean of; 0 for what is counted or measured
+    words             words of the command line that every cell shares: [scale=paper]
+    columns, rows     name: [words], or name: {words, metric, measure, mean, quoted, note, missing}
+    printed           row: the cells in the order of the columns, separated by spaces; a dash for an empty one
+    cells             "row / column": {words, measure, note, missing}, for single cells; "*" stands for all rows or columns
+
+A cell is trained with the words of the table, its column, its row and its own, in this order. Where one of them has
+`measure`, it is measured instead: the merged node names a function of the package. `mean: true` makes a row or column the
+mean of the others (`mean: [a, b]` of those named); `missing` says why a cell cannot be run with this package.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, get_args
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from subquad.errors import UserError
+from subquad.tables.printed import Printed, parse_line
+from subquad.tables.verdict import Direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """What a cell shows: the value `name` of a record (or what `measure` returns), multiplied by `times`."""
+
+    name: str = "value"
+    label: str = ""
+    times: float = 1.0
+    unit: str = ""
+    better: Direction = "higher"
+
+    def __post_init__(self) -> None:
+        if self.better not in get_args(Direction):
+            raise UserError(f"better is {self.better}; choose {', '.join(get_args(Direction))}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A row or a column. `mean` names the lines that it averages."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    metric: Mapping[str, Any] = field(default_factory=dict)
+    measure: Mapping[str, Any] = field(default_factory=dict)
+    mean: tuple[str, ...] = ()
+    quoted: bool = False
+    note: str = ""
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One cell. With `mean` it is the average of those (row, column); with `measure` a function's value; else trained.
+
+    quoted: the paper took the number from elsewhere. missing: why it cannot be had with this package.
+    """
+
+    row: str
+    column: str
+    words: tuple[str, ...]
+    metric: Metric
+    measure: Mapping[str, Any]
+    mean: tuple[tuple[str, str], ...]
+    printed: Printed | None
+    quoted: bool
+    notes: tuple[str, ...]
+    missing: str
+
+    @property
+    def trained(self) -> bool:
+        """Whether runs of train.py fill it."""
+        return not (self.mean or self.measure or self.missing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table with all its cells, row by row. `name` is that of its file: dba/2."""
+
+    name: str
+    title: str
+    source: str
+    seeds: int
+    rows: tuple[Line, ...]
+    columns: tuple[Line, ...]
+    cells: Mapping[tuple[str, str], Cell]
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(self.cells.values())
+
+    def select(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> "Table":
+        """The table with these rows and columns only, means left out where a part is; empty selects all.
+
+        Raises UserError at a name that the table does not have.
+        """
+        kept = [
+            _chosen(lines, names, f"table {self.name}", kind)
+            for lines, names, kind in ((self.rows, rows, "row"), (self.columns, columns, "column"))
+        ]
+        names = [{line.name for line in lines} for lines in kept]
+        cells = {
+            place: cell
+            for place, cell in self.cells.items()
+            if place[0] in names[0]
+            and place[1] in names[1]
+            and all(row in names[0] and column in names[1] for row, column in cell.mean)
+        }
+        full = [
+            tuple(line for line in lines if any(line.name == place[i] for place in cells))
+            for i, lines in enumerate(kept)
+        ]
+        return Table(
+            name=self.name, title=self.title, source=self.source, seeds=self.seeds, rows=full[0], columns=full[1],
+            cells=cells,
+        )  # fmt: skip
+
+
+_KEYS = {"title", "source", "metric", "seeds", "words", "columns", "rows", "printed", "cells"}
+_CELL_KEYS = {"words", "measure", "note", "missing"}
+
+
+def load(path: Path, name: str) -> Table:
+    """The table of a file; raises UserError, naming the file, at anything that is not as the format says."""
+    try:
+        node = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}).") from None
+    try:
+        return _table(node, name)
+    except UserError as error:
+        raise UserError(f"Table {name}: {error}") from None
+    except (TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"Table {name} is not as the format asks for ({error}); see subquad/tables/table.py.") from None
+
+
+def _table(node: Any, name: str) -> Table:
+    if unknown := [str(key) for key in node if key not in _KEYS]:
+        raise UserError(f"there is no key {', '.join(unknown)}; the keys are {', '.join(sorted(_KEYS))}.")
+    rows, columns = (_lines(node[kind]) for kind in ("rows", "columns"))
+    printed = _printed(node.get("printed", {}), rows, columns)
+    single = node.get("cells", {})
+    places = [(row.name, column.name) for row in rows for column in columns]
+    for pattern, settings in single.items():
+        if unknown := [key for key in settings if key not in _CELL_KEYS]:
+            raise UserError(f'cell "{pattern}" has no key {unknown[0]}; the keys are {", ".join(sorted(_CELL_KEYS))}.')
+        if not any(fnmatchcase(" / ".join(place), pattern) for place in places):
+            raise UserError(f'there is no cell "{pattern}"; write "row / column".')
+    cells = {
+        (row.name, column.name): _cell(
+            node, row, column, printed.get((row.name, column.name)),
+            [s for pattern, s in single.items() if fnmatchcase(f"{row.name} / {column.name}", pattern)],
+        )
+        for row in rows
+        for column in columns
+    }  # fmt: skip
+    seeds = int(node.get("seeds", 0))
+    if seeds < 1 and any(cell.trained for cell in cells.values()):
+        raise UserError("trained cells need seeds of at least 1.")
+    return Table(
+        name=name, title=node["title"], source=node["source"], seeds=seeds, rows=rows, columns=columns, cells=cells
+    )
+
+
+def _lines(node: Mapping[str, Any]) -> tuple[Line, ...]:
+    lines = []
+    for name, value in node.items():
+        given = {"words": value} if isinstance(value, list) else dict(value or {})
+        mean = given.pop("mean", ())
+        lines.append((Line(name=str(name), **given | {"words": tuple(given.get("words", ()))}), mean))
+    plain = tuple(line.name for line, mean in lines if not mean)
+    return tuple(
+        Line(**{key: getattr(line, key) for key in Line.__slots__} | {"mean": plain if mean is True else tuple(mean)})
+        for line, mean in lines
+    )
+
+
+def _printed(
+    node: Mapping[str, str], rows: Sequence[Line], columns: Sequence[Line]
+) -> dict[tuple[str, str], Printed | None]:
+    if unknown := [name for name in node if name not in {row.name for row in rows}]:
+        raise UserError(f"it prints a row {unknown[0]} that is not among its rows.")
+    cells = {}
+    for name, line in node.items():
+        for column, value in zip(columns, parse_line(line, len(columns), f"row {name}"), strict=True):
+            cells[name, column.name] = value
+    return cells
+
+
+def _cell(
+    node: Mapping[str, Any], row: Line, column: Line, printed: Printed | None, own: Sequence[Mapping[str, Any]]
+) -> Cell:
+    over_rows = tuple((part, column.name) for part in row.mean)
+    over_columns = tuple((row.name, part) for part in column.mean)
+    parts = [column, row]
+    words = [*node.get("words", ()), *(word for part in parts for word in part.words)]
+    measure: dict[str, Any] = {}
+    for settings in (column.measure, row.measure, *(s.get("measure", {}) for s in own)):
+        measure |= settings
+    metric: dict[str, Any] = dict(node.get("metric", {}))
+    for part in parts:
+        metric |= part.metric
+    return Cell(
+        row=row.name,
+        column=column.name,
+        words=tuple([*words, *(word for s in own for word in s.get("words", ()))]),
+        metric=Metric(**metric),
+        measure=measure,
+        mean=over_columns or over_rows,
+        printed=printed,
+        quoted=row.quoted or column.quoted,
+        notes=tuple(note for note in (row.note, column.note, *(s.get("note", "") for s in own)) if note),
+        missing=next((why for why in (*(s.get("missing", "") for s in own), row.missing, column.missing) if why), ""),
+    )
+
+
+def _chosen(lines: Sequence[Line], names: Sequence[str], where: str, kind: str) -> list[Line]:
+    known = [line.name for line in lines]
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(f"{where} has no {kind} {', '.join(unknown)}; its {kind}s are {', '.join(known)}.")
+    return [line for line in lines if not names or line.name in names]
