@@ -8,11 +8,11 @@ configs/table/<paper>/<number>.yaml holds
     words             words of the command line that every cell shares: [scale=paper]
     columns, rows     name: [words], or name: {words, metric, measure, mean, quoted, note, missing}
     printed           row: the cells in the order of the columns, separated by spaces; a dash for an empty one
-    cells             "row / column": {words, measure, note, missing}, for single cells; "*" stands for all rows or columns
+    cells             "row / column": {words, measure, note, missing}, for single cells; "*" matches any
 
 A cell is trained with the words of the table, its column, its row and its own, in this order. Where one of them has
-`measure`, it is measured instead: the merged node names a function of the package. `mean: true` makes a row or column the
-mean of the others (`mean: [a, b]` of those named); `missing` says why a cell cannot be run with this package.
+`measure`, it is measured instead: the merged node names a function of the package. `mean: true` makes a row or column
+the mean of the others (`mean: [a, b]` of those named); `missing` says why a cell cannot be run with this package.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -212,7 +212,7 @@ def _cell(
     return Cell(
         row=row.name,
         column=column.name,
-        words=tuple([*words, *(word for s in own for word in s.get("words", ()))]),
+        words=(*words, *(word for s in own for word in s.get("words", ()))),
         metric=Metric(**metric),
         measure=measure,
         mean=over_columns or over_rows,

@@ -27,7 +27,7 @@ class Verdict(enum.Enum):
 def judge(measured: Summary, printed: Printed, seeds: int, better: Direction) -> Verdict:
     """Compares a mean over seeds with a printed value.
 
-    reproduced: they differ by no more than the printed spread, or the rounding of the printed value where none is given.
+    reproduced: they differ by no more than the printed spread, or than the rounding of the printed value.
     within noise: their 95 % intervals overlap; the printed one is taken as two spreads to either side.
     above, below: the mean is better or worse than that. too few seeds: fewer than the table declares.
     `better` turns the difference round for metrics such as RMSE, so that above always means better; for counted
