@@ -5,7 +5,7 @@ import dataclasses
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -64,6 +64,7 @@ class DataSpec:
     `classes` is None for regression of one number. `max_len` counts tokens or time steps.
     """
 
+    what: ClassVar[str] = "sequences"
     max_len: int
     vocab: int | None = None
     channels: int | None = None
@@ -89,6 +90,7 @@ class TextSpec(DataSpec):
 class ImageSpec:
     """What a model must know about square images: pixels of an edge, colour channels, classes."""
 
+    what: ClassVar[str] = "images"
     side: int
     channels: int
     classes: int
@@ -104,6 +106,7 @@ class VQASpec:
     ALBERT in it, which the model holds and trains.
     """
 
+    what: ClassVar[str] = "questions on images"
     image_len: int
     image_dim: int
     text_len: int

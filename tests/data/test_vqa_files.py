@@ -54,6 +54,8 @@ WRONG = {
     "a missing key": ("annotations", lambda e: e[0].pop("image_id"), "holds no annotations of VQA v2"),
     "a number for a text": ("questions", lambda e: e[0].update(question=3), "holds no questions of VQA v2"),
     "a text for a number": ("questions", lambda e: e[0].update(image_id="7"), "holds no questions of VQA v2"),
+    "a number of 31 digits": ("questions", lambda e: e[0].update(image_id=10**30), "holds no questions of VQA v2"),
+    "a number below 0": ("questions", lambda e: e[0].update(question_id=-1), "holds no questions of VQA v2"),
     "an answer that is none": (
         "annotations", lambda e: e[0]["answers"][0].update(answer=None), "holds no annotations of VQA v2"),
     "something else in the list": ("questions", lambda e: e.append({"info": 1}), "holds no questions of VQA v2"),

@@ -1,7 +1,9 @@
 """What an encoder is, and an attention that brings its own."""
 
 import abc
-from collections.abc import Mapping
+import inspect
+import typing
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
@@ -67,6 +69,28 @@ class AttentionEncoder(Encoder):
                 f"{type(self).__name__} was built for at most {self.max_len} tokens and was given {inputs.shape[1]}; "
                 "build it with a larger length or shorten the input."
             )
+
+
+def check_fits(factory: Callable[..., nn.Module], spec: Any) -> None:
+    """Raises UserError where a factory makes models of other data than these, or was given what they do not take."""
+    given: set[str] = set()
+    while isinstance(factory, partial):
+        given |= factory.keywords.keys()
+        factory = factory.func
+    constructor = inspect.getattr_static(factory, "__init__") if isinstance(factory, type) else factory
+    wanted = typing.get_type_hints(constructor).get("spec")
+    if isinstance(wanted, type) and hasattr(wanted, "what") and not isinstance(spec, wanted):
+        raise UserError(
+            f"The backbone {factory.__name__} reads {wanted.what} and the data of this task are {spec.what}; leave "
+            "backbone= out to get the task's own, or choose another task."
+        )
+    known = inspect.signature(constructor).parameters
+    unknown = [] if any(p.kind is p.VAR_KEYWORD for p in known.values()) else sorted(given - known.keys())
+    if unknown:
+        raise UserError(
+            f"The backbone {factory.__name__} has no {unknown[0]}, which was set for another one; leave backbone= and "
+            "recipe= out to get the task's own, or take a recipe made for this backbone."
+        )
 
 
 def is_encoder(factory: object) -> "TypeGuard[EncoderFactory]":

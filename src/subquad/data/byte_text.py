@@ -16,7 +16,7 @@ from subquad.data import ragged
 from subquad.data.base import SequenceData
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.standin import written_once
-from subquad.data.subsets import kept_apart, some
+from subquad.data.subsets import Seed, kept_apart, some
 from subquad.errors import UserError
 from subquad.specs import DataSpec
 
@@ -40,7 +40,7 @@ class ByteText(SequenceData):
 
     def __init__(
         self, *, root: str, source: str | None = None, max_len: int = 4000,
-        protocol: Literal["paper", "clean"] = "paper", val_fraction: float = 0.1, split_seed: int = 42,
+        protocol: Literal["paper", "clean"] = "paper", val_fraction: float = 0.1, split_seed: Seed = 42,
         cases: int | None = None, standin: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)

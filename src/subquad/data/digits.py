@@ -18,6 +18,7 @@ from subquad.data.base import SplitData, majority_class
 from subquad.data.images import EvalImages, ImageSplit
 from subquad.data.pixels import PixelData, lay_flat
 from subquad.data.ragged import Cache, Ragged
+from subquad.data.subsets import Seed
 from subquad.errors import UserError
 from subquad.specs import ImageBatch, ImageSpec
 
@@ -32,7 +33,7 @@ class DigitImages(SplitData):
     There is no published split of these rows: both protocols use this one. standin: the first 100 of them.
     """
 
-    def __init__(self, *, root: str, split_seed: int = 42, standin: bool = False, **batching: Any) -> None:
+    def __init__(self, *, root: str, split_seed: Seed = 42, standin: bool = False, **batching: Any) -> None:
         super().__init__(**batching)
         self.store = _Store(Path(root), split_seed, standin)
 
@@ -65,7 +66,7 @@ class DigitPixels(PixelData):
     side = SIDE
     classes = CLASSES
 
-    def __init__(self, *, root: str, split_seed: int = 42, standin: bool = False, **pixels: Any) -> None:
+    def __init__(self, *, root: str, split_seed: Seed = 42, standin: bool = False, **pixels: Any) -> None:
         super().__init__(**pixels)
         self.store = _Store(Path(root), split_seed, standin)
 

@@ -14,6 +14,7 @@ from subquad.data import cifar_files, ragged
 from subquad.data.pixels import PixelData, lay_flat
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.standin import written_once
+from subquad.data.subsets import Seed
 from subquad.errors import UserError
 
 _WEIGHTS = np.array([0.2989, 0.5870, 0.1140], np.float32)
@@ -31,7 +32,7 @@ class GreyCIFAR(PixelData):
     side = 32
 
     def __init__(
-        self, *, root: str, folder: str | None = None, sizes: Sequence[int] | None = None, split_seed: int = 42,
+        self, *, root: str, folder: str | None = None, sizes: Sequence[int] | None = None, split_seed: Seed = 42,
         standin: bool = False, **pixels: Any,
     ) -> None:  # fmt: skip
         super().__init__(**pixels)

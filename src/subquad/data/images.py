@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from subquad.data.augment import Augment, Transform, drawn_from, evaluation
 from subquad.data.base import SplitData, majority_class
 from subquad.data.batches import Rows, TrainBatches
-from subquad.data.subsets import kept_apart, some
+from subquad.data.subsets import Seed, kept_apart, some
 from subquad.errors import UserError
 from subquad.specs import Batch, ImageBatch, ImageSpec
 
@@ -116,7 +116,7 @@ class ImageData(SplitData):
 
     def __init__(
         self, *, root: str, size: int, augment: Augment, protocol: Literal["paper", "clean"] = "paper",
-        val_fraction: float = 0.1, split_seed: int = 42, cases: int | None = None, standin: bool = False,
+        val_fraction: float = 0.1, split_seed: Seed = 42, cases: int | None = None, standin: bool = False,
         **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)

@@ -21,6 +21,7 @@ from subquad.data.base import SplitData
 from subquad.data.masking import Blocks, MaskedBlocks, Masking
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.standin import written_once
+from subquad.data.subsets import Seed
 from subquad.data.text_sources import Texts, Unit
 from subquad.data.tokenizer import Tokenizer, Vocabulary, fetch_tokenizer, tokenizer_folder, train_tokenizer
 from subquad.data.work import progress
@@ -48,7 +49,7 @@ class MaskedText(SplitData):
         self, *, root: str, folder: str | None = None, dataset: str | None = None, subset: str | None = None,
         column: str = "text", document: Unit = "file", tokenizer: str | None = None, vocab: int = 50265,
         max_len: int = 512, masked: float = 0.15, swapped: float = 0.1, kept: float = 0.1, val_fraction: float = 0.01,
-        test_fraction: float = 0.01, split_seed: int = 42, standin: bool = False, **batching: Any,
+        test_fraction: float = 0.01, split_seed: Seed = 42, standin: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
         if max_len < 2 or not (0 < val_fraction < 1 and 0 < test_fraction < 1):
@@ -87,6 +88,10 @@ class MaskedText(SplitData):
         ragged.prepare(self.cache_folder, self._make)
 
     def load(self) -> tuple[dict[str, Blocks], str]:
+        log.info(
+            "The tokenizer of this text is %s; tasks that start from its model (ckpt_path=) need it as data.tokenizer.",
+            self._cache.facts["tokenizer"],
+        )
         start = self._vocabulary.start
         blocks = {name: Blocks(rows.values, self.max_len, start) for name, rows in self._cache.splits.items()}
         both = f"{self._cache.fingerprint} {self._vocabulary.fingerprint}"
@@ -176,7 +181,6 @@ class MaskedText(SplitData):
                 trained = train_tokenizer(
                     texts["train"], self.vocab, self.root / "tokenizers" / f"bpe-{self.vocab}-{self._digest}"
                 )
-                log.info("The tokenizer trained on this text is in %s; fine-tune with data.tokenizer=.", trained)
             else:
                 trained = tokenizer_folder(self.tokenizer, self.root)
             tokenizer = Tokenizer(trained)

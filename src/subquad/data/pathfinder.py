@@ -19,6 +19,7 @@ from subquad.data.pathfinder_release import metadata_files, read_release, write_
 from subquad.data.pixels import PixelData, lay_flat
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.standin import written_once
+from subquad.data.subsets import Seed
 from subquad.data.work import in_processes, progress
 from subquad.errors import UserError
 
@@ -41,7 +42,7 @@ class Pathfinder(PixelData):
     def __init__(
         self, *, root: str, size: int = 32, source: Literal["generated", "release"] = "generated",
         release_dir: str | None = None, sizes: Sequence[int] = tuple(SIZES.values()), data_seed: int = 0,
-        split_seed: int = 42, workers: int | None = None, standin: bool = False, **pixels: Any,
+        split_seed: Seed = 42, workers: int | None = None, standin: bool = False, **pixels: Any,
     ) -> None:  # fmt: skip
         super().__init__(**pixels)
         if size not in SETTINGS:

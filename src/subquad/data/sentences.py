@@ -13,7 +13,7 @@ from subquad.data import ragged
 from subquad.data.base import SequenceData
 from subquad.data.glue_files import Labelled
 from subquad.data.ragged import Cache, Ragged
-from subquad.data.subsets import kept_apart, some
+from subquad.data.subsets import Seed, kept_apart, some
 from subquad.data.tokenizer import Tokenizer, Vocabulary, fetch_tokenizer, tokenizer_folder, train_tokenizer
 from subquad.errors import UserError
 from subquad.specs import TextSpec
@@ -37,7 +37,7 @@ class SentenceData(SequenceData):
 
     def __init__(
         self, *, root: str, tokenizer: str | None = None, vocab: int = 50265, max_len: int = 512,
-        protocol: Literal["paper", "clean"] = "paper", val_fraction: float = 0.1, split_seed: int = 42,
+        protocol: Literal["paper", "clean"] = "paper", val_fraction: float = 0.1, split_seed: Seed = 42,
         cases: int | None = None, standin: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)

@@ -1,8 +1,13 @@
 """Which rows of a split are used, and which of the training rows are kept apart to select on."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
+
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+"""What numpy and scikit-learn both take; settings are checked against it before anything is built."""
 
 
 def some(rows: int, cases: int | None, seed: int | Sequence[int]) -> np.ndarray:

@@ -11,6 +11,7 @@ from subquad.data import ragged
 from subquad.data.base import SequenceData
 from subquad.data.ragged import Ragged
 from subquad.data.standin import written_once
+from subquad.data.subsets import Seed
 from subquad.data.time_series_fetch import fetch
 from subquad.data.time_series_files import Kind, Source, find, home, parse, task_of, write_standin
 from subquad.data.time_series_sets import SETS, check_size
@@ -59,7 +60,7 @@ class TimeSeries(SequenceData):
 
     def __init__(
         self, *, root: str, dataset: str, kind: Kind, protocol: Protocol = "clean", folder: str | None = None,
-        val_fraction: float = 0.2, split_seed: int = 1337, normalization: Normalization = "standardization",
+        val_fraction: float = 0.2, split_seed: Seed = 1337, normalization: Normalization = "standardization",
         max_len_from: MaxLenFrom = "all", subsample_factor: int = 1, max_cases: int | None = None, pad: Pad = "max_len",
         standin: bool = False, **loader: Any,
     ) -> None:  # fmt: skip

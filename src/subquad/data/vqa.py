@@ -17,6 +17,7 @@ from subquad.data import ragged, vqa_files, vqa_standin, vqa_text
 from subquad.data.base import SplitData
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.standin import written_once
+from subquad.data.subsets import Seed
 from subquad.data.vqa_features import open_features
 from subquad.data.vqa_scoring import Evaluator
 from subquad.data.vqa_tables import Column, VQADataset, VQASplit, frequent_answers, tabulate
@@ -49,7 +50,7 @@ class VQAv2(SplitData):
         self, *, root: str, folder: str | None = None, features: str | None = None, image_len: int = 608,
         image_dim: int = 2048, text: Literal["words", "albert", "albert_tuned"] = "words", text_len: int = 14,
         albert: str | None = None, glove: str | None = None, evaluator: Evaluator = "official",
-        protocol: Literal["paper", "clean"] = "paper", val_fraction: float = 0.1, split_seed: int = 42,
+        protocol: Literal["paper", "clean"] = "paper", val_fraction: float = 0.1, split_seed: Seed = 42,
         cases: int | None = None, standin: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)

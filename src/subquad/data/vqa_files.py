@@ -158,7 +158,7 @@ def _compact(entry: dict[str, Any]) -> Any:
 
 
 def _whole(value: Any) -> int:
-    if not isinstance(value, int):
+    if not isinstance(value, int) or not 0 <= value < 1 << 63:  # tables hold 64 bits
         raise TypeError(value)
     return value
 

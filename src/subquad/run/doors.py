@@ -79,7 +79,27 @@ def _checked(words: Sequence[str]) -> list[str]:
                 _check_choices(folder, value)
         checked.append(word)
     _check_reach(checked)
+    _check_places(checked)
     return checked
+
+
+def _check_places(words: Sequence[str]) -> None:
+    """Raises UserError at a name where a list has places: OmegaConf fails there in a way that Hydra does not expect.
+
+    Only words with two dots are looked at, and not those of a sweep.
+    """
+    plain = [word for word in words if not word.startswith("-")]
+    if len(plain) < len(words) or not any(re.match(r"\+*\w+\.\w+\.[\w.]+=", word) for word in plain):
+        return
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            compose("train", plain)
+    except (HydraException, OmegaConfBaseException):
+        return  # Hydra says it better
+    except ValueError as error:
+        raise UserError(
+            f"A list has places 0, 1, ... and no names ({error}); write all of it, as in data.sizes=[9,3,3]."
+        ) from None
 
 
 def _check_reach(words: Sequence[str]) -> None:

@@ -66,9 +66,10 @@ def _fingerprint(*, _root_: DictConfig) -> str:
                 f"This attention is an encoder of its own and does not fit the backbone ({reason}); choose another "
                 "attention, or a recipe and backbone for sequences."
             ) from None
+        known = ", ".join(_root_.recipe.sizes)
         raise SystemExit(
-            f"The recipe {recipe} does not fit this task ({reason}); leave recipe= out to get the "
-            "task's own, or add a row for the task to the recipe's sizes."
+            f"The recipe {recipe} does not fit this task ({reason}); leave recipe= out to get the task's own, or add a "
+            f"row for the task to the recipe's sizes, which has {known}."
         ) from None
 
 

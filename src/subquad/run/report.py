@@ -19,6 +19,8 @@ def show(record: Record, run: Path, note: str = "") -> None:
             scored = name.removeprefix("test/") == record.config["task"]["monitor"].removeprefix("val/")
             for baseline, score in record.baselines.items() if scored else ():
                 table.add_row(f"  {baseline}", _number(name, score))
+    if record.config["data"].get("standin"):
+        table.add_row("data", "[bold]made up (data=standin), no result")
     table.add_row("protocol, scale", f"{record.protocol}, {record.scale}")
     table.add_row("parameters", f"{record.parameters:,}")
     table.add_row("steps, time", f"{record.steps:,} in {_duration(record.wall_seconds)}")

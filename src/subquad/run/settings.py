@@ -1,5 +1,6 @@
 """Values of a configuration against the types of the class that they go to, before anything is built."""
 
+import difflib
 import inspect
 import typing
 from collections.abc import Mapping
@@ -15,20 +16,44 @@ def check_settings(section: str, node: Mapping[str, Any]) -> None:
     """Raises UserError, naming the key and its choices, at a value that the constructor of `_target_` does not take.
 
     A misspelt mode would otherwise count as one of the others, and a half in place of a whole number fail deep inside.
+    So would a key that it does not take, except of a backbone: there the recipe set it, and the module says what to do.
     Nodes inside the node that have a `_target_` of their own are checked likewise.
     """
-    constructor = inspect.getattr_static(get_class(node["_target_"]), "__init__")
-    hints = typing.get_type_hints(constructor)
-    known = inspect.signature(constructor).parameters
+    known, whole = _arguments(get_class(node["_target_"]))
     for key, value in node.items():
+        if whole and key not in known and not key.startswith("_") and section != "backbone":
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {section}.{close[0]}?" if close else f"it has {', '.join(sorted(known))}."
+            raise UserError(f"{section} of {node['_target_'].rpartition('.')[2]} has no key {key}; {hint}")
         if isinstance(value, Mapping) and "_target_" in value:
             check_settings(f"{section}.{key}", value)
-        elif key in known and key in hints:
+        elif key in known:
             try:
-                _adapter(hints[key]).validate_python(value)
+                _adapter(known[key]).validate_python(value)
             except ValidationError as error:
                 reason = error.errors()[0]["msg"].removeprefix("Input should be ")
                 raise UserError(f"{section}.{key} is {value}; it should be {reason}.") from None
+
+
+def _arguments(owner: type) -> tuple[dict[str, Any], bool]:
+    """The arguments of a constructor and their types, with those that it hands on to its parents, and whether all are.
+
+    They are not where it hands some on to something else, as models that are made of parts do.
+    """
+    found: dict[str, Any] = {}
+    for parent in owner.__mro__:
+        if "__init__" not in vars(parent):
+            continue
+        constructor = vars(parent)["__init__"]
+        hints, arguments = (
+            typing.get_type_hints(constructor, include_extras=True),
+            inspect.signature(constructor).parameters.values(),
+        )
+        named = (p for p in arguments if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self")
+        found = {p.name: hints.get(p.name, Any) for p in named} | found
+        if not any(p.kind is p.VAR_KEYWORD for p in arguments):
+            return found, True
+    return found, False
 
 
 def _adapter(hint: Any) -> TypeAdapter[Any]:

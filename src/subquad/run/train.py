@@ -144,8 +144,7 @@ def _check_loads(checkpoint: Path, run: Path) -> None:
     try:
         torch.load(checkpoint, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0] if str(error) else "empty"
-        raise UserError(f"{checkpoint} is damaged ({reason}); delete {run} to train again.") from None
+        raise UserError(f"{checkpoint} is damaged ({_why(error)}); delete {run} to train again.") from None
 
 
 def _load_weights(module: Supervised, checkpoint: Path) -> None:
@@ -161,11 +160,20 @@ def _load_weights(module: Supervised, checkpoint: Path) -> None:
         module.load_state_dict(weights)
     except UserError:
         raise
-    except (OSError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0]
+    except (OSError, EOFError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
         raise UserError(
-            f"{checkpoint} has no weights for this model ({reason}); set ckpt_path to a checkpoint of the same sizes."
+            f"{checkpoint} has no weights for this model ({_why(error)}); set ckpt_path to a best.ckpt or last.ckpt of "
+            "a run of the same sizes."
         ) from None
+
+
+def _why(error: Exception) -> str:
+    """One line on what is wrong with a checkpoint, without torch's advice to load it unsafely."""
+    if isinstance(error, (pickle.UnpicklingError, EOFError)):
+        return "it is no checkpoint of this project, or cut short"
+    if isinstance(error, KeyError):
+        return f"it holds no {error}"
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _last_epoch(run: Path) -> dict[str, float]:

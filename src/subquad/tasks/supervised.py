@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric, MetricCollection
 
+from subquad.backbones.base import check_fits
 from subquad.errors import UserError
 from subquad.specs import Batch
 
@@ -33,6 +34,7 @@ class Supervised(pl.LightningModule, abc.ABC):
         compile_model: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
+        check_fits(backbone, spec)
         try:
             self.network = backbone(spec=spec)
         except UserError:

@@ -1,0 +1,22 @@
+"""Planted bugs of the sentences that a mistake is answered with."""
+
+from planted import Bug
+
+TESTS, FILES = "tests/run/test_mistakes.py", "tests/data/test_vqa_files.py"
+BUGS = [
+    Bug("bounds of seeds are not read", "run/settings.py", "constructor, include_extras=True", "constructor", TESTS),
+    Bug("keys of parents are unknown", "run/settings.py", "for p in named} | found", "for p in named}", TESTS),
+    Bug(
+        "unknown keys pass", "run/settings.py", "if whole and key not in known", "if False and key not in known", TESTS
+    ),
+    Bug("data of another kind pass", "backbones/base.py", "and not isinstance(spec, wanted)", "and False", TESTS),
+    Bug(
+        "torch's advice is handed on",
+        "run/train.py",
+        "isinstance(error, (pickle.UnpicklingError, EOFError))",
+        "False",
+        TESTS,
+    ),
+    Bug("made-up data look real", "run/report.py", '["data"].get("standin")', '["data"].get("made_up")', TESTS),
+    Bug("numbers of any size pass", "data/vqa_files.py", "not 0 <= value < 1 << 63", "False", FILES),
+]

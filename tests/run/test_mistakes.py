@@ -1,0 +1,99 @@
+"""What a person reads who chose what does not go together: one sentence with the cause and the remedy."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from runs import TINY, composed, door, record_of, trained
+
+from subquad import records
+from subquad.errors import UserError
+from subquad.run.report import show
+from subquad.run.settings import check_settings
+
+MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
+TEXT = ("task=mlm/text", "data=standin", "scale=smoke", "attention=softmax", "trainer=cpu")
+
+
+def refusal(data, outputs, *words) -> str:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  Hydra wraps what a constructor raises
+        trained(composed(data, outputs, *words))
+    error = caught.value
+    return str(error if isinstance(error, UserError) else error.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ((*TEXT, "data.split_seed=-1"), "data.split_seed is -1; it should be greater than or equal to 0"),
+        ((*TEXT, "+data.sizes=9"), "data of MaskedText has no key sizes; it has batch_size, column"),
+        ((*TEXT, "+data.max_length=9"), "has no key max_length; did you mean data.max_len?"),
+        (("task=digits", "scale=smoke", f"data.split_seed={2**32}"), "it should be less than 4294967296"),
+        (("task=digits", "scale=smoke", "backbone=sequence"), "SequenceEncoder reads sequences and the data of this "),
+        ((*TEXT, "backbone=vit"), "ViT reads images and the data of this task are sequences; leave backbone= out"),
+        (("task=lra/listops", "scale=smoke", "backbone=mcan"), "MCAN reads questions on images"),
+        (("task=lra/listops", "scale=smoke", "recipe=mvts"), "MVTSEncoder has no head_hidden, which was set for an"),
+        ((*MOTIONS, "+attention.fuse=true"), "attention of Softmax has no key fuse; did you mean attention.fused?"),
+    ],
+    ids=lambda words: words[-1] if isinstance(words, tuple) else "",
+)
+def test_what_does_not_go_together_is_named(data, outputs, words, cause):
+    assert cause in refusal(data, outputs, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (
+            ["recipe=luna", "task=digits"],
+            "recipe luna does not fit this task (Interpolation key 'sizes.digits' not fou",
+        ),
+        (["task=lra/listops", "scale=smoke", "data.sizes.train=9"], "A list has places 0, 1, ... and no names"),
+    ],
+)
+def test_the_command_line_says_it_without_a_traceback(data, outputs, words, cause):
+    done = door(data, outputs, "train.py", *words)
+    assert done.returncode != 0
+    assert cause in done.stderr
+    assert "Traceback" not in done.stderr
+    if words[0] == "recipe=luna":
+        assert "the recipe's sizes, which has listops, text, retrieval, image, pathfinder" in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"# no checkpoint", b""])
+def test_a_file_that_is_no_checkpoint_is_named_without_advice_to_load_it(data, outputs, tmp_path, content):
+    (tmp_path / "notes.ckpt").write_bytes(content)
+    said = refusal(data, outputs, *MOTIONS, f"ckpt_path={tmp_path}/notes.ckpt")
+    assert "notes.ckpt has no weights for this model (it is no checkpoint of this project" in said
+    assert "weights_only" not in said
+
+
+def test_a_run_says_where_its_tokenizer_is_every_time(data, outputs, caplog):
+    """Also where the text was cut before."""
+    for seed in (0, 1):
+        with caplog.at_level("INFO"):
+            trained(composed(data, outputs, *TEXT, *TINY[:-1], f"seed={seed}"))
+        [line] = [said for said in caplog.messages if "data.tokenizer" in said]
+        place = Path(line.split(" is ")[1].split(";")[0])
+        assert (place / "tokenizer.json").exists()
+        caplog.clear()
+
+
+def test_the_table_of_made_up_data_says_so(data, outputs, capsys):
+    for words, said in ((("data=standin",), True), ((), False)):
+        shutil.rmtree(outputs, ignore_errors=True)
+        trained(composed(data, outputs, *MOTIONS, *words))
+        run = record_of(outputs)
+        show(records.read(run), run)
+        assert ("made up (data=standin)" in capsys.readouterr().out) == said
+
+
+def test_arguments_that_parents_take_are_known():
+    """And of a class that hands them on to something else, only what is named is checked."""
+    node = {"_target_": "subquad.data.reviews.Reviews", "root": "/x", "batch_size": "many"}
+    with pytest.raises(UserError, match=r"data\.batch_size is many"):
+        check_settings("data", node)
+    model = {"_target_": "subquad.backbones.language.LanguageModel", "dim": 1.5, "order": "anything"}
+    with pytest.raises(UserError, match=r"model.dim is 1\.5"):
+        check_settings("model", model)
+    check_settings("model", model | {"dim": 2})
