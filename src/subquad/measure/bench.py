@@ -1,6 +1,6 @@
 """Speed and memory of attention layers and of whole models, against softmax and against no attention at all."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,32 +90,39 @@ def measure(attentions: Mapping[str, AttentionFactory], setting: Setting, rounds
         sides[NO_ATTENTION] = None
     runs = {name: _program(factory, setting) for name, factory in sides.items()}
     timings = interleave(runs, rounds)
-    peaks = {}
-    for name, run in runs.items():
-        with LiveTensors() as memory:
-            run()
-        peaks[name] = memory.peak
-    return {name: Measured(timing=timings[name], peak=peaks[name]) for name in runs}
+    return {name: Measured(timing=timings[name], peak=peak_of(run)) for name, run in runs.items()}
 
 
-def _program(factory: AttentionFactory | None, setting: Setting) -> Callable[[], None]:
-    """One forward pass, or forward and backward with gradients of the input and of all parameters."""
-    torch.manual_seed(0)
-    make = _layer if setting.level == "layer" else _model
-    module, source = make(factory, setting)
-    module.to(setting.device, setting.dtype).train(setting.mode == "training")
+def peak_of(run: Callable[[], None]) -> int:
+    """Peak of live tensors of a program, in bytes."""
+    with LiveTensors() as memory:
+        run()
+    return memory.peak
+
+
+def program(module: nn.Module, inputs: Sequence[Tensor | None], mode: Mode) -> Callable[[], None]:
+    """One forward pass; in training also the backward one, for parameters and the inputs that ask for gradients."""
+    module.train(mode == "training")
 
     def infer() -> None:
         with torch.inference_mode():
-            module(source)
+            module(*inputs)
 
     def step() -> None:
         module.zero_grad(set_to_none=True)
-        if source.is_floating_point():
-            source.grad = None
-        module(source).sum().backward()
+        for source in inputs:
+            if source is not None:
+                source.grad = None
+        module(*inputs).sum().backward()
 
-    return infer if setting.mode == "inference" else step
+    return infer if mode == "inference" else step
+
+
+def _program(factory: AttentionFactory | None, setting: Setting) -> Callable[[], None]:
+    torch.manual_seed(0)
+    make = _layer if setting.level == "layer" else _model
+    module, source = make(factory, setting)
+    return program(module.to(setting.device, setting.dtype), (source,), setting.mode)
 
 
 class _SelfAttention(nn.Module):

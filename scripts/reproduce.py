@@ -1,0 +1,88 @@
+"""Runs every cell of a paper's table and shows it beside the printed numbers.
+
+python scripts/reproduce.py table=dba/2 scale=laptop
+python scripts/reproduce.py table=primal_dual/1 columns=[Attention-BN] rows=[JapaneseVowels] seeds=[0,1]
+python scripts/reproduce.py table=dba/2 hydra/launcher=slurm       # the same on a cluster
+python scripts/reproduce.py table=dba/2 run=false                  # only shows what there is
+
+Finished runs are not trained again, interrupted ones go on, failed ones are tried once more: the same command, typed
+again, does what is left. What rows=, columns= and seeds= select is trained; words of train.py that leave a cell what it
+is (scale=, data=standin, protocol=, trainer=, logger=, hydra/...) go to every run.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from subquad.errors import UserError
+from subquad.run.cells import Job, Runs, load_table
+from subquad.run.doors import ROOT, answer_help, prepare_process, script_settings
+from subquad.run.measured import known, measure
+from subquad.run.show_table import show_table
+
+DEFAULTS = {"table": "???", "rows": [], "columns": [], "seeds": None, "run": True, "again": False}
+PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "paths.")
+
+answer_help(__doc__)
+prepare_process(check_choices=False)
+
+
+def main() -> int:
+    """Trains and measures what is missing, prints the table; 1 where a run failed."""
+    passed = [word for word in sys.argv[1:] if word.startswith(PASSED)]
+    config = script_settings(OmegaConf.create(DEFAULTS), [word for word in sys.argv[1:] if word not in passed])
+    if OmegaConf.is_missing(config, "table"):
+        raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2.")
+    table = load_table(config.table).select([str(r) for r in config.rows], [str(c) for c in config.columns])
+    seeds = list(range(table.seeds)) if config.seeds is None else [int(seed) for seed in config.seeds]
+    if not table.cells or not (seeds or table.seeds == 0):
+        raise UserError("Nothing is selected; widen rows=, columns= or seeds=.")
+    choices = tuple(word for word in passed if not word.startswith("hydra"))
+    runs = Runs(choices)
+    failed = False
+    if config.run:
+        jobs = [job for job in runs.jobs(table, seeds) if not job.finished]
+        runs.remember()
+        failed = bool(jobs) and _train(jobs, [word for word in passed if word.startswith("hydra")])
+    measured: dict[tuple[str, str], Any] = {}
+    for place, cell in table.cells.items():
+        if cell.measure and not cell.missing:
+            found = None if config.again else known(cell, choices)
+            if found is None and config.run:
+                found = measure(cell, choices)
+            if found is not None:
+                measured[place] = found.value
+    values = runs.values(table, seeds, {place: v for place, v in measured.items() if not isinstance(v, str)})
+    runs.remember()
+    small = [word for word in choices if word.startswith(("scale=", "data=")) and word != "scale=paper"]
+    show_table(table, values, full=not small, note=f" ({', '.join(small)}: no reproduction)" if small else "")
+    return int(failed)
+
+
+def _train(jobs: list[Job], hydra: list[str]) -> bool:
+    """One multirun of train.py over all jobs; whether any failed."""
+    Console().print(f"{len(jobs)} runs are to be trained.")
+    with tempfile.TemporaryDirectory() as folder:
+        listed = Path(folder) / "jobs"
+        listed.write_text("".join(json.dumps(job.words) + "\n" for job in jobs))
+        command = [
+            sys.executable,
+            str(ROOT / "train.py"),
+            "-m",
+            "hydra/sweeper=job_list",
+            f"hydra.sweeper.jobs={listed}",
+        ]
+        return subprocess.run([*command, *hydra]).returncode != 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        sys.exit(str(error))

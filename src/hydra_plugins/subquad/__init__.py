@@ -1,0 +1,1 @@
+"""What Hydra finds of Subquad: plugins must live in a package of this name."""

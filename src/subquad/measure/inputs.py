@@ -1,0 +1,35 @@
+"""Made-up inputs of a model, for measuring what does not depend on the data."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from subquad.specs import DataSpec, ImageSpec, VQASpec
+
+
+def random_inputs(spec: Any, batch: int = 1, device: torch.device | str = "cpu") -> tuple[Tensor | None, ...]:
+    """What a network built for `spec` is called with: full lengths, nothing padded, the same numbers each time.
+
+    Tokens for a vocabulary, N(0, 1) for channels, images and features. Raises TypeError at a spec of another kind.
+    """
+    dice = torch.Generator().manual_seed(0)
+
+    def tokens(length: int, vocab: int) -> Tensor:
+        return torch.randint(1, vocab, (batch, length), generator=dice).to(device)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(batch, *shape, generator=dice).to(device)
+
+    match spec:
+        case DataSpec(vocab=int(vocab)):
+            return tokens(spec.max_len, vocab), None
+        case DataSpec(channels=int(channels)):
+            return numbers(spec.max_len, channels), None
+        case ImageSpec():
+            return (numbers(spec.channels, spec.side, spec.side),)
+        case VQASpec(vocab=int(vocab)):
+            return numbers(spec.image_len, spec.image_dim), None, tokens(spec.text_len, vocab), None
+        case VQASpec(text_dim=int(width)):
+            return numbers(spec.image_len, spec.image_dim), None, numbers(spec.text_len, width), None
+    raise TypeError(f"There are no made-up inputs for {type(spec).__name__}.")

@@ -1,0 +1,65 @@
+"""Values of the cells of tables that are measured, kept on disk: one file a cell, setting and machine."""
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from subquad.errors import UserError
+from subquad.records import fingerprint, now
+from subquad.run.doors import compose_run
+from subquad.run.identity import identity
+from subquad.tables.table import Cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What `measure` of a cell gave: a number or words; where, with what and when."""
+
+    value: float | str
+    measure: dict[str, Any]
+    words: list[str]
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    commit: str
+    finished: str
+
+
+def place(cell: Cell, words: tuple[str, ...] = ()) -> Path:
+    """The file of a cell's measurement: it is named by the cell's configuration and by what is measured of it."""
+    config = compose_run([*cell.words, *words])
+    name = fingerprint({"config": identity(config), "measure": cell.measure})
+    return Path(config.paths.outputs) / "measured" / f"{name}.json"
+
+
+def known(cell: Cell, words: tuple[str, ...] = ()) -> Measurement | None:
+    """The kept measurement of a cell, or None."""
+    path = place(cell, words)
+    if not path.exists():
+        return None
+    try:
+        return Measurement(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is no measurement of this version ({error}); delete it to measure again.") from None
+
+
+def measure(cell: Cell, words: tuple[str, ...] = ()) -> Measurement:
+    """Measures a cell and keeps the value."""
+    from hydra.utils import instantiate
+
+    from subquad.run import machine
+
+    every = [*cell.words, *words]
+    value = instantiate(cell.measure, every, _convert_="all")
+    found = Measurement(
+        value=value, measure=dict(cell.measure), words=every, machine=machine.describe(), versions=machine.versions(),
+        commit=machine.commit(), finished=now(),
+    )  # fmt: skip
+    path = place(cell, words)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = path.with_suffix(f".{os.getpid()}")
+    staging.write_text(json.dumps(dataclasses.asdict(found), indent=1))
+    os.replace(staging, path)
+    return found

@@ -1,0 +1,173 @@
+"""Tables run: which runs their cells need, what is found of them, and the one command that does the rest."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from runs import ROOT
+
+from subquad import records
+from subquad.errors import UserError
+from subquad.records import RESULT
+from subquad.run.cells import Runs, load_table
+from subquad.run.doors import compose_run
+from subquad.run.identity import identity
+from subquad.run.measured import known, measure
+from subquad.run.show_table import verdict
+from subquad.tables.table import load
+from subquad.tables.verdict import Verdict
+
+TABLE = """
+title: Two rows
+source: nowhere
+seeds: 2
+words: [task=digits, recipe=small_vit]
+metric: {name: test/accuracy, times: 100, unit: "%"}
+columns:
+  Accuracy: []
+  Twice: []
+  Width: {measure: {_target_: subquad.run.quantities.setting, key: backbone.dim}, metric: {better: equal}}
+rows:
+  Softmax: [attention=softmax]
+  DBA: [attention=dba]
+  Mean: {mean: true}
+printed:
+  Softmax: 90.0±1.0 90.0 192
+  DBA: 91.0 91.0 1
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "table.yaml"
+    path.write_text(TABLE)
+    return load(path, "two")
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return Runs([f"paths.outputs={tmp_path}/outputs", "scale=smoke"])
+
+
+def finish(job, accuracy):
+    """Writes a record as a finished run would."""
+    job.folder.mkdir(parents=True)
+    blank = dict.fromkeys(records.Record.__dataclass_fields__, "") | {"metrics": {"test/accuracy": accuracy}}
+    (job.folder / RESULT).write_text(json.dumps(blank))
+
+
+def test_cells_that_share_a_run_share_its_job(table, runs):
+    jobs = runs.jobs(table, [0, 1])
+    assert len(jobs) == 4  # two rows, two seeds; both accuracy columns show the same run
+    assert [job.words[-1] for job in jobs] == ["seed=0", "seed=0", "seed=1", "seed=1"]
+    assert len({job.folder for job in jobs}) == 4
+    assert not any(job.finished for job in jobs)
+
+
+def test_the_folder_of_a_job_is_where_train_py_puts_the_run(table, runs):
+    for job in runs.jobs(table, [1]):
+        assert job.folder == Path(compose_run(job.words).paths.run)
+        assert job.folder.name == f"{records.fingerprint(identity(compose_run(job.words)))}-s1"
+
+
+def test_values_are_those_of_finished_runs_and_a_missing_one_is_no_number(table, runs):
+    softmax0, dba0, softmax1, _ = runs.jobs(table, [0, 1])
+    finish(softmax0, 0.9)
+    finish(softmax1, 0.92)
+    finish(dba0, 0.5)
+    assert softmax0.finished
+    values = runs.values(table, [0, 1], {})
+    assert values["Softmax", "Accuracy"] == pytest.approx({0: 90, 1: 92})
+    assert values["DBA", "Accuracy"] == {0: 50}
+    assert values["Mean", "Accuracy"] == {0: 70}  # seed 1 lacks a part
+    assert values["Softmax", "Width"] == {}
+    assert runs.values(table, [1], {})["DBA", "Accuracy"] == {}
+
+
+def test_an_override_of_one_run_never_enters_a_table(table, runs):
+    finish(runs.job(("task=digits", "recipe=small_vit", "attention=dba", "attention.d_p=3"), 0), 0.99)
+    assert runs.values(table, [0], {})["DBA", "Accuracy"] == {}
+
+
+def test_folders_are_remembered_until_a_file_of_configs_changes(table, runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(Runs, "_memory", tmp_path / "memory.json")
+    first = runs.jobs(table, [0])
+    runs.remember()
+    again = Runs(runs.words)
+    monkeypatch.setattr("subquad.run.cells.compose_run", None)  # would fail if called
+    assert again.jobs(table, [0]) == first
+    monkeypatch.setattr("subquad.run.cells._state", lambda: "other")
+    with pytest.raises(TypeError):
+        Runs(runs.words).jobs(table, [0])
+
+
+def test_verdicts_need_full_runs_and_all_seeds(table):
+    cell, width = table.cells["Softmax", "Accuracy"], table.cells["DBA", "Width"]
+    assert verdict(table, cell, {}, full=True) is Verdict.NOT_RUN
+    assert verdict(table, cell, {0: 90.5, 1: 89.9}, full=True) is Verdict.REPRODUCED
+    assert verdict(table, cell, {0: 90.5, 1: 89.9}, full=False) is Verdict.OTHER_SCALE
+    assert verdict(table, cell, {0: 90.5}, full=True) is Verdict.INCOMPLETE
+    assert verdict(table, table.cells["Mean", "Accuracy"], {0: 1.0}, full=True) is Verdict.NOT_PRINTED
+    assert verdict(table, width, {0: 1.0}, full=False) is Verdict.REPRODUCED
+    assert verdict(table, width, {0: 2.0}, full=False) is Verdict.ABOVE
+
+
+def test_a_measured_cell_is_measured_once(table, tmp_path):
+    cell, words = table.cells["Softmax", "Width"], (f"paths.outputs={tmp_path}",)
+    assert known(cell, words) is None
+    found = measure(cell, words)
+    assert found.value == compose_run(cell.words).backbone.dim
+    assert known(cell, words) == found
+    assert known(table.cells["DBA", "Width"], words) is None  # another configuration
+    [path] = (tmp_path / "measured").iterdir()
+    path.write_text("{")
+    with pytest.raises(UserError, match="is no measurement of this version"):
+        known(cell, words)
+
+
+def test_an_unknown_table_is_answered_with_the_known_ones():
+    with pytest.raises(UserError, match=r'There is no table "dba/0"; the tables are .*dba/2'):
+        load_table("dba/0")
+
+
+def reproduce(outputs, *words):
+    return subprocess.run(
+        [sys.executable, "scripts/reproduce.py", *words],
+        cwd=ROOT, env={**os.environ, "SUBQUAD_OUTPUTS": str(outputs), "COLUMNS": "150"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_one_command_trains_what_is_missing_and_shows_the_table(tmp_path):
+    words = ("table=dba/2", "rows=[DBA]", "columns=[ListOps,Avg.]", "seeds=[0]", "scale=smoke", "data=standin")
+    first = reproduce(tmp_path, *words)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "1 runs are to be trained" in first.stdout
+    [record] = records.read_all(tmp_path)
+    assert (record.attention, record.task, record.scale) == ("dba", "lra/listops", "smoke")
+    assert f"{100 * record.metrics['test/accuracy']:.2f} (38.10±0.40)" in first.stdout
+    assert "no reproduction" in first.stdout
+    again = reproduce(tmp_path, *words)
+    assert "to be trained" not in again.stdout
+    assert "(38.10±0.40)" in again.stdout
+    assert "- (38.10±0.40)" in reproduce(tmp_path, *words[:-2], "run=false").stdout  # nothing of the paper's scale
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ([], "Which table"),
+        (["table=dba/2", "rows=[BDA]"], "has no row BDA; its rows are Vanilla Transformer"),
+        (["table=dba/2", "seeds=[]"], "Nothing is selected"),
+        (["table=dba/2", "columns=[Avg.]"], "Nothing is selected"),
+        (["table=dba/2", "attention.d_p=3"], "takes table, rows"),
+    ],
+)
+def test_a_wrong_word_is_answered_in_a_sentence(tmp_path, words, answer):
+    found = reproduce(tmp_path, *words)
+    assert found.returncode == 1
+    assert answer in found.stderr
+    assert "Traceback" not in found.stderr
