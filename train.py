@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from subquad import records
 from subquad.run import report
 from subquad.run.doors import prepare_process, user_errors
+from subquad.run.processes import rank
 
 prepare_process()
 
@@ -27,7 +28,8 @@ def main(config: DictConfig) -> float:
         from subquad.run.train import train  # heavy: after composition, so that --help and --cfg answer at once
 
         record = train(config)
-    report.show(record, run, note)
+    if not rank():
+        report.show(record, run, note)
     return record.metrics[config.task.monitor]
 
 

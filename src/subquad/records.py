@@ -64,6 +64,15 @@ def write_error(message: str, trace: str, run: Path) -> None:
     _write_json(run / ERROR, {"message": message, "traceback": trace, "time": now()})
 
 
+def read_error(run: Path, since: float) -> str | None:
+    """The message of an error written at a time (seconds, as `time.time`) or later; None where there is none."""
+    path = run / ERROR
+    try:
+        return json.loads(path.read_text())["message"] if path.stat().st_mtime >= since else None
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+
+
 def read(run: Path) -> Record | None:
     """The record of a run directory, or None where the run has not finished.
 

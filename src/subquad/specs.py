@@ -133,6 +133,11 @@ class Batch(abc.ABC):
         """What the outputs of the network are compared with."""
 
     @property
+    def weight(self) -> int:
+        """How many things the mean of the loss runs over: rows, where nothing else is said."""
+        return len(self)
+
+    @property
     @abc.abstractmethod
     def network_inputs(self) -> tuple[Any, ...]:
         """What the network is called with."""
@@ -144,6 +149,10 @@ class Batch(abc.ABC):
     def pin_memory(self) -> Self:
         """A copy in page-locked memory; torch's DataLoader calls this."""
         return self._map(Tensor.pin_memory)
+
+    def rows(self, chosen: slice) -> Self:
+        """Some of the rows."""
+        return self._map(lambda tensor: tensor[chosen])
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
         tensors: list[Any] = [getattr(self, field.name) for field in dataclasses.fields(self)]
@@ -188,6 +197,11 @@ class MaskedBatch(Batch):
     inputs: Int[Tensor, "b n"]
     valid: Bool[Tensor, "b n"] | None
     target: Int[Tensor, "b n"]
+
+    @property
+    def weight(self) -> int:
+        """Hidden tokens."""
+        return int((self.target != UNMASKED).sum())
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor]:

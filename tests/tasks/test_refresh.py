@@ -169,4 +169,3 @@ def test_other_processes_take_the_buffers_of_the_first() -> None:
     for a, b in zip(attentions(first), attentions(other), strict=True):
         assert torch.equal(a.direction, b.direction)
         assert a.renewals == b.renewals == 1
-        assert not hasattr(b, "given")

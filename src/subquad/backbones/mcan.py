@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, AttentionFactory, Carry, UnsupportedPattern
-from subquad.blocks.layer import FeedForward
+from subquad.blocks.layer import FeedForward, Layer
 from subquad.blocks.question import question_encoder
 from subquad.blocks.unbiased_norm import UnbiasedLayerNorm
 from subquad.errors import UserError
@@ -32,7 +32,7 @@ class Residual(nn.Module):
         return self.norm(x + self.dropout(y))
 
 
-class CoAttentionLayer(nn.Module):
+class CoAttentionLayer(Layer):
     """Self-attention, attention to a context, feed-forward net; either attention may be left out.
 
     "SA" of the paper without attention to a context, "SGA" with both.

@@ -3,9 +3,10 @@
 import math
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from subquad.attention.base import AttentionFactory, Carry
 from subquad.backbones.base import Encoder
@@ -13,14 +14,31 @@ from subquad.blocks.embeddings import LearnedPositions, SeriesEmbedding, Sinusoi
 from subquad.blocks.head import flatten_tokens
 from subquad.blocks.layer import TransformerLayer
 from subquad.errors import UserError
+from subquad.ops.moments import over_processes
 from subquad.specs import DataSpec, Masks, Pattern, Site
 
 
 class TokenBatchNorm(nn.BatchNorm1d):
-    """BatchNorm1d of each channel over batch and time, padding included, as the released code does."""
+    """BatchNorm1d of each channel over batch and time, padding included, as the released code does.
+
+    Where processes share a batch, its statistics are those of the whole of it.
+    """
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        return super().forward(x.flatten(0, 1)).view_as(x)
+        rows = x.flatten(0, 1)
+        if not (self.training and distributed.is_initialized() and distributed.get_world_size() > 1):
+            return super().forward(rows).view_as(x)
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
+        mean, variance, count = over_processes(rows)
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_((variance * count / (count - 1)).to(self.running_var.dtype), self.momentum)
+        weight = self.weight * torch.rsqrt(variance + self.eps)
+        return torch.addcmul(self.bias - mean * weight, x, weight).to(x.dtype)
 
 
 class MVTSEncoder(Encoder):

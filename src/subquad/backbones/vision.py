@@ -111,6 +111,11 @@ class ImageBackbone(nn.Module):
             )
         return self.model(images)
 
+    @property
+    def blocks(self) -> list[Any]:
+        """timm's layers, from the first to the last."""
+        return [block for stage in _stages(self.model) for block in stage]
+
 
 class ViT(ImageBackbone):
     """The vision transformer of Dosovitskiy et al. 2021 (https://arxiv.org/abs/2010.11929), as timm builds it.

@@ -34,7 +34,14 @@ class FeedForward(nn.Sequential):
         return torch.cat([super(FeedForward, self).forward(part) for part in x.split(_CHUNK, 1)], 1)
 
 
-class TransformerLayer(nn.Module):
+class Layer(nn.Module):
+    """A layer of a model: called as a whole, with all it needs as arguments.
+
+    What is recomputed in the backward pass, or gathered from other devices for a moment, is one of these.
+    """
+
+
+class TransformerLayer(Layer):
     """post: x ← norm(x + f(x)), as printed in Vaswani et al. 2017; pre: x ← x + f(norm(x)).
 
     f is attention, then the feed-forward net. With `attention=None` the first step is left out: what is left is the

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.blocks.layer import FeedForward
+from subquad.blocks.layer import FeedForward, Layer
 from subquad.errors import UserError
 
 
@@ -84,7 +84,7 @@ class _PreNorm(nn.Module):
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
 
 
-class SelfBlock(_PreNorm):
+class SelfBlock(_PreNorm, Layer):
     """x ← x + MHA(norm(x)), then the feed-forward net."""
 
     def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b n d"]:

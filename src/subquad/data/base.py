@@ -10,7 +10,8 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from subquad.data.batches import EvalBatches, TrainBatches
+from subquad.data.batches import EvalBatches, Rows, TrainBatches
+from subquad.data.parts import CutBatches, PartLoader
 from subquad.data.ragged import Ragged
 from subquad.errors import UserError
 from subquad.specs import Batch, DataSpec, SequenceBatch
@@ -63,7 +64,7 @@ class SplitData(pl.LightningDataModule, abc.ABC):
     def batched(self, split: str) -> Dataset[Any]:
         """What turns lists of indices of a split into batches.
 
-        In training the list is a `Rows`, whose `place` seeds what is drawn anew each time.
+        In training the list is a `Rows`, whose `place` and `position` seed what is drawn anew each time.
         """
 
     @abc.abstractmethod
@@ -91,7 +92,11 @@ class SplitData(pl.LightningDataModule, abc.ABC):
         batches = TrainBatches(
             lengths, self.batch_size, self.seed, self.steps_per_epoch, rank=self._rank, world_size=self._world
         )
-        return self._loader("train", batches)
+        return self._train_loader(batches)
+
+    def whole_batch(self, rows: Rows) -> Batch:
+        """A batch of training as one process alone would see it."""
+        return self.batched("train").__getitems__(rows)  # type: ignore[attr-defined]
 
     def val_dataloader(self) -> DataLoader[Batch]:
         return self._eval_loader("val")
@@ -101,12 +106,20 @@ class SplitData(pl.LightningDataModule, abc.ABC):
 
     def _eval_loader(self, split: str) -> DataLoader[Batch]:
         lengths = self.splits[split].lengths
-        return self._loader(split, EvalBatches(lengths, self.eval_batch_size, self._rank, self._world))
+        batches = EvalBatches(lengths, self.eval_batch_size, self._rank, self._world)
+        return self._loader(self.batched(split), batches)
 
-    def _loader(self, split: str, batches: Sampler[list[int]]) -> DataLoader[Batch]:
+    def _train_loader(self, batches: TrainBatches) -> Any:
+        """Batches of one optimiser step each; or their parts, where processes share them or they are accumulated."""
+        parts = self.trainer.accumulate_grad_batches if self.trainer else 1
+        if parts * self._world == 1:
+            return self._loader(self.batched("train"), batches)
+        return PartLoader(self._loader(CutBatches(self.batched("train"), parts), batches), parts)
+
+    def _loader(self, batched: Dataset[Any], batches: Sampler[list[int]]) -> DataLoader[Any]:
         # A generator of its own: without one a loader draws from torch's, and dropout depends on the number of workers.
         return DataLoader(
-            self.batched(split), batch_sampler=batches, collate_fn=_whole_batch,
+            batched, batch_sampler=batches, collate_fn=_whole_batch,
             num_workers=self.num_workers, persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(), generator=torch.Generator(),
         )  # fmt: skip

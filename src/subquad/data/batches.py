@@ -11,13 +11,31 @@ from subquad.errors import UserError
 class Rows(list[int]):
     """Indices of one batch of training, and its place in the endless stream of batches.
 
-    `place` is for what is drawn anew each time a row is seen (crops, masked tokens): seeded by it, a draw does not
-    depend on the number of workers, and a resumed run draws what an undisturbed one does.
+    `place` and `position` are for what is drawn anew each time a row is seen (crops, masked tokens): seeded by them, a
+    draw does not depend on the number of workers or processes, and a resumed run draws what an undisturbed one does.
+
+    whole: the batch of the optimiser step, of which every `world_size`-th row from number `rank` is here; None where
+    this is all of it. counts: False where there was no row left for this process, and one of another stands in.
     """
 
-    def __init__(self, indices: list[int], place: int) -> None:
+    def __init__(
+        self, indices: list[int], place: int, rank: int = 0, world_size: int = 1, whole: "Rows | None" = None
+    ) -> None:
         super().__init__(indices)
-        self.place = place
+        self.place, self.rank, self.world_size = place, rank, world_size
+        self.whole, self.counts = whole or self, True
+
+    def position(self, number: int) -> int:
+        """Where row `number` stands in the whole batch."""
+        return self.rank + number * self.world_size
+
+    def share(self, rank: int, world_size: int) -> "Rows":
+        """What one of several processes computes of this batch; never nothing, see `counts`."""
+        if world_size == 1:
+            return self
+        mine = Rows(self[rank::world_size] or self[:1], self.place, rank, world_size, self)
+        mine.counts = rank < len(self)
+        return mine
 
 
 class TrainBatches(Sampler[list[int]]):
@@ -59,7 +77,7 @@ class TrainBatches(Sampler[list[int]]):
         first = self.epoch * self.steps
         for number in range(first, first + self.steps):
             batch = self._pass(number // self.per_pass)[number % self.per_pass]
-            yield Rows(batch[self.rank :: self.world_size], place=number * self.world_size + self.rank)
+            yield Rows(batch, place=number).share(self.rank, self.world_size)
 
     def _pass(self, number: int) -> list[list[int]]:
         if getattr(self, "_cached", (None,))[0] != number:
@@ -82,6 +100,10 @@ class EvalBatches(Sampler[list[int]]):
     """Every row once, sorted by length, in a fixed order; under DDP rank r takes every world_size-th row."""
 
     def __init__(self, lengths: np.ndarray, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
+        if 0 < len(lengths) < world_size:
+            raise UserError(
+                f"{len(lengths)} rows to evaluate cannot be shared by {world_size} processes; lower trainer.devices."
+            )
         order = np.argsort(lengths, kind="stable")[rank::world_size]
         self.batches = [order[i : i + batch_size].tolist() for i in range(0, len(order), batch_size)]
 

@@ -74,9 +74,10 @@ class EvalImages(Dataset[ImageBatch]):
 
 
 class TrainImages(EvalImages):
-    """Batches of training: everything random in one is drawn from (seed, its place in the stream).
+    """Batches of training: what is random in an image is drawn from (seed, place of the batch, place in the batch).
 
-    `mix` gets the images and classes of a batch and returns those to train on.
+    `mix` gets the images and classes of a batch, those of this process, and returns what to train on; it draws from
+    (seed, place of the batch).
     """
 
     def __init__(self, split: ImageSplit, transform: Transform, seed: int, mix: Mix) -> None:
@@ -85,9 +86,12 @@ class TrainImages(EvalImages):
 
     def __getitems__(self, indices: list[int]) -> ImageBatch:
         assert isinstance(indices, Rows)
+        images = []
+        for number, i in enumerate(indices):
+            with drawn_from([self.seed, indices.place, indices.position(number)]):
+                images.append(self.transform(self.split[i]))
         with drawn_from([self.seed, indices.place]):
-            plain = super().__getitems__(indices)
-            return ImageBatch(*self.mix(plain.images, plain.target))
+            return ImageBatch(*self.mix(torch.stack(images), torch.from_numpy(self.targets[list(indices)])))
 
 
 class RepeatedBatches(TrainBatches):
@@ -169,7 +173,7 @@ class ImageData(SplitData):
             self.splits["train"].lengths, self.batch_size, self.seed, self.steps_per_epoch,
             rank=self._rank, world_size=self._world, repeats=self.augment.repeats,
         )  # fmt: skip
-        return self._loader("train", batches)
+        return self._train_loader(batches)
 
     def baselines(self) -> dict[str, float]:
         """How often the most frequent class of training is right."""

@@ -57,7 +57,8 @@ class Blocks:
 class MaskedBlocks(Dataset[MaskedBatch]):
     """Turns lists of indices into batches with hidden tokens.
 
-    The masks of a training batch hang on its place among all batches; those of evaluation on each block alone.
+    The masks of a block in training hang on its place in its batch and on that of the batch among all batches; those of
+    evaluation on the block alone.
     """
 
     def __init__(self, blocks: Blocks, vocabulary: Vocabulary, masking: Masking, seed: int, fixed_seed: int) -> None:
@@ -75,10 +76,10 @@ class MaskedBlocks(Dataset[MaskedBatch]):
         lengths = np.array([len(row) for row in rows])
         inputs = np.zeros((len(rows), lengths.max()), np.int64)
         target = np.full_like(inputs, UNMASKED)
-        drawn = np.random.default_rng([self.seed, indices.place]) if isinstance(indices, Rows) else None
         for number, (i, row) in enumerate(zip(indices, rows, strict=True)):
-            rng = np.random.default_rng([self.fixed_seed, i]) if drawn is None else drawn
-            inputs[number, : len(row)], target[number, : len(row)] = self.hide(row, rng)
+            anew = isinstance(indices, Rows)
+            seed = [self.seed, indices.place, indices.position(number)] if anew else [self.fixed_seed, i]
+            inputs[number, : len(row)], target[number, : len(row)] = self.hide(row, np.random.default_rng(seed))
         valid = torch.from_numpy(np.arange(lengths.max()) < lengths[:, None])
         return MaskedBatch(torch.from_numpy(inputs), None if valid.all() else valid, torch.from_numpy(target))
 

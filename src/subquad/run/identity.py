@@ -13,7 +13,7 @@ _KEPT = ("task", "data", "trainer", "callbacks", "protocol", "scale", "recipe", 
 _NOT_IDENTITY = {
     "trainer": (
         "accelerator", "devices", "num_nodes", "strategy", "callbacks", "logger", "default_root_dir", "profiler",
-        "log_every_n_steps", "enable_progress_bar", "enable_model_summary", "plugins",
+        "log_every_n_steps", "enable_progress_bar", "enable_model_summary", "plugins", "accumulate_grad_batches",
     ),
     "callbacks": ("estimate", "progress", "cores", "refresh"),
     "data": ("root", "num_workers", "workers", "eval_batch_size", "release_dir"),
@@ -24,8 +24,9 @@ _NOT_IDENTITY = {
 def identity(config: DictConfig) -> dict[str, Any]:
     """The settings that decide a run's result, resolved: mechanism, model, data, training, protocol and scale.
 
-    Left out: paths, loggers, device, display, tags and the seed. The optimiser and the mechanism count where the task's
-    module and backbone refer to them, so that an unused choice changes nothing.
+    Left out: paths, loggers, device, display, tags and the seed; and what spreads the work or trades time for memory,
+    which changes results by rounding and other dropout masks at most. Precision counts. The optimiser and the mechanism
+    count where the task's module and backbone refer to them, so that an unused choice changes nothing.
     """
     plain = OmegaConf.to_container(config, resolve=False)
     assert isinstance(plain, dict)
@@ -37,6 +38,7 @@ def identity(config: DictConfig) -> dict[str, Any]:
     resolved = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
     assert isinstance(resolved, dict)
     kept = {key: resolved[key] for key in _KEPT}
+    kept["task"]["module"] = {k: v for k, v in kept["task"]["module"].items() if k != "compile_model"}
     kept["recipe"] = {k: v for k, v in kept["recipe"].items() if k not in _NOT_IDENTITY["recipe"]}
     return kept
 

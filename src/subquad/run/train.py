@@ -5,7 +5,9 @@ import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
 # isort: split
 import logging
 import pickle
+import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,27 +15,27 @@ import pytorch_lightning as pl
 import torch
 from filelock import FileLock, Timeout
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from pytorch_lightning.utilities import rank_zero_only
+from torch import Tensor
 
 from subquad import records
 from subquad.backbones.base import Pretrainable
+from subquad.backbones.layers import recompute_layers
 from subquad.cores import usable_cores
+from subquad.data.base import SplitData
 from subquad.errors import UserError
 from subquad.measure.memory import process_peak
 from subquad.run import machine, report
 from subquad.run.identity import identity
+from subquad.run.processes import rank, together
 from subquad.run.quiet import quieten
 from subquad.run.settings import check_settings
+from subquad.run.trainer import made_trainer
 from subquad.tasks.clock import WallClock
 from subquad.tasks.supervised import Supervised
 
 log = logging.getLogger(__name__)
-
-_RANK: int = getattr(rank_zero_only, "rank", 0)
-"""Place of this process among those that train one run together."""
 
 
 def train(config: DictConfig) -> records.Record:
@@ -43,39 +45,47 @@ def train(config: DictConfig) -> records.Record:
     Raises UserError while another command trains the same run; any failure is kept in the run directory.
     """
     run = Path(config.paths.run)
-    if _RANK:
+    if rank():
+        logging.getLogger().setLevel(logging.ERROR)  # the first process says it
         _train(config, run)
         raise SystemExit
     try:
         with FileLock(run / ".lock", timeout=0):
-            return _train(config, run)
+            record = _train(config, run)
+            assert record is not None
+            report.draw_curve(record, run, config.task.monitor)
+            records.write(record, run)
+            return record
     except Timeout:
         raise UserError(
             f"Another process is training this run right now ({run}); wait for it, or change a setting."
         ) from None
 
 
-def _train(config: DictConfig, run: Path) -> records.Record:
+def _train(config: DictConfig, run: Path) -> records.Record | None:
     # First: instantiate resolves interpolations in place, and would change what ${fingerprint:} sees.
     name = records.fingerprint(identity(config))
     resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
+    started = time.time()
     try:
-        record = _fit(OmegaConf.create(resolved), resolved, run, name)
+        return _fit(OmegaConf.create(resolved), resolved, run, name)
     except Exception as error:
-        records.write_error(str(error), traceback.format_exc(), run)
-        raise
+        # Where one of several processes fails, the others lose their connection to it: only the first error tells why.
+        first = records.read_error(run, since=started)
+        if first is None:
+            records.write_error(str(error), traceback.format_exc(), run)
+            raise
+        if rank():
+            raise SystemExit(1) from None
+        raise UserError(f"Another process of this run failed: {first} ({run / records.ERROR} has it all)") from error
     except (KeyboardInterrupt, SystemExit):  # Lightning turns signals into exits, some of them with status 0
         log.warning(
             "Interrupted; the same command goes on from the last checkpoint, or starts again where there is none."
         )
         raise SystemExit(130) from None
-    if not _RANK:
-        report.draw_curve(record, run, config.task.monitor)
-        records.write(record, run)
-    return record
 
 
-def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> records.Record:
+def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> records.Record | None:
     torch.set_num_threads(usable_cores())
     quieten()
     if not 0 <= config.seed < 2**32:
@@ -86,29 +96,23 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
     module: Supervised = instantiate(config.task.module, _convert_="all")(spec=data.spec)
-    try:
-        trainer: pl.Trainer = instantiate(config.trainer, _convert_="all")
-    except InstantiationException as error:
-        reason = str(error.__cause__ or error).splitlines()[0]
-        raise UserError(f"The trainer cannot be built ({reason}); see the keys of trainer=.") from error
+    trainer = made_trainer(config, data)
     for logger in trainer.loggers:
         logger.log_hyperparams(settings)
 
     checkpoints = run / "checkpoints"
-    resume = checkpoints / "last.ckpt"
-    if resume.exists():
-        _check_loads(resume, run)
+    if (checkpoints / "last.ckpt").exists():
+        _check_loads(checkpoints / "last.ckpt", run)
         log.info("Going on from the last checkpoint of this run.")
     elif config.ckpt_path is not None:
         _load_weights(module, Path(config.ckpt_path))
-    trainer.fit(module, data, ckpt_path=resume if resume.exists() else None, weights_only=True)
-    best = trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
-    if best is None:
-        raise UserError(
-            f"Training ended after {trainer.global_step} steps, before its first validation; raise limits.steps "
-            "or trainer.max_steps, or lower recipe.steps_per_epoch."
-        )
-    [tested] = trainer.test(module, data, ckpt_path=str(checkpoints / "best.ckpt"), verbose=False, weights_only=True)
+    if config.checkpoint_activations:
+        recompute_layers(module.network)
+    parameters = module.parameter_count  # before they are divided among processes
+    with together(trainer):
+        best, tested = _trained_and_tested(trainer, module, data, checkpoints)
+    if rank():
+        return None
     metrics = {k: float(v) for k, v in {**_last_epoch(run), **tested, config.task.monitor: best}.items()}
 
     choices = HydraConfig.get().runtime.choices
@@ -123,7 +127,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         scale=config.scale,
         metrics=metrics,
         baselines=data.baselines(),
-        parameters=module.parameter_count,
+        parameters=parameters,
         steps=trainer.global_step,
         wall_seconds=clock.seconds,
         **process_peak(module.device),  # type: ignore[arg-type]
@@ -137,6 +141,22 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     )
     _summarise(trainer, record)
     return record
+
+
+def _trained_and_tested(
+    trainer: pl.Trainer, module: Supervised, data: SplitData, checkpoints: Path
+) -> tuple[Tensor, Mapping[str, float]]:
+    """The best validation metric, and what its checkpoint reaches on the test split."""
+    last = checkpoints / "last.ckpt"
+    trainer.fit(module, data, ckpt_path=last if last.exists() else None, weights_only=True)
+    best = trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
+    if best is None:
+        raise UserError(
+            f"Training ended after {trainer.global_step} steps, before its first validation; raise limits.steps "
+            "or trainer.max_steps, or lower recipe.steps_per_epoch."
+        )
+    [tested] = trainer.test(module, data, ckpt_path=str(checkpoints / "best.ckpt"), verbose=False, weights_only=True)
+    return best, tested
 
 
 def _check_loads(checkpoint: Path, run: Path) -> None:

@@ -24,12 +24,13 @@ class TimeEstimate(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        self.started = time.perf_counter()
+        if batch_idx % trainer.accumulate_grad_batches == 0:
+            self.started = time.perf_counter()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if len(self.seconds) >= self.warmup + self.steps:
+        if len(self.seconds) >= self.warmup + self.steps or (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
         self.seconds.append(time.perf_counter() - self.started)
         if len(self.seconds) < self.warmup + self.steps or not trainer.is_global_zero:

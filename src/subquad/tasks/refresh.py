@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from subquad.attention.base import Refreshable
+from subquad.data.parts import Part
 
 
 class RefreshAttention(pl.Callback):
@@ -18,7 +19,8 @@ class RefreshAttention(pl.Callback):
     One pass of the batch through the model without gradients renews the due mechanisms from the first to the last, so
     that the second is fitted to what the renewed first one makes of the batch. The pass leaves no trace but theirs: no
     dropout, running statistics of BatchNorm and random generators as before. It runs eagerly where the model is
-    compiled. Of several processes the first does it, on its share of the batch, and the others take its buffers.
+    compiled. The batch is that of the optimiser step: where processes share it or it is accumulated in parts, every
+    process reads all of it, and they end with the buffers of the first.
 
     All state is in the mechanisms' buffers; a resumed run repeats the undisturbed one.
     """
@@ -26,12 +28,17 @@ class RefreshAttention(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
+        if isinstance(batch, Part):
+            if not batch.first:
+                return
+            batch_idx //= trainer.accumulate_grad_batches
         place = trainer.current_epoch, batch_idx, trainer.global_step
         due = [m for m in pl_module.modules() if isinstance(m, Refreshable) and m.due(*place)]
         if not due:
             return
-        if trainer.is_global_zero:
-            _renew(due, pl_module, batch, trainer.global_step)
+        if isinstance(batch, Part):
+            batch = trainer.datamodule.whole_batch(batch.whole).to(pl_module.device)  # type: ignore[attr-defined]
+        _renew(due, pl_module, batch, trainer.global_step)
         if trainer.world_size > 1:
             _share(due, trainer)
 

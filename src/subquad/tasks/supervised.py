@@ -12,8 +12,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric, MetricCollection
 
 from subquad.backbones.base import check_fits
+from subquad.data.parts import Part
 from subquad.errors import UserError
 from subquad.specs import Batch
+from subquad.tasks.strategies import shard
 
 OptimizerFactory = Callable[[Any], Optimizer]
 SchedulerFactory = Callable[..., LRScheduler]
@@ -22,6 +24,10 @@ BackboneFactory = Callable[..., nn.Module]
 
 class Supervised(pl.LightningModule, abc.ABC):
     """Logs `train/loss`, `val/loss`, `val/<metric>` and `test/<metric>` once an epoch.
+
+    The batch is that of an optimiser step, however it is cut up. Where processes share it, or it goes through the
+    network in parts, each part's loss is weighted so that the gradient, which Lightning averages over parts and
+    processes, is that of the mean over the whole batch.
 
     `compile_model` runs the network (not this module) through torch.compile.
     """
@@ -47,7 +53,7 @@ class Supervised(pl.LightningModule, abc.ABC):
         if compile_model:
             self.network.compile()
         self.make_optimizer, self.make_scheduler = optimizer, scheduler
-        self.loss_sum, self.rows_seen = torch.zeros(()), 0
+        self.loss_sum, self.weight_sum = torch.zeros(()), 0
         self.val_metric, self.test_metric = self.new_metric(spec), self.new_metric(spec)
 
     @abc.abstractmethod
@@ -56,7 +62,11 @@ class Supervised(pl.LightningModule, abc.ABC):
 
     @abc.abstractmethod
     def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """Mean loss of `[b, outputs]` predictions."""
+        """Mean loss of `[b, outputs]` predictions, over as many things as the batch's `weight` says."""
+
+    def objective(self, mean: Tensor, weight: Tensor | float) -> Tensor:
+        """What is minimised, from the mean loss of a batch and its weight."""
+        return mean
 
     @abc.abstractmethod
     def predictions(self, outputs: Tensor) -> Tensor:
@@ -66,11 +76,17 @@ class Supervised(pl.LightningModule, abc.ABC):
         """Raw outputs of the network, `[b, outputs]`."""
         return self.network(*batch.network_inputs)
 
-    def training_step(self, batch: Batch) -> Tensor:
-        loss = self.loss(self(batch), batch.target)
-        self.loss_sum = self.loss_sum.to(loss.device) + loss.detach() * len(batch)
-        self.rows_seen += len(batch)
-        return loss
+    def training_step(self, batch: Batch | Part) -> Tensor:
+        rows = batch.batch if isinstance(batch, Part) else batch
+        loss = self.loss(self(rows), rows.target)
+        self.loss_sum = self.loss_sum.to(loss.device) + loss.detach() * batch.weight
+        self.weight_sum += batch.weight
+        if not isinstance(batch, Part):
+            return self.objective(loss, batch.weight)
+        if batch.first:
+            self.step_weight = self._over_processes(torch.tensor(float(batch.share), device=loss.device)).clamp(min=1)
+        averaged = self.trainer.world_size * self.trainer.accumulate_grad_batches
+        return self.objective(loss * (averaged * batch.weight / self.step_weight), self.step_weight)
 
     def validation_step(self, batch: Batch) -> None:
         outputs = self(batch)
@@ -79,9 +95,10 @@ class Supervised(pl.LightningModule, abc.ABC):
 
     def on_validation_epoch_end(self) -> None:
         self.log_metric("val", self.val_metric)
-        if self.rows_seen:  # here, not by Lightning, which would log it after the checkpoint: a kill between loses it
-            self.log("train/loss", self.loss_sum / self.rows_seen, sync_dist=True)
-            self.loss_sum, self.rows_seen = torch.zeros((), device=self.device), 0
+        if self.weight_sum:  # here, not by Lightning, which would log it after the checkpoint: a kill between loses it
+            weight = torch.tensor(float(self.weight_sum), device=self.device)
+            self.log("train/loss", self._over_processes(self.loss_sum) / self._over_processes(weight))
+            self.loss_sum, self.weight_sum = torch.zeros((), device=self.device), 0
 
     def test_step(self, batch: Batch) -> None:
         self.test_metric.update(self.predictions(self(batch)), batch.target)
@@ -93,6 +110,15 @@ class Supervised(pl.LightningModule, abc.ABC):
         """Logs what the metric of a split gathered, and empties it."""
         self.log(f"{split}/{self.metric_name}", metric.compute())
         metric.reset()
+
+    def _over_processes(self, value: Tensor) -> Tensor:
+        """The sum over the processes that train together."""
+        return self.trainer.strategy.reduce(value.clone(), reduce_op="sum") if self.trainer.world_size > 1 else value
+
+    def configure_model(self) -> None:
+        """Divides the parameters among the processes, where the strategy asks for it."""
+        if self.device_mesh is not None:
+            shard(self.network, self.device_mesh["data_parallel"])
 
     def optimized(self) -> Any:
         """What the optimiser is given: parameters, or groups of them."""

@@ -78,8 +78,9 @@ class VisualQuestionAnswering(Supervised):
     def predictions(self, outputs: Float[Tensor, "b classes"]) -> Int[Tensor, " b"]:
         return outputs.argmax(-1)
 
-    def training_step(self, batch: VQABatch) -> Tensor:  # type: ignore[override]
-        return super().training_step(batch) * len(batch)
+    def objective(self, mean: Tensor, weight: Tensor | float) -> Tensor:
+        """The sum over the questions of a batch."""
+        return mean * weight
 
     def validation_step(self, batch: VQABatch) -> None:  # type: ignore[override]
         outputs = self(batch)

@@ -1,0 +1,80 @@
+"""The layers of any model, and how to keep fewer of their activations in training."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from subquad.attention.base import Carry
+from subquad.backbones.vision import ImageBackbone
+from subquad.blocks.layer import Layer
+from subquad.blocks.multihead import CrossBlock
+
+
+def layers_of(network: nn.Module) -> list[nn.Module]:
+    """Every `Layer` of a model and every block of a timm model, shared ones once."""
+    found: list[nn.Module] = []
+    for part in network.modules():
+        found += part.blocks if isinstance(part, ImageBackbone) else [part] if isinstance(part, Layer) else []
+    return found
+
+
+def recompute_layers(network: nn.Module) -> None:
+    """Keeps of each layer what enters it, and computes the rest again in the backward pass (Chen et al. 2016).
+
+    Outputs, gradients, buffers and the state of random generators are those of the model as it was. About a third more
+    time for a memory that no longer holds what is inside the layers. https://arxiv.org/abs/1604.06174
+    """
+    for layer in layers_of(network):
+        layer.forward = _recomputed(layer, layer.forward)  # type: ignore[method-assign]
+    for part in network.modules():
+        if isinstance(part, CrossBlock):
+            part.forward = _recomputed(part, part.forward)  # type: ignore[method-assign]
+
+
+def _recomputed(layer: nn.Module, plain: Callable[..., Any]) -> Callable[..., Any]:
+    norms = [part for part in layer.modules() if isinstance(part, _BatchNorm)]
+    thread = getattr(getattr(layer, "attn", None), "thread", None)
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _same_statistics(norms)
+
+    chosen: dict[str, Any] = {"context_fn": contexts} if norms else {}  # torch.compile knows no others
+
+    def with_carry(carry: Carry, *args: Any, **kwargs: Any) -> tuple[Tensor, Carry]:
+        """What the block before handed on is an input here: at the second time the thread holds something else."""
+        now, thread.carry = thread.carry, carry
+        try:
+            return plain(*args, **kwargs), thread.carry
+        finally:
+            thread.carry = now
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return plain(*args, **kwargs)
+        if thread is None:
+            return checkpoint(plain, *args, use_reentrant=False, **chosen, **kwargs)
+        y, thread.carry = checkpoint(with_carry, thread.carry, *args, use_reentrant=False, **chosen, **kwargs)
+        return y
+
+    return forward
+
+
+@contextmanager
+def _same_statistics(norms: list[_BatchNorm]) -> Iterator[None]:
+    """Running statistics have seen the batch already, and do not see it again."""
+    before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+    counts = [None if count is None else count.clone() for _, _, count in before]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for (norm, momentum, count), value in zip(before, counts, strict=True):
+            norm.momentum = momentum
+            if count is not None and value is not None:
+                count.copy_(value)

@@ -1,0 +1,56 @@
+"""Several processes that train one run together. Light: no torch before a run trains."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+
+_PLACES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # in Lightning's order
+_LEFT_BEHIND = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")
+
+
+def rank() -> int:
+    """Place of this process among those that torchrun, srun or Lightning started for one run; 0 where it is alone."""
+    return next((int(os.environ[name]) for name in _PLACES if name in os.environ), 0)
+
+
+@contextmanager
+def together(trainer: Any) -> Iterator[None]:
+    """Inside the block Lightning may start the other processes of this run; after it none of them is left.
+
+    They get the command of this job, also where it is one of a sweep, whose own command would start the sweep again.
+    Where this process fails, they are ended: on GPUs they would wait for it for ever. After a success nothing is left
+    that would make the next job of a sweep join processes that are gone.
+    """
+    launcher = trainer.strategy.launcher
+    before = sys.argv
+    sys.argv = _command()
+    try:
+        yield
+    except BaseException:
+        for process in getattr(launcher, "procs", ()):
+            process.send_signal(signal.SIGKILL)
+        raise
+    finally:
+        sys.argv = before
+    if trainer.world_size > 1:
+        from torch import distributed
+
+        distributed.destroy_process_group()
+    if getattr(launcher, "procs", ()):
+        for process in launcher.procs:
+            process.wait()
+        for name in _LEFT_BEHIND:
+            os.environ.pop(name, None)
+
+
+def _command() -> list[str]:
+    if HydraConfig.get().mode != RunMode.MULTIRUN:
+        return sys.argv
+    flags = [word for word in sys.argv[1:] if "=" not in word and word[0] != "~" and word not in ("-m", "--multirun")]
+    return [sys.argv[0], *flags, *HydraConfig.get().overrides.task]

@@ -1,0 +1,41 @@
+"""Lightning's trainer from a configuration, and what cannot go together, said before anything is started."""
+
+import pytorch_lightning as pl
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from pytorch_lightning.accelerators import CPUAccelerator
+from pytorch_lightning.strategies import DDPStrategy
+
+from subquad.data.base import SplitData
+from subquad.errors import UserError
+from subquad.tasks.strategies import SharedBatches
+
+
+def made_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
+    """The trainer of a run. Raises UserError where its settings exclude one another, or do not fit machine or data."""
+    precision = str(config.trainer.precision)
+    parts = config.trainer.accumulate_grad_batches
+    if not isinstance(parts, int) or parts < 1:
+        raise UserError(f"trainer.accumulate_grad_batches is {parts}; it must be a whole number of at least 1.")
+    try:
+        trainer: pl.Trainer = instantiate(config.trainer, _convert_="all")
+    except InstantiationException as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise UserError(f"The trainer cannot be built ({reason}); see the keys of trainer=.") from error
+    if isinstance(trainer.accelerator, CPUAccelerator) and precision in ("16-mixed", "16-true", "16"):
+        raise UserError(f"A CPU cannot train with trainer.precision={precision}; choose bf16-mixed, or a GPU.")
+    if config.trainer.get("sync_batchnorm"):
+        raise UserError("Batch normalisation is over all processes anyway; leave trainer.sync_batchnorm out.")
+    if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, SharedBatches):
+        raise UserError(
+            f"There are {trainer.world_size} processes and nothing says how they share the work; choose trainer=ddp "
+            "(GPUs), trainer=ddp_cpu or trainer=fsdp."
+        )
+    if data.batch_size % (trainer.world_size * parts):
+        raise UserError(
+            f"A batch of {data.batch_size} cannot be shared by {trainer.world_size} processes in "
+            f"{parts} parts each; choose trainer.devices, trainer.accumulate_grad_batches and recipe.batch_size so "
+            "that the first two divide the third."
+        )
+    return trainer
