@@ -55,6 +55,7 @@ def trainer(**changes):
         "estimated_stepping_batches": 100_000,
         "current_epoch": 0,
         "global_rank": 0,
+        "accumulate_grad_batches": 1,
     }
     return SimpleNamespace(**facts | changes)
 

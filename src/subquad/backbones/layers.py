@@ -30,7 +30,7 @@ def recompute_layers(network: nn.Module) -> None:
     time for a memory that no longer holds what is inside the layers. https://arxiv.org/abs/1604.06174
     """
     for layer in layers_of(network):
-        layer.forward = _recomputed(layer, layer.forward)  # type: ignore[method-assign]
+        layer.forward = _recomputed(layer, layer.forward)
     for part in network.modules():
         if isinstance(part, CrossBlock):
             part.forward = _recomputed(part, part.forward)  # type: ignore[method-assign]
@@ -38,7 +38,7 @@ def recompute_layers(network: nn.Module) -> None:
 
 def _recomputed(layer: nn.Module, plain: Callable[..., Any]) -> Callable[..., Any]:
     norms = [part for part in layer.modules() if isinstance(part, _BatchNorm)]
-    thread = getattr(getattr(layer, "attn", None), "thread", None)
+    thread: Any = getattr(getattr(layer, "attn", None), "thread", None)
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _same_statistics(norms)

@@ -77,8 +77,9 @@ class MaskedBlocks(Dataset[MaskedBatch]):
         inputs = np.zeros((len(rows), lengths.max()), np.int64)
         target = np.full_like(inputs, UNMASKED)
         for number, (i, row) in enumerate(zip(indices, rows, strict=True)):
-            anew = isinstance(indices, Rows)
-            seed = [self.seed, indices.place, indices.position(number)] if anew else [self.fixed_seed, i]
+            seed = [self.fixed_seed, i]
+            if isinstance(indices, Rows):
+                seed = [self.seed, indices.place, indices.position(number)]
             inputs[number, : len(row)], target[number, : len(row)] = self.hide(row, np.random.default_rng(seed))
         valid = torch.from_numpy(np.arange(lengths.max()) < lengths[:, None])
         return MaskedBatch(torch.from_numpy(inputs), None if valid.all() else valid, torch.from_numpy(target))

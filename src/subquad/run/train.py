@@ -7,7 +7,6 @@ import logging
 import pickle
 import time
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +16,6 @@ from filelock import FileLock, Timeout
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
 
 from subquad import records
 from subquad.backbones.base import Pretrainable
@@ -113,7 +111,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         best, tested = _trained_and_tested(trainer, module, data, checkpoints)
     if rank():
         return None
-    metrics = {k: float(v) for k, v in {**_last_epoch(run), **tested, config.task.monitor: best}.items()}
+    metrics = {**_last_epoch(run), **tested, config.task.monitor: best}
 
     choices = HydraConfig.get().runtime.choices
     [clock] = [c for c in trainer.callbacks if isinstance(c, WallClock)]  # type: ignore[attr-defined]
@@ -145,7 +143,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
 
 def _trained_and_tested(
     trainer: pl.Trainer, module: Supervised, data: SplitData, checkpoints: Path
-) -> tuple[Tensor, Mapping[str, float]]:
+) -> tuple[float, dict[str, float]]:
     """The best validation metric, and what its checkpoint reaches on the test split."""
     last = checkpoints / "last.ckpt"
     trainer.fit(module, data, ckpt_path=last if last.exists() else None, weights_only=True)
@@ -156,7 +154,7 @@ def _trained_and_tested(
             "or trainer.max_steps, or lower recipe.steps_per_epoch."
         )
     [tested] = trainer.test(module, data, ckpt_path=str(checkpoints / "best.ckpt"), verbose=False, weights_only=True)
-    return best, tested
+    return float(best), {name: float(value) for name, value in tested.items()}
 
 
 def _check_loads(checkpoint: Path, run: Path) -> None:
