@@ -5,6 +5,10 @@ python eval.py run=outputs/runs/uea/japanese_vowels/dba/<fingerprint>-s0
 Words that begin with `data.` change settings of the run's data. ListOps with each test expression four times as long:
 
 python eval.py run=outputs/runs/lra/listops/blrp/<fingerprint>-s0 data.multiply=4
+
+A ViT or BLRP on larger images than those it was trained on (positions of a ViT are resampled):
+
+python eval.py run=outputs/runs/cifar/cifar100/blrp/<fingerprint>-s0 data.size=128
 """
 
 import sys

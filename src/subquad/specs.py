@@ -27,6 +27,7 @@ class Site:
 
     Lengths are the longest sequences, in tokens, that the model will be given; shorter ones are always allowed.
     `grid` is (height, width) where the tokens are an image in row-major order. `dropout` acts on attention weights.
+    `layer` of `layers` counts within a stage; `stage` counts the stages of a pyramid, from 0.
     """
 
     pattern: Pattern
@@ -36,6 +37,7 @@ class Site:
     context_len: int
     layer: int = 0
     layers: int = 1
+    stage: int = 0
     grid: tuple[int, int] | None = None
     dropout: float = 0.0
 

@@ -283,3 +283,14 @@ def test_gradients_reach_queries_through_codes_and_sigma() -> None:
 def test_impossible_settings_are_refused(choices, message) -> None:
     with pytest.raises(UserError, match=message):
         one(partial(EcoFormer, **choices))
+
+
+def test_a_stage_with_few_tokens_is_named_once(caplog) -> None:
+    stack(EcoFormer, Pattern.SELF, layers=2, context_len=16, stage=2)
+    [said] = [record.message for record in caplog.records]
+    assert said.startswith("EcoFormer in stage 3 has 16 tokens in a row at most: 16 of 25 anchors differ")
+    one(EcoFormer, context_len=4)
+    assert caplog.records[-1].message.endswith("and a token has 3 of 10 labels of each sign.")
+    caplog.clear()
+    one(EcoFormer, context_len=25)
+    assert not caplog.records

@@ -84,19 +84,32 @@ def test_deit_tiny_has_the_published_number_of_parameters(heads):
     assert parameters(model) == 5_717_416
 
 
-@pytest.mark.parametrize(
-    ("name", "attention", "expected"),
-    [
-        ("pvt_v2_b0", Softmax, 3_198_280),
-        ("pvt_v2_b0", EcoFormer, 3_136_328),
-        ("twins_svt_small", Softmax, 22_221_352),
-        ("twins_svt_small", EcoFormer, 21_522_088),
-    ],
-)
-def test_pyramids_have_the_parameters_of_the_papers(name, attention, expected):
+def test_a_vit_on_small_patches_has_the_parameters_that_were_counted_by_hand():
+    spec = ImageSpec(side=64, channels=3, classes=100)
     with torch.device("meta"):
-        model = Pyramid(IMAGENET, attention, Softmax, name)
-    assert parameters(model) == expected
+        model = ViT(spec, Softmax, layers=12, dim=192, heads=3, ffn=768, patch=4, class_token=True)
+    # 12 blocks of 444,864, a final norm, patches, class token and positions, head
+    assert parameters(model) == 12 * 444_864 + 2 * 192 + 49 * 192 + 258 * 192 + 193 * 100 == 5_416_996
+
+
+# EcoFormer's repository states none of these; B5, which it does not have, follows from the published count of PVTv2-B5
+# (81,956,008) less the reduction of keys (sr² d² + 3d), and d² + d for EcoFormer, in each of 3, 6 and 40 blocks.
+COUNTS = {
+    "pvt_v2_b0": (3_198_280, 3_136_328),
+    "pvt_v2_b1": (12_138_152, 11_891_368),
+    "pvt_v2_b2": (21_062_376, 20_367_528),
+    "pvt_v2_b3": (36_011_496, 34_084_008),
+    "pvt_v2_b4": (48_583_720, 45_665_704),
+    "pvt_v2_b5": (81_956_008 - 18_784_576, 81_956_008 - 18_784_576 - 4_220_352),
+    "twins_svt_small": (22_221_352, 21_522_088),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_pyramids_have_the_parameters_of_the_papers(name):
+    with torch.device("meta"):
+        found = [parameters(Pyramid(IMAGENET, attention, Softmax, name)) for attention in (Softmax, EcoFormer)]
+    assert tuple(found) == COUNTS[name]
 
 
 @pytest.mark.parametrize("name", mechanisms())
@@ -152,6 +165,7 @@ def test_sites_are_where_the_tokens_of_the_image_are():
     assert [s.query_len for s in pyramid[1::2]] == [324, 81, 25, 9]
     assert [(s.layer, s.layers) for s in pyramid] == [(0, 2), (1, 2)] * 4
     assert [(s.dim, s.heads) for s in pyramid[::2]] == [(32, 1), (64, 2), (160, 5), (256, 8)]
+    assert [s.stage for s in pyramid] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_stages_that_are_not_chosen_stay_exact():
@@ -227,6 +241,10 @@ def test_dropout_and_left_out_branches_are_those_that_were_asked_for():
         (lambda: ViT(SMALL, Softmax, **SIZES | {"layers": 0}), "0 layers"),
         (lambda: ViT(SMALL, Softmax, **SIZES | {"heads": 5}), "cannot be split into 5 heads"),
         (lambda: Pyramid(SMALL, Softmax, Softmax, "pvt_v2_b0", stages=(0, 1)), r"stages is \[0, 1\]"),
+        (
+            lambda: Pyramid(ImageSpec(side=8, channels=1, classes=2), Softmax, Softmax, "pvt_v2_b0"),
+            r"images of 8 x 8 do not last; set data\.size=32",
+        ),
     ],
 )
 def test_impossible_sizes_are_refused(make, cause):
@@ -247,3 +265,28 @@ def test_data_and_images_of_another_kind_are_refused(unchecked):
 def test_sequences_are_refused(make):
     with pytest.raises(UserError, match="reads images, and these data are sequences"):
         make(DataSpec(max_len=3, vocab=2))
+
+
+@pytest.mark.parametrize("fit", ["released", "strong", "klsh"])
+@pytest.mark.parametrize("side", [32, 64])
+def test_ecoformer_is_fitted_and_trains_on_stages_of_few_tokens(side, fit, caplog):
+    """At 32 pixels the stages have 64, 16, 4 and 1 tokens, at 64 pixels 256, 64, 16 and 4."""
+    factory = partial(EcoFormer, fit=fit)
+    model = Pyramid(ImageSpec(side=side, channels=3, classes=3), factory, factory, "pvt_v2_b0", stages=(1, 2, 3, 4))
+    shortages = [record.message.partition(":")[0] for record in caplog.records]
+    few = {32: ((2, 16), (3, 4), (4, 1)), 64: ((3, 16), (4, 4))}[side]
+    assert shortages == [f"EcoFormer in stage {stage} has {tokens} tokens in a row at most" for stage, tokens in few]
+    images = torch.randn(2, 3, side, side)
+    hooks = [
+        module.register_forward_pre_hook(lambda attention, args: attention.refresh(*args[:3]))
+        for module in model.modules()
+        if isinstance(module, EcoFormer)
+    ]
+    with torch.no_grad():
+        model(images)
+    for hook in hooks:
+        hook.remove()
+    assert len(hooks) == 8
+    assert all(buffer.isfinite().all() for buffer in model.buffers())
+    model(images).logsumexp(1).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())

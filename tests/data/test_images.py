@@ -261,6 +261,19 @@ def test_digits_as_pixels_are_the_same_rows(tmp_path):
     assert pixels.spec.max_len == 64
 
 
+def test_digits_are_enlarged_between_their_pixels(tmp_path):
+    small, large = (digits.DigitImages(root=str(tmp_path), size=size, batch_size=4, seed=0) for size in (8, 32))
+    small.prepare_data()
+    a, b = (data.batched("test").__getitems__([3, 7]).images for data in (small, large))
+    assert b.shape == (2, 1, 32, 32)
+    assert large.spec.side == 32
+    assert set(large.splits["test"].lengths) == {1024}
+    torch.testing.assert_close(b[..., 0, 2:-4:4], a[..., 0, :-1] * 7 / 8 + a[..., 0, 1:] / 8)
+    assert torch.equal(b[..., :2, :2], a[..., :1, :1].expand(-1, -1, 2, 2))
+    with pytest.raises(UserError, match=r"data\.size of at least 1; got 0"):
+        digits.DigitImages(root=str(tmp_path), size=0, batch_size=4, seed=0)
+
+
 def test_a_changed_scikit_learn_is_noticed(monkeypatch):
     import sklearn.datasets
 

@@ -79,5 +79,5 @@ def test_weights_that_depend_on_the_length_are_named(data, outputs):
     trained(composed(data, outputs, *WORDS, "attention=softmax", "backbone.position=learned", *TINY))
     run = record_of(outputs)
     assert evaluated(run, multiply=1)[1] == records.read(run).metrics["test/accuracy"]
-    with pytest.raises(UserError, match=r"do not fit these data \(size mismatch for .*position.*longer than"):
+    with pytest.raises(UserError, match=r"do not fit these data \(size mismatch for .*position.*sequences longer"):
         evaluated(run, multiply=2)

@@ -70,11 +70,18 @@ def test_vectors_positions_and_the_class_token_are_not_decayed():
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0, 0.3]
 
 
-def test_encoders_and_wrong_smoothing_are_refused():
+def test_an_encoder_reads_patches_in_raster_order():
     from subquad.backbones.tlb import TLBEncoder
 
-    with pytest.raises(UserError, match=r"encoder of sequences and cannot stand in an image backbone.*digits_pixels"):
-        ImageClassification(SPEC, partial(TLBEncoder, dim=8), torch.optim.AdamW, constant)
+    encoder = partial(TLBEncoder, dim=8, heads=2, ffn=8, segment=5)
+    network = ImageClassification(SPEC, encoder, torch.optim.AdamW, constant, patch=4).network.eval()
+    assert network.encoder.max_len == 4
+    images = torch.randn(2, 1, 8, 8)
+    corners = [images[:, 0, row : row + 4, column : column + 4].flatten(1) for row in (0, 4) for column in (0, 4)]
+    torch.testing.assert_close(network(images), network.encoder(torch.stack(corners, 1), None))
+
+
+def test_wrong_smoothing_is_refused():
     with pytest.raises(UserError, match=r"label_smoothing is 1\.0"):
         module(label_smoothing=1.0)
 

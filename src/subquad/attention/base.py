@@ -1,6 +1,7 @@
 """The one contract that every attention mechanism meets."""
 
 import abc
+from collections.abc import Mapping
 from typing import ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Float
@@ -13,6 +14,10 @@ from subquad.specs import Masks, Pattern, Site
 
 Carry = Tensor | None
 """What a layer hands to the next one for the same sequences (Luna's and DBA's latent); None before the first."""
+
+
+Maps = Mapping[str, tuple[Tensor, Tensor | None]]
+"""Weight [d, d] and bias [d] of linear maps by the names they have in softmax attention: query, key, value, out."""
 
 
 class UnsupportedPattern(UserError):
@@ -62,6 +67,15 @@ class Attention(nn.Module, abc.ABC):
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         """Returns the mixed queries and what the next layer is to be given as `carry`."""
 
+    def softmax_maps(self) -> Maps:
+        """Its own maps that do what those of softmax attention do, of any shape with as many numbers; views count.
+
+        What a model takes over from one that was trained with softmax attention goes there. By their names, of this
+        module or of its `projections`; a mechanism that has them under others overrides this.
+        """
+        found = ((name, getattr(getattr(self, "projections", self), name, None)) for name in _SOFTMAX_MAPS)
+        return {name: (linear.weight, linear.bias) for name, linear in found if isinstance(linear, nn.Linear)}
+
     def check_lengths(self, x: Tensor, context: Tensor) -> None:
         """Raises UserError when a sequence is longer than this attention was built for."""
         for got, limit in ((x.shape[1], self.site.query_len), (context.shape[1], self.site.context_len)):
@@ -70,6 +84,9 @@ class Attention(nn.Module, abc.ABC):
                     f"{type(self).__name__} was built for at most {limit} tokens and was given {got}; "
                     "build it with a larger length or shorten the input."
                 )
+
+
+_SOFTMAX_MAPS = ("query", "key", "value", "out")
 
 
 class StatelessAttention(Attention):

@@ -1,5 +1,6 @@
 """EcoFormer: energy-saving attention (Liu et al. 2022, https://arxiv.org/abs/2209.09004, Eq. 9-14)."""
 
+import logging
 import math
 from typing import Literal
 
@@ -8,11 +9,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from subquad.attention.base import Affine, Discrete, Refreshable, StatelessAttention, SurrogateGradient
+from subquad.attention.base import Affine, Discrete, Maps, Refreshable, StatelessAttention, SurrogateGradient
 from subquad.errors import UserError
 from subquad.ops.hash_fitting import fit_planes, kulis_grauman, labels
 from subquad.ops.hashing import anchor_similarity, norms, power_bias, shared_attention, sign
 from subquad.specs import Masks, Pattern, Site
+
+log = logging.getLogger(__name__)
 
 ReadOut = Literal["paper", "released"]
 Fit = Literal["released", "strong", "klsh"]
@@ -92,6 +95,12 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
         self.register_buffer("mean", torch.full((site.heads, anchors), math.exp(-0.5)))
         self.register_buffer("planes", torch.randn(site.heads, bits, anchors))
         self.register_buffer("fitted", torch.tensor(False))
+        self._tell_shortage(anchors)
+
+    def softmax_maps(self) -> Maps:
+        """The shared map is that of the queries, as in the released code; there are no keys of their own."""
+        named = (("query", self.shared), ("value", self.value), ("out", self.out))
+        return {name: (linear.weight, linear.bias) for name, linear in named}
 
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
@@ -147,6 +156,16 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
             planes = fit_planes(centred, graph, mask, self.planes.to(q.dtype), self.fit)
         for buffer, value in ((self.anchors, anchors), (self.mean, mean), (self.planes, planes)):
             buffer.copy_(value)
+
+    def _tell_shortage(self, anchors: int) -> None:
+        """Says once for each stage where there are fewer tokens than the hash is meant to be fitted to."""
+        tokens, site = self.site.context_len, self.site
+        labelled = min(self.neighbours, tokens - 1)
+        if site.layer == 0 and (tokens < anchors or labelled < self.neighbours):
+            log.warning(
+                f"EcoFormer in stage {site.stage + 1} has {tokens} tokens in a row at most: {min(anchors, tokens)} of "
+                f"{anchors} anchors differ, and a token has {labelled} of {self.neighbours} labels of each sign."
+            )
 
 
 def _check(**sizes: int | None) -> None:

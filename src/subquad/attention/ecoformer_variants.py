@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from subquad.attention.base import Affine, Discrete, StatelessAttention, SurrogateGradient
+from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention, SurrogateGradient
 from subquad.errors import UserError
 from subquad.ops.features import orthogonal_directions
 from subquad.ops.hashing import norms, shared_attention, sign, with_bias
@@ -32,6 +32,11 @@ class FPEcoFormer(StatelessAttention):
             raise UserError(f"{type(self).__name__} needs attention.features of at least 1; got {features}.")
         self.shared, self.value, self.out = (Affine(site.dim, site.dim) for _ in range(3))
         self.register_buffer("directions", orthogonal_directions(features, site.dim // site.heads))
+
+    def softmax_maps(self) -> Maps:
+        """The shared map is that of the queries, as in the released code; there are no keys of their own."""
+        named = (("query", self.shared), ("value", self.value), ("out", self.out))
+        return {name: (linear.weight, linear.bias) for name, linear in named}
 
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.attention.base import Affine, Attention, Carry
+from subquad.attention.base import Affine, Attention, Carry, Maps
 from subquad.errors import UserError
 from subquad.ops.heads import split_heads
 from subquad.ops.latents import columns_of_heads, gather, read, rows_of_heads
@@ -41,6 +41,11 @@ class Luna(Attention):
         self.query, self.key, self.value, self.out = (Affine(dim, dim) for _ in range(4))
         self.latent = nn.Parameter(torch.randn(l, dim)) if site.layer == 0 else None
         self.norm = nn.LayerNorm(dim) if site.layer < site.layers - 1 else None
+
+    def softmax_maps(self) -> Maps:
+        """The maps that read the tokens; keys and values of the packed sequence have no counterpart."""
+        named = (("query", self.query), ("key", self.pack_key), ("value", self.pack_value), ("out", self.out))
+        return {name: (linear.weight, linear.bias) for name, linear in named}
 
     def forward(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from subquad.attention.base import Affine, Discrete, StatelessAttention
+from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention
 from subquad.errors import UserError
 from subquad.specs import Masks, Pattern, Site
 
@@ -73,6 +73,13 @@ class Reformer(Discrete, StatelessAttention):
         self.out = Affine(site.dim, site.dim)
         self.rotations: Tensor
         self.register_buffer("rotations", torch.randn(site.heads, width, hashes, self.buckets // 2))
+
+    def softmax_maps(self) -> Maps:
+        """The query is the key too; it and the value lie side by side in each head."""
+        weight = self.query_value.weight.unflatten(0, (self.site.heads, 2, -1))
+        bias = self.query_value.bias.unflatten(0, (self.site.heads, 2, -1))
+        joint = {name: (weight[:, part], bias[:, part]) for part, name in enumerate(("query", "value"))}
+        return {**joint, "out": (self.out.weight, self.out.bias)}
 
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks

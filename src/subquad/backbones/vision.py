@@ -1,6 +1,6 @@
 """Vision transformers of timm, with attentions of this package in the place of their own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -8,6 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, AttentionFactory, Carry
+from subquad.backbones import hand_over
+from subquad.backbones.base import Pretrainable
 from subquad.errors import UserError
 from subquad.specs import ImageSpec, Masks, Pattern, Site
 
@@ -16,28 +18,38 @@ PyramidName = Literal[
     "twins_svt_small", "twins_svt_base", "twins_svt_large",
 ]  # fmt: skip
 
+_LEAST_SIDE = 32
 
-def swap_attention(model: nn.Module, spec: ImageSpec, factories: Sequence[AttentionFactory]) -> None:
+
+def swap_attention(
+    model: nn.Module, spec: ImageSpec, factories: Sequence[AttentionFactory], hand_maps_over: bool = False
+) -> None:
     """Replaces every attention of a timm model; `factories` has one for each stage, a plain ViT is one stage.
 
     Works on whatever calls `block.attn(x, ...)`: VisionTransformer (`blocks`), PVTv2 (`stages`) and Twins (`blocks` of
     `blocks`). Width, heads and dropout of a site are those of the module that goes; its tokens and their grid are those
     that an image of `spec.side` brings there. The grid is None where a class token stands beside the image's tokens.
     `site.layer` and `site.layers` count the blocks of a stage: what a layer hands to the next (`carry`) has its width.
-    The new attentions keep the weights they were made with.
+    The new attentions keep the weights they were made with; with `hand_maps_over` they take from those that go the maps
+    that both have (`Attention.softmax_maps`), and the log says which.
     """
     stages = _stages(model)
     calls = _calls(model, spec, [block.attn for blocks in stages for block in blocks])
-    for blocks, factory in zip(stages, factories, strict=True):
+    account = hand_over.Account()
+    for stage, (blocks, factory) in enumerate(zip(stages, factories, strict=True)):
         thread = _Thread()
         for layer, block in enumerate(blocks):
             own = block.attn
             tokens, dim, grid = calls[own]
             site = Site(
                 pattern=Pattern.SELF, dim=dim, heads=own.num_heads, query_len=tokens, context_len=tokens,
-                layer=layer, layers=len(blocks), grid=grid, dropout=own.attn_drop.p,
+                layer=layer, layers=len(blocks), stage=stage, grid=grid, dropout=own.attn_drop.p,
             )  # fmt: skip
-            block.attn = _Swapped(factory(site=site), thread, own.proj_drop)
+            attention = factory(site=site)
+            if hand_maps_over:
+                account.note(attention, *hand_over.give(hand_over.maps_of(own), attention))
+            block.attn = _Swapped(attention, thread, own.proj_drop)
+    account.say()
 
 
 def _stages(model: Any) -> list[list[Any]]:
@@ -95,13 +107,25 @@ class _Swapped(nn.Module):
         return self.dropout(y)
 
 
-class ImageBackbone(nn.Module):
-    """A timm model on images of one size; maps `[b, c, h, w]` to `[b, classes]`. `model` is timm's."""
+class ImageBackbone(nn.Module, Pretrainable):
+    """A timm model on images of one size; maps `[b, c, h, w]` to `[b, classes]`. `model` is timm's.
 
-    def __init__(self, spec: ImageSpec, model: nn.Module, factories: Sequence[AttentionFactory]) -> None:
+    pretrained: the weights of a model with plain attention to start from: a file, "hub" (timm's own for this model,
+    `name`), "hub:<name of timm's>", or None. Learned positions of another image size are resampled wherever weights
+    are loaded, so that a trained model reads larger images if its attentions have no weights bound to the length.
+    """
+
+    def __init__(
+        self, spec: ImageSpec, model: nn.Module, factories: Sequence[AttentionFactory],
+        pretrained: str | None = None, name: str | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.side, self.model = spec.side, model
-        swap_attention(model, spec, factories)
+        if pretrained is not None:
+            weights = hand_over.published(pretrained, name)
+            model.load_state_dict(hand_over.fitting(model, weights, pretrained))
+        swap_attention(model, spec, factories, hand_maps_over=pretrained is not None)
+        self.register_load_state_dict_pre_hook(_fit_positions)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b classes"]:
         if images.shape[2:] != (self.side, self.side):
@@ -116,6 +140,14 @@ class ImageBackbone(nn.Module):
         """timm's layers, from the first to the last."""
         return [block for stage in _stages(self.model) for block in stage]
 
+    def adopted(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Weights of a run with these or other attentions; of another image size or with other classes."""
+        return hand_over.adopted(self, weights)
+
+
+def _fit_positions(network: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    state.update(hand_over.resampled(network.get_submodule("model"), state, f"{prefix}model."))
+
 
 class ViT(ImageBackbone):
     """The vision transformer of Dosovitskiy et al. 2021 (https://arxiv.org/abs/2010.11929), as timm builds it.
@@ -123,7 +155,8 @@ class ViT(ImageBackbone):
     A linear map of patches, learned positions, `layers` pre-norm blocks, a linear head. class_token: the head reads a
     learned token put before the patches; without it the mean of the patches, and attentions know the grid.
     dropout: after the attention and in the feed-forward nets; drop_path: rate of left-out branches in the last block,
-    rising from 0 in the first. With patch 16, dim 192, 12 layers and 3 heads this is DeiT-tiny.
+    rising from 0 in the first. With patch 16, dim 192, 12 layers and 3 heads this is DeiT-tiny. pretrained: see
+    ImageBackbone; weights do not tell the number of heads, and those of 3 heads load into 4 and mean another model.
     """
 
     def __init__(
@@ -139,12 +172,14 @@ class ViT(ImageBackbone):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         drop_path: float = 0.0,
+        pretrained: str | None = None,
     ) -> None:
         _check_images(spec)
         if layers < 1 or patch < 1 or spec.side % patch:
             raise UserError(
                 "A ViT needs backbone.layers of at least 1 and a backbone.patch that divides the image; got "
-                f"{layers} layers and patches of {patch} for images of {spec.side} x {spec.side}."
+                f"{layers} layers and patches of {patch} for images of {spec.side} x {spec.side}; set backbone.patch, "
+                "or data.size to enlarge the images."
             )
         if heads < 1 or dim % heads:
             raise UserError(
@@ -162,7 +197,7 @@ class ViT(ImageBackbone):
             class_token=class_token, global_pool="token" if class_token else "avg",
             proj_drop_rate=dropout, attn_drop_rate=attention_dropout, drop_path_rate=drop_path,
         )  # fmt: skip
-        super().__init__(spec, model, [attention])
+        super().__init__(spec, model, [attention], pretrained)
 
 
 class Pyramid(ImageBackbone):
@@ -171,7 +206,7 @@ class Pyramid(ImageBackbone):
     Four stages of fewer and wider tokens: at 224 x 224 pixels 3136, 784, 196 and 49. `stages` are those (from 1) that
     get the attention under study; others get `exact`. Nothing stays of the reduction of keys in PVTv2 or of Twins's
     windows: with softmax everywhere this is the "MSA" baseline of EcoFormer (https://arxiv.org/abs/2209.09004).
-    drop_path: rate of left-out branches in the last block, rising from 0 in the first.
+    drop_path: rate of left-out branches in the last block, rising from 0 in the first. pretrained: see ImageBackbone.
     """
 
     def __init__(
@@ -184,8 +219,14 @@ class Pyramid(ImageBackbone):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         drop_path: float = 0.0,
+        pretrained: str | None = None,
     ) -> None:
         _check_images(spec)
+        if spec.side < _LEAST_SIDE:
+            raise UserError(
+                f"A pyramid halves the image five times, and images of {spec.side} x {spec.side} do not last; set "
+                f"data.size={_LEAST_SIDE} or more to enlarge them, or choose backbone=vit."
+            )
         if not set(stages) <= {1, 2, 3, 4}:
             raise UserError(f"There are stages 1 to 4, and backbone.stages is {list(stages)}.")
         import subquad.torchvision_shim  # noqa: F401  before timm
@@ -197,7 +238,8 @@ class Pyramid(ImageBackbone):
             model, num_classes=spec.classes, in_chans=spec.channels, sr_ratios=(1, 1, 1, 1),
             proj_drop_rate=dropout, attn_drop_rate=attention_dropout, drop_path_rate=drop_path,
         )  # fmt: skip
-        super().__init__(spec, built, [attention if stage in stages else exact for stage in (1, 2, 3, 4)])
+        factories = [attention if stage in stages else exact for stage in (1, 2, 3, 4)]
+        super().__init__(spec, built, factories, pretrained, model)
 
 
 def _check_images(spec: object) -> None:

@@ -3,12 +3,13 @@
 Source: Alpaydin and Kaynak 1998, https://archive.ics.uci.edu/dataset/80 (its test part; CC BY 4.0).
 """
 
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -30,16 +31,21 @@ _STANDIN = {"train": 60, "val": 20, "test": 20}
 class DigitImages(SplitData):
     """1,200 / 297 / 300 digits of a seeded permutation, as images; brightness 0..16 becomes -1..1.
 
-    There is no published split of these rows: both protocols use this one. standin: the first 100 of them.
+    There is no published split of these rows: both protocols use this one. size: pixels of an edge, after resizing
+    (bilinear); pyramids need 32. standin: the first 100 of the rows.
     """
 
-    def __init__(self, *, root: str, split_seed: Seed = 42, standin: bool = False, **batching: Any) -> None:
+    def __init__(
+        self, *, root: str, size: int = SIDE, split_seed: Seed = 42, standin: bool = False, **batching: Any
+    ) -> None:
         super().__init__(**batching)
-        self.store = _Store(Path(root), split_seed, standin)
+        if size < 1:
+            raise UserError(f"Images need data.size of at least 1; got {size}.")
+        self.size, self.store = size, _Store(Path(root), split_seed, standin)
 
     @property
     def spec(self) -> ImageSpec:
-        return ImageSpec(side=SIDE, channels=1, classes=CLASSES)
+        return ImageSpec(side=self.size, channels=1, classes=CLASSES)
 
     def prepare_data(self) -> None:
         """Splits the digits once; a second process meanwhile waits and finds it done."""
@@ -48,12 +54,12 @@ class DigitImages(SplitData):
     def load(self) -> tuple[dict[str, ImageSplit], str]:
         splits = {name: _Grey(rows) for name, rows in self.store.cache.splits.items()}
         return {
-            name: ImageSplit(rows, np.arange(len(rows.labels)), SIDE**2) for name, rows in splits.items()
+            name: ImageSplit(rows, np.arange(len(rows.labels)), self.size**2) for name, rows in splits.items()
         }, self.store.cache.fingerprint
 
     def batched(self, split: str) -> Dataset[ImageBatch]:
         """Batches of images; training changes nothing about them."""
-        return EvalImages(self.splits[split], normalised)
+        return EvalImages(self.splits[split], partial(normalised, size=self.size))
 
     def baselines(self) -> dict[str, float]:
         """How often the most frequent class of training is right."""
@@ -129,6 +135,7 @@ def genuine() -> tuple[np.ndarray, np.ndarray]:
     return np.round(images * (255 / 16)).astype(np.uint8), labels
 
 
-def normalised(image: np.ndarray) -> Float[Tensor, "1 h w"]:
-    """uint8 [h, w] to -1..1."""
-    return torch.from_numpy(image[None].astype(np.float32) / 127.5 - 1)
+def normalised(image: np.ndarray, size: int = SIDE) -> Float[Tensor, "1 s s"]:
+    """uint8 [8, 8] to -1..1 and `size` x `size` pixels."""
+    pixels = torch.from_numpy(image[None].astype(np.float32) / 127.5 - 1)
+    return pixels if size == SIDE else F.interpolate(pixels[None], (size, size), mode="bilinear", antialias=True)[0]

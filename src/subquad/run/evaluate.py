@@ -24,9 +24,9 @@ from subquad.tasks.supervised import Supervised
 def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) -> tuple[str, float, float | None]:
     """Returns the metric's name, its value now and the value in the record (None where the record has none).
 
-    `changes` are settings of the data to evaluate on that differ from those of the run, such as `multiply` of ListOps.
-    Raises UserError when the folder holds no finished run, when its best checkpoint is gone, and where the changed data
-    are others than those of the run or do not fit its weights.
+    `changes` are settings of the data to evaluate on that differ from those of the run, such as `multiply` of ListOps
+    or the `size` of images. Raises UserError when the folder holds no finished run, when its best checkpoint is gone,
+    and where the changed data are others than those of the run or do not fit its weights.
     """
     record = records.read(run)
     checkpoint = run / "checkpoints" / "best.ckpt"
@@ -48,6 +48,8 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
             f"The data differ from those the run was trained on (fingerprint {data.fingerprint}, recorded "
             f"{record.data_fingerprint}); restore the old files, or train again."
         )
+    if OmegaConf.select(config, "task.module.backbone.pretrained") is not None:
+        config.task.module.backbone.pretrained = None  # the checkpoint has all weights
     module: Supervised = instantiate(config.task.module, _convert_="all")(spec=data.spec)
     trainer = pl.Trainer(
         accelerator=config.trainer.accelerator, devices=1, precision=config.trainer.precision, logger=False,
@@ -61,8 +63,8 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
         if "loading state_dict" not in first:
             raise
         raise UserError(
-            f"The weights of this run do not fit these data ({' '.join(reasons[:1]).strip()}); sequences longer than "
-            "those trained on need an attention and positions whose weights do not depend on the length."
+            f"The weights of this run do not fit these data ({' '.join(reasons[:1]).strip()}); sequences longer and "
+            "images larger than in training need an attention and positions whose weights do not depend on the length."
         ) from None
     name = f"{split}/{module.metric_name}"
     return name, metrics[name], record.metrics.get(name)

@@ -3,6 +3,7 @@
 import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
 
 # isort: split
+from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from subquad.backbones.base import is_encoder
+from subquad.backbones.patches import PatchEncoder
 from subquad.errors import UserError
 from subquad.specs import ImageSpec
 from subquad.tasks.supervised import BackboneFactory, OptimizerFactory, SchedulerFactory, Supervised
@@ -22,25 +24,27 @@ class ImageClassification(Supervised):
 
     Where there are more than five classes `val/top5_accuracy` and `test/top5_accuracy` are logged too: how often the
     true class is one of the five likeliest. `label_smoothing` takes that share of each target and spreads it over all
-    classes, in training only. Biases, other vectors and what the model names (positions, class token) are not decayed,
-    as in the published codes.
+    classes, in training only. `eval_mode` trains the network as it is evaluated, without dropout and left-out branches
+    (EcoFormer's fine-tuning). `patch` is the side of the patches that an encoder of sequences reads. Biases, other
+    vectors and what the model names (positions, class token) are not decayed, as in the published codes.
     """
 
     metric_name = "accuracy"
 
     def __init__(
         self, spec: ImageSpec, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
-        compile_model: bool = False, label_smoothing: float = 0.0,
+        compile_model: bool = False, label_smoothing: float = 0.0, eval_mode: bool = False, patch: int = 4,
     ) -> None:  # fmt: skip
         if is_encoder(backbone):
-            raise UserError(
-                "This attention is an encoder of sequences and cannot stand in an image backbone; choose another "
-                "attention, or a task that reads images pixel by pixel (task=digits_pixels, task=lra/image)."
-            )
+            backbone = partial(PatchEncoder, encoder=backbone, patch=patch)
         if not 0 <= label_smoothing < 1:
             raise UserError(f"task.module.label_smoothing is {label_smoothing}; it must be from 0 up to 1.")
         super().__init__(spec, backbone, optimizer, scheduler, compile_model)
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.eval_mode = label_smoothing, eval_mode
+
+    def on_train_epoch_start(self) -> None:
+        if self.eval_mode:
+            self.network.eval()
 
     def new_metric(self, spec: ImageSpec) -> MetricCollection:
         tops = {"accuracy": 1} | ({"top5_accuracy": 5} if spec.classes > 5 else {})

@@ -1,0 +1,132 @@
+"""Planted bugs of weights that are handed over, of image sizes and of patches."""
+
+from planted import Bug
+
+HAND_OVER, RUNS, VISION = (
+    "tests/backbones/test_hand_over.py",
+    "tests/run/test_image_runs.py",
+    "tests/backbones/test_vision.py",
+)
+BUGS = [
+    Bug(
+        "EcoFormer takes the keys for its shared map",
+        "attention/ecoformer.py",
+        '(("query", self.shared), ("value"',
+        '(("key", self.shared), ("value"',
+        HAND_OVER,
+    ),
+    Bug(
+        "values of Reformer go to the queries",
+        "attention/reformer.py",
+        'enumerate(("query", "value"))',
+        'enumerate(("value", "query"))',
+        HAND_OVER,
+    ),
+    Bug(
+        "the hub's model loses its keys",
+        "backbones/hand_over.py",
+        "[attention.q, attention.kv]",
+        "[attention.kv, attention.q]",
+        HAND_OVER,
+    ),
+    Bug(
+        "biases are left behind",
+        "backbones/hand_over.py",
+        "torch.zeros_like(bias) if their_bias is None else",
+        "torch.zeros_like(bias) if True else",
+        HAND_OVER,
+    ),
+    Bug(
+        "only one filter of a colour convolution sees grey",
+        "backbones/hand_over.py",
+        "found[name].sum(1, keepdim=True)",
+        "found[name][:, :1]",
+        HAND_OVER,
+    ),
+    Bug(
+        "joint maps of EcoFormer's code are cut in another order",
+        "backbones/hand_over.py",
+        "query, key, value = tensor.chunk(3)",
+        "key, query, value = tensor.chunk(3)",
+        HAND_OVER,
+    ),
+    Bug(
+        "the class token's position is resampled too",
+        "backbones/hand_over.py",
+        "num_prefix_tokens=extra)",
+        "num_prefix_tokens=0)",
+        HAND_OVER,
+    ),
+    Bug(
+        "a head of other classes goes unnoticed",
+        "backbones/hand_over.py",
+        "merged[name].shape != own[name].shape",
+        "False",
+        HAND_OVER,
+    ),
+    Bug(
+        "adopting changes the network itself",
+        "backbones/hand_over.py",
+        "copy.deepcopy(network), Account()",
+        "network, Account()",
+        HAND_OVER,
+    ),
+    Bug(
+        "attentions of the same kind start anew",
+        "backbones/hand_over.py",
+        "            theirs = attention.state_dict()\n",
+        "        theirs = attention.state_dict()\n",
+        HAND_OVER,
+    ),
+    Bug(
+        "a file's weights stay in the attention that goes",
+        "backbones/vision.py",
+        "hand_maps_over=pretrained is not None",
+        "hand_maps_over=False",
+        HAND_OVER,
+    ),
+    Bug(
+        "positions are not resampled where a run is evaluated",
+        "backbones/vision.py",
+        "        self.register_load_state_dict_pre_hook(_fit_positions)\n",
+        "",
+        HAND_OVER,
+    ),
+    Bug("stages are not numbered", "backbones/vision.py", "stage=stage, ", "", VISION),
+    Bug("a pyramid takes images of one token", "backbones/vision.py", "_LEAST_SIDE = 32", "_LEAST_SIDE = 4", VISION),
+    Bug(
+        "patches go column by column",
+        "backbones/patches.py",
+        "F.unfold(images,",
+        "F.unfold(images.mT,",
+        "tests/tasks/test_image_classification.py",
+    ),
+    Bug(
+        "evaluation mode is never switched on",
+        "tasks/image_classification.py",
+        "            self.network.eval()",
+        "            self.network.train()",
+        RUNS,
+    ),
+    Bug(
+        "an evaluated run asks for the file it started from",
+        "run/evaluate.py",
+        "config.task.module.backbone.pretrained = None",
+        "pass",
+        RUNS,
+    ),
+    Bug(
+        "the shortage of a stage is not told",
+        "attention/ecoformer.py",
+        "        self._tell_shortage(anchors)\n",
+        "",
+        VISION,
+    ),
+    Bug(
+        "digits are not enlarged",
+        "data/digits.py",
+        "partial(normalised, size=self.size)",
+        "normalised",
+        "tests/data/test_images.py",
+    ),
+]
