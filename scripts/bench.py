@@ -1,15 +1,17 @@
 """Speed and memory of attentions against softmax and against no attention, as ratios in one run.
 
 python scripts/bench.py                                        # make bench
-python scripts/bench.py attention=[dba] lengths=[4096] modes=[inference]
+python scripts/bench.py attention=[dba] lengths=[4096] modes=[inference] dtypes=[bfloat16]
 """
 
 import itertools
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
@@ -25,44 +27,60 @@ from subquad.cores import usable_cores  # noqa: E402
 from subquad.measure.bench import NO_ATTENTION, Measured, Setting, measure  # noqa: E402
 from subquad.measure.plot import draw_speed  # noqa: E402
 from subquad.records import now  # noqa: E402
+from subquad.report.bench import EXPLICIT, SOFTMAX, write_bench_page  # noqa: E402
 from subquad.run import machine  # noqa: E402
 
-YARDSTICKS = ("softmax_explicit", "softmax")
+YARDSTICKS = (EXPLICIT, SOFTMAX)
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def main() -> None:
-    """Measures every setting, prints one table for each, and writes all numbers to one JSON file."""
+    """Measures every setting, prints a table for each, writes all numbers to a JSON file and a page that shows them."""
     config = bench_config(sys.argv[1:])
     torch.set_num_threads(config.threads or usable_cores())
     device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
     names = list(dict.fromkeys([*YARDSTICKS, *config.attention]))
     attentions = {name: load_attention(name, ["backbone.dropout=0"]) for name in names}
     console, results = Console(width=110), []
-    for level, mode, length in itertools.product(config.levels, config.modes, config.lengths):
-        setting = Setting(
-            level=level, mode=mode, length=length, dim=config.dim, heads=config.heads, ffn=config.ffn,
-            layers=config.layers, batch=config.batch, device=device, dtype=getattr(torch, config.dtype),
-        )  # fmt: skip
+    for setting in _settings(config, device):
         measured = measure(attentions, setting, config.rounds)
         console.print(_table(setting, measured))
         results += [_row(setting, name, measured) for name in measured]
-    path = Path(config.output) / f"{now().replace(':', '')}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(config.output) / now().replace(":", "")
+    folder.mkdir(parents=True, exist_ok=True)
     facts = {"machine": machine.describe(), "versions": machine.versions(), "commit": machine.commit()}
-    path.write_text(json.dumps({"settings": dict(config), **facts, "results": results}, indent=1, default=str))
-    console.print(str(path), soft_wrap=True)
+    settings = OmegaConf.to_container(config)
+    (folder / "results.json").write_text(json.dumps({"settings": settings, **facts, "results": results}, indent=1))
+    about = {
+        "finished": now(), "threads": torch.get_num_threads(), "rounds": config.rounds, "layers": config.layers,
+        "cuda": device != "cpu", "command": " ".join(["python scripts/bench.py", *sys.argv[1:]]),
+    }  # fmt: skip
+    write_bench_page(folder / "index.html", results, facts | about)
     if len(config.lengths) > 1:
         for level, mode in itertools.product(config.levels, config.modes):
-            picture = path.with_name(f"{path.stem}-{level}-{mode}.png")
-            shape = f"d={config.dim}, {config.heads} heads, batch {config.batch}, {torch.get_num_threads()} threads"
-            draw_speed(_lines(results, level, mode), f"{level}, {mode} ({shape}, {device})", picture)
-            console.print(str(picture), soft_wrap=True)
+            shape = f"d={config.dims[0]}, {config.heads} heads, batch {config.batches[0]}"
+            title = f"{level}, {mode} ({shape}, {torch.get_num_threads()} threads, {device})"
+            first = [row for row in results if all(row[key] == config[f"{key}s"][0] for key in ("dim", "dtype"))]
+            draw_speed(_lines(first, level, mode), NO_ATTENTION, title, folder / f"{level}-{mode}.png")
+    console.print(str(folder / "index.html"), soft_wrap=True)
+
+
+def _settings(config: DictConfig, device: str) -> Iterator[Setting]:
+    choices = (config.levels, config.modes, config.dims, config.batches, config.dtypes, config.compiled, config.lengths)
+    for level, mode, dim, batch, dtype, compiled, length in itertools.product(*choices):
+        if dtype not in DTYPES:
+            raise UserError(f"There is no dtype {dtype} to measure; choose {', '.join(DTYPES)}.")
+        yield Setting(
+            level=level, mode=mode, length=length, dim=dim, heads=config.heads, ffn=config.ffn, layers=config.layers,
+            batch=batch, device=device, dtype=getattr(torch, dtype), compiled=compiled,
+        )  # fmt: skip
 
 
 def _table(setting: Setting, measured: dict[str, Measured]) -> Table:
     table = Table(
         title=f"{setting.level}, {setting.mode}: n={setting.length}, d={setting.dim}, {setting.heads} heads, "
-        f"batch {setting.batch}, {torch.get_num_threads()} threads, {setting.device}",
+        f"batch {setting.batch}, {_dtype(setting)}{', compiled' if setting.compiled else ''}, "
+        f"{torch.get_num_threads()} threads, {setting.device}",
         title_justify="left",
     )
     ceiling = measured.get(NO_ATTENTION)
@@ -98,6 +116,10 @@ def _row(setting: Setting, name: str, measured: dict[str, Measured]) -> dict[str
         "level": setting.level,
         "mode": setting.mode,
         "length": setting.length,
+        "dim": setting.dim,
+        "batch": setting.batch,
+        "dtype": _dtype(setting),
+        "compiled": setting.compiled,
         "attention": name,
         "median_s": m.timing.median,
         "rounds_s": m.timing.seconds,
@@ -105,6 +127,10 @@ def _row(setting: Setting, name: str, measured: dict[str, Measured]) -> dict[str
         "speedup_range": softmax.timing.spread(m.timing),
         "peak_bytes": m.peak,
     }
+
+
+def _dtype(setting: Setting) -> str:
+    return str(setting.dtype).removeprefix("torch.")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SMALL = {
     "train.py": ["scale=smoke"],
-    "scripts/bench.py": ["lengths=[16]", "rounds=1", "dim=32", "ffn=32", "layers=1", "levels=[layer]"],
+    "scripts/bench.py": ["lengths=[16]", "rounds=1", "dims=[32]", "ffn=32", "layers=1", "levels=[layer]"],
     "scripts/prepare.py": ["scale=smoke", "data=standin"],
     "scripts/bench_data.py": ["task=[lra/listops]", "scale=smoke", "workers=0", "seconds=0.1"],
     "scripts/bench_peers.py": ["lengths=[64]", "rounds=1"],

@@ -11,7 +11,7 @@ from conftest import made, mechanisms
 from runs import ROOT
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.measure.scaling import error_to_softmax, exponent, is_linear, scaling, stated_complexity
+from subquad.measure.scaling import crossover, error_to_softmax, exponent, is_linear, scaling, stated_complexity
 from subquad.run.doors import load_attention
 from subquad.specs import Masks, Pattern, Site
 
@@ -124,3 +124,12 @@ def test_a_key_that_changes_the_growth_changes_what_is_stated(name: str, linear:
 @pytest.mark.parametrize(("name", "error"), [("performer", True), ("performer_relu", False), ("linear", False)])
 def test_only_estimates_of_softmax_have_an_error(name: str, error: bool) -> None:
     assert (error_to_softmax(load_attention(name), length=32) is not None) is error
+
+
+def test_the_crossover_lies_where_two_power_laws_meet():
+    linear, square = {n: 64.0 * n for n in (16, 32, 128, 256)}, {n: float(n * n) for n in (16, 32, 128, 256)}
+    assert crossover(linear, square) == pytest.approx(64)
+    assert crossover(square, linear) is None
+    assert crossover(square, {n: 2 * cost for n, cost in square.items()}) == 16
+    bumpy = {16: 1.0, 32: 99.0, 128: 1.0, 256: 1.0}
+    assert 32 < crossover(bumpy, dict.fromkeys(bumpy, 2.0)) < 128  # below at first, above, below for good

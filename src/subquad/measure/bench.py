@@ -73,6 +73,7 @@ class Setting:
     batch: int = 1
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
+    compiled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +91,16 @@ def measure(attentions: Mapping[str, AttentionFactory], setting: Setting, rounds
         sides[NO_ATTENTION] = None
     runs = {name: _program(factory, setting) for name, factory in sides.items()}
     timings = interleave(runs, rounds)
-    return {name: Measured(timing=timings[name], peak=peak_of(run)) for name, run in runs.items()}
+    return {name: Measured(timing=timings[name], peak=peak_of(run, setting.device)) for name, run in runs.items()}
 
 
-def peak_of(run: Callable[[], None]) -> int:
-    """Peak of live tensors of a program, in bytes."""
+def peak_of(run: Callable[[], None], device: str = "cpu") -> int:
+    """Bytes that a program holds at its peak beyond those before it: live tensors, on a GPU those of the allocator."""
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        run()
+        return torch.cuda.max_memory_allocated(device) - before
     with LiveTensors() as memory:
         run()
     return memory.peak
@@ -122,7 +128,10 @@ def _program(factory: AttentionFactory | None, setting: Setting) -> Callable[[],
     torch.manual_seed(0)
     make = _layer if setting.level == "layer" else _model
     module, source = make(factory, setting)
-    return program(module.to(setting.device, setting.dtype), (source,), setting.mode)
+    module.to(setting.device, setting.dtype)
+    if setting.compiled:
+        module.compile()
+    return program(module, (source,), setting.mode)
 
 
 class _SelfAttention(nn.Module):

@@ -26,6 +26,22 @@ def exponent(costs: Mapping[int, float]) -> float:
     return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
 
 
+def crossover(costs: Mapping[int, float], others: Mapping[int, float]) -> float | None:
+    """The length from which `costs` stay below `others`, between measured lengths on straight lines of the logarithms.
+
+    The smallest measured length where they are below at all of them; None where they are not below at the largest.
+    """
+    lengths = sorted(costs.keys() & others.keys())
+    gaps = [math.log(costs[n] / others[n]) for n in lengths]
+    if gaps[-1] >= 0:
+        return None
+    last = max((i for i, gap in enumerate(gaps) if gap >= 0), default=None)
+    if last is None:
+        return float(lengths[0])
+    share = gaps[last] / (gaps[last] - gaps[last + 1])
+    return math.exp(math.log(lengths[last]) * (1 - share) + math.log(lengths[last + 1]) * share)
+
+
 def stated_complexity(factory: AttentionFactory) -> str:
     """What a mechanism says of its time and memory with these keys."""
     mechanism: Any = getattr(factory, "func", factory)

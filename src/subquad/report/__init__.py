@@ -1,0 +1,1 @@
+"""Pages that a person reads without the README: self-contained HTML, no network."""

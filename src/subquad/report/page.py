@@ -1,0 +1,37 @@
+"""Templates of this package to HTML files."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+
+@cache
+def _templates() -> Environment:
+    return Environment(
+        loader=PackageLoader("subquad.report"), autoescape=select_autoescape(default=True), undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+
+
+def write_page(template: str, path: Path, content: dict[str, Any]) -> None:
+    """Writes one page as a whole. `content` are the names that the template uses; all of them must be there."""
+    staging = path.with_suffix(".partial")
+    staging.parent.mkdir(parents=True, exist_ok=True)
+    staging.write_text(_templates().get_template(template).render(content))
+    staging.replace(path)
+
+
+def figure_svg(figure: Any) -> Markup:
+    """A matplotlib figure as markup to stand in a page; its words stay words. Closes the figure."""
+    import io
+
+    from matplotlib import pyplot as plt
+
+    with plt.rc_context({"svg.fonttype": "none", "svg.hashsalt": "subquad"}):
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    plt.close(figure)
+    return Markup(buffer.getvalue().partition("<svg")[1] + buffer.getvalue().partition("<svg")[2])
