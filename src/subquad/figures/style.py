@@ -1,0 +1,50 @@
+"""One look for all figures: colours that colour-blind readers can tell apart, dark text, light grids."""
+
+from typing import Any
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+"""Those of Okabe and Ito (2008), yellow left out for its contrast on white; after them a grey."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+SEQUENTIAL = "cividis"
+"""The colour map of matrices; made for readers with and without colour vision deficiency (Nuñez et al. 2018)."""
+
+DIVERGING = "PuOr"
+
+
+def pyplot() -> Any:
+    """matplotlib's pyplot, without a screen."""
+    import matplotlib  # heavy, and needed once a figure
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    return plt
+
+
+def panels(rows: int, columns: int, width: float = 4.2, height: float = 3.4, **settings: Any) -> tuple[Any, Any]:
+    """A figure and its axes as a rows x columns array; sizes in inches, of one panel."""
+    return pyplot().subplots(
+        rows, columns, figsize=(width * columns, height * rows), layout="constrained", squeeze=False, **settings
+    )
+
+
+def line_style(place: int) -> dict[str, Any]:
+    """Colour and marker of the line number `place`: two signs, so that neither is needed."""
+    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+
+
+def lengths_axis(axes: Any, lengths: Any, label: str = "tokens") -> None:
+    """A logarithmic axis with a tick at each measured length."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted(lengths), [f"{n:,}" for n in sorted(lengths)])
+    axes.minorticks_off()
+    axes.set_xlabel(label)
+    axes.grid(alpha=0.3)
+
+
+def say_missing(figure: Any, missing: list[str]) -> None:
+    """A line below the panels where something could not be shown."""
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        figure.supxlabel(f"missing: {missing[0][:110]}{more}", fontsize=7)

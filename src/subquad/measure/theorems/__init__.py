@@ -1,0 +1,1 @@
+"""What the papers state as theorems and identities, measured: one file a topic, each with a function `check`."""
