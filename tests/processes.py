@@ -1,9 +1,8 @@
-"""Runs of two processes. As a program: one of the two, which trains several runs one after another.
+"""Runs of two processes, and how to compare them with runs of one.
 
-    LOCAL_RANK=<0 or 1> python tests/processes.py <file of JSON>
-
-The file holds the first of the ports to meet at, and for each run its words and the number of steps after which both
-processes raise, or null. Importing torch takes longer than all of these runs.
+As a program: one of the two, which trains several runs one after another, as importing torch takes longer than all of
+them. `LOCAL_RANK=<0 or 1> python tests/processes.py <file of JSON>`; the file holds for each run its words, the number
+of steps after which both processes raise (or null), and the port to meet at.
 """
 
 import json
@@ -11,58 +10,109 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-WORLD = 2
+import pytest
+from runs import TINY, compose_run, crash, trained, weights
+from torch import distributed
+from torch.testing import assert_close
+
+from subquad import records
+
+PLAIN = (*TINY, "backbone.dropout=0.0", "backbone.layers=2", "~callbacks.cores")
+UEA = ("task=uea/basic_motions", "scale=smoke", "limits.cases=33", "limits.epochs=4", "recipe.batch_size=8")
+STEPS = ("scale=smoke", "recipe.batch_size=12", "limits.steps=6", "recipe.steps_per_epoch=2")
+CASES = {
+    "fitted": (
+        *UEA, "attention=ecoformer", "attention.bits=4", "attention.anchors=5", "attention.refit_epochs=2",
+        "backbone.norm=layer", *PLAIN,
+    ),
+    "batch norm": (*UEA, "limits.cases=30", "attention=softmax", *PLAIN),
+    "redrawn": (
+        "task=lra/listops", *STEPS, "optimizer.lr=0.01", "scheduler.warmup=3", "attention=performer",
+        "attention.redraw=2", *PLAIN,
+    ),
+    "masked text": (
+        "task=mlm/text", "data=standin", *STEPS, "attention=softmax", "data.masked=0.05",
+        "backbone.attention_dropout=0.0", *PLAIN,
+    ),
+    "sum of losses": (
+        "task=vqa_v2", "data=standin", "scale=smoke", "attention=dba", "recipe.batch_size=10", "optimizer.eps=0.001",
+        *PLAIN,
+    ),
+}  # fmt: skip
+"""Without dropout, whose masks every process draws for itself. Of 33 rows the last batch of a pass has one."""
+
+DDP, SHARDED = ("trainer=ddp_cpu",), ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
 
 
-def free_port() -> int:
-    """A port that nobody listens at."""
+def told(data: Path, outputs: Path, case: str, *trainer: str) -> tuple[str, ...]:
+    """The words of a case, by another trainer than one process on a CPU where there are any of it."""
+    kept = (word for word in CASES[case] if not trainer or word != "trainer=cpu")
+    return (*kept, *trainer, f"paths.data={data}", f"paths.outputs={outputs}")
+
+
+def run_of(outputs: Path) -> Path:
+    """The only finished run below a folder."""
+    [found] = outputs.rglob("result.json")
+    return found.parent
+
+
+def assert_same(run: Path, expected: Path) -> None:
+    """Two runs have the same name, history, metrics and weights, to rounding."""
+    ours, theirs = (records.read(folder) for folder in (run, expected))
+    assert (ours.fingerprint, ours.steps, ours.parameters) == (theirs.fingerprint, theirs.steps, theirs.parameters)
+    assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-4)
+    history, whole = (records.read_history(folder / "metrics.csv") for folder in (run, expected))
+    assert history.keys() == whole.keys()
+    for step, row in whole.items():
+        assert history[step] == pytest.approx(row, rel=1e-4)
+    for name in ("best.ckpt", "last.ckpt"):
+        found, wanted = weights(run, name), weights(expected, name)
+        assert found.keys() == wanted.keys()
+        for key, tensor in wanted.items():
+            assert_close(found[key], tensor, rtol=1e-3, atol=1e-5, msg=f"{name}: {key}")
+
+
+def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
-def train_together(place: Path, runs: Sequence[tuple[Sequence[str], int | None]]) -> None:
-    """Trains runs by two processes, each run in both; `place` is a new folder for what they say."""
+def train_together(place: Path, runs: Sequence[tuple[Sequence[str], int | None]]) -> list[str]:
+    """Trains runs, each by two processes; `place` is a new folder. Returns what the two said."""
     place.mkdir(parents=True)
     listed = place / "runs.json"
-    listed.write_text(json.dumps([[list(words), after, free_port()] for words, after in runs]))
+    listed.write_text(json.dumps([[words, after, _free_port()] for words, after in runs]))
     started = []
-    for rank in range(WORLD):
+    for rank in range(2):
         places = {"LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
         with (place / f"{rank}.txt").open("w") as said:
             command = [sys.executable, __file__, str(listed)]
             started.append(subprocess.Popen(command, env=os.environ | places, stdout=said, stderr=said))
     for process in started:
         process.wait(timeout=240)
-    said = "".join((place / f"{rank}.txt").read_text() for rank in range(WORLD))
-    assert [process.returncode for process in started] == [0] * WORLD, said
+    said_by = [(place / f"{rank}.txt").read_text() for rank in range(2)]
+    assert [process.returncode for process in started] == [0, 0], "\n".join(said_by)
+    return said_by
 
 
 def main(listed: Path) -> None:
-    from runs import compose_run, crash, trained  # heavy
-
     for words, after, port in json.loads(listed.read_text()):
         os.environ["MASTER_PORT"] = str(port)
         try:
             with nullcontext() if after is None else crash(after):
                 trained(compose_run(words))
         except SystemExit as end:  # how the second process ends a run
-            assert not end.code, end.code
-        except RuntimeError as error:
-            assert after is not None, error
-            from torch import distributed
-
-            if distributed.is_initialized():
-                distributed.destroy_process_group()
-
-
-def environment(data: Path, outputs: Path) -> Mapping[str, str]:
-    """Where runs of the command line go."""
-    return {"SUBQUAD_DATA": str(data), "SUBQUAD_OUTPUTS": str(outputs)}
+            if end.code:
+                raise
+        except RuntimeError:
+            if after is None:
+                raise
+            distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

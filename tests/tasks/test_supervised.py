@@ -92,4 +92,4 @@ def test_the_training_loss_of_an_epoch_is_a_mean_over_rows():
     small = SequenceBatch(batch.inputs[:3], batch.valid[:3], batch.target[:3])
     losses = [module.training_step(part).item() for part in (batch, small)]
     expected = (16 * losses[0] + 3 * losses[1]) / 19
-    assert (module.loss_sum / module.weight_sum).item() == pytest.approx(expected)
+    assert module.train_loss.compute().item() == pytest.approx(expected)

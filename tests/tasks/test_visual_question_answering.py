@@ -45,7 +45,7 @@ def test_training_minimises_the_sum_and_logs_the_mean():
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(module.loss(outputs, whole.target), expected / 4)
     rest = module.training_step(batch(2))
-    torch.testing.assert_close(module.loss_sum / module.weight_sum, (loss + rest).detach() / 6)
+    torch.testing.assert_close(module.train_loss.compute(), (loss + rest).detach() / 6)
 
 
 def test_accuracy_is_the_mean_of_scores_as_a_whole_and_by_type():

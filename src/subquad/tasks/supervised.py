@@ -22,6 +22,28 @@ SchedulerFactory = Callable[..., LRScheduler]
 BackboneFactory = Callable[..., nn.Module]
 
 
+class MeanLoss(Metric):
+    """Mean of the losses of batches by their weights, over all processes; Lightning's rounds uneven shares."""
+
+    full_state_update = False
+    total: Tensor
+    weight: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("total", torch.zeros(()), "sum")
+        self.add_state("weight", torch.tensor(0), "sum")
+
+    def update(self, loss: Tensor, weight: int) -> None:
+        """Adds a batch."""
+        self.total += loss * weight
+        self.weight += weight
+
+    def compute(self) -> Tensor:
+        """The mean of what was added."""
+        return self.total / self.weight
+
+
 class Supervised(pl.LightningModule, abc.ABC):
     """Logs `train/loss`, `val/loss`, `val/<metric>` and `test/<metric>` once an epoch.
 
@@ -53,7 +75,7 @@ class Supervised(pl.LightningModule, abc.ABC):
         if compile_model:
             self.network.compile()
         self.make_optimizer, self.make_scheduler = optimizer, scheduler
-        self.loss_sum, self.weight_sum = torch.zeros(()), 0
+        self.train_loss, self.val_loss = MeanLoss(), MeanLoss()
         self.val_metric, self.test_metric = self.new_metric(spec), self.new_metric(spec)
 
     @abc.abstractmethod
@@ -79,8 +101,7 @@ class Supervised(pl.LightningModule, abc.ABC):
     def training_step(self, batch: Batch | Part) -> Tensor:
         rows = batch.batch if isinstance(batch, Part) else batch
         loss = self.loss(self(rows), rows.target)
-        self.loss_sum = self.loss_sum.to(loss.device) + loss.detach() * batch.weight
-        self.weight_sum += batch.weight
+        self.train_loss.update(loss.detach(), batch.weight)
         if not isinstance(batch, Part):
             return self.objective(loss, batch.weight)
         if batch.first:
@@ -91,14 +112,18 @@ class Supervised(pl.LightningModule, abc.ABC):
     def validation_step(self, batch: Batch) -> None:
         outputs = self(batch)
         self.val_metric.update(self.predictions(outputs), batch.target)
-        self.log("val/loss", self.loss(outputs, batch.target), batch_size=len(batch), sync_dist=True)
+        self.val_loss.update(self.loss(outputs, batch.target), batch.weight)
 
     def on_validation_epoch_end(self) -> None:
         self.log_metric("val", self.val_metric)
-        if self.weight_sum:  # here, not by Lightning, which would log it after the checkpoint: a kill between loses it
-            weight = torch.tensor(float(self.weight_sum), device=self.device)
-            self.log("train/loss", self._over_processes(self.loss_sum) / self._over_processes(weight))
-            self.loss_sum, self.weight_sum = torch.zeros((), device=self.device), 0
+        self._log_loss("val", self.val_loss)
+        # Here, not by Lightning, which would log it after the checkpoint: a kill between loses it.
+        self._log_loss("train", self.train_loss)
+
+    def _log_loss(self, split: str, loss: "MeanLoss") -> None:
+        if loss.update_called:
+            self.log(f"{split}/loss", loss.compute())
+            loss.reset()
 
     def test_step(self, batch: Batch) -> None:
         self.test_metric.update(self.predictions(self(batch)), batch.target)

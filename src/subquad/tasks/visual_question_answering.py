@@ -85,7 +85,7 @@ class VisualQuestionAnswering(Supervised):
     def validation_step(self, batch: VQABatch) -> None:  # type: ignore[override]
         outputs = self(batch)
         self._count(self.val_metric, outputs, batch)
-        self.log("val/loss", self.loss(outputs, batch.target), batch_size=len(batch), sync_dist=True)
+        self.val_loss.update(self.loss(outputs, batch.target), len(batch))
 
     def test_step(self, batch: VQABatch) -> None:  # type: ignore[override]
         self._count(self.test_metric, self(batch), batch)
