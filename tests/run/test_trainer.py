@@ -1,16 +1,18 @@
 """Settings of the trainer that cannot go together, and that its files compose."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import names
 from hydra.utils import instantiate
-from runs import TINY, composed, trained, weights
+from runs import ROOT, TINY, composed, trained, weights
 
 from subquad import records
 from subquad.errors import UserError
 from subquad.run import processes
+from subquad.run.doors import compose_run
 from subquad.tasks.strategies import FullySharded, SharedBatches
 
 MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
@@ -51,6 +53,14 @@ def test_every_trainer_composes_with_precision_parts_and_the_rest(data, outputs,
         assert isinstance(instantiate(strategy), SharedBatches | FullySharded)
 
 
+def test_the_commands_of_the_page_on_training_compose():
+    page = (ROOT / "docs" / "training.md").read_text()
+    commands = re.findall(r"^(?:python|srun python|torchrun .*?) ?train\.py (.*?)(?: +#.*)?$", page, re.MULTILINE)
+    assert len(commands) >= 10
+    for command in commands:
+        assert compose_run(command.split()).task.name == "lra/listops"
+
+
 def test_half_precision_trains_recomputed_parts(data, outputs):
     more = ("trainer.precision=bf16-mixed", "trainer.accumulate_grad_batches=2", "checkpoint_activations=true")
     config = composed(data, outputs, *MOTIONS, "recipe.batch_size=4", *more)
@@ -89,6 +99,7 @@ def test_the_first_error_of_a_run_is_the_one_that_is_kept(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torch.compile's own
 def test_a_compiled_run_is_evaluated_and_resumed_like_any_other(data, outputs):
     """With the real compiler; EcoFormer is refitted in between, outside of what is compiled."""
     from runs import crash, one_thread

@@ -7,6 +7,7 @@ _NOISE = {
     r"`isinstance\(treespec, LeafSpec\)`": FutureWarning,  # inside Lightning
     "Checkpoint directory .* exists and is not empty": UserWarning,  # what going on with a run looks like
     r"`ModelCheckpoint\(monitor=.* could not find the monitored key": UserWarning,  # said better by `train`
+    r"You passed `Trainer\(accelerator='cpu', precision='16-mixed'\)`": UserWarning,  # refused by `made_trainer`
     r"It is recommended to use `self\.log\(.*sync_dist=True": UserWarning,  # logged values are those of all processes
     "The '.*_dataloader' does not have many workers": UserWarning,  # the data are in memory: workers are slower
 }
