@@ -99,6 +99,7 @@ def test_the_first_error_of_a_run_is_the_one_that_is_kept(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore")  # torch.compile's own
 def test_a_compiled_run_is_evaluated_and_resumed_like_any_other(data, outputs):
     """With the real compiler; EcoFormer is refitted in between, outside of what is compiled."""
