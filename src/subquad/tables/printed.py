@@ -21,7 +21,7 @@ class Printed:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """What `38.10±0.40`, `44M`, `6.1` or words say; None for a dash, an empty cell.
+        """What `38.10±0.40`, `44M`, `6.1` or words, joined by underscores, say; None for a dash, an empty cell.
 
         A suffix B, M or K counts billions, millions or thousands of the unit and stays with the number: 44M is 44 in a
         column of millions.
@@ -41,9 +41,14 @@ class Printed:
         return 0.5 * 10.0**-self.digits
 
 
-def parse_line(line: str, cells: int, where: str) -> list[Printed | None]:
-    """The cells of a printed row, separated by spaces; raises UserError where their number is wrong."""
-    texts = str(line).split()
+def split_line(line: object, cells: int, where: str) -> list[str]:
+    """The texts of a printed row, separated by spaces; raises UserError where their number is wrong.
+
+    YAML reads a lone 65.20 as a number and drops its zero, so a row must be text.
+    """
+    if not isinstance(line, str):
+        raise UserError(f"{where} prints the number {line}; put it in quotes, so that no digit is lost.")
+    texts = line.split()
     if len(texts) != cells:
         raise UserError(f"{where} prints {len(texts)} cells and has {cells} columns; write a dash for an empty cell.")
-    return [Printed.parse(text) for text in texts]
+    return texts

@@ -6,16 +6,21 @@ configs/table/<paper>/<number>.yaml holds
     metric            {name, label, times, unit, better}: of cells that say nothing else
     seeds             how many trained runs a cell is the mean of; 0 for what is counted or measured
     words             words of the command line that every cell shares: [scale=paper]
-    columns, rows     name: [words], or name: {words, metric, measure, mean, quoted, note, missing}
-    printed           row: the cells in the order of the columns, separated by spaces; a dash for an empty one
-    cells             "row / column": {words, measure, note, missing}, for single cells; "*" matches any
+    columns, rows     name: [words], or name: {words, start, evaluate, metric, measure, mean, hidden, quoted, note,
+                      missing}
+    printed           row: the cells in the order of the columns, separated by spaces, in quotes where there is one;
+                      "-" for an empty cell, "?" for one that cannot be read
+    cells             "row / column": {words, start, evaluate, measure, note, missing}, for single ones; "*" matches any
 
 A cell is trained with the words of the table, its column, its row and its own, in this order. Where one of them has
 `measure`, it is measured instead: the merged node names a function of the package. `mean: true` makes a row or column
 the mean of the others (`mean: [a, b]` of those named); `missing` says why a cell cannot be run with this package.
+`start` are the words of another run, whose best weights a run starts from. `evaluate` are settings of data, other than
+those of training, that the trained weights are evaluated on: {multiply: 4}. A `hidden` column is not printed: a mean
+needs its cells.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,7 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from subquad.errors import UserError
-from subquad.tables.printed import Printed, parse_line
+from subquad.tables.printed import Printed, split_line
 from subquad.tables.verdict import Direction
 
 
@@ -51,9 +56,12 @@ class Line:
 
     name: str
     words: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
+    evaluate: Mapping[str, Any] = field(default_factory=dict)
     metric: Mapping[str, Any] = field(default_factory=dict)
     measure: Mapping[str, Any] = field(default_factory=dict)
     mean: tuple[str, ...] = ()
+    hidden: bool = False
     quoted: bool = False
     note: str = ""
     missing: str = ""
@@ -63,12 +71,16 @@ class Line:
 class Cell:
     """One cell. With `mean` it is the average of those (row, column); with `measure` a function's value; else trained.
 
+    start: words of the run whose best weights the cell's run starts from; empty where it starts afresh.
+    changes: settings of the data that the run is evaluated on in place of those of training, as `evaluate` takes them.
     quoted: the paper took the number from elsewhere. missing: why it cannot be had with this package.
     """
 
     row: str
     column: str
     words: tuple[str, ...]
+    start: tuple[str, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict)
     metric: Metric
     measure: Mapping[str, Any]
     mean: tuple[tuple[str, str], ...]
@@ -79,13 +91,18 @@ class Cell:
 
     @property
     def trained(self) -> bool:
-        """Whether runs of train.py fill it."""
-        return not (self.mean or self.measure or self.missing)
+        """Whether the records of runs of train.py with its words, and no others, fill it."""
+        return not (self.mean or self.measure or self.missing or self.start or self.changes)
+
+    @property
+    def chained(self) -> bool:
+        """Whether a run fills it that starts from another one or is evaluated on other data."""
+        return bool(self.start or self.changes) and not (self.mean or self.measure or self.missing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table with all its cells, row by row. `name` is that of its file: dba/2."""
+    """A table with all its cells, row by row. `name` is that of its file: dba/2. `columns` are the printed ones."""
 
     name: str
     title: str
@@ -108,13 +125,16 @@ class Table:
             for lines, names, kind in ((self.rows, rows, "row"), (self.columns, columns, "column"))
         ]
         names = [{line.name for line in lines} for lines in kept]
+        hidden = {column for _, column in self.cells} - {line.name for line in self.columns}
         cells = {
             place: cell
             for place, cell in self.cells.items()
             if place[0] in names[0]
             and place[1] in names[1]
-            and all(row in names[0] and column in names[1] for row, column in cell.mean)
+            and all(row in names[0] and column in names[1] | hidden for row, column in cell.mean)
         }
+        needed = {part for cell in cells.values() for part in cell.mean}
+        cells = {place: cell for place, cell in self.cells.items() if place in cells or place in needed}
         full = [
             tuple(line for line in lines if any(line.name == place[i] for place in cells))
             for i, lines in enumerate(kept)
@@ -126,7 +146,8 @@ class Table:
 
 
 _KEYS = {"title", "source", "metric", "seeds", "words", "columns", "rows", "printed", "cells"}
-_CELL_KEYS = {"words", "measure", "note", "missing"}
+_CELL_KEYS = {"words", "start", "evaluate", "measure", "note", "missing"}
+_EMPTY = "The paper leaves this cell empty."
 
 
 def load(path: Path, name: str) -> Table:
@@ -147,7 +168,10 @@ def _table(node: Any, name: str) -> Table:
     if unknown := [str(key) for key in node if key not in _KEYS]:
         raise UserError(f"there is no key {', '.join(unknown)}; the keys are {', '.join(sorted(_KEYS))}.")
     rows, columns = (_lines(node[kind]) for kind in ("rows", "columns"))
-    printed = _printed(node.get("printed", {}), rows, columns)
+    if hidden := [row.name for row in rows if row.hidden]:
+        raise UserError(f"row {hidden[0]} is hidden, and only columns may be.")
+    shown = tuple(column for column in columns if not column.hidden)
+    printed = _printed(node.get("printed", {}), rows, shown)
     single = node.get("cells", {})
     places = [(row.name, column.name) for row in rows for column in columns]
     for pattern, settings in single.items():
@@ -157,7 +181,7 @@ def _table(node: Any, name: str) -> Table:
             raise UserError(f'there is no cell "{pattern}"; write "row / column".')
     cells = {
         (row.name, column.name): _cell(
-            node, row, column, printed.get((row.name, column.name)),
+            node, row, column, printed,
             [s for pattern, s in single.items() if fnmatchcase(f"{row.name} / {column.name}", pattern)],
         )
         for row in rows
@@ -167,7 +191,7 @@ def _table(node: Any, name: str) -> Table:
     if seeds < 1 and any(cell.trained for cell in cells.values()):
         raise UserError("trained cells need seeds of at least 1.")
     return Table(
-        name=name, title=node["title"], source=node["source"], seeds=seeds, rows=rows, columns=columns, cells=cells
+        name=name, title=node["title"], source=node["source"], seeds=seeds, rows=rows, columns=shown, cells=cells
     )
 
 
@@ -176,8 +200,11 @@ def _lines(node: Mapping[str, Any]) -> tuple[Line, ...]:
     for name, value in node.items():
         given = {"words": value} if isinstance(value, list) else dict(value or {})
         mean = given.pop("mean", ())
-        lines.append((Line(name=str(name), **given | {"words": tuple(given.get("words", ()))}), mean))
+        lists = {key: tuple(given.get(key, ())) for key in ("words", "start")}
+        lines.append((Line(name=str(name), **given | lists), mean))
     plain = tuple(line.name for line, mean in lines if not mean)
+    if unknown := [name for _, mean in lines if mean is not True for name in mean if name not in plain]:
+        raise UserError(f"there is no {unknown[0]} to take a mean of; it averages {', '.join(plain)}.")
     return tuple(
         Line(**{key: getattr(line, key) for key in Line.__slots__} | {"mean": plain if mean is True else tuple(mean)})
         for line, mean in lines
@@ -187,40 +214,52 @@ def _lines(node: Mapping[str, Any]) -> tuple[Line, ...]:
 def _printed(
     node: Mapping[str, str], rows: Sequence[Line], columns: Sequence[Line]
 ) -> dict[tuple[str, str], Printed | None]:
-    if unknown := [name for name in node if name not in {row.name for row in rows}]:
+    """By row and column; None is an empty cell, and what cannot be read is left out."""
+    if unknown := [name for name in node if str(name) not in {row.name for row in rows}]:
         raise UserError(f"it prints a row {unknown[0]} that is not among its rows.")
     cells = {}
     for name, line in node.items():
-        for column, value in zip(columns, parse_line(line, len(columns), f"row {name}"), strict=True):
-            cells[name, column.name] = value
+        for column, text in zip(columns, split_line(line, len(columns), f"row {name}"), strict=True):
+            if text != "?":
+                cells[str(name), column.name] = Printed.parse(text)
     return cells
 
 
 def _cell(
-    node: Mapping[str, Any], row: Line, column: Line, printed: Printed | None, own: Sequence[Mapping[str, Any]]
+    node: Mapping[str, Any],
+    row: Line,
+    column: Line,
+    printed: Mapping[tuple[str, str], Printed | None],
+    own: Sequence[Mapping[str, Any]],
 ) -> Cell:
+    place = row.name, column.name
     over_rows = tuple((part, column.name) for part in row.mean)
     over_columns = tuple((row.name, part) for part in column.mean)
-    parts = [column, row]
-    words = [*node.get("words", ()), *(word for part in parts for word in part.words)]
-    measure: dict[str, Any] = {}
-    for settings in (column.measure, row.measure, *(s.get("measure", {}) for s in own)):
-        measure |= settings
-    metric: dict[str, Any] = dict(node.get("metric", {}))
-    for part in parts:
-        metric |= part.metric
+    settings: list[Mapping[str, Any]] = [
+        *({key: getattr(line, key) for key in _CELL_KEYS} for line in (column, row)),
+        *own,
+    ]
+    reasons = [settings[i].get("missing") for i in (*range(2, len(settings)), 1, 0)]
+    empty = _EMPTY if printed.get(place, ...) is None else ""
     return Cell(
         row=row.name,
         column=column.name,
-        words=(*words, *(word for s in own for word in s.get("words", ()))),
-        metric=Metric(**metric),
-        measure=measure,
+        words=(*node.get("words", ()), *(word for s in settings for word in s.get("words", ()))),
+        start=tuple(word for s in settings for word in s.get("start", ())),
+        changes=_merged(s.get("evaluate", {}) for s in settings),
+        metric=Metric(**_merged([node.get("metric", {}), column.metric, row.metric])),
+        measure=_merged(s.get("measure", {}) for s in settings),
         mean=over_columns or over_rows,
-        printed=printed,
+        printed=printed.get(place),
         quoted=row.quoted or column.quoted,
-        notes=tuple(note for note in (row.note, column.note, *(s.get("note", "") for s in own)) if note),
-        missing=next((why for why in (*(s.get("missing", "") for s in own), row.missing, column.missing) if why), ""),
+        notes=tuple(s["note"] for s in (settings[1], settings[0], *own) if s.get("note")),
+        missing=next((reason for reason in reasons if reason), empty),
     )
+
+
+def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Later ones win."""
+    return {key: value for part in parts for key, value in part.items()}
 
 
 def _chosen(lines: Sequence[Line], names: Sequence[str], where: str, kind: str) -> list[Line]:
