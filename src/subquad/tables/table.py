@@ -10,7 +10,8 @@ configs/table/<paper>/<number>.yaml holds
                       missing}
     printed           row: the cells in the order of the columns, separated by spaces, in quotes where there is one;
                       "-" for an empty cell, "?" for one that cannot be read
-    cells             "row / column": {words, start, evaluate, measure, note, missing}, for single ones; "*" matches any
+    cells             "row / column": {words, start, evaluate, measure, quoted, note, missing}, for single ones;
+                      "*" matches any name
 
 A cell is trained with the words of the table, its column, its row and its own, in this order. Where one of them has
 `measure`, it is measured instead: the merged node names a function of the package. `mean: true` makes a row or column
@@ -146,7 +147,7 @@ class Table:
 
 
 _KEYS = {"title", "source", "metric", "seeds", "words", "columns", "rows", "printed", "cells"}
-_CELL_KEYS = {"words", "start", "evaluate", "measure", "note", "missing"}
+_CELL_KEYS = {"words", "start", "evaluate", "measure", "quoted", "note", "missing"}
 _EMPTY = "The paper leaves this cell empty."
 
 
@@ -251,7 +252,7 @@ def _cell(
         measure=_merged(s.get("measure", {}) for s in settings),
         mean=over_columns or over_rows,
         printed=printed.get(place),
-        quoted=row.quoted or column.quoted,
+        quoted=any(s.get("quoted") for s in settings),
         notes=tuple(s["note"] for s in (settings[1], settings[0], *own) if s.get("note")),
         missing=next((reason for reason in reasons if reason), empty),
     )
