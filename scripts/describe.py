@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/ from classes and configurations: docs/attentions.md and docs/tasks.md."""
+"""Writes the generated pages of docs/ from classes and configurations: attentions.md, tasks.md and tables.md."""
 
 import inspect
 import re
@@ -14,6 +14,8 @@ prepare_process()
 
 from subquad.backbones.base import is_encoder  # noqa: E402  after prepare_process
 from subquad.measure.scaling import stated_complexity  # noqa: E402
+from subquad.run.cells import load_table  # noqa: E402
+from subquad.tables.table import Table  # noqa: E402
 
 ATTENTIONS = """# Attentions
 
@@ -111,7 +113,61 @@ def _comment(path: Path) -> list[str]:
     return comment[1].split("\n# ")
 
 
-PAGES = {ROOT / "docs" / "attentions.md": attentions, ROOT / "docs" / "tasks.md": tasks}
+TABLES = """# Tables
+
+Written by `make docs` from `configs/table/`; a test compares the two. `python scripts/reproduce.py table=dba/2` runs the
+cells of a table and shows them beside the printed numbers.
+
+Trained cells are filled by runs of `train.py` (means over seeds), those in two steps by runs that start from other runs
+or are evaluated on other data, measured ones by counting or timing; the rest are means. Empty are cells that the paper
+leaves empty, and those that this package cannot fill, for the reasons below.
+
+| `table=` | what it shows | rows x columns | trained | in two steps | measured | empty |
+|---|---|---|---|---|---|---|
+"""
+
+
+def tables() -> str:
+    """The page: one row for each table, then the notes on its cells."""
+    rows, sections = [], []
+    for name in sorted(
+        options("table"), key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    ):
+        table = load_table(name)
+        counts = [
+            sum(cell.trained for cell in table), sum(cell.chained for cell in table),
+            sum(bool(cell.measure and not cell.mean and not cell.missing) for cell in table),
+            sum(bool(cell.missing) for cell in table),
+        ]  # fmt: skip
+        size = f"{len(table.rows)} x {len(table.columns)}"
+        rows.append(f"| `{name}` | {table.title} | {size} | {' | '.join(str(count or '') for count in counts)} |")
+        if notes := _notes(table):
+            sections.append(f"### {name}\n\n" + "\n".join(f"- {note}" for note in notes))
+    return TABLES + "\n".join(rows) + "\n\n## Notes\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _notes(table: Table) -> list[str]:
+    """What is said of rows, columns and cells, each once with where it is said."""
+    said: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for cell in table:
+        for text in (*cell.notes, *([cell.missing] if cell.missing and cell.printed is not None else [])):
+            said[text].append((cell.row, cell.column))
+    return [f"{_places(table, places)}: {_escaped(text)}" for text, places in said.items()]
+
+
+def _places(table: Table, places: list[tuple[str, str]]) -> str:
+    """A whole row or column by its name, else the cells."""
+    rows, columns = (list(dict.fromkeys(place[i] for place in places)) for i in (0, 1))
+    if len(columns) > 1 or len(table.columns) == 1:
+        return ", ".join(rows)
+    return f"{', '.join(rows)} / {columns[0]}" if len(rows) < len(table.rows) - 1 else columns[0]
+
+
+PAGES = {
+    ROOT / "docs" / "attentions.md": attentions,
+    ROOT / "docs" / "tasks.md": tasks,
+    ROOT / "docs" / "tables.md": tables,
+}
 
 if __name__ == "__main__":
     for page, write in PAGES.items():
