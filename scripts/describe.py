@@ -115,8 +115,8 @@ def _comment(path: Path) -> list[str]:
 
 TABLES = """# Tables
 
-Written by `make docs` from `configs/table/`; a test compares the two. `python scripts/reproduce.py table=dba/2` runs the
-cells of a table and shows them beside the printed numbers.
+Written by `make docs` from `configs/table/`; a test compares the two. `python scripts/reproduce.py table=dba/2` runs
+the cells of a table and shows them beside the printed numbers.
 
 Trained cells are filled by runs of `train.py` (means over seeds), those in two steps by runs that start from other runs
 or are evaluated on other data, measured ones by counting or timing; the rest are means. Empty are cells that the paper
