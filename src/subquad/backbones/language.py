@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Carry
 from subquad.backbones.base import Encoder, Pretrainable
+from subquad.blocks.dropout import Dropout
 from subquad.blocks.embeddings import TokenEmbedding, positions
 from subquad.blocks.initial import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
@@ -60,7 +61,7 @@ class LanguageEncoder(nn.Module):
         # Sinusoids of the size of the embeddings: LayerNorm then keeps half of each.
         self.position = positions(position, spec.max_len, dim, STD if position == "learned" else STD * math.sqrt(2))
         self.embed_norm = nn.LayerNorm(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
         def layer(number: int) -> TransformerLayer:
             site = Site(
@@ -138,7 +139,7 @@ class LanguageClassifier(Encoder, Pretrainable):
         super().__init__()
         self.encoder = LanguageEncoder(spec, attention, dim=dim, dropout=dropout, **sizes)
         self.dense = nn.Linear(dim, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.feature_dim = dim
         self.head = nn.Linear(dim, spec.outputs)
         for linear in (self.dense, self.head):

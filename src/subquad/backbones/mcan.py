@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, AttentionFactory, Carry, UnsupportedPattern
+from subquad.blocks.dropout import Dropout
 from subquad.blocks.layer import FeedForward, Layer
 from subquad.blocks.question import question_encoder
 from subquad.blocks.unbiased_norm import UnbiasedLayerNorm
@@ -26,7 +27,7 @@ class Residual(nn.Module):
 
     def __init__(self, dim: int, dropout: float) -> None:
         super().__init__()
-        self.norm, self.dropout = UnbiasedLayerNorm(dim), nn.Dropout(dropout)
+        self.norm, self.dropout = UnbiasedLayerNorm(dim), Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "b n d"], y: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         return self.norm(x + self.dropout(y))
@@ -65,7 +66,7 @@ class AttentionReadout(nn.Module):
     def __init__(self, dim: int, out: int, dropout: float) -> None:
         super().__init__()
         self.score = nn.Sequential(
-            nn.Linear(dim, _READOUT_HIDDEN), nn.ReLU(), nn.Dropout(dropout), nn.Linear(_READOUT_HIDDEN, 1)
+            nn.Linear(dim, _READOUT_HIDDEN), nn.ReLU(), Dropout(dropout), nn.Linear(_READOUT_HIDDEN, 1)
         )
         self.map = nn.Linear(dim, out)
 

@@ -10,6 +10,7 @@ from torch import Tensor, distributed, nn
 
 from subquad.attention.base import AttentionFactory, Carry
 from subquad.backbones.base import Encoder
+from subquad.blocks.dropout import Dropout
 from subquad.blocks.embeddings import LearnedPositions, SeriesEmbedding, SinusoidalPositions
 from subquad.blocks.head import flatten_tokens
 from subquad.blocks.layer import TransformerLayer
@@ -75,7 +76,7 @@ class MVTSEncoder(Encoder):
         # The released code draws learned positions from U(-0.02, 0.02); this standard deviation is that distribution's.
         learned = LearnedPositions(spec.max_len, dim, std=0.02 / math.sqrt(3))
         self.position = learned if position == "learned" else SinusoidalPositions(spec.max_len, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
         def layer(number: int) -> TransformerLayer:
             site = Site(

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from subquad.backbones.base import AttentionEncoder
+from subquad.blocks.dropout import Dropout
 from subquad.blocks.embeddings import embedding, positions
 from subquad.blocks.head import output_head
 from subquad.blocks.multihead import CrossBlock, SelfBlock
@@ -153,7 +154,7 @@ class SegmentEncoder(AttentionEncoder):
         self.segment_len, self.latent_len, self.pool = segment, latents, pool
         self.embed = embedding(spec, dim, token_std)
         self.position = positions(position, segment, dim, 1.0 if position == "sinusoidal" else 0.02)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.norm = nn.LayerNorm(dim)
         self.feature_dim = latents * dim if pool == "flatten" else dim
         self.head = output_head(self.feature_dim, spec.outputs, head_hidden)

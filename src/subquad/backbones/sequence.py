@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Carry
 from subquad.backbones.base import Encoder
+from subquad.blocks.dropout import Dropout
 from subquad.blocks.embeddings import ClassToken, embedding, positions
 from subquad.blocks.head import flatten_tokens, mean_tokens, output_head
 from subquad.blocks.initial import draw_linear_maps
@@ -60,7 +61,7 @@ class SequenceEncoder(Encoder):
         self.embed = embedding(spec, dim, token_std)
         self.position = positions(position, length, dim, position_scale)
         self.embed_norm = nn.LayerNorm(dim) if embed_norm else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.class_token = ClassToken(dim) if pooling in ("cls", "cls_last") else None
 
         def layer(number: int) -> TransformerLayer:

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Affine, Attention, Carry
+from subquad.blocks.dropout import Dropout
 from subquad.errors import UserError
 from subquad.specs import Masks
 
@@ -26,7 +27,7 @@ class FeedForward(nn.Sequential):
     """
 
     def __init__(self, dim: int, hidden: int, dropout: float, activation: Callable[[], nn.Module] = nn.GELU) -> None:
-        super().__init__(Affine(dim, hidden), activation(), nn.Dropout(dropout), Affine(hidden, dim))
+        super().__init__(Affine(dim, hidden), activation(), Dropout(dropout), Affine(hidden, dim))
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         if torch.is_grad_enabled() or x.shape[1] <= _CHUNK:
@@ -64,7 +65,7 @@ class TransformerLayer(Layer):
         self.attention_norm = nn.Identity() if attention is None else norm(dim)
         self.feed_forward = FeedForward(dim, ffn, dropout)
         self.feed_forward_norm = norm(dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.pre = order == "pre"
 
     def forward(

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from subquad.blocks.dropout import Dropout
 from subquad.blocks.layer import FeedForward, Layer
 from subquad.errors import UserError
 
@@ -77,7 +78,7 @@ class _PreNorm(nn.Module):
         self.attention = MultiHead(dim, heads, attention_dropout, bias, scale)
         self.feed_forward_norm = nn.LayerNorm(dim)
         self.feed_forward = FeedForward(dim, ffn, dropout)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def _after(self, x: Float[Tensor, "b n d"], gathered: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         x = x + self.dropout(gathered)
