@@ -1,5 +1,6 @@
 """The tables of the papers: all are there, their numbers agree with one another, and every cell can be run."""
 
+import inspect
 import json
 import math
 from collections import defaultdict
@@ -11,9 +12,9 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
+from subquad.run import quantities
 from subquad.run.cells import load_table as load
 from subquad.run.doors import CONFIGS, compose_run, options
-from subquad.run.quantities import setting
 from subquad.tables.mean import misprinted
 from subquad.tables.table import Cell, Table
 
@@ -32,6 +33,7 @@ AWAITED = {
     *(f"experiment=linformer/{name}" for name in ("glue", "mlm_512_128", "mlm_512_256", "mlm_1024_256")),
 }
 """Choices that are being written; cells with them are not run before they are there."""
+AWAITED_FUNCTIONS = {"operations", "energy_cost", "bitfusion", "inference_gain"}
 
 
 def awaited(cell: Cell) -> bool:
@@ -209,7 +211,7 @@ SETTINGS = (
 def check_settings(some: Iterable[Cell]) -> None:
     for cell in some:
         assert cell.printed is not None
-        assert setting(cell.words, cell.measure["key"]) == cell.printed.value, (cell.row, cell.column)
+        assert quantities.setting(cell.words, cell.measure["key"]) == cell.printed.value, (cell.row, cell.column)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -221,6 +223,21 @@ def test_the_first_and_the_last_setting_are_as_printed(name):
 @pytest.mark.parametrize("name", SETTINGS)
 def test_all_settings_are_as_printed(name):
     check_settings(settings(name))
+
+
+def test_what_a_measured_cell_names_takes_its_settings():
+    for name, table in cells(*NAMES).items():
+        for cell in table:
+            if cell.measure and not (cell.mean or cell.missing):
+                module, _, function = cell.measure["_target_"].rpartition(".")
+                assert module == quantities.__name__
+                if not hasattr(quantities, function) and function in AWAITED_FUNCTIONS:
+                    continue
+                given = {key: value for key, value in cell.measure.items() if key != "_target_"}
+                try:
+                    inspect.signature(getattr(quantities, function)).bind(cell.words, **given)
+                except TypeError as error:
+                    raise AssertionError(f"{name}, {cell.row} / {cell.column}: {error}") from error
 
 
 def test_each_measured_quantity_is_measured_alike_along_a_column():
