@@ -15,7 +15,7 @@ BUGS = [
         "for line in (row, column)),\n        *own,",
         TESTS[TABLE],
     ),
-    Bug("words of the table are left out", TABLE, '*node.get("words", ()), *(word', "*(word", TESTS[TABLE]),
+    Bug("words of the table are left out", TABLE, '*node.get("words", ())', '*node.get("none", ())', TESTS[TABLE]),
     Bug("a dash is a cell like any other", TABLE, "empty = _EMPTY if", "empty = _EMPTY if False and", TESTS[TABLE]),
     Bug("a hidden column is shown", TABLE, "rows=rows, columns=shown,", "rows=rows, columns=columns,", TESTS[TABLE]),
     Bug("a mean of everything", TABLE, "if mean is True else tuple(mean)", "if mean else ()", TESTS[TABLE]),

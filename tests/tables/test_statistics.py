@@ -51,7 +51,9 @@ def test_only_seeds_of_both_count():
 
 
 def test_noise_neither_beats_nor_loses():
-    compared = compare({0: 1.0, 1: 2.0, 2: 3.0}, {0: 2.0, 1: 1.0, 2: 3.0})
-    assert compared is not None
-    assert not compared.beats
-    assert not compared.loses
+    a, b = {0: 1.0, 1: 2.0, 2: 3.0}, {0: 0.0, 1: 2.5, 2: 2.0}
+    for compared, difference in ((compare(a, b), 0.5), (compare(b, a), -0.5)):
+        assert compared is not None
+        assert compared.difference == pytest.approx(difference)
+        assert not compared.beats
+        assert not compared.loses
