@@ -82,6 +82,7 @@ SMALLER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
 @pytest.mark.parametrize("name", mechanisms())
@@ -121,6 +122,8 @@ def reversed_rows(given):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # inside torch
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("attention", [partial(DBA, d_p=4, d_in=8), EcoFormer], ids=["dba", "ecoformer"])
 def test_inductor_trains_to_the_same_gradients(attention):
     torch.compiler.reset()
