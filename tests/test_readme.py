@@ -20,6 +20,7 @@ SMALL = {
     "scripts/bench_data.py": ["task=[lra/listops]", "scale=smoke", "workers=0", "seconds=0.1"],
     "scripts/bench_peers.py": ["lengths=[64]", "rounds=1"],
     "scripts/bench_refresh.py": ["length=64", "rounds=1"],
+    "scripts/bench_vision.py": ["size=32", "batch=1", "rounds=1", "modes=[training]"],
     "scripts/check_attention.py": ["contract=false", "lengths=[64,128]"],
 }
 

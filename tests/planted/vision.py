@@ -129,4 +129,11 @@ BUGS = [
         "normalised",
         "tests/data/test_images.py",
     ),
+    Bug(
+        "training is measured in evaluation mode",
+        "measure/images.py",
+        'train(mode == "training")',
+        "eval()",
+        "tests/measure/test_images.py",
+    ),
 ]
