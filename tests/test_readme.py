@@ -71,6 +71,16 @@ def test_commands_run(command: str, tmp_path: Path) -> None:
 
         TimeSeries.write_standin(tmp_path / "mine", "Mine", "classification", train=24, test=24)
         words[words.index("data.folder=/path/to/folder")] = f"data.folder={tmp_path / 'mine'}"
+    if "data.folder=/path/to/texts" in words:
+        words[words.index("data.folder=/path/to/texts")] = f"data.folder={_texts(tmp_path)}"
+    if "data.tokenizer=<tokenizer>" in words:
+        [attention] = [word for word in words if word.startswith("attention=")]
+        run(["train.py", "task=mlm/text", f"data.folder={_texts(tmp_path)}", attention, "scale=smoke"])
+        [record], [tokenizer] = (
+            (tmp_path / "outputs").rglob("result.json"),
+            (tmp_path / "data/tokenizers").glob("bpe-*"),
+        )
+        words = [word.replace("<run>", str(record.parent)).replace("<tokenizer>", str(tokenizer)) for word in words]
     if program == "eval.py":
         run(["train.py", "task=uea/basic_motions", "scale=smoke"])
         [record] = (tmp_path / "outputs").rglob("result.json")
@@ -82,6 +92,12 @@ def test_commands_run(command: str, tmp_path: Path) -> None:
         words += ["task=uea/basic_motions", "scale=smoke"]
     words = [w for w in words if program != "train.py" or not w.startswith("scale=")]
     run([program, *words, *SMALL.get(program, [])])
+
+
+def _texts(folder: Path) -> Path:
+    from subquad.data.masked_text import MaskedText
+
+    return MaskedText.write_standin(folder / "texts")
 
 
 @pytest.mark.slow

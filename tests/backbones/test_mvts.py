@@ -79,3 +79,13 @@ def test_the_embedding_is_scaled_by_the_root_of_the_width():
     model = encoder(dim=16)
     x = series()
     torch.testing.assert_close(model.embed(x), 4 * (x @ model.embed.weight.T + model.embed.bias))
+
+
+def test_the_last_norm_stands_before_the_read_out():
+    model, seen = encoder(final_norm=True, norm="layer").eval(), []
+    model.norm.register_forward_hook(lambda _, inputs, out: seen.append((inputs[0], out)))
+    outputs = model(series(), None)
+    [(given, normed)] = seen
+    torch.testing.assert_close(normed, torch.nn.functional.layer_norm(given, (8,)))
+    torch.testing.assert_close(outputs, model.head(torch.nn.functional.gelu(normed).flatten(1)))
+    assert sum(p.numel() for p in encoder().parameters()) + 16 == sum(p.numel() for p in model.parameters())

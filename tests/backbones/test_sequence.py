@@ -17,7 +17,7 @@ from subquad.specs import DataSpec
 
 TOKENS = DataSpec(max_len=12, vocab=7, classes=5)
 SERIES = DataSpec(max_len=12, channels=3)
-POOLINGS = ("cls", "cls_last", "mean", "flatten")
+POOLINGS = ("cls", "cls_last", "first", "mean", "flatten")
 LENGTHS = torch.tensor([12, 7, 1])
 SMALL = {"linformer": {"k": 4}, "luna": {"l": 4}, "dba": {"d_p": 4, "d_in": 8}}
 
@@ -167,3 +167,15 @@ def test_feed_forward_in_chunks_is_the_whole(length):
         torch.testing.assert_close(net(x), whole)
     assert sizes[0] == length
     assert max(sizes[1:]) <= 1024
+
+
+def test_the_first_token_is_read_as_it_stands():
+    """Without a class token, and without attention no other token reaches the prediction."""
+    model = encoder(pooling="first", attention=None).eval()
+    assert model.class_token is None
+    tokens = torch.randint(1, 5, (2, 9))
+    other = tokens.clone()
+    other[:, 1:] = other[:, 1:] % 4 + 1
+    assert torch.equal(model(tokens, None), model(other, None))
+    other[:, 0] = other[:, 0] % 4 + 1
+    assert not torch.allclose(model(tokens, None), model(other, None))

@@ -43,8 +43,9 @@ def matrices(
     if not len(attention.key_map):
         return None, None
     e = attention.key_map[head if sharing == "none" and len(attention.key_map) > 1 else 0]
-    f = attention.value_map[head if sharing == "none" and len(attention.value_map) > 1 else 0]
-    return e, e if sharing == "kv" else f
+    if sharing == "kv":
+        return e, e
+    return e, attention.value_map[head if sharing == "none" and len(attention.value_map) > 1 else 0]
 
 
 def compress(rows: Tensor, matrix: Tensor | None, projection: str, window: int, head: int) -> Tensor:

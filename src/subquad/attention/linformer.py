@@ -63,7 +63,10 @@ class Linformer(Attention):
         self.key_map, self.value_map = self._maps()
 
     def _maps(self) -> tuple[nn.ParameterList, nn.ParameterList]:
-        """E and F, one for each head where nothing is shared; empty where this layer owns none."""
+        """E and F, one for each head where nothing is shared; empty where this layer owns none, and F where it is E.
+
+        One name for each: a checkpoint of E and F does not pass for one of E alone.
+        """
         if self.projection in ("mean", "max") or (self.sharing == "layer" and self.site.layer > 0):
             return nn.ParameterList(), nn.ParameterList()
 
@@ -76,8 +79,7 @@ class Linformer(Attention):
                 torch.randn(k, self.site.context_len) / math.sqrt(self.site.context_len) for k in slots
             )
 
-        key_map = one()
-        return key_map, one() if self.sharing in ("none", "headwise") else key_map
+        return one(), one() if self.sharing in ("none", "headwise") else nn.ParameterList()
 
     def forward(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
@@ -91,7 +93,7 @@ class Linformer(Attention):
 
     def _shared(self, carry: Carry) -> tuple[Sequence[Tensor], Sequence[Tensor], Carry]:
         if self.sharing != "layer" or self.projection in ("mean", "max"):
-            return list(self.key_map), list(self.value_map), carry
+            return list(self.key_map), list(self.value_map or self.key_map), carry
         own = self.key_map[0] if len(self.key_map) else carry
         if own is None:
             raise UserError(

@@ -60,6 +60,7 @@ class MVTSEncoder(Encoder):
         dropout: float = 0.1,
         norm: Literal["batch", "layer"] = "batch",
         position: Literal["learned", "sinusoidal"] = "learned",
+        final_norm: bool = False,
     ) -> None:
         super().__init__()
         if spec.channels is None:
@@ -89,6 +90,7 @@ class MVTSEncoder(Encoder):
             )
 
         self.layers = nn.ModuleList(layer(i) for i in range(layers))
+        self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
         self.feature_dim = spec.max_len * dim
         self.head = nn.Linear(self.feature_dim, spec.outputs)
 
@@ -97,4 +99,4 @@ class MVTSEncoder(Encoder):
         carry: Carry = None
         for layer in self.layers:
             x, carry = layer(x, Masks(valid, valid), carry)
-        return flatten_tokens(self.dropout(F.gelu(x)), valid, self.max_len)
+        return flatten_tokens(self.dropout(F.gelu(self.norm(x))), valid, self.max_len)

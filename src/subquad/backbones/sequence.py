@@ -1,6 +1,6 @@
 """The sequence encoder of the LRA models: embed, encode, pool, predict."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from subquad.blocks.layer import TransformerLayer
 from subquad.errors import UserError
 from subquad.specs import DataSpec, Masks, Pattern, Site
 
-Pooling = Literal["cls", "cls_last", "mean", "flatten"]
+Pooling = Literal["cls", "cls_last", "first", "mean", "flatten"]
 
 
 class SequenceEncoder(Encoder):
@@ -24,7 +24,7 @@ class SequenceEncoder(Encoder):
     attention: makes the attention of each site; None leaves attention out.
     order: "pre" (with a final norm) or "post" normalisation; embed_norm: LayerNorm on the embeddings.
     pooling: "cls" reads a learned token put before the sequence; "cls_last" gives that token to the last layer only
-        (Transformer-LS); "mean" averages real tokens; "flatten" takes all of them.
+        (Transformer-LS); "first" reads the first token; "mean" averages real tokens; "flatten" takes all of them.
     position_scale: size of sinusoids, or standard deviation of learned positions; token_std: of token embeddings.
     tie_layers: one set of weights used in every layer. init_std: draws the linear maps outside the attention
         from N(0, init_std²), as BERT.
@@ -52,8 +52,8 @@ class SequenceEncoder(Encoder):
         head_hidden: int | None = None,
     ) -> None:
         super().__init__()
-        if pooling not in ("cls", "cls_last", "mean", "flatten"):
-            raise UserError(f'There is no pooling "{pooling}"; choose cls, cls_last, mean or flatten.')
+        if pooling not in get_args(Pooling):
+            raise UserError(f'There is no pooling "{pooling}"; choose {", ".join(get_args(Pooling))}.')
         if layers < 1:
             raise UserError(f"A model needs at least one layer; backbone.layers is {layers}.")
         length = spec.max_len + (pooling in ("cls", "cls_last"))
@@ -91,7 +91,7 @@ class SequenceEncoder(Encoder):
         return self._pool(x, valid)
 
     def _pool(self, x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
-        if self.pooling in ("cls", "cls_last"):
+        if self.pooling in ("cls", "cls_last", "first"):
             return self.norm(x[:, 0])
         x = self.norm(x)
         return mean_tokens(x, valid) if self.pooling == "mean" else flatten_tokens(x, valid, self.max_len)
