@@ -131,6 +131,7 @@ def test_dba_learns_a_batch(data):
     assert (module(one).argmax(1) == one.target.argmax(1)).float().mean() > 0.9
 
 
+@pytest.mark.slow
 def test_the_stand_in_is_learnt_by_heart(data):
     """Every question of it, through the metric: 95 % of what its ten annotators leave attainable."""
     source = VQAv2(root=str(data), standin=True, batch_size=24, seed=0)
