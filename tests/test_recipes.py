@@ -213,7 +213,7 @@ def test_flowformer_reads_series_as_published(task, epochs):
 
 @pytest.mark.parametrize(
     ("recipe", "dim", "ffn", "lr", "batch", "parts"),
-    [("mcan", 512, 2048, 1e-4, 64, 1), ("mcan_large", 1024, 4096, 7e-5, 32, 2)],
+    [("mcan", 512, 2048, 1e-4, 64, 1), ("mcan_large", 1024, 4096, 7e-5, 64, 2)],
 )
 def test_questions_on_images_are_trained_as_published(recipe, dim, ffn, lr, batch, parts):
     """Yu et al. 2019, openvqa: a quarter of the rate more in each of three epochs, a fifth at the 11th and the 13th."""
