@@ -11,7 +11,7 @@ import pytest
 from conftest import encoders, made, mechanisms
 
 from subquad.attention.base import Attention
-from subquad.backbones.base import AttentionEncoder
+from subquad.backbones.base import AttentionEncoder, sized
 from subquad.run.doors import load_attention
 from subquad.specs import DataSpec, Pattern, Site
 
@@ -34,7 +34,7 @@ def counts(factory: Callable[..., Attention]) -> dict[str, int]:
 def count_of_encoder(factory: Callable[..., AttentionEncoder]) -> dict[str, int]:
     """Parameters of a whole encoder for 17 tokens and 10 classes."""
     spec = DataSpec(max_len=N, vocab=17, classes=10)
-    encoder = factory(spec=spec, dim=D, heads=HEADS, ffn=2 * D)
+    encoder = sized(factory, dim=D, heads=HEADS, ffn=2 * D)(spec=spec)
     return {"encoder": sum(p.numel() for p in encoder.parameters())}
 
 

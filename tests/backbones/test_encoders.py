@@ -1,7 +1,6 @@
 """The contract of backbones/base.py, for every configs/attention/*.yaml that brings an encoder of its own."""
 
 import copy
-import functools
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from conftest import encoders, own_attentions
 from torch import Tensor
 from torch.testing import assert_close
 
-from subquad.backbones.base import AttentionEncoder, EncoderFactory, is_encoder
+from subquad.backbones.base import AttentionEncoder, EncoderFactory, is_encoder, sized
 from subquad.errors import UserError
 from subquad.run.doors import load_attention
 from subquad.specs import DataSpec
@@ -19,8 +18,8 @@ from subquad.specs import DataSpec
 LONGEST = 13
 TOKENS = DataSpec(max_len=LONGEST, vocab=9, classes=5)
 SERIES = DataSpec(max_len=LONGEST, channels=3)
-SMALL = {"segment": 4, "latents": 3}
-"""Sizes that cut 13 tokens into four segments, in place of the configured ones, which would not."""
+SMALL = {"segment": 4, "latents": 3, "layers": 2, "d_state": 8, "d_p": 5}
+"""Sizes that cut 13 tokens into four segments, or compress them to five, in place of the configured ones."""
 
 exactly = {"rtol": 0, "atol": 1e-10}
 
@@ -36,9 +35,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def built(factory: EncoderFactory, spec: DataSpec = TOKENS, **changes: Any) -> AttentionEncoder:
     keys = getattr(factory, "keywords", {})
-    sizes = {"dim": 24, "heads": 4, "ffn": 20, "dropout": 0.0, **{key: n for key, n in SMALL.items() if key in keys}}
-    settings = sizes | ({"attention_dropout": 0.0} if "attention_dropout" in keys else {}) | changes
-    return functools.partial(factory, **settings)(spec=spec).double()
+    own = {key: n for key, n in SMALL.items() if key in keys}
+    sizes = {"dim": 24, "heads": 4, "ffn": 20, "dropout": 0.0, "attention_dropout": 0.0}
+    return sized(factory, **(sizes | own | changes))(spec=spec).double()
 
 
 def batch(spec: DataSpec, lengths: tuple[int, ...] = (13, 9, 1), size: int = LONGEST) -> tuple[Tensor, Tensor]:

@@ -41,11 +41,19 @@ class Pretrainable(abc.ABC):
         """A whole state dict for this network, made of another's. Raises UserError where the two do not fit."""
 
 
+class Grouped(abc.ABC):
+    """A network that gives some of its parameters other settings of the optimiser than the rest."""
+
+    @abc.abstractmethod
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Every parameter once, in groups as torch's optimisers take them: "params", and "lr" or "weight_decay"."""
+
+
 class AttentionEncoder(Encoder):
     """A mechanism that is a whole encoder, and cannot stand in the place of one attention of another model.
 
     Its configs/attention/*.yaml says `encoder: ${attention}`: the task's module then takes it in place of the backbone.
-    It is made from `spec, dim, heads, ffn, dropout` and keys of its own.
+    It is made from `spec, dim`, those of `heads, ffn, dropout` that it has a use for, and keys of its own.
 
     The contract, checked for every such file by tests/backbones/test_encoders.py:
         - padding never changes a prediction; outputs and gradients stay finite when a row is all padding;
@@ -98,6 +106,15 @@ def is_encoder(factory: object) -> "TypeGuard[EncoderFactory]":
     while isinstance(factory, partial):
         factory = factory.func
     return isinstance(factory, type) and issubclass(factory, AttentionEncoder)
+
+
+def sized(factory: "EncoderFactory", **sizes: Any) -> "EncoderFactory":
+    """The factory with those of the sizes that its class takes: not every encoder has heads or a feed-forward net."""
+    made: Any = factory
+    while isinstance(made, partial):
+        made = made.func
+    known = {name for cls in made.__mro__ for name in inspect.signature(cls.__init__).parameters}
+    return partial(factory, **{name: size for name, size in sizes.items() if name in known})
 
 
 @runtime_checkable

@@ -1,14 +1,15 @@
 """Two sequences, one encoder for both, one prediction for the pair: the model of the Long Range Arena's Retrieval."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from subquad.backbones.base import Encoder
+from subquad.backbones.base import Encoder, Grouped
 from subquad.blocks.head import output_head
+from subquad.blocks.parameter_groups import parameter_groups
 from subquad.errors import UserError
 from subquad.specs import DataSpec
 
@@ -23,7 +24,7 @@ _COMBINED: dict[str, Callable[[Tensor, Tensor], list[Tensor]]] = {
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 
 
-class TwoTowers(nn.Module):
+class TwoTowers(nn.Module, Grouped):
     """Maps two batches of tokens `[b, n]` to `[b, outputs]`; the encoder reads each alone and pools as it always does.
 
     encoder: makes the encoder, whose own head is taken off. Both sequences go through it in one batch of 2b rows.
@@ -73,3 +74,7 @@ class TwoTowers(nn.Module):
             valid = torch.cat([torch.ones_like(x, dtype=torch.bool) if mask is None else mask for x, mask in masks])
         one, other = self.tower(torch.cat([first, second]), valid).chunk(2)
         return self.head(torch.cat(_COMBINED[self.combine](one, other), -1))
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The groups of an encoder that makes some, the head's parameters by the same rule; else one group."""
+        return parameter_groups(self) if isinstance(self.tower, Grouped) else [{"params": list(self.parameters())}]

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Projections, StatelessAttention
-from subquad.backbones.base import is_encoder
+from subquad.backbones.base import is_encoder, sized
 from subquad.backbones.sequence import SequenceEncoder
 from subquad.errors import UserError
 from subquad.measure.memory import LiveTensors
@@ -160,7 +160,7 @@ class _TokenModel(nn.Module):
         spec = DataSpec(max_len=setting.length, vocab=257, classes=10)
         dim, heads, ffn = setting.dim, setting.heads, setting.ffn
         if is_encoder(factory):
-            self.encoder = factory(spec=spec, dim=dim, heads=heads, ffn=ffn)
+            self.encoder = sized(factory, dim=dim, heads=heads, ffn=ffn)(spec=spec)
         else:
             self.encoder = SequenceEncoder(spec, factory, setting.layers, dim, heads, ffn)
 

@@ -1,4 +1,7 @@
-"""Learning-rate schedules, one factor for each optimiser step; configs/scheduler/ finishes them."""
+"""Learning-rate schedules, one factor for each optimiser step; configs/scheduler/ finishes them.
+
+The factor is that of every group of parameters: each has it times its own rate.
+"""
 
 import math
 from collections.abc import Sequence
@@ -62,9 +65,8 @@ def one_cycle(optimizer: Optimizer, total_steps: int, warmup: int) -> LRSchedule
     A warm-up longer than training takes all steps but the last; torch divides by zero without that one.
     """
     rising = min(warmup, total_steps - 1) / total_steps
-    return OneCycleLR(
-        optimizer, optimizer.defaults["lr"], total_steps=total_steps, pct_start=rising, anneal_strategy="linear"
-    )
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    return OneCycleLR(optimizer, peaks, total_steps=total_steps, pct_start=rising, anneal_strategy="linear")
 
 
 def warmup_linear(

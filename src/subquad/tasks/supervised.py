@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric, MetricCollection
 
-from subquad.backbones.base import check_fits
+from subquad.backbones.base import Grouped, check_fits
 from subquad.data.parts import Part
 from subquad.errors import UserError
 from subquad.specs import Batch
@@ -146,8 +146,8 @@ class Supervised(pl.LightningModule, abc.ABC):
             shard(self.network, self.device_mesh["data_parallel"])
 
     def optimized(self) -> Any:
-        """What the optimiser is given: parameters, or groups of them."""
-        return self.parameters()
+        """What the optimiser is given: parameters, or groups of them where the network makes some."""
+        return self.network.parameter_groups() if isinstance(self.network, Grouped) else self.parameters()
 
     def configure_optimizers(self) -> Any:
         steps = int(self.trainer.estimated_stepping_batches)

@@ -1,0 +1,50 @@
+"""Normalisations of sequences whose channels come before the tokens: `[b, d, n]`."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+
+class ChannelBatchNorm(nn.BatchNorm1d):
+    """BatchNorm of each channel over the real tokens of the batch: padding has no part in mean and variance."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+
+    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d n"]:
+        if valid is None or not self.training:
+            return super().forward(x)
+        padding = ~valid[:, None]
+        real = valid.sum().clamp(min=1)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        mean = wide.masked_fill(padding, 0).sum((0, 2)) / real
+        centred = (wide - mean[:, None]).masked_fill(padding, 0)
+        variance = centred.square().sum((0, 2)) / real
+        with torch.no_grad():
+            share = 0.1 if self.momentum is None else self.momentum
+            unbiased = variance * (real / (real - 1).clamp(min=1))
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
+            self.num_batches_tracked += 1
+        scale = self.weight * torch.rsqrt(variance + self.eps)
+        return (centred * scale[:, None] + self.bias[:, None]).to(x.dtype)
+
+
+class ChannelLayerNorm(nn.LayerNorm):
+    """LayerNorm of each token."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+
+    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d n"]:
+        return super().forward(x.mT).mT
+
+
+NORMS: dict[str, type[ChannelBatchNorm] | type[ChannelLayerNorm]] = {
+    "batch": ChannelBatchNorm,
+    "layer": ChannelLayerNorm,
+}

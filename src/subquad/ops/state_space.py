@@ -1,0 +1,176 @@
+"""State space models x' = A x + B u, y = 2 Re(C x), as convolutions: first values, kernels of l taps, two-sided sums.
+
+A state of N real numbers with conjugate pairs is kept as N/2 complex ones, one of each pair. Letters of shapes: h
+models (channels), p = N/2 pairs, r rows of C (read-outs of one model), l taps. Formulas: Gu et al. 2022,
+https://arxiv.org/abs/2111.00396 (S4), and https://arxiv.org/abs/2206.11893 (S4D).
+"""
+
+import math
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from subquad.errors import UserError
+
+
+def legs(states: int) -> tuple[Float[Tensor, "N N"], Float[Tensor, " N"]]:
+    """HiPPO-LegS: A_nk = -√((2n+1)(2k+1)) below the diagonal, -(n+1) on it, 0 above; B_n = √(2n+1). In float64."""
+    b = torch.sqrt(2 * torch.arange(states, dtype=torch.float64) + 1)
+    a = torch.outer(b, b).tril(-1) + torch.diag(torch.arange(1.0, states + 1, dtype=torch.float64))
+    return -a, b
+
+
+def legs_pairs(states: int) -> tuple[Complex[Tensor, " p"], Complex[Tensor, " p"], Complex[Tensor, " p"]]:
+    """HiPPO-LegS as Λ - p p*: Λ, p and B in the eigenbasis of A + P Pᵀ, with P_n = √(n + 1/2), in complex128.
+
+    A + P Pᵀ + I/2 is skew-symmetric, so Re Λ = -1/2. Eigenvectors are turned so that p is positive, which fixes their
+    phases on every machine; then B = √2 p, since B = √2 P.
+    """
+    _even(states)
+    a, b = legs(states)
+    low_rank = b / math.sqrt(2)
+    skew = a + torch.outer(low_rank, low_rank) + 0.5 * torch.eye(states, dtype=torch.float64)
+    frequencies, vectors = torch.linalg.eigh(-1j * skew)
+    p = (vectors.mH @ low_rank.to(vectors.dtype))[states // 2 :].abs()
+    return torch.complex(torch.full_like(p, -0.5), frequencies[states // 2 :]), p + 0j, math.sqrt(2) * p + 0j
+
+
+def diagonal_pairs(states: int, kind: str) -> tuple[Complex[Tensor, " p"], Complex[Tensor, " p"]]:
+    """Λ and B of S4D (Section 4 of its paper), in complex128.
+
+    "legs": LegS without its low-rank term; "lin": Λ_n = -1/2 + iπn; "inv": Λ_n = -1/2 + i N/π (N/(2n+1) - 1); B = 1.
+    """
+    _even(states)
+    if kind == "legs":
+        a, _, b = legs_pairs(states)
+        return a, b
+    n = torch.arange(states // 2, dtype=torch.float64)
+    frequencies = math.pi * n if kind == "lin" else states / math.pi * (states / (2 * n + 1) - 1)
+    return torch.complex(torch.full_like(n, -0.5), frequencies), torch.ones_like(n) + 0j
+
+
+def _even(states: int) -> None:
+    if states < 2 or states % 2:
+        raise UserError(f"A state of {states} numbers has no conjugate pairs; choose an even attention.d_state from 2.")
+
+
+def zoh(
+    a: Complex[Tensor, "h p"], b: Complex[Tensor, "h p"], dt: Float[Tensor, " h"]
+) -> tuple[Complex[Tensor, "h p"], Complex[Tensor, "h p"]]:
+    """Zero-order hold: log Ā = ΔA, and B̄ = (Ā - 1) A⁻¹ B."""
+    log_a = a * dt[:, None]
+    return log_a, torch.expm1(log_a) / a * b
+
+
+def bilinear(
+    a: Complex[Tensor, "h p"], b: Complex[Tensor, "h p"], dt: Float[Tensor, " h"]
+) -> tuple[Complex[Tensor, "h p"], Complex[Tensor, "h p"]]:
+    """Bilinear rule: log Ā with Ā = (1 + ΔA/2) / (1 - ΔA/2), and B̄ = ΔB / (1 - ΔA/2)."""
+    half = 0.5 * a * dt[:, None]
+    return torch.log1p(half) - torch.log1p(-half), dt[:, None] * b / (1 - half)
+
+
+def diagonal_kernel(
+    log_a: Complex[Tensor, "h p"], b: Complex[Tensor, "h p"], c: Complex[Tensor, "r h p"], length: int
+) -> Float[Tensor, "r h l"]:
+    """K_l = 2 Re Σ_n C_n B̄_n Ā_n^l, the Vandermonde product of a diagonal model.
+
+    Ā^(im+j) = Ā^(im) Ā^j: with m = √l only 2√l powers of each Ā are made, the rest is one matrix product.
+    """
+    inner = math.isqrt(length - 1) + 1
+    outer = -(-length // inner)
+    powers = torch.arange(max(inner, outer), dtype=log_a.real.dtype, device=log_a.device)
+    fine = torch.exp(log_a[..., None] * powers[:inner])
+    coarse = 2 * (c * b)[..., None] * torch.exp(log_a[..., None] * (inner * powers[:outer]))
+    left = torch.cat([coarse.real, -coarse.imag], 2).permute(1, 0, 3, 2).flatten(1, 2)
+    kernel = left @ torch.cat([fine.real, fine.imag], 1)
+    return kernel.unflatten(1, (-1, outer)).transpose(0, 1).flatten(2)[..., :length]
+
+
+def dplr_kernel(
+    a: Complex[Tensor, "h p"],
+    p: Complex[Tensor, "h p"],
+    b: Complex[Tensor, "h p"],
+    c: Complex[Tensor, "r h p"],
+    dt: Float[Tensor, " h"],
+    length: int,
+) -> Float[Tensor, "r h l"]:
+    """The kernel of Λ - p p* under the bilinear rule, where `c` is C̃ = C (I - Ā^l) for this length l.
+
+    At the roots of unity ω its transform is 2/(1+ω) [⟨C̃,B⟩ - ⟨C̃,p⟩ ⟨p*,B⟩ / (1 + ⟨p*,p⟩)] with Cauchy sums
+    ⟨x,y⟩ = Σ_n x_n y_n / (z - Λ_n), z = 2/Δ (1-ω)/(1+ω) (Woodbury's identity takes care of p p*).
+
+    With ω = e^(-2iθ), z = (2i/Δ) tan θ. A pair of conjugate terms v/(z-Λ) + v̄/(z-Λ̄), with λ = ΔΛ/2, is then
+        (Δ/2) cos θ · 2 (i sin θ Re v - cos θ Re(v λ̄)) / (|λ|² cos² θ - sin² θ - 2i sin θ cos θ Re λ),
+    which is finite at ω = -1 too, has one denominator for all six sums, and makes them one real matrix product.
+    """
+    half = 0.5 * dt[:, None]
+    scaled = a * half
+    angle = torch.arange(length // 2 + 1, dtype=torch.float64, device=a.device) * (math.pi / length)
+    # The cosine as a sine: exactly 0 at ω = -1.
+    sin, cos = angle.sin().to(dt.dtype), (math.pi / 2 - angle).sin().to(dt.dtype)
+    if length % 2 == 0:
+        cos = torch.cat([cos[:-1], torch.zeros_like(cos[:1])])
+    size, decay = scaled.abs()[..., None], scaled.real[..., None]
+    real, imaginary = (cos * size - sin) * (cos * size + sin), (-2 * sin * cos) * decay
+    inverse = torch.view_as_real(torch.complex(real, imaginary).reciprocal())
+
+    terms = torch.cat([c * b, c * p, (p.conj() * b)[None], (p.conj() * p)[None]]).transpose(0, 1)
+    weights = torch.cat([-2 * (terms * scaled.conj()[:, None]).real, 2 * terms.real], 1)
+    sums = torch.view_as_complex((weights @ inverse.flatten(2)).unflatten(2, (-1, 2)))
+    even, odd = sums.chunk(2, 1)
+    cauchy = (cos * even + 1j * sin * odd) * half[..., None]
+    rows = len(c)
+    c_b, c_p, p_b, p_p = cauchy.split([rows, rows, 1, 1], 1)
+    transform = torch.exp(1j * angle).to(a.dtype) * (c_b - c_p * p_b * (cos / (1 + cos * p_p)))
+    return torch.fft.irfft(transform, length).transpose(0, 1)
+
+
+def dense_bilinear(
+    a: Complex[Tensor, "h p"], p: Complex[Tensor, "h p"], dt: Float[Tensor, " h"]
+) -> Float[Tensor, "h N N"]:
+    """Ā = (I - ΔA/2)⁻¹ (I + ΔA/2) of Λ - p p*, as a real matrix that acts on [Re x ; Im x]."""
+    real, imaginary = torch.diag_embed(a.real), torch.diag_embed(a.imag)
+    q = torch.cat([p.real, p.imag], -1)
+    dense = torch.cat([torch.cat([real, -imaginary], -1), torch.cat([imaginary, real], -1)], -2)
+    step = 0.5 * dt[:, None, None] * (dense - 2 * q[:, :, None] * q[:, None])
+    eye = torch.eye(step.shape[-1], dtype=step.dtype, device=step.device)
+    return torch.linalg.solve(eye - step, eye + step)
+
+
+def advanced(
+    c: Complex[Tensor, "r h p"], a_bar: Float[Tensor, "h N N"], steps: int
+) -> Complex[Tensor, "r h p"]:
+    """C Ā^steps. C̃ = C - C Ā^l for kernels of l taps, and C̃ + C̃ Ā^l is that for kernels of 2l taps."""
+    row = torch.cat([c.real, -c.imag], -1)[..., None, :] @ torch.linalg.matrix_power(a_bar, steps)
+    real, imaginary = row.squeeze(-2).chunk(2, -1)
+    return torch.complex(real, -imaginary)
+
+
+def two_sided_convolution(
+    x: Float[Tensor, "b h n"], forward: Float[Tensor, "h n"], backward: Float[Tensor, "h n"]
+) -> Float[Tensor, "b h n"]:
+    """y_t = Σ_{s≤t} forward[t-s] x_s + Σ_{s>t} backward[s-t-1] x_s, by one FFT of at least 2n - 1 points.
+
+    Computed in float32 at least; the result has the dtype of x.
+    """
+    n = x.shape[-1]
+    size = fast_length(2 * n - 1)
+    both = torch.cat([forward, forward.new_zeros(len(forward), size - 2 * n + 1), backward[:, : n - 1].flip(-1)], -1)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    product = torch.fft.rfft(wide, size) * torch.fft.rfft(both.to(wide.dtype), size)
+    return torch.fft.irfft(product, size)[..., :n].to(x.dtype)
+
+
+def fast_length(least: int) -> int:
+    """The smallest length from `least` on whose only prime factors are 2, 3 and 5, for which FFTs are fast."""
+    best = 1 << max(0, least - 1).bit_length()
+    fives = 1
+    while fives < best:
+        odd = fives
+        while odd < best:
+            best = min(best, odd << (-(-least // odd) - 1).bit_length())
+            odd *= 3
+        fives *= 5
+    return best
