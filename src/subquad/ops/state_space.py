@@ -6,6 +6,7 @@ https://arxiv.org/abs/2111.00396 (S4), and https://arxiv.org/abs/2206.11893 (S4D
 """
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Complex, Float
@@ -112,19 +113,46 @@ def dplr_kernel(
     sin, cos = angle.sin().to(dt.dtype), (math.pi / 2 - angle).sin().to(dt.dtype)
     if length % 2 == 0:
         cos = torch.cat([cos[:-1], torch.zeros_like(cos[:1])])
-    size, decay = scaled.abs()[..., None], scaled.real[..., None]
-    real, imaginary = (cos * size - sin) * (cos * size + sin), (-2 * sin * cos) * decay
-    inverse = torch.view_as_real(torch.complex(real, imaginary).reciprocal())
+    real, imaginary = _Denominators.apply(scaled.abs(), scaled.real, sin, cos)
 
     terms = torch.cat([c * b, c * p, (p.conj() * b)[None], (p.conj() * p)[None]]).transpose(0, 1)
     weights = torch.cat([-2 * (terms * scaled.conj()[:, None]).real, 2 * terms.real], 1)
-    sums = torch.view_as_complex((weights @ inverse.flatten(2)).unflatten(2, (-1, 2)))
-    even, odd = sums.chunk(2, 1)
+    even, odd = torch.complex(weights @ real, weights @ imaginary).chunk(2, 1)
     cauchy = (cos * even + 1j * sin * odd) * half[..., None]
     rows = len(c)
     c_b, c_p, p_b, p_p = cauchy.split([rows, rows, 1, 1], 1)
     transform = torch.exp(1j * angle).to(a.dtype) * (c_b - c_p * p_b * (cos / (1 + cos * p_p)))
     return torch.fft.irfft(transform, length).transpose(0, 1)
+
+
+class _Denominators(torch.autograd.Function):
+    """Real and imaginary part of 1 / (|λ|² cos² θ - sin² θ - 2i sin θ cos θ Re λ), the largest tensors of a kernel.
+
+    By hand, as they are all that the backward pass needs: it keeps two tensors of h x p x l/2 numbers in place of eight.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, size: Tensor, decay: Tensor, sin: Tensor, cos: Tensor) -> tuple[Tensor, Tensor]:
+        """`size` |λ| and `decay` Re λ are `[h, p]`, `sin` and `cos` `[l / 2 + 1]`."""
+        scaled = cos * size[..., None]
+        # The difference of squares as a product: near a resonance the squares would cancel.
+        real = (scaled - sin).mul_(scaled.add_(sin))
+        imaginary = (2 * sin * cos) * decay[..., None]
+        norm = torch.addcmul(real.square(), imaginary, imaginary)
+        real.div_(norm)
+        imaginary.div_(norm)
+        ctx.save_for_backward(real, imaginary, size, sin, cos)
+        return real, imaginary
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_real: Tensor, d_imaginary: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        real, imaginary, size, sin, cos = ctx.saved_tensors
+        square = (real - imaginary).mul_(real + imaginary)
+        cross = (real * imaginary).mul_(2)
+        by_real = (square * d_real).addcmul_(cross, d_imaginary)
+        by_imaginary = cross.mul_(d_real).addcmul_(square, d_imaginary, value=-1)
+        return by_real @ cos.square() * (-2 * size), by_imaginary @ (-2 * sin * cos), None, None
 
 
 def dense_bilinear(
@@ -159,8 +187,31 @@ def two_sided_convolution(
     size = fast_length(2 * n - 1)
     both = torch.cat([forward, forward.new_zeros(len(forward), size - 2 * n + 1), backward[:, : n - 1].flip(-1)], -1)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    product = torch.fft.rfft(wide, size) * torch.fft.rfft(both.to(wide.dtype), size)
-    return torch.fft.irfft(product, size)[..., :n].to(x.dtype)
+    return _Convolution.apply(wide, both.to(wide.dtype)).to(x.dtype)
+
+
+class _Convolution(torch.autograd.Function):
+    """The first n values of the circular convolution of `[b, h, n]` with `[h, m]`.
+
+    By hand, since torch differentiates a real FFT by a complex one of twice the work. The kernel's gradient is summed
+    over the batch before it is transformed back.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernel: Tensor) -> Tensor:
+        size = kernel.shape[-1]
+        signal, filter_ = torch.fft.rfft(x, size), torch.fft.rfft(kernel)
+        ctx.save_for_backward(signal, filter_)
+        ctx.size = size
+        return torch.fft.irfft(signal * filter_, size)[..., : x.shape[-1]]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        signal, filter_ = ctx.saved_tensors
+        backward = torch.fft.rfft(grad, ctx.size)
+        by_kernel = torch.fft.irfft((backward * signal.conj()).sum(0), ctx.size)
+        return torch.fft.irfft(backward.mul_(filter_.conj()), ctx.size)[..., : grad.shape[-1]], by_kernel
 
 
 def fast_length(least: int) -> int:
