@@ -145,7 +145,9 @@ class RowAttention(nn.Module):
 
     def forward(self, rows: Float[Tensor, "b d p"]) -> Float[Tensor, "b d p"]:
         tokens = rows.mT
-        q, k, v = (f(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
+        q, k, v = (
+            f(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value)
+        )
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         return self.out(mixed).mT
 

@@ -15,7 +15,7 @@ class ChannelBatchNorm(nn.BatchNorm1d):
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
 
-    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d n"]:
+    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d n"]:
         if valid is None or not self.training:
             return super().forward(x)
         padding = ~valid[:, None]
@@ -40,7 +40,7 @@ class ChannelLayerNorm(nn.LayerNorm):
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
 
-    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d n"]:
+    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d n"]:
         return super().forward(x.mT).mT
 
 

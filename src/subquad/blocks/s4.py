@@ -42,7 +42,12 @@ class S4Block(nn.Module):
     """pre: x ← x + dropout(S4(norm(x))); post: x ← norm(x + dropout(S4(x)))."""
 
     def __init__(
-        self, dim: int, kernel: StateSpace, dropout: float, order: Literal["pre", "post"], norm: Literal["batch", "layer"]
+        self,
+        dim: int,
+        kernel: StateSpace,
+        dropout: float,
+        order: Literal["pre", "post"],
+        norm: Literal["batch", "layer"],
     ) -> None:
         super().__init__()
         self.pre = order == "pre"

@@ -128,7 +128,7 @@ def dplr_kernel(
 class _Denominators(torch.autograd.Function):
     """Real and imaginary part of 1 / (|λ|² cos² θ - sin² θ - 2i sin θ cos θ Re λ), the largest tensors of a kernel.
 
-    By hand, as they are all that the backward pass needs: it keeps two tensors of h x p x l/2 numbers in place of eight.
+    By hand: they are all that the backward pass needs, two tensors of h x p x l/2 numbers in place of eight.
     """
 
     @staticmethod
@@ -167,9 +167,7 @@ def dense_bilinear(
     return torch.linalg.solve(eye - step, eye + step)
 
 
-def advanced(
-    c: Complex[Tensor, "r h p"], a_bar: Float[Tensor, "h N N"], steps: int
-) -> Complex[Tensor, "r h p"]:
+def advanced(c: Complex[Tensor, "r h p"], a_bar: Float[Tensor, "h N N"], steps: int) -> Complex[Tensor, "r h p"]:
     """C Ā^steps. C̃ = C - C Ā^l for kernels of l taps, and C̃ + C̃ Ā^l is that for kernels of 2l taps."""
     row = torch.cat([c.real, -c.imag], -1)[..., None, :] @ torch.linalg.matrix_power(a_bar, steps)
     real, imaginary = row.squeeze(-2).chunk(2, -1)

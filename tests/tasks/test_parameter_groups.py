@@ -1,0 +1,116 @@
+"""Groups of parameters: which are in which, and that every schedule multiplies each group's own rate."""
+
+import functools
+
+import pytest
+import torch
+from runs import ROOT  # noqa: F401  before the backbones: makes their shape checks possible
+from torch import nn
+
+from subquad.attention.softmax import Softmax
+from subquad.backbones.s4 import S4Encoder
+from subquad.backbones.sequence import SequenceEncoder
+from subquad.backbones.two_towers import TwoTowers
+from subquad.blocks.parameter_groups import parameter_groups
+from subquad.specs import DataSpec
+from subquad.tasks import schedules
+from subquad.tasks.classification import Classification
+
+SPEC = DataSpec(max_len=9, vocab=7, classes=3)
+RATES = {"ssm_lr": 0.001, "dt_lr": 0.002, "c_lr": 0.003}
+
+
+def module(network):
+    optimizer = functools.partial(torch.optim.AdamW, lr=0.01, weight_decay=0.05)
+    return Classification(SPEC, network, optimizer, functools.partial(schedules.warmup_cosine, warmup=2))
+
+
+def rates(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, tuple[float, float]]:
+    """Rate and decay of every parameter, by its name; each is in one group."""
+    names = {id(p): name for name, p in network.named_parameters()}
+    found = [
+        (names[id(p)], (group["lr"], group["weight_decay"]))
+        for group in optimizer.param_groups
+        for p in group["params"]
+    ]
+    assert len(found) == len(dict(found)) == len(names)
+    return dict(found)
+
+
+def s4(**rates):
+    return functools.partial(S4Encoder, dim=4, layers=2, d_state=4, **rates)
+
+
+def test_every_parameter_of_s4_has_its_rate_and_decay():
+    model = module(s4(**RATES))
+    found = rates(model.network, model.make_optimizer(model.optimized()))
+    own = {"log_dt": (0.002, 0), "c": (0.003, 0.05)} | dict.fromkeys(("log_decay", "frequency", "b", "p"), (0.001, 0))
+    plain = {"skip": (0.01, 0.05), "out.weight": (0.01, 0.05), "out.bias": (0.01, 0)}
+    for layer in (0, 1):
+        for name, want in own.items():
+            assert found.pop(f"blocks.{layer}.layer.kernel.{name}") == want
+        for name, want in plain.items():
+            assert found.pop(f"blocks.{layer}.layer.{name}") == want
+        for name in ("weight", "bias"):
+            assert found.pop(f"blocks.{layer}.norm.{name}") == (0.01, 0)
+    undecayed = dict.fromkeys(("embed.weight", "norm.weight", "norm.bias", "head.bias"), (0.01, 0))
+    assert found == undecayed | {"head.weight": (0.01, 0.05)}
+
+
+def test_rates_that_are_not_given_are_the_optimisers():
+    model = module(s4())
+    found = rates(model.network, model.make_optimizer(model.optimized()))
+    assert {lr for lr, _ in found.values()} == {0.01}
+    assert found["blocks.0.layer.kernel.log_dt"] == (0.01, 0)
+    assert found["blocks.0.layer.kernel.c"] == (0.01, 0.05)
+
+
+def test_two_towers_group_as_their_encoder_does():
+    towers = TwoTowers(SPEC, s4(**RATES), head_hidden=5)
+    found = rates(towers, torch.optim.AdamW(towers.parameter_groups(), lr=0.01, weight_decay=0.05))
+    assert found["tower.blocks.0.layer.kernel.b"] == (0.001, 0)
+    assert found["head.0.bias"] == (0.01, 0)
+    assert found["head.0.weight"] == (0.01, 0.05)
+    transformer = functools.partial(SequenceEncoder, attention=Softmax, layers=1, dim=4, heads=1, ffn=4)
+    [group] = TwoTowers(SPEC, transformer).parameter_groups()
+    assert set(group) == {"params"}
+    assert len(group["params"]) == len(list(TwoTowers(SPEC, transformer).parameters()))
+
+
+def test_a_network_without_groups_is_given_as_it_is():
+    transformer = functools.partial(SequenceEncoder, attention=Softmax, layers=1, dim=4, heads=1, ffn=4)
+    model = module(transformer)
+    [group] = model.make_optimizer(model.optimized()).param_groups
+    assert group["weight_decay"] == 0.05
+    assert len(group["params"]) == len(list(model.parameters()))
+
+
+def test_shared_parameters_are_in_one_group():
+    layer = nn.Linear(2, 2)
+    groups = parameter_groups(nn.Sequential(layer, nn.LayerNorm(2), layer))
+    assert sum(len(group["params"]) for group in groups) == 4
+    assert [group.get("weight_decay") for group in groups] == [None, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "settings"),
+    [
+        (schedules.constant, {}),
+        (schedules.inverse_sqrt, {"warmup": 2}),
+        (schedules.warmup_cosine, {"warmup": 2}),
+        (schedules.warmup_linear, {"warmup": 2}),
+        (schedules.one_cycle, {"warmup": 2}),
+        (schedules.staircase, {"epochs": 3, "warmup": 1, "drops": [2], "gamma": 0.5}),
+        (schedules.epoch_cosine, {"epochs": 3, "warmup_epochs": 1, "start_lr": 1e-4, "final_lr": 1e-3}),
+    ],
+)
+def test_schedules_multiply_the_rate_of_each_group(schedule, settings):
+    one, other = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([{"params": [one]}, {"params": [other], "lr": 0.02}], lr=0.1)
+    scheduler = schedule(optimizer, total_steps=6, **settings)
+    for step in range(6):
+        first, second = (group["lr"] for group in optimizer.param_groups)
+        assert second == pytest.approx(first / 5, abs=1e-12)
+        optimizer.step()
+        if step < 5:
+            scheduler.step()
