@@ -15,8 +15,8 @@ from subquad.ops.state_space import two_sided_convolution
 class S4Layer(nn.Module):
     """y = GLU(W dropout(GELU(dropout(k * x + D x)))), with k the two-sided kernel of one model for each channel.
 
-    Padding is set to 0 first, and a zero is no influence. Dropout is one mask for all tokens. Kernel and convolution are
-    computed in float32 at least, once for all rows of a batch.
+    Padding is set to 0 first, and a zero is no influence. Dropout is one mask for all tokens. Kernel and convolution
+    are computed in float32 at least, the kernel once for all rows of a batch.
 
     Source: Gu et al. 2022, https://arxiv.org/abs/2111.00396, and the released code (state-spaces/s4, 2024-02-21).
     """

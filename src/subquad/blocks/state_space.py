@@ -25,8 +25,8 @@ class Rates(NamedTuple):
 class StateSpace(nn.Module, Tuned, abc.ABC):
     """d models with a state of N numbers: `forward(n)` gives the kernels of both directions, `[2, d, n]`.
 
-    `copies` sets of A, B (and P) serve the d channels in turn; each channel has a step Δ of its own, log-uniform between
-    dt_min and dt_max at first, and each direction a C of its own, complex normal at first.
+    `copies` sets of A, B (and P) serve the d channels in turn; each channel has a step Δ of its own, log-uniform
+    between dt_min and dt_max at first, and each direction a C of its own, complex normal at first.
 
     Trained are log Δ, log(-Re A), Im A, B, C. None of them ever has less than 32 bits: `.to(bfloat16)` leaves them, as
     3 digits of a frequency say nothing about its phase after a thousand steps. A, B, P and Δ are not decayed.
@@ -122,9 +122,9 @@ class DiagonalStateSpace(StateSpace):
 class LowRankStateSpace(StateSpace):
     """S4 (Gu et al. 2022, https://arxiv.org/abs/2111.00396): A = Λ - p p*, HiPPO-LegS at first, bilinear rule.
 
-    As in the released code the trained `c` is C̃ = C (I - Ā^l) for kernels of l = `kernel_len` taps, which needs no power
-    of Ā in training; shorter kernels are cut from these. The state dict holds l, so that weights mean the same in a
-    model for longer sequences: that one doubles l, C̃ ← C̃ (I + Ā^l), until it is long enough.
+    As in the released code the trained `c` is C̃ = C (I - Ā^l) for kernels of l = `kernel_len` taps, which needs no
+    power of Ā in training; shorter kernels are cut from these. The state dict holds l, so that weights mean the same in
+    a model for longer sequences: that one doubles l, C̃ ← C̃ (I + Ā^l), until it is long enough.
     """
 
     def __init__(
