@@ -175,6 +175,7 @@ def test_bf16_stays_close(factory: EncoderFactory, spec: DataSpec, mixed: bool) 
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
 def test_compiles_to_one_graph(factory: EncoderFactory, spec: DataSpec) -> None:
     torch.compiler.reset()
     model, inputs = built(factory, spec).eval(), batch(spec)

@@ -8,6 +8,7 @@ from attention.cells import prefix
 from conftest import encoders, made
 from torch.testing import assert_close
 
+from subquad.backbones.base import sized
 from subquad.backbones.mvts import MVTSEncoder
 from subquad.backbones.sequence import SequenceEncoder
 from subquad.backbones.two_towers import TwoTowers
@@ -25,9 +26,8 @@ exactly = {"rtol": 0, "atol": 1e-10}
 def encoder(name="softmax", **changes):
     sizes = {"dim": 16, "heads": 2, "ffn": 24} | changes
     if name in encoders():
-        return functools.partial(
-            load_attention(name), **sizes, segment=4, latents=3, dropout=0.0, attention_dropout=0.0
-        )
+        small = {"segment": 4, "latents": 3, "layers": 2, "d_state": 4, "d_p": 5}
+        return sized(load_attention(name), **sizes, **small, dropout=0.0, attention_dropout=0.0)
     attention = functools.partial(made("attention", name), **SMALL.get(name, {}))
     return functools.partial(SequenceEncoder, attention=attention, layers=2, **sizes)
 
