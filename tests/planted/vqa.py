@@ -78,8 +78,8 @@ BUGS = [
     Bug(
         "the mean is minimised",
         "tasks/visual_question_answering.py",
-        "super().training_step(batch) * len(batch)",
-        "super().training_step(batch)",
+        "        return mean * weight",
+        "        return mean",
         TASK,
     ),
     Bug(
