@@ -10,19 +10,15 @@ again, does what is left. What rows=, columns= and seeds= select is trained; wor
 is (scale=, data=standin, protocol=, trainer=, logger=, hydra/...) go to every run.
 """
 
-import json
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from rich.console import Console
 
 from subquad.errors import UserError
-from subquad.run.cells import Job, Runs, load_table
-from subquad.run.doors import ROOT, answer_help, prepare_process, script_settings
+from subquad.run.cells import Runs, load_table
+from subquad.run.doors import answer_help, prepare_process, script_settings
+from subquad.run.launch import train_all
 from subquad.run.measured import known, measure
 from subquad.run.show_table import show_table
 
@@ -49,7 +45,7 @@ def main() -> int:
     if config.run:
         jobs = [job for job in runs.jobs(table, seeds) if not job.finished]
         runs.remember()
-        failed = bool(jobs) and _train(jobs, [word for word in passed if word.startswith("hydra")])
+        failed = bool(jobs) and train_all(jobs, [word for word in passed if word.startswith("hydra")])
     measured: dict[tuple[str, str], Any] = {}
     for place, cell in table.cells.items():
         if cell.measure and not cell.missing:
@@ -63,22 +59,6 @@ def main() -> int:
     small = [word for word in choices if word.startswith(("scale=", "data=")) and word != "scale=paper"]
     show_table(table, values, full=not small, note=f" ({', '.join(small)}: no reproduction)" if small else "")
     return int(failed)
-
-
-def _train(jobs: list[Job], hydra: list[str]) -> bool:
-    """One multirun of train.py over all jobs; whether any failed."""
-    Console().print(f"{len(jobs)} runs are to be trained.")
-    with tempfile.TemporaryDirectory() as folder:
-        listed = Path(folder) / "jobs"
-        listed.write_text("".join(json.dumps(job.words) + "\n" for job in jobs))
-        command = [
-            sys.executable,
-            str(ROOT / "train.py"),
-            "-m",
-            "hydra/sweeper=job_list",
-            f"hydra.sweeper.jobs={listed}",
-        ]
-        return subprocess.run([*command, *hydra]).returncode != 0
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ SMALL = {
     "scripts/bench_refresh.py": ["length=64", "rounds=1"],
     "scripts/bench_vision.py": ["size=32", "batch=1", "rounds=1", "modes=[training]"],
     "scripts/check_attention.py": ["contract=false", "lengths=[64,128]"],
+    "scripts/figure.py": ["scale=smoke"],
+    "scripts/show_attention.py": ["length=16", "dim=16", "heads=2"],
 }
 
 

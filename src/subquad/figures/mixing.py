@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
+import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
@@ -61,14 +61,14 @@ def draw_mixing(numbers: Numbers) -> Any:
     kind = "weights" if exact else "influence"
     figure, [axes] = panels(1, len(sides) + 1)
     for place, (name, side) in enumerate(sides.items()):
-        values = torch.tensor(side[kind]["values"])
+        values = np.array(side[kind]["values"])
         shown = values.mean(0) if exact else values
         image = axes[place].imshow(shown, cmap=SEQUENTIAL, interpolation="nearest")
         figure.colorbar(image, ax=axes[place], shrink=0.8, label="weight" if exact else "‖∂y_i / ∂x_j‖")
         axes[place].set(title=name.replace("_", " "), xlabel="context token j", ylabel="output token i")
-        spectrum = torch.tensor(side[kind]["cumulative_spectrum"])
+        spectrum = np.array(side[kind]["cumulative_spectrum"])
         spectrum = spectrum.mean(0) if exact else spectrum
-        rank = torch.tensor(side[kind]["effective_rank"]).mean()
+        rank = np.mean(side[kind]["effective_rank"])
         axes[-1].plot(
             range(1, len(spectrum) + 1), spectrum, **line_style(place), markersize=3,
             label=f"{name.replace('_', ' ')}, effective rank {rank:.1f}",

@@ -12,21 +12,19 @@ SEQUENTIAL = "cividis"
 DIVERGING = "PuOr"
 
 
-def pyplot() -> Any:
-    """matplotlib's pyplot, without a screen."""
-    import matplotlib  # heavy, and needed once a figure
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    return plt
-
-
 def panels(rows: int, columns: int, width: float = 4.2, height: float = 3.4, **settings: Any) -> tuple[Any, Any]:
-    """A figure and its axes as a rows x columns array; sizes in inches, of one panel."""
-    return pyplot().subplots(
-        rows, columns, figsize=(width * columns, height * rows), layout="constrained", squeeze=False, **settings
-    )
+    """A figure and its axes as a rows x columns array; sizes in inches, of a panel. Nothing keeps the figure alive."""
+    from matplotlib.figure import Figure  # heavy, and needed once a figure
+
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **settings)
+
+
+def shade(share: float) -> Any:
+    """The colour at a place from 0 to 1 of the colour map of matrices."""
+    import matplotlib
+
+    return matplotlib.colormaps[SEQUENTIAL](share)
 
 
 def line_style(place: int) -> dict[str, Any]:
@@ -38,7 +36,7 @@ def lengths_axis(axes: Any, lengths: Any, label: str = "tokens") -> None:
     """A logarithmic axis with a tick at each measured length."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(lengths), [f"{n:,}" for n in sorted(lengths)])
-    axes.minorticks_off()
+    axes.xaxis.minorticks_off()
     axes.set_xlabel(label)
     axes.grid(alpha=0.3)
 

@@ -89,7 +89,7 @@ def measure(attentions: Mapping[str, AttentionFactory], setting: Setting, rounds
     sides: dict[str, AttentionFactory | None] = dict(attentions)
     if setting.level == "model":
         sides[NO_ATTENTION] = None
-    runs = {name: _program(factory, setting) for name, factory in sides.items()}
+    runs = {name: program_of(factory, setting) for name, factory in sides.items()}
     timings = interleave(runs, rounds)
     return {name: Measured(timing=timings[name], peak=peak_of(run, setting.device)) for name, run in runs.items()}
 
@@ -124,7 +124,8 @@ def program(module: nn.Module, inputs: Sequence[Tensor | None], mode: Mode) -> C
     return infer if mode == "inference" else step
 
 
-def _program(factory: AttentionFactory | None, setting: Setting) -> Callable[[], None]:
+def program_of(factory: AttentionFactory | None, setting: Setting) -> Callable[[], None]:
+    """What is measured of an attention in a setting: a pass of the layer or model, the same numbers each time."""
     torch.manual_seed(0)
     make = _layer if setting.level == "layer" else _model
     module, source = make(factory, setting)

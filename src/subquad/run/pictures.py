@@ -9,14 +9,11 @@ from typing import Any
 
 def save(figure: Any, numbers: Mapping[str, Any], folder: Path, name: str) -> list[Path]:
     """Writes <name>.png, .svg and .json into a folder, each appearing whole; numbers get six digits."""
-    from matplotlib import pyplot as plt
-
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{kind}" for kind in ("png", "svg", "json")]
     staged = [path.with_name(f".{os.getpid()}{path.suffix}") for path in paths]
     for place in staged[:2]:
         figure.savefig(place, dpi=130)
-    plt.close(figure)
     staged[2].write_text(json.dumps(_rounded(numbers), indent=1))
     for place, path in zip(staged, paths, strict=True):
         os.replace(place, path)

@@ -1,0 +1,95 @@
+"""What figures ask for: mechanisms by name, runs by their words, with records, weights and data."""
+
+import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
+
+# isort: split
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from torch import nn
+
+from subquad import records
+from subquad.errors import UserError
+from subquad.figures.base import Words
+from subquad.measure.head_weights import head_distances
+from subquad.run.cells import Job, Runs
+from subquad.run.doors import compose_run, load_attention
+from subquad.run.quiet import quieten
+
+
+class RunWorkshop:
+    """The runs behind figures. `words` are those that every run gets: scale=laptop, data=standin."""
+
+    def __init__(self, words: Words = ()) -> None:
+        self.runs = Runs(words)
+        quieten()
+
+    def job(self, words: Words, seed: int = 0) -> Job:
+        """The run of these words."""
+        return self.runs.job(words, seed)
+
+    def attention(self, name: str, words: Words = ()) -> Any:
+        """The factory of a choice of configs/attention."""
+        return load_attention(name, words)
+
+    def metrics(self, words: Words, seed: int = 0) -> Mapping[str, float] | None:
+        """The metrics of a run's record."""
+        record = records.read(self.job(words, seed).folder)
+        return None if record is None else record.metrics
+
+    def scores(self, words: Words, seed: int = 0) -> Mapping[str, float] | None:
+        """Scores on a run's test split that need no model."""
+        record = records.read(self.job(words, seed).folder)
+        return None if record is None else record.baselines
+
+    def history(self, words: Words, seed: int = 0) -> Mapping[int, Mapping[str, float]] | None:
+        """What a finished run logged, by optimiser step."""
+        job = self.job(words, seed)
+        return records.read_history(job.folder / "metrics.csv") if job.finished else None
+
+    def data(self, words: Words, seed: int = 0) -> Any:
+        """The data module of a run."""
+        data = instantiate(self._settings(words, seed)["data"], _convert_="all")
+        data.prepare_data()
+        return data
+
+    def network(self, words: Words, seed: int = 0, trained: bool = True) -> nn.Module | None:
+        """The network with the weights of the best checkpoint, or as it was made; None where the run has not ended."""
+        checkpoint = self.job(words, seed).folder / "checkpoints" / "best.ckpt"
+        if trained and not (self.job(words, seed).finished and checkpoint.exists()):
+            return None
+        data = self.data(words, seed)
+        torch.manual_seed(seed)
+        module = instantiate(self._settings(words, seed)["task"]["module"], _convert_="all")(spec=data.spec)
+        if trained:
+            module.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])
+        return cast(nn.Module, module.network.eval())
+
+    def command(self, words: Words, seed: int = 0) -> str:
+        """The command line that trains a run."""
+        return " ".join(["python train.py", *self.job(words, seed).words])
+
+    def _settings(self, words: Words, seed: int) -> dict[str, Any]:
+        settings = OmegaConf.to_container(compose_run(self.job(words, seed).words), resolve=True)
+        return cast(dict[str, Any], settings)
+
+
+def head_distance(words: Words, statistic: str = "mean", rows: int = 8, seed: int = 0) -> float:
+    """Mean or standard deviation of the distances between the heads of a trained run, on `rows` test rows, one by one.
+
+    For a cell of a table: measure: {_target_: subquad.run.workshop.head_distance, statistic: mean}. Raises UserError
+    where the run has not ended.
+    """
+    shop = RunWorkshop()
+    network = shop.network(words, seed)
+    if network is None:
+        raise UserError(
+            f"Distances between heads are those of a trained run; train it first: {shop.command(words, seed)}"
+        )
+    dataset = shop.data(words, seed).batched("test")
+    inputs = (dataset.__getitems__([place]).network_inputs for place in range(min(rows, len(dataset))))
+    mean, spread = head_distances(network, inputs)
+    return {"mean": mean, "std": spread}[statistic]

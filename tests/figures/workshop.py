@@ -1,0 +1,59 @@
+"""A workshop of made-up runs: what it hands out is known, so that tests can compute a figure's numbers again."""
+
+from types import SimpleNamespace
+
+import torch
+
+from subquad.run.doors import load_attention
+from subquad.specs import SequenceBatch
+
+
+class FakeWorkshop:
+    """`metrics` and `history` by the joined words of a run; `networks` and `data` likewise, or one for all runs."""
+
+    def __init__(self, metrics=None, history=None, networks=None, data=None):
+        self.known_metrics, self.known_history = metrics or {}, history or {}
+        self.networks, self.made_data = networks or {}, data
+
+    def attention(self, name, words=()):
+        return load_attention(name, words)
+
+    def metrics(self, words, seed=0):
+        return self.known_metrics.get((*words, seed))
+
+    def scores(self, words, seed=0):
+        return {}
+
+    def history(self, words, seed=0):
+        return self.known_history.get((*words, seed))
+
+    def data(self, words, seed=0):
+        return self.made_data
+
+    def network(self, words, seed=0, trained=True):
+        return self.networks.get((*words, seed, trained))
+
+    def command(self, words, seed=0):
+        return " ".join([*words, f"seed={seed}"])
+
+
+class Rows:
+    """A test split of given sequences."""
+
+    def __init__(self, inputs, lengths, targets):
+        self.inputs, self.lengths, self.targets = inputs, torch.tensor(lengths), torch.tensor(targets)
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitems__(self, places):
+        valid = torch.arange(self.inputs.shape[1]) < self.lengths[places][:, None]
+        return SequenceBatch(self.inputs[places], None if valid.all() else valid, self.targets[places])
+
+
+def data_of(rows, batch=2):
+    """A data module of one split."""
+    places = [list(range(i, min(i + batch, len(rows)))) for i in range(0, len(rows), batch)]
+    return SimpleNamespace(
+        batched=lambda split: rows, test_dataloader=lambda: [rows.__getitems__(each) for each in places]
+    )
