@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from subquad.attention.base import Discrete, Projections, Refreshable, StatelessAttention, SurrogateGradient
 from subquad.errors import UserError
+from subquad.ops.codes import code
 from subquad.ops.masking import zero_padding
 from subquad.specs import Masks, Pattern, Site
 
@@ -103,7 +104,7 @@ class SampledYOSO(YOSO, Refreshable, Discrete):
         parts = []
         for part in x.split(_TOKENS, 2):
             signs = (part @ planes.flatten(2)).unflatten(-1, planes.shape[2:]) > 0
-            parts.append((signs.to(x.dtype) @ places).to(torch.int16).flatten(0, 1))
+            parts.append((code(signs.to(x.dtype)) @ places).to(torch.int16).flatten(0, 1))
         return torch.cat(parts, 1).permute(2, 0, 1).contiguous()
 
 

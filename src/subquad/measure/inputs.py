@@ -3,8 +3,11 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from subquad.backbones.language import LanguageModel
+from subquad.backbones.two_towers import TwoTowers
+from subquad.errors import UserError
 from subquad.specs import DataSpec, ImageSpec, VQASpec
 
 
@@ -33,3 +36,19 @@ def random_inputs(spec: Any, batch: int = 1, device: torch.device | str = "cpu")
         case VQASpec(text_dim=int(width)):
             return numbers(spec.image_len, spec.image_dim), None, numbers(spec.text_len, width), None
     raise TypeError(f"There are no made-up inputs for {type(spec).__name__}.")
+
+
+def network_inputs(
+    network: nn.Module, spec: Any, batch: int = 1, device: torch.device | str = "cpu"
+) -> tuple[Tensor | None, ...]:
+    """`random_inputs`, twice for a network that reads pairs.
+
+    Raises UserError at a network whose output has a size that depends on the data.
+    """
+    if isinstance(network, LanguageModel):
+        raise UserError(
+            "How much of masked text is predicted depends on the data; choose a task of classification, such as "
+            "task=lra/text."
+        )
+    inputs = random_inputs(spec, batch, device)
+    return inputs * 2 if isinstance(network, TwoTowers) else inputs

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from subquad.ops.codes import code
 from subquad.ops.kernel_attention import head_dot, read, state
 
 _LEAST = 1e-6
@@ -25,7 +26,7 @@ class _Sign(torch.autograd.Function):
 
 def sign(z: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """+1 where z >= 0, else -1; the gradient is that of the hard tanh: it passes where |z| < 1."""
-    return _Sign.apply(z)
+    return code(_Sign.apply(z))
 
 
 def norms(q: Float[Tensor, "b n h e"]) -> Float[Tensor, "b n h"]:

@@ -70,6 +70,27 @@ def throughput(words: Sequence[str], spec: Any, batch: int = 32, mode: Mode = "i
     return batch / interleave({"ours": _program(words, spec, mode, batch)}, rounds)["ours"].median
 
 
+def operations(
+    words: Sequence[str],
+    spec: Any,
+    count: Literal["mul", "add", "other", "energy"],
+    convention: Literal["everything", "published"] = "everything",
+    backward: bool = False,
+    batch: int = 1,
+) -> float:
+    """Billions of multiplications, additions or other operations of the network, or of pJ by the 45 nm model of fp32."""
+    import torch
+
+    from subquad.measure import operations as counter
+    from subquad.measure.energy import energy
+    from subquad.measure.inputs import network_inputs
+
+    with torch.device("meta"):
+        network = _network(words, spec).eval()
+    found = counter.count(network, network_inputs(network, spec, batch, "meta"), convention, backward).total
+    return (energy(found) if count == "energy" else float(getattr(found, count))) / 1e9
+
+
 def _network(words: Sequence[str], spec: Any) -> Any:
     from hydra.utils import instantiate
 

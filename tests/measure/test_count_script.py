@@ -1,0 +1,81 @@
+"""scripts/count.py: whole models from the command line, and inputs as long as a task's longest."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from runs import ROOT, composed
+
+from subquad.measure.inputs import network_inputs
+from subquad.run.quantities import operations
+from subquad.specs import ImageSpec
+
+
+def counted(tmp_path, *words):
+    command = [sys.executable, str(ROOT / "scripts/count.py"), *words, f"paths.data={tmp_path}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, cwd=tmp_path)
+
+
+def test_models_side_by_side(tmp_path):
+    words = ("attention=[softmax,dba]", "task=lra/listops", "scale=smoke")
+    done = counted(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("total") == 2
+    for heading in ("multiplications (M)", "additions (M)", "energy (µJ, 45 nm fp32 model)"):
+        assert heading in done.stdout
+    assert "softmax, convention everything, forward, 1 row(s)" in done.stdout
+
+
+def test_the_published_convention_prints_the_papers_numbers(tmp_path):
+    words = ("attention=ecoformer", "task=imagenet", "backbone=pvt_v2", "convention=published")
+    done = counted(tmp_path, *words)
+    [total] = [line for line in done.stdout.splitlines() if "total" in line]
+    assert [part.strip() for part in total.split("│")[2:6]] == ["535.393", "564.786", "0.000", "2,489.261"]
+    modules = counted(tmp_path, *words, "depth=2").stdout
+    assert "model.stages" in modules
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["precision=fp8"], "precision is fp8; choose int8, int32, fp16, fp32."),
+        (["convention=some"], "choose everything or published"),
+        (["attention=nonsense"], 'There is no attention "nonsense"'),
+        (["task=imagenet", "convention=published", "attention=luna", "scale=smoke"], "no count for Luna"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(tmp_path, words, sentence):
+    done = counted(tmp_path, *words)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("task", "shapes"),
+    [
+        ("lra/text", [(2, 4000)]),
+        ("lra/retrieval", [(2, 4000), (2, 4000)]),
+        ("lra/image", [(2, 1024)]),
+        ("cifar/cifar10", [(2, 3, 32, 32)]),
+    ],
+)
+def test_inputs_are_the_longest_of_the_task(data, outputs, task, shapes):
+    config = composed(data, outputs, f"task={task}", "scale=paper")
+    spec = instantiate(config.data, _convert_="all").spec
+    with torch.device("meta"):
+        network = instantiate(config.task.module.backbone, _convert_="all")(spec=spec)
+        inputs = network_inputs(network, spec, 2, "meta")
+    assert [tuple(part.shape) for part in inputs if part is not None] == shapes
+
+
+def test_cells_of_tables_can_be_operations():
+    words, spec = (
+        ["attention=ecoformer", "task=imagenet", "backbone=pvt_v2"],
+        ImageSpec(side=224, channels=3, classes=1000),
+    )
+    row = [operations(words, spec, count, "published") for count in ("mul", "add", "energy")]
+    assert [round(value, 2) for value in row] == [0.54, 0.56, 2.49]
+    assert operations(words, spec, "other") > 0
