@@ -111,6 +111,18 @@ def test_gradients_of_convolutions_agree_with_torchs_counter():
     assert counter.operations.operators["convolution_backward"].mul == 2 * forward
 
 
+def test_an_lstm_by_hand():
+    steps, inputs, width = 7, 5, 6
+    lstm, x = nn.LSTM(inputs, width, batch_first=True), torch.randn(3, steps, inputs)
+    maps = 4 * width * (inputs + width)
+    gates = Tally(mul=maps, add=maps + 2 * 4 * width)
+    cell = Tally(mul=3 * width, add=width, other=(3 + 1 + 1) * width)
+    assert count(lstm, (x,)).total == 3 * steps * (gates + cell)
+    both = count(lstm, (x,), backward=True)
+    assert not both.unknown
+    assert 3 * steps * 3 * maps < both.total.mul < 3 * steps * 3 * (maps + 20 * width)
+
+
 def layer(name, length=48, dim=16, heads=2):
     factory = made("attention", name)
     if "scales" in factory.keywords and factory.keywords["scales"] is None:

@@ -142,7 +142,7 @@ def test_ecoformer(n, d, h):
         "Σ h": Tally(add=h * n * k, mul=h * k),
         "hᵀ Σ h, at least 10⁻⁶": Tally(add=h * n * k, other=h * n),
         "h / normaliser": Tally(other=h * n * k),
-        "which features are summed": Tally(mul=k, other=2 * k),
+        "which features are summed": Tally(mul=k, other=k),
         "bias of the state": Tally(mul=h * k * e),
     }
     if n > d:

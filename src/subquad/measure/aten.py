@@ -97,6 +97,7 @@ _REDUCTIONS = {
     "prod": (Tally(mul=1), Tally()),
     "var": (Tally(mul=1, add=3), Tally(other=2)),
     "var_mean": (Tally(mul=1, add=3), Tally(other=2)),
+    "std_mean": (Tally(mul=1, add=3), Tally(other=3)),
     "linalg_vector_norm": (Tally(mul=1, add=1), Tally(other=1)),
     "logsumexp": (Tally(add=2, other=2), Tally(other=1)),
     "_softmax": (Tally(add=2, other=3), Tally()),  # maximum, difference, exponential, sum, quotient
@@ -280,6 +281,22 @@ def _convolution_backward(args: Sequence[Any], kwargs: dict[str, Any], result: A
     return (of_x + of_weight) * each + Tally(add=gradient.numel() if of_bias else 0)
 
 
+def _lstm(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
+    """Four gates of x and h; c ← f c + i g, h ← o tanh(c). One layer in one direction."""
+    x, of_x, of_h = args[:3]
+    width = of_h.shape[1]
+    each = macs(of_x.numel() + of_h.numel()) + Tally(mul=3, add=1 + 8, other=5) * width
+    return each * (x.numel() // x.shape[-1])
+
+
+def _lstm_backward(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
+    """Of c, of the gates and through their curves; then of x, h and both maps, and sums for both biases."""
+    x, of_x, of_h = args[:3]
+    width = of_h.shape[1]
+    each = 2 * macs(of_x.numel() + of_h.numel()) + Tally(mul=16, add=6 + 8, other=1) * width
+    return each * (x.numel() // x.shape[-1])
+
+
 def _mask(args: Sequence[Any], kwargs: dict[str, Any], keys: Sequence[str]) -> bool:
     return any(isinstance(kwargs.get(key), Tensor) for key in keys) or any(isinstance(a, Tensor) for a in args)
 
@@ -326,6 +343,8 @@ _SPECIAL: dict[str, Rule] = {
         ],
         _attention_backward,
     ),
+    "mkldnn_rnn_layer": _lstm,
+    "mkldnn_rnn_layer_backward": _lstm_backward,
     "pow": _power,
     "clamp": _clamp,
     "addcmul": _addcmul,
