@@ -24,7 +24,7 @@ from subquad.measure.inputs import network_inputs
 from subquad.measure.operations import OperationCounter, by_group, count
 from subquad.ops.codes import code
 from subquad.run.doors import load_attention
-from subquad.specs import DataSpec, ImageSpec, Masks, Pattern, Site, VQASpec
+from subquad.specs import DataSpec, ImageSpec, Masks, Pattern, Site, TextSpec, VQASpec
 
 A, B = torch.randn(3, 4), torch.randn(4, 5)
 X = torch.randn(2, 6, 8)
@@ -296,8 +296,10 @@ def test_what_cannot_be_counted_is_refused():
     attention, inputs = layer("luna")
     with pytest.raises(UserError, match="no count for Luna"):
         count(attention, inputs, "published")
+    spec = TextSpec(max_len=9, vocab=9, tokenizer="0")
+    model = LanguageModel(spec, Softmax, 8, layers=1, heads=2, ffn=8)
     with pytest.raises(UserError, match="depends on the data"):
-        network_inputs(LanguageModel(DataSpec(max_len=9, vocab=9), Softmax, 8, layers=1, heads=2, ffn=8), None)
+        network_inputs(model, spec)
 
 
 def test_large_maps_through_onednn_cost_the_same():

@@ -78,7 +78,7 @@ def operations(
     backward: bool = False,
     batch: int = 1,
 ) -> float:
-    """Billions of multiplications, additions or other operations of the network, or of pJ by the 45 nm model of fp32."""
+    """Billions of multiplications, additions or others of the network, or of pJ by the 45 nm model of fp32."""
     import torch
 
     from subquad.measure import operations as counter
