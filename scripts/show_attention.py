@@ -36,8 +36,7 @@ def main() -> None:
     folder = Path(config.output or str(compose_run([]).paths.outputs) + "/figures/attention")
     names = options("attention") if config.attention == "all" else str(config.attention).split(",")
     for name in names:
-        factory = load_attention(name, [f"backbone.dim={config.dim}", f"backbone.heads={config.heads}"])
-        numbers = mixing(name, factory, config.length, config.dim, config.heads, config.seed)
+        numbers = mixing(name, load_attention(name), config.length, config.dim, config.heads, config.seed)
         for path in save(draw_mixing(numbers), numbers, folder, name):
             Console(highlight=False).print(str(path), soft_wrap=True)
 

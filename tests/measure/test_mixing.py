@@ -10,6 +10,7 @@ from conftest import encoders, made, mechanisms
 from subquad.attention.attention_sh import AttentionSH
 from subquad.attention.linear import Linear
 from subquad.attention.softmax import Softmax
+from subquad.backbones.base import sized
 from subquad.errors import UserError
 from subquad.measure.mixing import (
     build,
@@ -89,11 +90,11 @@ def test_influence_of_a_local_band_ends_at_its_edge():
 
 
 @pytest.mark.parametrize("name", encoders())
-def test_encoders_show_their_latents(name):
-    sizes = ["backbone.dim=8", "backbone.heads=2", "attention.segment=4", "attention.latents=3"]
-    encoder, x = build(load_attention(name, sizes), 8, 8, 2)
+def test_encoders_show_their_latents_or_tokens(name):
+    small = {"segment": 4, "latents": 3, "layers": 2, "d_state": 4}
+    encoder, x = build(sized(load_attention(name), **small), 8, 8, 2)
     matrix = influence(encoder, x)
-    assert matrix.shape == (3, 8)
+    assert matrix.shape == (8 if name.startswith("s4") else 3, 8)
     assert (matrix > 0).all()
 
 

@@ -46,12 +46,12 @@ BUGS = [
     Bug("no skip", "blocks/s4.py", "y + self.skip[:, None] * x", "y", LAYERS),
     Bug(
         "padding in the statistics",
-        "blocks/channel_norm.py",
-        ".masked_fill(padding, 0).sum((0, 2)) / real",
-        ".mean((0, 2))",
+        "ops/moments.py",
+        "kept = wide if real is None else wide.masked_fill(~real[:, None], 0)",
+        "kept = wide",
         LAYERS,
     ),
-    Bug("the biased variance is kept", "blocks/channel_norm.py", "(real / (real - 1).clamp(min=1))", "1", LAYERS),
+    Bug("the biased variance is kept", "blocks/channel_norm.py", "(count / (count - 1).clamp(min=1))", "1", LAYERS),
     Bug(
         "the last token of the batch",
         "backbones/s4.py",

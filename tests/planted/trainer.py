@@ -82,8 +82,8 @@ BUGS = [
     Bug(
         "the variance is of one process",
         "ops/moments.py",
-        "_Sum.apply((wide - mean).square().sum(0)) / count",
-        "(wide - mean).square().mean(0)",
+        "add(centred.square().sum(0)) / count",
+        "centred.square().mean(0)",
         "tests/run/test_distributed.py",
     ),
     Bug(

@@ -60,7 +60,7 @@ def test_place_device_display_and_seed_do_not_change_a_run(base, words):
         ("optimizer.lr=0.002",),
         ("optimizer=adamw",),
         ("scheduler=warmup_cosine",),
-        ("recipe=nystromformer", "+recipe.sizes.japanese_vowels={steps:5,warmup:2,batch:4}"),
+        ("recipe=nystromformer", "+recipe.sizes.japanese_vowels={steps:5,warmup:2,batch:4,every:1}"),
         ("recipe.sizes.japanese_vowels.dim=64",),
         ("recipe.batch_size=8",),
         ("protocol=clean",),

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Carry
 from subquad.backbones.base import Encoder
@@ -15,7 +15,7 @@ from subquad.blocks.embeddings import LearnedPositions, SeriesEmbedding, Sinusoi
 from subquad.blocks.head import flatten_tokens
 from subquad.blocks.layer import TransformerLayer
 from subquad.errors import UserError
-from subquad.ops.moments import over_processes
+from subquad.ops.moments import moments, several_processes
 from subquad.specs import DataSpec, Masks, Pattern, Site
 
 
@@ -27,13 +27,13 @@ class TokenBatchNorm(nn.BatchNorm1d):
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         rows = x.flatten(0, 1)
-        if not (self.training and distributed.is_initialized() and distributed.get_world_size() > 1):
+        if not (self.training and several_processes()):
             return super().forward(rows).view_as(x)
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
         assert self.momentum is not None
-        mean, variance, count = over_processes(rows)
+        mean, variance, count = moments(rows)
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)

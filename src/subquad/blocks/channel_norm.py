@@ -4,9 +4,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from subquad.ops.moments import moments, several_processes
+
 
 class ChannelBatchNorm(nn.BatchNorm1d):
-    """BatchNorm of each channel over the real tokens of the batch: padding has no part in mean and variance."""
+    """BatchNorm of each channel over the real tokens of the batch: padding has no part in mean and variance.
+
+    Where processes share a batch, its statistics are those of the whole of it.
+    """
 
     running_mean: Tensor
     running_var: Tensor
@@ -16,22 +21,17 @@ class ChannelBatchNorm(nn.BatchNorm1d):
         super().__init__(dim)
 
     def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d n"]:
-        if valid is None or not self.training:
+        if not self.training or (valid is None and not several_processes()):
             return super().forward(x)
-        padding = ~valid[:, None]
-        real = valid.sum().clamp(min=1)
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        mean = wide.masked_fill(padding, 0).sum((0, 2)) / real
-        centred = (wide - mean[:, None]).masked_fill(padding, 0)
-        variance = centred.square().sum((0, 2)) / real
+        mean, variance, count = moments(x.mT.flatten(0, 1), None if valid is None else valid.flatten())
         with torch.no_grad():
             share = 0.1 if self.momentum is None else self.momentum
-            unbiased = variance * (real / (real - 1).clamp(min=1))
+            unbiased = variance * (count / (count - 1).clamp(min=1))
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
             self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
             self.num_batches_tracked += 1
         scale = self.weight * torch.rsqrt(variance + self.eps)
-        return (centred * scale[:, None] + self.bias[:, None]).to(x.dtype)
+        return ((x - mean[:, None]) * scale[:, None] + self.bias[:, None]).to(x.dtype)
 
 
 class ChannelLayerNorm(nn.LayerNorm):

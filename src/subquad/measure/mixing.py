@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Attention, AttentionFactory
 from subquad.attention.softmax import Softmax
-from subquad.backbones.base import EncoderFactory, is_encoder
+from subquad.backbones.base import EncoderFactory, is_encoder, sized
+from subquad.backbones.s4 import S4Encoder
 from subquad.backbones.segments import SegmentEncoder
 from subquad.errors import UserError
 from subquad.specs import DataSpec, Masks, Pattern, Site
@@ -36,7 +37,8 @@ def build(
     torch.manual_seed(seed)
     made: nn.Module
     if is_encoder(factory):
-        made = factory(spec=DataSpec(max_len=length, vocab=2, classes=2), dim=dim, heads=heads, ffn=dim)
+        spec = DataSpec(max_len=length, vocab=2, classes=2)
+        made = sized(factory, dim=dim, heads=heads, ffn=dim)(spec=spec)
     else:
         make: AttentionFactory = factory  # type: ignore[assignment]
         made = make(site=square_site(length, dim, heads))
@@ -45,11 +47,13 @@ def build(
 
 
 def mapping(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """What is shown of a module: an attention's outputs `[b, n, d]`, an encoder's last latents `[b, l, d]`."""
+    """What is shown of a module: outputs `[b, n, d]` of an attention or S4, an encoder's last latents `[b, l, d]`."""
     if isinstance(module, Attention):
         return lambda x: module(x, x, Masks())[0]
     if isinstance(module, SegmentEncoder):
         return lambda x: module.latents_of(module.cut(x, None))
+    if isinstance(module, S4Encoder):
+        return lambda x: module.encoded(x.mT, None)[0].mT
     raise UserError(f"{type(module).__name__} has no outputs for single tokens; choose another attention.")
 
 

@@ -1,9 +1,9 @@
-"""Mean and variance of rows that several processes hold."""
+"""Mean and variance of rows, of which some may be padding and other processes may hold more."""
 
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, distributed
 
 
@@ -21,13 +21,24 @@ class _Sum(torch.autograd.Function):
         return _Sum.forward(ctx, grads[0].contiguous())
 
 
-def over_processes(rows: Float[Tensor, "n d"]) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"], Float[Tensor, ""]]:
-    """Mean, variance (divided by the count) and count of the rows of all processes, in float32 or wider.
+def several_processes() -> bool:
+    """Whether processes train one model together."""
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+def moments(
+    rows: Float[Tensor, "n d"], real: Bool[Tensor, " n"] | None = None
+) -> tuple[Float[Tensor, " d"], Float[Tensor, " d"], Float[Tensor, ""]]:
+    """Mean, variance (divided by the count) and count of the real rows of all processes, in float32 or wider.
 
     Gradients reach the rows of every process, so all of them must call this, and go backwards, in the same order.
     """
+    add = _Sum.apply if several_processes() else Tensor.clone
     wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
-    total = _Sum.apply(torch.cat([wide.sum(0), wide.new_tensor([len(rows)])]))
-    count = total[-1].detach()
+    here = wide.new_tensor([len(rows)]) if real is None else real.sum().to(wide.dtype)[None]
+    kept = wide if real is None else wide.masked_fill(~real[:, None], 0)
+    total = add(torch.cat([kept.sum(0), here]))
+    count = total[-1].detach().clamp(min=1)
     mean = total[:-1] / count
-    return mean, _Sum.apply((wide - mean).square().sum(0)) / count, count
+    centred = wide - mean if real is None else (wide - mean).masked_fill(~real[:, None], 0)
+    return mean, add(centred.square().sum(0)) / count, count
