@@ -93,8 +93,12 @@ def train_together(place: Path, runs: Sequence[tuple[Sequence[str], int | None]]
         with (place / f"{rank}.txt").open("w") as said:
             command = [sys.executable, __file__, str(listed)]
             started.append(subprocess.Popen(command, env=os.environ | places, stdout=said, stderr=said))
-    for process in started:
-        process.wait(timeout=240)
+    try:
+        for process in started:
+            process.wait(timeout=240)
+    finally:
+        for process in started:
+            process.kill()
     said_by = [(place / f"{rank}.txt").read_text() for rank in range(2)]
     assert [process.returncode for process in started] == [0, 0], "\n".join(said_by)
     return said_by

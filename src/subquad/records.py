@@ -108,7 +108,7 @@ def now() -> str:
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_suffix(".json.partial")
+    staging = path.with_suffix(f".json.{os.getpid()}.partial")  # processes of a run may fail at once
     with staging.open("w") as file:
         json.dump(content, file, indent=1, default=str)
         file.flush()

@@ -76,6 +76,16 @@ def test_processes_hold_every_row_once_and_one_without_rows_stands_in(world):
             assert [batch[part.position(number)] for number in range(len(part))] == part
 
 
+@pytest.mark.parametrize(
+    ("rows", "size", "world"), [(33, 8, 2), (33, 2, 4), (5, 1, 2), (9, 3, 4), (4, 8, 4), (41, 6, 3)]
+)
+def test_processes_evaluate_every_row_once_in_equally_many_batches(rows, size, world):
+    found = [list(EvalBatches(LENGTHS[:rows], size, rank, world)) for rank in range(world)]
+    assert len({len(batches) for batches in found}) == 1
+    assert sorted(i for batches in found for batch in batches for i in batch) == list(range(rows))
+    assert all(0 < len(batch) <= size + (size == 1) for batches in found for batch in batches)
+
+
 def test_fewer_rows_than_processes_cannot_be_evaluated():
     with pytest.raises(UserError, match=r"2 rows to evaluate cannot be shared by 3 processes; lower trainer\.devices"):
         EvalBatches(LENGTHS[:2], 8, rank=0, world_size=3)

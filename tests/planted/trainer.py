@@ -25,6 +25,9 @@ BUGS = [
         "mine.counts = True",
         PARTS,
     ),
+    Bug(
+        "a process evaluates more batches", "data/batches.py", "if world_size > 1 and len(lengths):", "if False:", PARTS
+    ),
     Bug("hidden tokens are counted as rows", "specs.py", "int((self.target != UNMASKED).sum())", "len(self)", PARTS),
     Bug(
         "parts have equal weights",

@@ -9,7 +9,7 @@ import time
 
 import pytest
 from processes import CASES, DDP, SHARDED, assert_same, run_of, told, train_together
-from runs import ROOT, composed, crash, door, program, trained
+from runs import composed, crash, door, program, trained
 
 from subquad import records
 
@@ -129,18 +129,26 @@ def test_an_interrupt_ends_all_processes(data, outputs):
 
 
 FRAGILE = """
-import os, sys
-sys.path[:0] = [{tests!r}, {root!r}]
-sys.argv[0] = __file__
-import train
-from subquad.tasks.refresh import RefreshAttention
+import os
+import hydra
+from subquad.run.doors import CONFIGS, prepare_process, user_errors
 
-def fragile(self, trainer, *rest):
-    if trainer.global_step == 3 and trainer.global_rank == int(os.environ["FAILS"]):
-        raise RuntimeError("pulled the plug")
+prepare_process()
 
-RefreshAttention.on_train_batch_start = fragile
-train.main()
+@hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
+@user_errors
+def main(config):
+    from subquad.run.train import train
+    from subquad.tasks.refresh import RefreshAttention
+
+    def fragile(self, trainer, *rest):
+        if trainer.global_step == 3 and trainer.global_rank == int(os.environ["FAILS"]):
+            raise RuntimeError("pulled the plug")
+
+    RefreshAttention.on_train_batch_start = fragile
+    train(config)
+
+main()
 """
 
 
@@ -148,7 +156,7 @@ train.main()
 def test_the_failure_of_one_process_ends_all_and_is_kept(data, outputs, tmp_path, rank):
     outputs.mkdir(parents=True)
     script = tmp_path / "fragile.py"
-    script.write_text(FRAGILE.format(tests=str(ROOT / "tests"), root=str(ROOT)))
+    script.write_text(FRAGILE)
     process = started(data, outputs, str(script), *LINE, f"paths.outputs={outputs}", FAILS=str(rank))
     _, said = process.communicate(timeout=120)
     assert process.returncode not in (0, None)

@@ -97,7 +97,10 @@ class TrainBatches(Sampler[list[int]]):
 
 
 class EvalBatches(Sampler[list[int]]):
-    """Every row once, sorted by length, in a fixed order; under DDP rank r takes every world_size-th row."""
+    """Every row once, sorted by length, in a fixed order; under DDP rank r takes every world_size-th row.
+
+    All ranks have equally many batches: where parameters are divided, each takes part in the batches of the others.
+    """
 
     def __init__(self, lengths: np.ndarray, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
         if 0 < len(lengths) < world_size:
@@ -105,7 +108,12 @@ class EvalBatches(Sampler[list[int]]):
                 f"{len(lengths)} rows to evaluate cannot be shared by {world_size} processes; lower trainer.devices."
             )
         order = np.argsort(lengths, kind="stable")[rank::world_size]
-        self.batches = [order[i : i + batch_size].tolist() for i in range(0, len(order), batch_size)]
+        ends = list(range(batch_size, len(order), batch_size))
+        if world_size > 1 and len(lengths):
+            most, least = -(-len(lengths) // world_size), len(lengths) // world_size
+            count = min(-(-most // batch_size), least)
+            ends = [len(order) * number // count for number in range(1, count)]
+        self.batches = [part.tolist() for part in np.split(order, ends) if len(part)]
 
     def __len__(self) -> int:
         return len(self.batches)

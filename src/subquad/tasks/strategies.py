@@ -12,10 +12,7 @@ from subquad.backbones.layers import layers_of
 
 
 class SharedBatches(DDPStrategy):
-    """DDP that does not send buffers around at every batch: here they are equal by construction.
-
-    Processes may also evaluate different numbers of batches, and one would then wait for ever for the other's buffers.
-    """
+    """DDP that does not send buffers around at every batch: here they are equal by construction."""
 
     def configure_ddp(self) -> None:
         super().configure_ddp()
