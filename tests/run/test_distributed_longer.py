@@ -180,10 +180,10 @@ def test_a_sweep_trains_each_combination_by_two_processes_once(data, outputs):
 
 def test_torchrun_starts_the_processes_of_one_run(data, outputs):
     command, settings = program(data, outputs, "train.py", *LINE, "limits.epochs=1", "trainer.devices=2")
-    command[1:1] = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
+    command[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     outputs.parent.mkdir(exist_ok=True)
     settings["env"]["OMP_NUM_THREADS"] = "1"
-    done = subprocess.run(command, timeout=200, check=False, **settings)
+    done = subprocess.run(command, timeout=90, check=False, **settings)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("test/accuracy") == 1
     assert os.path.exists(run_of(outputs) / "checkpoints" / "best.ckpt")
