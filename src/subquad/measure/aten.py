@@ -46,7 +46,7 @@ SURVIVED = frozenset(
     _names("""
     _reshape_alias _to_copy _unsafe_view alias as_strided cat chunk clone constant_pad_nd contiguous detach diagonal
     expand flatten flip index index_select gather movedim narrow permute repeat reshape roll select slice split
-    split_with_sizes squeeze stack t to transpose unbind unflatten unfold unsqueeze view lift_fresh neg abs
+    split_with_sizes squeeze stack t to transpose unbind unflatten unfold unsqueeze view lift_fresh neg
     """)
 )
 """Free, and what was a code before is one after."""
@@ -57,7 +57,7 @@ FREE = SURVIVED | frozenset(
     empty_permuted empty_strided eye fill fill_ full full_like index_fill masked_fill masked_fill_
     new_empty new_empty_strided new_full new_ones new_zeros ones ones_like pixel_shuffle pixel_unshuffle promote_types
     real imag reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d resize_ scalar_tensor scatter
-    select_backward select_scatter set_ sgn_ slice_backward slice_scatter tril tril_ triu triu_ unfold_copy
+    select_backward select_scatter set_ slice_backward slice_scatter tril tril_ triu triu_ unfold_copy
     view_as_complex view_as_real view_copy where zero_ zeros zeros_like
     """)
 )
@@ -81,6 +81,7 @@ _POINTWISE = {
     "gelu": Tally(mul=3, add=1, other=1),  # x · ½ · (1 + erf(x / √2))
     "gelu_backward": Tally(mul=7, add=2, other=2),  # g (Φ(x) + x exp(-x² / 2) / √(2π))
     "silu": Tally(mul=1, other=1),
+    "glu": Tally(mul=1, other=1),
     "leaky_relu": Tally(mul=1, other=1),
     "logaddexp": Tally(add=2, other=3),
     "sigmoid_backward": Tally(mul=2, add=1),
@@ -104,6 +105,7 @@ _REDUCTIONS = {
     "_safe_softmax": (Tally(add=2, other=3), Tally()),
     "_log_softmax": (Tally(add=3, other=2), Tally()),
     "_softmax_backward_data": (Tally(mul=2, add=2), Tally()),
+    "glu_backward": (Tally(mul=4, add=1, other=1), Tally()),  # the first argument is the gradient of a σ(b)
     "_log_softmax_backward_data": (Tally(mul=1, add=2, other=1), Tally()),
     **dict.fromkeys(
         ["amax", "amin", "argmax", "argmin", "aminmax", "max", "min", "any", "all"], (Tally(other=1), Tally())
@@ -160,6 +162,16 @@ def _sum_of_two(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tal
     """a + αb; rsub and the forms for scalars take α behind the two."""
     alpha = kwargs.get("alpha", args[2] if len(args) > 2 else 1)
     return _pointwise(Tally(mul=int(alpha != 1), add=1))(args, kwargs, result)
+
+
+def _length(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
+    """|x|; of a real number the sign is dropped."""
+    return Tally(mul=2, add=1, other=1) * args[0].numel() if args[0].is_complex() else Tally()
+
+
+def _direction(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
+    """x / |x|; of a real number its sign, by a comparison."""
+    return (Tally(mul=2, add=1, other=3) if args[0].is_complex() else Tally(other=1)) * args[0].numel()
 
 
 def _power(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
@@ -240,6 +252,11 @@ def _batch_norm(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tal
     if not training:
         return _batch_norm_inference(args, kwargs, result)
     return Tally(mul=3, add=4) * args[0].numel() + Tally(mul=4, add=3, other=3) * args[0].shape[1]
+
+
+def _batch_norm_backward(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
+    """As of LayerNorm, with means over the batch."""
+    return Tally(mul=6, add=7) * args[0].numel() + Tally(other=2) * args[0].shape[1]
 
 
 def macs(times: int) -> Tally:
@@ -345,6 +362,8 @@ _SPECIAL: dict[str, Rule] = {
     ),
     "mkldnn_rnn_layer": _lstm,
     "mkldnn_rnn_layer_backward": _lstm_backward,
+    "abs": _length,
+    "sgn": _direction,
     "pow": _power,
     "clamp": _clamp,
     "addcmul": _addcmul,
@@ -354,6 +373,7 @@ _SPECIAL: dict[str, Rule] = {
     "_fft_c2c": _fft(real=False),
     "native_layer_norm_backward": _layer_norm_backward,
     "native_batch_norm": _batch_norm,
+    "native_batch_norm_backward": _batch_norm_backward,
     "_native_batch_norm_legit": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm_inference,
     "convolution": _convolution,
