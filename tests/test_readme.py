@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from subquad.run.doors import options
 
@@ -93,6 +94,9 @@ def test_commands_run(command: str, tmp_path: Path) -> None:
     if program == "scripts/bench_overhead.py":
         words += ["task=uea/basic_motions", "scale=smoke"]
     words = [w for w in words if program != "train.py" or not w.startswith("scale=")]
+    if {"trainer=ddp", "trainer=fsdp"} & {*words} and not torch.cuda.is_available():  # two processes without a GPU
+        words = [w for w in words if not w.startswith("trainer.devices")]
+        words += ["trainer.accelerator=cpu", "trainer.devices=2"]
     run([program, *words, *SMALL.get(program, [])])
 
 
