@@ -51,6 +51,9 @@ class SplitData(pl.LightningDataModule, abc.ABC):
     def fetch(self) -> None:
         """Brings missing files over the network; `scripts/prepare.py` calls it, a training run never does."""
 
+    def require(self) -> None:
+        """Raises UserError, saying what to get and how, where files are missing that `prepare_data` reads."""
+
     @abc.abstractmethod
     def load(self) -> tuple[Mapping[str, Split], str]:
         """Returns the splits `train`, `val`, `test` and a fingerprint of the data they came from."""

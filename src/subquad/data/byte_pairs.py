@@ -92,6 +92,10 @@ class BytePairs(SplitData):
     def spec(self) -> DataSpec:
         return DataSpec(max_len=self.max_len, vocab=257, classes=2)
 
+    def require(self) -> None:
+        """Raises UserError where a file of the release is missing."""
+        self._files()
+
     def prepare_data(self) -> None:
         """Reads the files once; a second process meanwhile waits and finds them done."""
         if self.standin:

@@ -81,6 +81,10 @@ class ByteText(SequenceData):
                 f"The reviews could not be fetched from {URL} ({error}); download them elsewhere to {self.source}."
             ) from None
 
+    def require(self) -> None:
+        """Raises UserError where the reviews are missing."""
+        _ = self.folder
+
     def prepare_data(self) -> None:
         """Reads the reviews once; a second process meanwhile waits and finds them done."""
         if self.standin:

@@ -50,6 +50,10 @@ class CIFAR(ImageData):
         except UserError:
             cifar_files.fetch(self.home, self.dataset)
 
+    def require(self) -> None:
+        """Raises UserError where a file of the set is missing."""
+        cifar_files.files(self.home, self.dataset)
+
     def prepare_data(self) -> None:
         """Reads the files once; a second process meanwhile waits and finds them done."""
         if self.standin:

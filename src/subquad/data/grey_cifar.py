@@ -53,6 +53,10 @@ class GreyCIFAR(PixelData):
         except UserError:
             cifar_files.fetch(self.home, "cifar10")
 
+    def require(self) -> None:
+        """Raises UserError where a file of the set is missing."""
+        cifar_files.files(self.home, "cifar10")
+
     def prepare_data(self) -> None:
         """Reads the files once; a second process meanwhile waits and finds them done."""
         if self.standin:

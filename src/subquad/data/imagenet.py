@@ -40,6 +40,14 @@ class ImageNet(ImageData):
         if standin:
             self.home = self.root / "standin" / "imagenet"
 
+    def require(self) -> None:
+        """Raises UserError where the images are missing."""
+        for split in imagenet_files.ROWS:
+            if self.files == "folder":
+                imagenet_files.class_folders(self.home, split)
+            else:
+                imagenet_files.shards(self.home, split)
+
     def prepare_data(self) -> None:
         """Lists or copies the images once; a second process meanwhile waits and finds it done."""
         if self.standin:

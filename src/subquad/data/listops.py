@@ -77,6 +77,10 @@ class ListOps(SequenceData):
         longest = self.max_length - 1
         return DataSpec(max_len=_length(longest, self.multiply), vocab=VOCAB, classes=10)
 
+    def require(self) -> None:
+        """Raises UserError where a file of the release is, if that is asked for missing."""
+        _ = self.folder
+
     def prepare_data(self) -> None:
         """Generates or reads the splits once; a second process meanwhile waits and finds them done."""
         if self.standin:

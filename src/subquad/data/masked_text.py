@@ -81,6 +81,10 @@ class MaskedText(SplitData):
         if self.dataset is not None:
             text_sources.fetch_dataset(self.dataset, self.subset, self.root)
 
+    def require(self) -> None:
+        """Raises UserError where the text or the tokenizer are missing."""
+        _ = self.cache_folder
+
     def prepare_data(self) -> None:
         """Cuts the text into tokens once; a second process meanwhile waits and finds it done."""
         if self.standin:

@@ -71,6 +71,10 @@ class Pathfinder(PixelData):
         """Pixels of an edge."""
         return self.size
 
+    def require(self) -> None:
+        """Raises UserError where a file of the release is, if that is asked for missing."""
+        _ = self.folder
+
     def prepare_data(self) -> None:
         """Draws or reads the images once; a second process meanwhile waits and finds them done."""
         if self.standin:

@@ -76,6 +76,10 @@ class SentenceData(SequenceData):
         if self.tokenizer is not None:
             fetch_tokenizer(self.tokenizer, self.root)
 
+    def require(self) -> None:
+        """Raises UserError where the texts or the tokenizer are missing."""
+        _ = self.cache_folder
+
     def prepare_data(self) -> None:
         """Cuts the texts into tokens once; a second process meanwhile waits and finds them done."""
         ragged.prepare(self.cache_folder, self._make)

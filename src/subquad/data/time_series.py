@@ -88,6 +88,10 @@ class TimeSeries(SequenceData):
                 raise
             fetch(self.dataset, home(self.root, self.dataset, self.kind))
 
+    def require(self) -> None:
+        """Raises UserError where one of the two files is missing."""
+        _ = self._source
+
     def prepare_data(self) -> None:
         """Parses the two files unless their cache exists; only this needs sktime."""
         if self.standin and self.folder is not None:

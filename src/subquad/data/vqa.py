@@ -99,6 +99,12 @@ class VQAv2(SplitData):
         if not self.standin:
             vqa_files.fetch(self.folder)
 
+    def require(self) -> None:
+        """Raises UserError where questions, annotations, features or ALBERT are missing."""
+        _ = self.cache_folder
+        for split in _SPLITS:
+            open_features(self.features, split, self.image_dim, self.image_len)
+
     def prepare_data(self) -> None:
         """Reads questions and annotations once, and computes features of questions where they are asked for."""
         if self.standin:
