@@ -4,6 +4,7 @@ python scripts/reproduce.py table=dba/2 scale=laptop
 python scripts/reproduce.py table=primal_dual/1 columns=[Attention-BN] rows=[JapaneseVowels] seeds=[0,1]
 python scripts/reproduce.py table=dba/2 hydra/launcher=slurm       # the same on a cluster
 python scripts/reproduce.py table=dba/2 run=false                  # only shows what there is
+python scripts/reproduce.py table=dba/2 run=false compare=[DBA,Luna]   # does one row (or column) beat another?
 
 Finished runs are not trained again, interrupted ones go on, failed ones are tried once more: the same command, typed
 again, does what is left. What rows=, columns= and seeds= select is trained; words of train.py that leave a cell what it
@@ -21,8 +22,9 @@ from subquad.run.doors import answer_help, prepare_process, script_settings
 from subquad.run.launch import train_all
 from subquad.run.measured import known, measure
 from subquad.run.show_table import show_table
+from subquad.tables.duel import duel, opponents
 
-DEFAULTS = {"table": "???", "rows": [], "columns": [], "seeds": None, "run": True, "again": False}
+DEFAULTS = {"table": "???", "rows": [], "columns": [], "seeds": None, "run": True, "again": False, "compare": []}
 PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "paths.")
 
 answer_help(__doc__)
@@ -39,6 +41,9 @@ def main() -> int:
     seeds = list(range(table.seeds)) if config.seeds is None else [int(seed) for seed in config.seeds]
     if not table.cells or not (seeds or table.seeds == 0):
         raise UserError("Nothing is selected; widen rows=, columns= or seeds=.")
+    names = [str(name) for name in config.compare]
+    if names:
+        opponents(table, names)
     choices = tuple(word for word in passed if not word.startswith("hydra"))
     runs = Runs(choices)
     failed = False
@@ -58,6 +63,8 @@ def main() -> int:
     runs.remember()
     small = [word for word in choices if word.startswith(("scale=", "data=")) and word != "scale=paper"]
     show_table(table, values, full=not small, note=f" ({', '.join(small)}: no reproduction)" if small else "")
+    if names:
+        sys.stdout.write("\n".join(duel(table, values, names)) + "\n")
     return int(failed)
 
 

@@ -164,6 +164,7 @@ def test_one_command_trains_what_is_missing_and_shows_the_table(tmp_path):
         (["table=dba/2", "seeds=[]"], "Nothing is selected"),
         (["table=dba/2", "columns=[Avg.]"], "Nothing is selected"),
         (["table=dba/2", "attention.d_p=3"], "takes table, rows"),
+        (["table=dba/2", "compare=[DBA,Lunar]"], "must name two rows or two columns of table dba/2"),
     ],
 )
 def test_a_wrong_word_is_answered_in_a_sentence(tmp_path, words, answer):
@@ -171,3 +172,15 @@ def test_a_wrong_word_is_answered_in_a_sentence(tmp_path, words, answer):
     assert found.returncode == 1
     assert answer in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_two_rows_are_compared_below_the_table(tmp_path):
+    runs = Runs([f"paths.outputs={tmp_path}"])
+    table = load_table("primal_dual/9").select(["BasicMotions", "Epilepsy"], ["Softmax", "Attention-BN"])
+    for number, job in enumerate(runs.jobs(table, [0, 1, 2])):
+        finish(job, 0.5 + number / 100)
+    words = ("table=primal_dual/9", "rows=[BasicMotions,Epilepsy]", "run=false", "seeds=[0,1,2]")
+    shown = reproduce(tmp_path, *words, "compare=[Attention-BN,Softmax]")
+    assert shown.returncode == 0, shown.stderr
+    assert "BasicMotions: Attention-BN beats Softmax; mean difference +1 %" in shown.stdout
+    assert "All: no difference shown: Attention-BN is ahead of Softmax on 2 of 2" in shown.stdout
