@@ -8,8 +8,12 @@ RAW = "(x.numel() + 3) // 4).view(np.int16)[: x.numel()]"
 BUGS = [
     Bug(name, FILE, old, new, tests=TESTS)
     for name, old, new in [
-        ("the gradient is not scaled", "gradient.mul(keep).mul_(ctx.scale), None", "gradient.mul(keep), None"),
-        ("dropout does not scale", "x.mul(keep).mul_(ctx.scale)\n", "x.mul(keep)\n"),
+        (
+            "the gradient is not scaled",
+            "torch.where(keep, gradient, 0.0).mul_(ctx.scale), None",
+            "torch.where(keep, gradient, 0.0), None",
+        ),
+        ("dropout does not scale", "torch.where(keep, x, 0.0).mul_(ctx.scale)\n", "torch.where(keep, x, 0.0)\n"),
         ("dropout drops what it should keep", ">= dropped - _STEPS // 2", "< dropped - _STEPS // 2"),
         ("dropout takes its bits for numbers without a sign", ">= dropped - _STEPS // 2", ">= dropped"),
         ("dropout has one seed for every call", "int(torch.randint(2**62, ()))", "0"),

@@ -43,10 +43,10 @@ class _Dropout(torch.autograd.Function):
         keep = (torch.from_numpy(bits) >= dropped - _STEPS // 2).view(x.shape)
         ctx.save_for_backward(keep)
         ctx.scale = _STEPS / (_STEPS - dropped)
-        return x.mul(keep).mul_(ctx.scale)
+        return torch.where(keep, x, 0.0).mul_(ctx.scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (keep,) = ctx.saved_tensors
-        return gradient.mul(keep).mul_(ctx.scale), None
+        return torch.where(keep, gradient, 0.0).mul_(ctx.scale), None
