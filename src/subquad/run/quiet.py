@@ -9,6 +9,7 @@ _NOISE = {
     r"`ModelCheckpoint\(monitor=.* could not find the monitored key": UserWarning,  # said better by `train`
     r"You passed `Trainer\(accelerator='cpu', precision='16-mixed'\)`": UserWarning,  # refused by `made_trainer`
     r"It is recommended to use `self\.log\(.*sync_dist=True": UserWarning,  # logged values are those of all processes
+    "The `srun` command is available on your system but is not used": UserWarning,  # one process needs no srun
     "The '.*_dataloader' does not have many workers": UserWarning,  # the data are in memory: workers are slower
 }
 

@@ -5,6 +5,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from pytorch_lightning.accelerators import CPUAccelerator
+from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import DDPStrategy
 
 from subquad.data.base import SplitData
@@ -19,8 +20,9 @@ def made_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
     if not isinstance(parts, int) or parts < 1:
         raise UserError(f"trainer.accumulate_grad_batches is {parts}; it must be a whole number of at least 1.")
     try:
-        trainer: pl.Trainer = instantiate(config.trainer, _convert_="all")
-    except InstantiationException as error:
+        plugins = [*instantiate(config.trainer.plugins or [], _convert_="all"), *_environment()]
+        trainer: pl.Trainer = instantiate(config.trainer, plugins=plugins, _convert_="all")
+    except (InstantiationException, RuntimeError) as error:
         reason = str(error.__cause__ or error).splitlines()[0]
         raise UserError(f"The trainer cannot be built ({reason}); see the keys of trainer=.") from error
     if isinstance(trainer.accelerator, CPUAccelerator) and precision in ("16-mixed", "16-true", "16"):
@@ -39,3 +41,14 @@ def made_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
             "that the first two divide the third."
         )
     return trainer
+
+
+def _environment() -> list[SLURMEnvironment]:
+    """Slurm's where srun started this process: as Lightning finds it, but never the one that queues a job again.
+
+    Lightning would do so at SIGUSR1, from a checkpoint in the middle of an epoch, which does not lead to the numbers of
+    an undisturbed run; `subquad.run.slurm_job` does it at the last whole epoch.
+    """
+    if TorchElasticEnvironment.detect() or not SLURMEnvironment.detect():
+        return []
+    return [SLURMEnvironment(auto_requeue=False)]
