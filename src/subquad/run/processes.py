@@ -52,5 +52,17 @@ def together(trainer: Any) -> Iterator[None]:
 def _command() -> list[str]:
     if HydraConfig.get().mode != RunMode.MULTIRUN:
         return sys.argv
-    flags = [word for word in sys.argv[1:] if "=" not in word and word[0] != "~" and word not in ("-m", "--multirun")]
-    return [sys.argv[0], *flags, *HydraConfig.get().overrides.task]
+    return [sys.argv[0], *flags(), *HydraConfig.get().overrides.task]
+
+
+def flags() -> list[str]:
+    """The words of this command that are no settings, such as --config-dir and its folder; without -m."""
+    return [word for word in sys.argv[1:] if "=" not in word and word[0] != "~" and word not in ("-m", "--multirun")]
+
+
+def patience() -> float:
+    """Seconds that a run waits for its lock: none, but in a job of a cluster, where the one before may have died.
+
+    A lock of a process ends with it; on a network file system, with its machine only minutes later.
+    """
+    return 180.0 if "SUBMITIT_EXECUTOR" in os.environ or "SLURM_RESTART_COUNT" in os.environ else 0.0

@@ -8,7 +8,7 @@ import pickle
 import time
 import traceback
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytorch_lightning as pl
 import torch
@@ -26,7 +26,7 @@ from subquad.errors import UserError
 from subquad.measure.memory import process_peak
 from subquad.run import machine, report
 from subquad.run.identity import identity
-from subquad.run.processes import rank, together
+from subquad.run.processes import patience, rank, together
 from subquad.run.quiet import quieten
 from subquad.run.settings import check_settings
 from subquad.run.trainer import made_trainer
@@ -48,7 +48,7 @@ def train(config: DictConfig) -> records.Record:
         _train(config, run)
         raise SystemExit
     try:
-        with FileLock(run / ".lock", timeout=0):
+        with FileLock(run / ".lock", timeout=patience()):
             record = _train(config, run)
             assert record is not None
             report.draw_curve(record, run, config.task.monitor)
@@ -70,6 +70,8 @@ def _train(config: DictConfig, run: Path) -> records.Record | None:
     except Exception as error:
         # Where one of several processes fails, the others lose their connection to it: only the first error tells why.
         first = records.read_error(run, since=started)
+        if _while_ending(error):
+            _end_interrupted()
         if first is None:
             records.write_error(str(error), traceback.format_exc(), run)
             raise
@@ -77,10 +79,20 @@ def _train(config: DictConfig, run: Path) -> records.Record | None:
             raise SystemExit(1) from None
         raise UserError(f"Another process of this run failed: {first} ({run / records.ERROR} has it all)") from error
     except (KeyboardInterrupt, SystemExit):  # Lightning turns signals into exits, some of them with status 0
-        log.warning(
-            "Interrupted; the same command goes on from the last checkpoint, or starts again where there is none."
-        )
-        raise SystemExit(130) from None
+        _end_interrupted()
+
+
+def _while_ending(error: BaseException) -> bool:
+    """Whether an error came up while the run was being ended, as when the workers that load data got the signal too."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, (KeyboardInterrupt, SystemExit)):
+        cause = cause.__context__
+    return cause is not None
+
+
+def _end_interrupted() -> NoReturn:
+    log.warning("Interrupted; the same command goes on from the last checkpoint, or starts again where there is none.")
+    raise SystemExit(130) from None
 
 
 def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> records.Record | None:

@@ -11,6 +11,7 @@ from pytorch_lightning.strategies import DDPStrategy
 from subquad.data.base import SplitData
 from subquad.errors import UserError
 from subquad.tasks.strategies import SharedBatches
+from subquad.tasks.until_killed import UntilKilled
 
 
 def made_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
@@ -20,7 +21,8 @@ def made_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
     if not isinstance(parts, int) or parts < 1:
         raise UserError(f"trainer.accumulate_grad_batches is {parts}; it must be a whole number of at least 1.")
     try:
-        plugins = [*instantiate(config.trainer.plugins or [], _convert_="all"), *_environment()]
+        environment = _slurm()
+        plugins = [*instantiate(config.trainer.plugins or [], _convert_="all"), *environment]
         trainer: pl.Trainer = instantiate(config.trainer, plugins=plugins, _convert_="all")
     except (InstantiationException, RuntimeError) as error:
         reason = str(error.__cause__ or error).splitlines()[0]
@@ -40,10 +42,12 @@ def made_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
             f"{parts} parts each; choose trainer.devices, trainer.accumulate_grad_batches and recipe.batch_size so "
             "that the first two divide the third."
         )
+    if environment:
+        trainer.callbacks.append(UntilKilled())  # type: ignore[attr-defined]
     return trainer
 
 
-def _environment() -> list[SLURMEnvironment]:
+def _slurm() -> list[SLURMEnvironment]:
     """Slurm's where srun started this process: as Lightning finds it, but never the one that queues a job again.
 
     Lightning would do so at SIGUSR1, from a checkpoint in the middle of an epoch, which does not lead to the numbers of

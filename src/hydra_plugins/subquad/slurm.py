@@ -1,0 +1,84 @@
+"""The jobs of a sweep as jobs of Slurm."""
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus, filter_overrides
+from hydra.errors import CompactHydraException
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+
+log = logging.getLogger(__name__)
+
+_OF_THE_SWEEP = ("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper", "hydra.sweep", "hydra.mode")
+
+
+class Slurm(Launcher):
+    """Submits what has not finished and is not in the queue, waits, and says what came out of each job.
+
+    A job is the command line of one run: `python train.py <words>`. Settings: configs/hydra/launcher/slurm.yaml.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from subquad.errors import UserError
+        from subquad.run.slurm_queue import check_installed
+
+        self.loader, self.config = hydra_context.config_loader, config
+        try:
+            check_installed()
+        except UserError as error:
+            raise CompactHydraException(str(error)) from None
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        from subquad.errors import UserError
+        from subquad.run.slurm import submit, wait
+
+        settings = {
+            name: OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+            for name, value in self.settings.items()
+        }
+        tickets: Mapping[Path, Any] = {}
+        try:
+            runs = [self._wanted(overrides, settings) for overrides in job_overrides]
+            tickets = submit(runs, settings)
+            reasons = wait(tickets, settings["poll_seconds"])
+        except UserError as error:
+            raise CompactHydraException(str(error)) from None
+        except KeyboardInterrupt:
+            numbers = sorted({ticket.job.partition("_")[0] for ticket in tickets.values()})
+            log.warning(
+                "Interrupted. The jobs stay in the queue, and the same command waits for them again; "
+                "to end them: scancel %s",
+                " ".join(numbers),
+            )
+            raise SystemExit(130) from None
+        return [self._outcome(list(o), run.run, reasons) for o, run in zip(job_overrides, runs, strict=True)]
+
+    def _wanted(self, overrides: Sequence[str], settings: Mapping[str, Any]) -> Any:
+        from subquad.run.processes import flags
+        from subquad.run.slurm import Wanted, size_of
+
+        config = self.loader.load_sweep_config(self.config, list(overrides))
+        HydraConfig.instance().set_config(config)
+        hydra = [word for word in self.config.hydra.overrides.hydra if not word.startswith(_OF_THE_SWEEP)]
+        argv = (str(Path(sys.argv[0]).absolute()), *flags(), *hydra, *filter_overrides(overrides))
+        return Wanted(Path(config.paths.run), argv, size_of(config.trainer, settings))
+
+    def _outcome(self, overrides: list[str], run: Path, reasons: Mapping[Path, str]) -> JobReturn:
+        from subquad import records
+
+        outcome = JobReturn(overrides=overrides, status=JobStatus.COMPLETED)
+        if run in reasons:
+            outcome.status = JobStatus.FAILED
+            outcome.return_value = CompactHydraException(f"{reasons[run]} ({run / records.ERROR} has it all)")
+        elif (record := records.read(run)) is not None:
+            outcome.return_value = record.metrics[record.config["task"]["monitor"]]
+        return outcome
