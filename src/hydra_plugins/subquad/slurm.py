@@ -38,7 +38,9 @@ class Slurm(Launcher):
             raise CompactHydraException(str(error)) from None
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        from subquad import records
         from subquad.errors import UserError
+        from subquad.run import report
         from subquad.run.slurm import submit, wait
 
         settings = {
@@ -60,6 +62,10 @@ class Slurm(Launcher):
                 " ".join(numbers),
             )
             raise SystemExit(130) from None
+        for run in tickets.keys() - reasons.keys():
+            record = records.read(run)
+            assert record is not None
+            report.show(record, run)
         return [self._outcome(list(o), run.run, reasons) for o, run in zip(job_overrides, runs, strict=True)]
 
     def _wanted(self, overrides: Sequence[str], settings: Mapping[str, Any]) -> Any:

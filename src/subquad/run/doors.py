@@ -42,6 +42,7 @@ def prepare_process(check_choices: bool = True) -> None:
     if not check_choices:
         return
     try:
+        _check_launcher(sys.argv[1:])
         sys.argv[1:] = _checked(sys.argv[1:])
     except UserError as error:
         sys.exit(str(error))
@@ -81,6 +82,14 @@ def _checked(words: Sequence[str]) -> list[str]:
     _check_reach(checked)
     _check_places(checked)
     return checked
+
+
+def _check_launcher(words: Sequence[str]) -> None:
+    """Raises UserError at a launcher of one run: Hydra would ignore it and train here."""
+    if any(word.startswith("hydra/launcher=") for word in words) and not {"-m", "--multirun", "hydra.mode=MULTIRUN"} & {
+        *words
+    }:
+        raise UserError("hydra/launcher= is for sweeps, also for those of one run; add -m.")
 
 
 def _check_places(words: Sequence[str]) -> None:

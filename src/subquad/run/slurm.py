@@ -126,13 +126,14 @@ def wait(tickets: Mapping[Path, Ticket], poll: float) -> dict[Path, str]:
     while open_jobs:
         open_jobs = {run: job for run, job in open_jobs.items() if not (run / records.RESULT).exists()}
         now = _queue_or_none()
-        for run, job in dict(open_jobs).items() if now is not None else ():
-            missed[run] = 0 if now.has(job.job) else missed[run] + 1
-            if missed[run] >= _CERTAIN and not (run / records.RESULT).exists():
-                reasons[run] = why(run, job, now.states.get(job.job))
-                del open_jobs[run]
-        if now is not None and told != (told := _summary(tickets, open_jobs, reasons, now)):
-            log.info(told)
+        if now is not None:
+            for run, job in dict(open_jobs).items():
+                missed[run] = 0 if now.has(job.job) else missed[run] + 1
+                if missed[run] >= _CERTAIN and not (run / records.RESULT).exists():
+                    reasons[run] = why(run, job, now.states.get(job.job))
+                    del open_jobs[run]
+            if told != (told := _summary(tickets, open_jobs, reasons, now)):
+                log.info(told)
         if open_jobs:
             time.sleep(poll)
     return reasons

@@ -10,6 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from subquad.errors import UserError
+from subquad.run.processes import rank
+
+_told = False
+
+
+def told_to_go() -> bool:
+    """Whether Slurm has asked this process's job to make room, so that what fails from now on fails because of that."""
+    return _told
 
 
 class SlurmJob:
@@ -30,6 +38,8 @@ class SlurmJob:
     def __call__(self) -> None:
         self.started = time.time()
         os.register_at_fork(after_in_child=_leave_signals_to_the_parent)
+        if rank():  # goes on, as the first process may wait for it; it ends with the job
+            signal.signal(signal.SIGUSR2, _told_now)
         sys.argv = self.argv
         sys.path.insert(0, str(Path(self.argv[0]).parent))
         runpy.run_path(self.argv[0], run_name="__main__")
@@ -48,7 +58,13 @@ class SlurmJob:
                 f"No epoch ended within the {self.seconds / 60:g} minutes of a job, so that another one would start "
                 "from the same place; raise hydra.launcher.timeout_min."
             )
+        _told_now()
         return DelayedSubmission(SlurmJob(self.argv, self.run, self.seconds))
+
+
+def _told_now(*_: Any) -> None:
+    global _told
+    _told = True
 
 
 def _leave_signals_to_the_parent() -> None:

@@ -29,6 +29,7 @@ from subquad.run.identity import identity
 from subquad.run.processes import patience, rank, together
 from subquad.run.quiet import quieten
 from subquad.run.settings import check_settings
+from subquad.run.slurm_job import told_to_go
 from subquad.run.trainer import made_trainer
 from subquad.tasks.clock import WallClock
 from subquad.tasks.supervised import Supervised
@@ -69,9 +70,9 @@ def _train(config: DictConfig, run: Path) -> records.Record | None:
         return _fit(OmegaConf.create(resolved), resolved, run, name)
     except Exception as error:
         # Where one of several processes fails, the others lose their connection to it: only the first error tells why.
-        first = records.read_error(run, since=started)
-        if _while_ending(error):
+        if told_to_go():  # lost connections and dead workers are then no errors of the run
             _end_interrupted()
+        first = records.read_error(run, since=started)
         if first is None:
             records.write_error(str(error), traceback.format_exc(), run)
             raise
@@ -80,14 +81,6 @@ def _train(config: DictConfig, run: Path) -> records.Record | None:
         raise UserError(f"Another process of this run failed: {first} ({run / records.ERROR} has it all)") from error
     except (KeyboardInterrupt, SystemExit):  # Lightning turns signals into exits, some of them with status 0
         _end_interrupted()
-
-
-def _while_ending(error: BaseException) -> bool:
-    """Whether an error came up while the run was being ended, as when the workers that load data got the signal too."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, (KeyboardInterrupt, SystemExit)):
-        cause = cause.__context__
-    return cause is not None
 
 
 def _end_interrupted() -> NoReturn:
