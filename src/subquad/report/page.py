@@ -1,5 +1,6 @@
 """Templates of this package to HTML files."""
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,14 @@ def _templates() -> Environment:
 
 def write_page(template: str, path: Path, content: dict[str, Any]) -> None:
     """Writes one page as a whole. `content` are the names that the template uses; all of them must be there."""
-    staging = path.with_suffix(".partial")
+    write_whole(path, _templates().get_template(template).render(content))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that appears at once, also where two programs write it."""
+    staging = path.with_name(f"{path.name}.{os.getpid()}.partial")
     staging.parent.mkdir(parents=True, exist_ok=True)
-    staging.write_text(_templates().get_template(template).render(content))
+    staging.write_text(text, encoding="utf-8", errors="replace")
     staging.replace(path)
 
 

@@ -1,0 +1,99 @@
+"""The outputs folder, read with patience: what cannot be read is named and stops nothing."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from subquad import records
+from subquad.errors import UserError
+from subquad.report.commands import command_line
+from subquad.report.content import Problem, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Runs by folder, oldest first; broken files and failed runs; folders of runs that have not ended."""
+
+    runs: dict[Path, Run] = field(default_factory=dict)
+    broken: list[Problem] = field(default_factory=list)
+    failed: list[Problem] = field(default_factory=list)
+    unfinished: int = 0
+
+
+def read_ledger(root: Path) -> Ledger:
+    """Every run below a folder such as outputs/runs."""
+    runs, broken, failed, ended = [], [], [], set()
+    for path in sorted(root.rglob(records.RESULT)):
+        folder = path.parent
+        ended.add(folder)
+        try:
+            record = records.read(folder)
+            if record is None:
+                continue
+            _check(record)
+        except (UserError, OSError, UnicodeDecodeError) as error:
+            broken.append(Problem(path=str(path), message=str(error)))
+            continue
+        history: dict[int, dict[str, float]] = {}
+        try:
+            history = records.read_history(folder / "metrics.csv")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            broken.append(Problem(path=str(folder / "metrics.csv"), message=f"No learning curve ({error!r})."))
+        key = folder.relative_to(root).as_posix()
+        runs.append((folder, Run(key=key, record=record, command=_command(folder, record), history=history)))
+    for path in sorted(root.rglob(records.ERROR)):
+        if path.parent not in ended:
+            ended.add(path.parent)
+            message = records.read_error(path.parent, since=0) or "error.json cannot be read."
+            failed.append(Problem(path=path.parent.relative_to(root).as_posix(), message=message))
+    started = {path.parent for path in root.rglob(".hydra")}
+    runs.sort(key=lambda pair: pair[1].record.finished)
+    return Ledger(dict(runs), broken, failed, len(started - ended))
+
+
+def _check(record: records.Record) -> None:
+    """Raises UserError where a part of a record has not the type that the page relies on."""
+    for name in ("metrics", "baselines", "machine", "versions", "config"):
+        if not isinstance(getattr(record, name), dict):
+            raise UserError(f"`{name}` of the record is no mapping; delete result.json to run again.")
+    for name, value in {**record.metrics, **record.baselines}.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"`{name}` of the record is {value!r} and no number; delete result.json to run again.")
+    sections = [record.config.get(name, {}) for name in ("task", "data")]
+    if not all(isinstance(section, dict) for section in sections):
+        raise UserError("`config` of the record lacks its sections; delete result.json to run again.")
+
+
+def _command(folder: Path, record: records.Record) -> str:
+    """The line that trained a run, from the words that Hydra keeps beside it."""
+    import yaml
+
+    try:
+        words = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        words = None
+    if not isinstance(words, list):
+        words = [f"task={record.task}", f"attention={record.attention}", f"seed={record.seed}"]
+    return command_line("python train.py", words)
+
+
+def read_measurements(folder: Path) -> tuple[dict[Path, dict[str, Any]], list[Problem]]:
+    """Files of measured cells by path, and those that cannot be read."""
+    found, broken = {}, []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            content = json.loads(path.read_text())
+            kinds = {"value": int | float | str, "measure": dict, "words": list}
+            if not all(isinstance(content.get(name), kind) for name, kind in kinds.items()):
+                raise ValueError("no measurement of this version")
+            found[path] = content
+        except (OSError, ValueError, AttributeError) as error:
+            broken.append(Problem(path=str(path), message=f"This measurement cannot be read ({error})."))
+    return found, broken
+
+
+def newest(folder: Path, pattern: str, count: int) -> list[Path]:
+    """The files that match, newest first, at most so many."""
+    found = [path for path in folder.glob(pattern) if path.is_file()]
+    return sorted(found, key=lambda path: (path.stat().st_mtime, str(path)), reverse=True)[:count]

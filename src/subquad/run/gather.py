@@ -1,0 +1,214 @@
+"""From the outputs folder and configs/table/ to the content of the page: each cell with the runs that fill it."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from subquad.errors import UserError
+from subquad.records import now
+from subquad.report.commands import cell_command, table_command
+from subquad.report.content import FULL, CellPart, Content, Place, Run, Scope, TablePart, Value
+from subquad.report.ledger import Ledger, newest, read_ledger, read_measurements
+from subquad.run import measured
+from subquad.run.cells import Runs, load_table
+from subquad.run.doors import compose_run, options
+from subquad.run.show_table import number, verdict
+from subquad.tables.statistics import summarise
+from subquad.tables.table import Cell, Table
+from subquad.tables.verdict import Verdict
+
+Progress = Callable[[str], None]
+"""Told the name of each table before its runs are looked for."""
+
+
+def gather(names: Sequence[str], words: Sequence[str] = (), progress: Progress = lambda name: None) -> Content:
+    """What is known of these tables and of all runs. `words` are settings of paths: paths.outputs=<folder>.
+
+    A configuration is composed only for a cell whose task and attention some run of the same scope has, and is
+    remembered: without runs nothing is composed, and a second call composes nothing.
+    """
+    outputs = Path(str(compose_run(words).paths.outputs))
+    ledger = read_ledger(outputs / "runs")
+    kept, broken = read_measurements(outputs / "measured")
+    tables = [load_table(name) for name in names]
+    found: dict[str, dict[Place, list[Value]]] = {table.name: {} for table in tables}
+    claimed: set[Path] = set()
+    for scope in _scopes(ledger, kept):
+        one = _InScope(scope, Runs([*scope.words, *words]), ledger, _Places(outputs / ".places.json", kept, words))
+        for table in tables:
+            progress(table.name)
+            for place, value in one.values(table, claimed).items():
+                found[table.name].setdefault(place, []).append(value)
+        one.runs.remember()
+        one.places.remember()
+    parts = [_table_part(table, found[table.name]) for table in tables]
+    return Content(
+        tables=parts, runs=list(ledger.runs.values()),
+        own=[run for folder, run in ledger.runs.items() if folder not in claimed],
+        broken=[*ledger.broken, *broken], failed=ledger.failed, unfinished=ledger.unfinished,
+        pictures=sorted((outputs / "figures").rglob("*.png")), benches=newest(outputs / "bench", "*/index.html", 5),
+        made=now(),
+    )  # fmt: skip
+
+
+def all_tables() -> list[str]:
+    """The names of all tables, each paper's in the order of their numbers."""
+    return sorted(options("table"), key=lambda name: (name.partition("/")[0], _number(name.partition("/")[2])))
+
+
+def _number(text: str) -> tuple[int, str]:
+    return (int(text), "") if text.isdigit() else (1000, text)
+
+
+def _scopes(ledger: Ledger, kept: Mapping[Path, Mapping[str, Any]]) -> list[Scope]:
+    """Full scope, then every other that a run or a measurement has."""
+    ran = {run.scope for run in ledger.runs.values()}
+    return [FULL, *sorted((ran | {_scope_of(content["words"]) for content in kept.values()}) - {FULL})]
+
+
+def _scope_of(words: Iterable[str]) -> Scope:
+    chosen = dict(str(word).partition("=")[::2] for word in words)
+    return Scope(chosen.get("scale", "paper"), chosen.get("protocol", "paper"), chosen.get("data") == "standin")
+
+
+def _table_part(table: Table, found: Mapping[Place, Sequence[Value]]) -> TablePart:
+    places = {place: (i, j) for j, i, place in _numbered(table)}
+    cells = {
+        place: CellPart(
+            cell=cell, anchor="r{}-c{}".format(*places[place]),
+            command="" if cell.missing else cell_command(table, cell), values=tuple(found[place]),
+        )
+        for place, cell in table.cells.items()
+    }  # fmt: skip
+    return TablePart(table=table, command=table_command(table), cells=cells)
+
+
+def _numbered(table: Table) -> Iterable[tuple[int, int, Place]]:
+    rows = list(dict.fromkeys(row for row, _ in table.cells))
+    columns = list(dict.fromkeys(column for _, column in table.cells))
+    return ((columns.index(column) + 1, rows.index(row) + 1, (row, column)) for row, column in table.cells)
+
+
+@dataclass(frozen=True, slots=True)
+class _InScope:
+    """Cells of tables in one scope."""
+
+    scope: Scope
+    runs: Runs
+    ledger: Ledger
+    places: "_Places"
+
+    def values(self, table: Table, claimed: set[Path]) -> dict[Place, Value]:
+        """Each cell in full scope, elsewhere those that have a value. Folders of its runs are added to `claimed`."""
+        seeds = range(table.seeds)
+        known = {(run.record.task, run.record.attention) for run in self._runs()}
+        possible = {place: cell for place, cell in table.cells.items() if cell.mean or _possible(cell, known)}
+        ran = {place: self._ran(cell, seeds) for place, cell in possible.items() if not (cell.mean or cell.measure)}
+        claimed.update(folder for runs in ran.values() for folder in runs)
+        facts = {place: content for place, cell in table.cells.items() if (content := self.places.of(cell, self.runs))}
+        numbers = {place: facts[place]["value"] for place in facts if not isinstance(facts[place]["value"], str)}
+        sound = {
+            p: cell for p, cell in (possible | {p: table.cells[p] for p in facts}).items() if self._sound(table, p)
+        }
+        shown = self.runs.values(replace(table, cells=sound), seeds, numbers)
+        return {
+            place: value
+            for place, cell in table.cells.items()
+            if (value := self._value(table, cell, shown.get(place, {}), ran.get(place, {}), facts.get(place))).text
+            or self.scope == FULL
+        }
+
+    def _runs(self) -> list[Run]:
+        return [run for run in self.ledger.runs.values() if run.scope == self.scope]
+
+    def _ran(self, cell: Cell, seeds: Iterable[int]) -> dict[Path, Run]:
+        if not cell.trained:
+            return {}
+        folders = [self.runs.job(cell.words, seed).folder for seed in seeds]
+        return {folder: self.ledger.runs[folder] for folder in folders if folder in self.ledger.runs}
+
+    def _sound(self, table: Table, place: Place) -> bool:
+        """Whether the records behind a cell can be read; the ledger names those that cannot."""
+        if table.cells[place].mean:
+            return True
+        try:
+            self.runs.values(replace(table, cells={place: table.cells[place]}), range(table.seeds), {})
+        except UserError:
+            return False
+        return True
+
+    def _value(
+        self, table: Table, cell: Cell, values: Mapping[int, float], ran: Mapping[Path, Run], facts: Any
+    ) -> Value:
+        words = facts["value"] if facts and isinstance(facts["value"], str) else ""
+        summary = summarise(values) if values else None
+        said = Verdict.NOT_PRINTED if words else verdict(table, cell, values, self.scope.full)
+        return Value(
+            scope=self.scope, verdict=said, text=number(summary, cell) if summary else words, values=values,
+            summary=summary, runs=tuple(ran.values()), floors=_floors(cell, ran.values()), facts=_facts(facts),
+        )  # fmt: skip
+
+
+def _possible(cell: Cell, known: Iterable[tuple[str, str]]) -> bool:
+    """Whether one of the runs may be a cell's: the last task= and attention= of its words decide, where it has them."""
+    chosen = dict(str(word).partition("=")[::2] for word in cell.words)
+    task, attention = chosen.get("task"), chosen.get("attention")
+    return not cell.measure and any(task in (None, t) and attention in (None, a) for t, a in known)
+
+
+def _floors(cell: Cell, ran: Iterable[Run]) -> dict[str, float]:
+    """Scores that need no model, of the last run: they are those of the metric that picks the best epoch."""
+    floors: dict[str, float] = {}
+    for run in ran:
+        if cell.metric.name == f"test/{run.monitor}":
+            floors |= {name: score * cell.metric.times for name, score in run.record.baselines.items()}
+    return floors
+
+
+def _facts(content: Mapping[str, Any] | None) -> dict[str, str]:
+    """Of a measurement: where, when and with what."""
+    if content is None:
+        return {}
+    machine, versions = content.get("machine") or {}, content.get("versions") or {}
+    return {
+        "machine": str(machine.get("gpu") or machine.get("cpu") or ""), "torch": str(versions.get("torch", "")),
+        "commit": str(content.get("commit", "")), "measured": str(content.get("finished", "")),
+    }  # fmt: skip
+
+
+class _Places:
+    """Which kept measurement belongs to a cell.
+
+    The file of a measurement is named by a configuration, which takes a tenth of a second to compose. Two cells whose
+    runs would share a folder have one configuration, so the name is remembered by that folder and what is measured.
+    """
+
+    def __init__(self, memory: Path, kept: Mapping[Path, dict[str, Any]], words: Sequence[str]) -> None:
+        self.memory, self.kept, self.words = memory, kept, tuple(words)
+        try:
+            self.known: dict[str, str] = dict(json.loads(memory.read_text()))
+        except (OSError, ValueError):
+            self.known = {}
+
+    def of(self, cell: Cell, runs: Runs) -> dict[str, Any] | None:
+        """The content of the file, or None. Only cells of which some measurement says the same words are looked up."""
+        if not cell.measure or cell.missing:
+            return None
+        words = [*cell.words]
+        if not any(c["measure"] == cell.measure and c["words"][: len(words)] == words for c in self.kept.values()):
+            return None
+        key = f"{runs.job(cell.words, 0).folder} {json.dumps(cell.measure, sort_keys=True)}"
+        if key not in self.known:
+            self.known[key] = str(measured.place(cell, runs.words))
+        return self.kept.get(Path(self.known[key]))
+
+    def remember(self) -> None:
+        """Keeps the names for the next call."""
+        if self.known:
+            self.memory.parent.mkdir(parents=True, exist_ok=True)
+            staging = self.memory.with_suffix(f".{os.getpid()}")
+            staging.write_text(json.dumps(self.known))
+            os.replace(staging, self.memory)

@@ -1,0 +1,90 @@
+"""Tables as text for papers and pages: complete, escaped, in one piece."""
+
+import re
+
+import pytest
+from made_pages import build
+
+from subquad.report.content import Scope
+from subquad.report.formats import _LETTERS, _TEX, latex, markdown
+from subquad.run.doors import options
+from subquad.tables.verdict import Verdict
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory):
+    return build(tmp_path_factory.getbasetemp() / "made_pages").content.tables[0]
+
+
+def cells(line):
+    """The cells of a line of Markdown."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+
+
+def test_markdown_has_every_cell_in_its_place(part):
+    text = markdown(part)
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    head, rule, *body = (cells(line) for line in lines)
+    assert head == ["", "Accuracy", "Width", "Name"]
+    assert rule == ["---", "---:", "---:", "---:"]
+    assert [len(row) for row in body] == [4] * 6
+    rows = {row[0]: row for row in body}
+    assert rows["Softmax"][1] == "89.9 ± 1.1 (90.0±1.0), reproduced"
+    assert rows["DBA"][1] == "50.0 (70.0±0.1), too few seeds"
+    assert rows["Broken"] == ["Broken", "— (50.0)", "— (1)", "— (x)"]
+    assert rows[r'\<i\>R&D\</i\> 50%\_x, "\#1"'][3] == "— (x y)"
+    assert text.startswith("**Two rows & \\<more\\>**")
+    assert "- DBA / Accuracy: Doubtful: \\<b\\> is no tag." in text
+    assert "mean ± standard deviation of 2 seeds" in text
+
+
+def test_another_scale_says_that_it_is_no_reproduction(part):
+    text = markdown(part, Scope("laptop"))
+    assert "(scale laptop: no reproduction)" in text
+    assert "33.3 (50.0), measured at another scale" in text
+    assert "89.9" not in text
+
+
+def test_latex_is_escaped_and_closed(part):
+    text = latex(part)
+    assert r"89.9 $\pm$ 1.1$^{\mathrm{r}}$ {\footnotesize(90.0$\pm$1.0)} &" in text
+    assert r"Gone & -- {\footnotesize(40.0)} & -- {\footnotesize(1)} & -- {\footnotesize(x)} \\" in text
+    assert r"\textless{}i\textgreater{}R\&D\textless{}/i\textgreater{} 50\%\_x, ''\#1'' &" in text
+    assert "r: reproduced; " in text
+    assert "i: too few seeds" in text
+    check(text, columns=4, rows=7)
+
+
+def check(text, columns, rows):
+    """Structure of a LaTeX table: pairs of braces and environments, as many cells as columns, rules of booktabs."""
+    assert re.findall(r"\\(begin|end)\{(\w+)\}", text) == [
+        ("begin", "table"), ("begin", "tabular"), ("end", "tabular"), ("end", "table")
+    ]  # fmt: skip
+    plain = re.sub(r"\\[{}&%$#_\\]", "", text)
+    assert plain.count("{") == plain.count("}")
+    assert plain.count("$") % 2 == 0
+    assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule")] == [1, 1, 1]
+    lines = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(lines) == rows
+    assert {len(re.split(r"(?<!\\)&", line)) for line in lines} == {columns}
+    body = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
+    assert not re.search(r"(?<!\\)[%#]", body)
+
+
+def test_all_tables_of_the_papers_can_be_written(tmp_path, monkeypatch):
+    from subquad.run.gather import gather
+
+    monkeypatch.setattr("subquad.run.cells.Runs._memory", tmp_path / "memory")
+    for part in gather(options("table"), [f"paths.outputs={tmp_path}"]).tables:
+        columns, rows = len(part.table.columns) + 1, len(part.table.rows) + 1
+        check(latex(part), columns, rows)
+        lines = [line for line in markdown(part).splitlines() if line.startswith("|")]
+        assert {len(cells(line)) for line in lines} == {columns}
+        assert len(lines) == rows + 1
+        strange = {letter for letter in latex(part) if ord(letter) > 127}
+        assert not strange, f"LaTeX may not know {strange}; add them to formats._TEX"
+
+
+def test_every_verdict_has_a_letter_and_every_special_character_an_escape():
+    assert set(_LETTERS) == set(Verdict)
+    assert set("\\{}&%$#_~^<>|") <= set(_TEX)

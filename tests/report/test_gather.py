@@ -1,0 +1,110 @@
+"""What the page knows is what the outputs folder holds: no more, and nothing that cannot be read stops it."""
+
+import os
+
+import pytest
+from made_pages import ODD, build
+
+from subquad.report.content import FULL, Scope
+from subquad.run import gather as gathering
+from subquad.run.doors import compose_run, options
+from subquad.tables.verdict import Verdict
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return build(tmp_path_factory.getbasetemp() / "made_pages")
+
+
+def cell(made, row, column="Accuracy"):
+    return made.content.tables[0].cells[row, column]
+
+
+def test_cells_have_the_means_and_verdicts_of_their_runs(made):
+    softmax = cell(made, "Softmax").values[0]
+    assert softmax.values == pytest.approx({0: 89.1, 1: 90.7})
+    assert softmax.text == "89.9 ± 1.1"
+    assert softmax.verdict is Verdict.REPRODUCED
+    assert [run.record.seed for run in softmax.runs] == [0, 1]
+    assert softmax.floors == pytest.approx({"majority class": 10.1})
+    dba = cell(made, "DBA").values[0]
+    assert (dba.text, dba.verdict) == ("50.0", Verdict.INCOMPLETE)
+    assert cell(made, "Mean").values[0].values == pytest.approx({0: (89.1 + 50) / 2})
+
+
+def test_measured_cells_say_where_they_were_measured_and_words_stay_words(made):
+    width = cell(made, "Softmax", "Width").values[0]
+    dim = compose_run(made.tables["one/1"].cells["Softmax", "Width"].words).backbone.dim
+    assert width.values == {0: dim}
+    assert width.verdict is (Verdict.REPRODUCED if dim == 192 else Verdict.ABOVE if dim > 192 else Verdict.BELOW)
+    assert {"machine", "torch", "commit", "measured"} == width.facts.keys()
+    name = cell(made, "DBA", "Name").values[0]
+    assert (name.text, name.verdict, name.summary) == ("digits", Verdict.NOT_PRINTED, None)
+    assert cell(made, "DBA", "Width").values[0].text == ""
+
+
+def test_what_was_not_run_has_no_number(made):
+    for row in ("Broken", "Gone"):
+        assert [(value.text, value.verdict) for value in cell(made, row).values] == [("", Verdict.NOT_RUN)]
+    assert cell(made, "Gone").command == ""
+
+
+def test_other_scales_and_made_up_data_stay_apart(made):
+    full, laptop = cell(made, ODD).values
+    assert (full.text, full.verdict) == ("", Verdict.NOT_RUN)
+    assert (laptop.scope, laptop.text, laptop.verdict) == (Scope("laptop"), "33.3", Verdict.OTHER_SCALE)
+    assert cell(made, ODD).standing is Verdict.OTHER_SCALE
+    _, standin = cell(made, "Softmax").values
+    assert (standin.scope, standin.values) == (Scope("smoke", standin=True), pytest.approx({0: 12.3}))
+    assert cell(made, "Softmax").standing is Verdict.REPRODUCED
+    assert made.content.tables[0].scopes == [FULL, Scope("laptop"), Scope("smoke", standin=True)]
+
+
+def test_runs_that_no_cell_asks_for_are_ones_own(made):
+    assert [run.record.task for run in made.content.own] == ["d\"'&"]
+    assert len(made.content.runs) == 6
+
+
+def test_what_cannot_be_read_is_named(made):
+    assert {os.path.basename(problem.path) for problem in made.content.broken} == {
+        "result.json", "metrics.csv", "garbled.json"
+    }  # fmt: skip
+    [failed] = made.content.failed
+    assert failed.message == "There is no <folder>; make it."
+    assert made.content.unfinished == 1
+
+
+def test_a_second_call_composes_no_cell(made, monkeypatch):
+    composed = []
+
+    def counted(words):
+        composed.append(words)
+        return compose_run(words)
+
+    monkeypatch.setattr(gathering, "load_table", made.tables.__getitem__)
+    for module in ("cells", "measured", "gather"):
+        monkeypatch.setattr(f"subquad.run.{module}.compose_run", counted)
+    monkeypatch.setattr("subquad.run.cells.Runs._memory", made.outputs / ".cells.json")
+    content = gathering.gather(list(made.tables), made.words)
+    assert composed == [made.words]  # where outputs are
+    assert content.tables == made.content.tables
+
+
+def test_without_runs_nothing_is_composed_and_every_cell_is_a_dash(tmp_path, monkeypatch):
+    monkeypatch.setattr("subquad.run.cells.compose_run", None)  # would fail if called
+    monkeypatch.setattr("subquad.run.cells.Runs._memory", tmp_path / "memory")
+    content = gathering.gather(gathering.all_tables(), [f"paths.outputs={tmp_path}"])
+    assert len(content.tables) == len(options("table"))
+    assert all(value.text == "" for table in content.tables for part in table.cells.values() for value in part.values)
+    assert content.runs == content.own == content.broken == []
+
+
+def test_tables_come_in_the_order_of_their_numbers():
+    names = [name for name in gathering.all_tables() if name.startswith("dba/")]
+    assert names == [f"dba/{number}" for number in range(1, len(names) + 1)]
+
+
+def test_the_task_of_a_record_is_its_choice():
+    """Cells are matched with runs by it before anything is composed."""
+    for task in ("uea/japanese_vowels", "lra/listops", "cifar/cifar10"):
+        assert compose_run([f"task={task}"]).task.name == task

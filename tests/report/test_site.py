@@ -1,0 +1,259 @@
+"""The pages say what the runs say, in well-formed HTML whose links lead somewhere; odd names stay words."""
+
+import html
+import os
+import re
+from html.parser import HTMLParser
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from made_pages import ODD, build
+
+from subquad.report.marks import MARKS
+from subquad.report.site import MANIFEST, write_site
+from subquad.tables.verdict import Verdict
+
+VOID = {"meta", "link", "img", "br", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Elements of a page; raises where one is not closed in its place."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.links, self.sources, self.elements = [], [], [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        assert len(values) == len(attrs), f"{tag} has an attribute twice: {attrs}"
+        self.elements.append((tag, values))
+        if tag not in VOID:
+            self.open.append(tag)
+        if values.get("id"):
+            self.ids.append(values["id"])
+        if values.get("href"):
+            self.links.append(values["href"])
+        if values.get("src"):
+            self.sources.append(values["src"])
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open, tag
+        assert self.open.pop() == tag, (tag, self.getpos())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return build(tmp_path_factory.getbasetemp() / "made_pages")
+
+
+@pytest.fixture(scope="module")
+def pages(made):
+    return {name: Page(text) for name, text in made.all().items() if not name.startswith("bench/")}
+
+
+def words(text):
+    """The text of markup, on one line."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def card(made, row, column="Accuracy"):
+    """The text of the box of a cell."""
+    part = made.content.tables[0].cells[row, column]
+    return words(made.html("tables/one/1.html").partition(f'<article id="{part.anchor}"')[2].partition("</article>")[0])
+
+
+def test_pages_are_well_formed_and_their_ids_are_their_own(pages):
+    assert {"index.html", "runs.html", "costs.html", "tables/one/1.html", "tables/other/7.html"} <= pages.keys()
+    assert len(pages) == 5 + 6
+    for name, page in pages.items():
+        assert len(page.ids) == len(set(page.ids)), name
+
+
+def test_every_link_and_anchor_leads_somewhere(made, pages):
+    checked = 0
+    for name, page in pages.items():
+        for link in [*page.links, *page.sources]:
+            parts = urlsplit(link)
+            if parts.scheme:
+                assert parts.scheme in ("https", "data")
+                continue
+            target = os.path.normpath(os.path.join(os.path.dirname(name), unquote(parts.path))) if parts.path else name
+            assert (made.pages / target).is_file(), (name, link)
+            if parts.fragment:
+                assert parts.fragment in pages[target].ids, (name, link)
+            checked += 1
+    assert checked > 100
+
+
+def test_pages_need_no_network(made, pages):
+    for name, page in pages.items():
+        for tag, attributes in page.elements:
+            fetched = attributes.get("src", "") if tag != "link" else attributes["href"]
+            assert not fetched.startswith(("http", "//")), name
+        assert not re.search(r"@import|url\(|https?://(?!arxiv|example)", made.html(name)), name
+
+
+def test_numbers_are_those_of_the_records(made):
+    softmax = card(made, "Softmax")
+    assert "Printed: 90.0 ± 1.0 %" in softmax
+    assert "Ours: 89.9 ± 1.1, 95 % interval 79.7 to 100.1, 2 seeds ✓ reproduced" in softmax
+    assert "Runs: seed 0 89.1, seed 1 90.7" in softmax
+    assert "Floors: majority class 10.1" in softmax
+    assert "Scale smoke, made-up data: 12.3" in softmax
+    assert "◇ measured at another scale" in softmax
+    dba = card(made, "DBA")
+    assert "quoted there from elsewhere" in dba
+    assert "Ours: 50.0, 1 seed … too few seeds" in dba
+    assert "Doubtful: <b> is no tag." in dba
+    assert "python scripts/reproduce.py table=one/1 'rows=[DBA]' 'columns=[Accuracy]'" in dba
+    assert "Cannot be filled: Nobody has it & never will." in card(made, "Gone")
+
+
+def test_a_missing_cell_is_a_dash(made):
+    assert "Ours: — not run" in card(made, "Broken")
+    grid = made.html("tables/one/1.html").partition('class="grid"')[2].partition("</table>")[0]
+    rows = {words(row).split(" ")[0]: words(row) for row in re.split("<tr[^>]*>", grid)[2:]}
+    assert rows["Broken"] == "Broken — not run printed 50.0 — not run printed 1 — not run printed x"
+    assert rows["Gone"].count("— not run printed") == 3
+    assert rows["Gone"].count("(cannot be filled)") == 3
+    assert rows["floor:"] == "floor: majority class 10.1"
+
+
+def test_a_cell_leads_to_its_runs(made, pages):
+    page = pages["tables/one/1.html"]
+    part = made.content.tables[0].cells["Softmax", "Accuracy"]
+    assert f"#{part.anchor}" in page.links
+    runs = [run for value in part.values for run in value.runs]
+    assert len(runs) == 3
+    for run in runs:
+        assert f"../../runs/{run.key}.html" in page.links
+        assert f"../../../tables/one/1.html#{part.anchor}" in pages[f"runs/{run.key}.html"].links
+
+
+def test_a_page_of_a_run_says_how_it_was_made(made):
+    [run] = [run for run in made.content.runs if run.record.seed == 1]
+    text = words(made.html(f"runs/{run.key}.html"))
+    for fact in (
+        "python train.py task=digits attention=softmax 'tags=[a b]'", "test/accuracy 90.70%", "duration 1 min 15 s",
+        "floor: majority class 10.10%", "parameters 1,234,567", "cpu A <CPU>", "torch 2", "commit abc123",
+        "peak memory 321 MiB (resident set)", "deep: key: - 1 - </pre>", "Fills one/1 Softmax / Accuracy",
+    ):  # fmt: skip
+        assert fact in text, fact
+    assert made.html(f"runs/{run.key}.html").count("<polyline") == 3  # two losses, one accuracy
+
+
+def test_odd_names_stay_words(made, pages):
+    for name, page in pages.items():
+        assert [tag for tag, _ in page.elements if tag in ("i", "b", "u", "script")].count("script") == 1, name
+        assert "alert(1)</script>" not in made.html(name)
+    assert ODD in words(made.html("tables/one/1.html"))
+    runs = words(made.html("runs.html"))
+    assert "<script>alert(1)</script> on d\"'&" in runs.partition("Your own runs")[2].partition("Failed")[0]
+    assert "There is no <folder>; make it." in runs
+    [own] = made.content.own
+    assert re.fullmatch(r"[\w./=-]+", next(link for link in pages["runs.html"].links if "mine" in link))
+    assert "no cell of a table asks" in words(made.html(next(n for n in pages if "mine" in n))).lower()
+    assert own.command.endswith("'attention=<script>alert(1)</script>' 'tags=[a b]'")
+
+
+def test_broken_files_are_named(made):
+    text = words(made.html("runs.html")).partition("Files that cannot be read")[2]
+    assert str(made.folders["broken"] / "result.json") in text
+    assert "garbled.json" in text
+    assert "No learning curve" in text
+    index = words(made.html("index.html"))
+    assert "3 files cannot be read" in index
+    assert "1 failed" in index
+    assert "1 started and not ended" in index
+
+
+def test_the_overview_counts_verdicts(made):
+    text = words(made.html("index.html"))
+    counted = text.partition("What is reproduced")[2].partition("What the marks mean")[0]
+    parts = [part for table in made.content.tables for part in table.shown]
+    for verdict in Verdict:
+        count = sum(part.standing is verdict for part in parts)
+        assert (f" {count} {verdict.value}" in counted) == (count > 0), verdict
+    assert f"{len(parts)} cells in 2 tables" in text
+    assert "A <CPU>" in text.partition("Where it was measured")[2]
+    assert "5 of them your own" not in text
+    assert "1 of them your own" in text
+
+
+def test_every_verdict_has_a_mark_of_its_own():
+    assert set(MARKS) == set(Verdict)
+    loud = [mark for verdict, mark in MARKS.items() if verdict not in (Verdict.NOT_RUN, Verdict.NEEDS_DATA)]
+    assert len({mark.sign for mark in loud}) == len(loud)
+    assert len({mark.colour for mark in MARKS.values()}) == len(MARKS)
+
+
+def test_what_filters_ask_for_is_on_the_pages(pages):
+    asked = {attributes["name"] for tag, attributes in pages["index.html"].elements if tag == "select"}
+    assert asked == {"paper", "scale", "protocol"}
+    for name in ("index.html", "runs.html", "tables/one/1.html"):
+        elements = pages[name].elements
+        scales = {s for _, a in elements if "data-scale" in a for s in a["data-scale"].split(";")}
+        assert {"paper", "laptop", "smoke, made-up data"} <= scales, name
+        [form] = [attributes for tag, attributes in elements if tag == "form"]
+        assert "hidden" in form  # until JavaScript shows it
+
+
+def test_tables_have_scopes_and_captions(made, pages):
+    for name, page in pages.items():
+        tags = [tag for tag, _ in page.elements]
+        assert tags.count("caption") == tags.count("table"), name
+        assert all("scope" in attributes for tag, attributes in page.elements if tag == "th"), name
+        assert page.links[0] == "data:,"
+        assert page.links[1] == "#main"
+        assert tags.count("h1") == 1
+        assert tags.count("main") == 1
+
+
+def test_colours_can_be_read(made):
+    """Every colour of words against the paper and the shade, light and dark."""
+    style = made.html("index.html").partition("<style>")[2].partition("</style>")[0]
+    colours = {name: pair for name, *pair in re.findall(r"--([\w-]+): light-dark\((#\w+), (#\w+)\)", style)}
+    words_in = ["ink", "soft", "accent", *(mark.colour for mark in MARKS.values())]
+    for mode in (0, 1):
+        for ground in ("paper", "shade"):
+            for name in words_in:
+                assert contrast(colours[name][mode], colours[ground][mode]) >= 4.5, (name, ground, mode)
+
+
+def contrast(first, second):
+    """Of two colours, as the Web Content Accessibility Guidelines define it."""
+
+    def light(colour):
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((light(first), light(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_pages_of_runs_that_are_gone_are_removed_and_nothing_else(made, tmp_path):
+    write_site(tmp_path / "pages", made.content)
+    (tmp_path / "pages" / "mine.html").write_text("kept")
+    fewer = type(made.content)(**{
+        name: getattr(made.content, name) for name in made.content.__dataclass_fields__
+    } | {"runs": made.content.runs[:1], "own": [], "pictures": []})  # fmt: skip
+    write_site(tmp_path / "pages", fewer)
+    left = {
+        path.relative_to(tmp_path / "pages").as_posix() for path in (tmp_path / "pages").rglob("*") if path.is_file()
+    }
+    assert "mine.html" in left
+    assert sum(name.startswith("runs/") for name in left) == 1
+    assert not any(name.startswith("figures/") for name in left)
+    assert not any("partial" in name for name in left)
+    (tmp_path / "pages" / MANIFEST).write_text('["../outside.html", 3]')
+    (tmp_path / "outside.html").write_text("kept")
+    write_site(tmp_path / "pages", fewer)
+    assert (tmp_path / "outside.html").exists()
