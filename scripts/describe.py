@@ -15,7 +15,7 @@ prepare_process()
 from subquad.backbones.base import is_encoder  # noqa: E402  after prepare_process
 from subquad.measure.scaling import stated_complexity  # noqa: E402
 from subquad.run.cells import load_table  # noqa: E402
-from subquad.tables.table import Table  # noqa: E402
+from subquad.tables.notes import notes  # noqa: E402
 
 ATTENTIONS = """# Attentions
 
@@ -141,26 +141,10 @@ def tables() -> str:
         ]  # fmt: skip
         size = f"{len(table.rows)} x {len(table.columns)}"
         rows.append(f"| `{name}` | {table.title} | {size} | {' | '.join(str(count or '') for count in counts)} |")
-        if notes := _notes(table):
-            sections.append(f"### {name}\n\n" + "\n".join(f"- {note}" for note in notes))
+        if said := notes(table):
+            lines = "\n".join(f"- {places}: {_escaped(text)}" for places, text in said)
+            sections.append(f"### {name}\n\n{lines}")
     return TABLES + "\n".join(rows) + "\n\n## Notes\n\n" + "\n\n".join(sections) + "\n"
-
-
-def _notes(table: Table) -> list[str]:
-    """What is said of rows, columns and cells, each once with where it is said."""
-    said: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for cell in table:
-        for text in (*cell.notes, *([cell.missing] if cell.missing and cell.printed is not None else [])):
-            said[text].append((cell.row, cell.column))
-    return [f"{_places(table, places)}: {_escaped(text)}" for text, places in said.items()]
-
-
-def _places(table: Table, places: list[tuple[str, str]]) -> str:
-    """A whole row or column by its name, else the cells."""
-    rows, columns = (list(dict.fromkeys(place[i] for place in places)) for i in (0, 1))
-    if len(columns) > 1 or len(table.columns) == 1:
-        return ", ".join(rows)
-    return f"{', '.join(rows)} / {columns[0]}" if len(rows) < len(table.rows) - 1 else columns[0]
 
 
 PAGES = {

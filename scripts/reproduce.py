@@ -12,7 +12,6 @@ is (scale=, data=standin, protocol=, trainer=, logger=, hydra/...) go to every r
 """
 
 import sys
-from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -20,7 +19,7 @@ from subquad.errors import UserError
 from subquad.run.cells import Runs, load_table
 from subquad.run.doors import answer_help, prepare_process, script_settings
 from subquad.run.launch import train_all
-from subquad.run.measured import known, measure
+from subquad.run.measured import measured_values
 from subquad.run.show_table import show_table
 from subquad.tables.duel import duel, opponents
 
@@ -51,18 +50,12 @@ def main() -> int:
         jobs = [job for job in runs.jobs(table, seeds) if not job.finished]
         runs.remember()
         failed = bool(jobs) and train_all(jobs, [word for word in passed if word.startswith("hydra")])
-    measured: dict[tuple[str, str], Any] = {}
-    for place, cell in table.cells.items():
-        if cell.measure and not cell.missing:
-            found = None if config.again else known(cell, choices)
-            if found is None and config.run:
-                found = measure(cell, choices)
-            if found is not None:
-                measured[place] = found.value
+    measured, unmeasured = measured_values(table, choices, config.run, config.again)
     values = runs.values(table, seeds, {place: v for place, v in measured.items() if not isinstance(v, str)})
     runs.remember()
     small = [word for word in choices if word.startswith(("scale=", "data=")) and word != "scale=paper"]
-    show_table(table, values, full=not small, note=f" ({', '.join(small)}: no reproduction)" if small else "")
+    said = {place: value for place, value in measured.items() if isinstance(value, str)}
+    show_table(table, values, not small, f" ({', '.join(small)}: no reproduction)" if small else "", said, unmeasured)
     if names:
         sys.stdout.write("\n".join(duel(table, values, names)) + "\n")
     return int(failed)

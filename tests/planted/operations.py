@@ -57,7 +57,7 @@ BUGS = [
     ),
     Bug("any factor keeps a code", "measure/operations.py", "or other.shape[-1] == 1", "or other.dim() > 0", COUNTER),
     Bug("unknown operators are silent", "measure/operations.py", "            self._unknown[name] += 1\n", "", COUNTER),
-    Bug("weights are lost after a count", "measure/operations.py", "holder.update(tensors)", "pass", COUNTER),
+    Bug("weights are lost after a count", "measure/shapes.py", "holder.update(tensors)", "pass", COUNTER),
     Bug("the backward pass belongs to nobody", "measure/places.py", "if node is None:", "if True:", COUNTER),
     Bug(
         "a module never ends",

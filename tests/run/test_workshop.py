@@ -8,7 +8,8 @@ from runs import TINY, composed, door, trained, weights
 
 from subquad.errors import UserError
 from subquad.measure.head_weights import head_distances
-from subquad.run.workshop import RunWorkshop, head_distance
+from subquad.run.quantities import head_distance
+from subquad.run.workshop import RunWorkshop
 
 WORDS = ["task=uea/basic_motions", "attention=softmax", "data=standin", "scale=smoke", *TINY]
 
@@ -20,7 +21,7 @@ def test_a_finished_run_is_found_with_its_weights(data, outputs, monkeypatch):
     words = [word for word in WORDS if word != "data=standin"]
     assert shop.metrics(words) is shop.history(words) is shop.network(words) is None
     with pytest.raises(UserError, match=r"train it first: python train\.py"):
-        head_distance(WORDS)
+        head_distance(WORDS, "mean", 0)
 
     record = trained(composed(data, outputs, *WORDS, "seed=0"))
     assert shop.metrics(words) == record.metrics
@@ -37,8 +38,8 @@ def test_a_finished_run_is_found_with_its_weights(data, outputs, monkeypatch):
     rows = shop.data(words).batched("test")
     inputs = [rows.__getitems__([place]).network_inputs for place in range(3)]
     mean, spread = head_distances(network, inputs)
-    assert head_distance(WORDS, rows=3) == pytest.approx(mean)
-    assert head_distance(WORDS, "std", rows=3) == pytest.approx(spread)
+    assert head_distance(WORDS, "mean", 0, rows=3) == pytest.approx(mean)
+    assert head_distance(WORDS, "std", 0, rows=3) == pytest.approx(spread)
     assert mean > 0
 
 

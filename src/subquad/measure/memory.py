@@ -1,6 +1,7 @@
 """How much memory a computation holds: live tensors on a CPU, the allocator's peak on a GPU."""
 
 import gc
+import os
 import resource
 import weakref
 from typing import Any
@@ -67,3 +68,10 @@ def process_peak(device: torch.device) -> dict[str, float | str]:
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
         "peak_memory_of": "resident set",
     }
+
+
+def total_memory(device: str) -> int:
+    """Bytes of memory that this machine, or its GPU, has in all."""
+    if device != "cpu":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

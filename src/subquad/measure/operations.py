@@ -3,16 +3,15 @@
 import logging
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map
+from torch.utils._pytree import tree_iter
 
 from subquad.attention.base import Attention
 from subquad.blocks.layer import FeedForward
@@ -21,6 +20,7 @@ from subquad.errors import UserError
 from subquad.measure.aten import SURVIVED, Tally, rule
 from subquad.measure.places import ModulePlaces
 from subquad.measure.published import count_published
+from subquad.measure.shapes import without_numbers
 from subquad.ops.codes import hearing
 
 log = logging.getLogger(__name__)
@@ -159,11 +159,11 @@ def count(
     if convention == "published":
         if backward:
             raise UserError("EcoFormer's convention counts forward passes only; leave backward out.")
-        with _without_numbers(model, inputs) as fakes:
+        with without_numbers(model, inputs) as fakes:
             return Operations(*count_published(model, fakes))
     if convention != "everything":
         raise UserError(f'There is no convention "{convention}"; choose everything or published.')
-    with _without_numbers(model, inputs, backward) as fakes, OperationCounter() as counter:
+    with without_numbers(model, inputs, backward) as fakes, OperationCounter() as counter:
         with torch.set_grad_enabled(backward):
             outputs = [part for part in tree_iter(model(*fakes)) if isinstance(part, Tensor) and part.requires_grad]
         if backward:
@@ -188,29 +188,3 @@ def _group(module: nn.Module) -> str | None:
     if isinstance(module, FeedForward) or "mlp" in type(module).__name__.lower():  # timm has several
         return "feed-forward"
     return "norms" if "norm" in type(module).__name__.lower() else None
-
-
-@contextmanager
-def _without_numbers(model: nn.Module, inputs: tuple[Any, ...], gradients: bool = False) -> Iterator[tuple[Any, ...]]:
-    """Inside the block the model's weights have no numbers; yields the inputs without theirs."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-
-    def fake(tensor: Any, grad: bool) -> Any:
-        if not isinstance(tensor, Tensor):
-            return tensor
-        with mode:
-            empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-        return empty.requires_grad_(grad and _is_real(tensor))
-
-    weights = {id(p): fake(p, p.requires_grad and gradients) for p in model.parameters()}
-    weights |= {id(b): fake(b, False) for b in model.buffers()}
-    holders: list[dict[str, Any]] = [part for m in model.modules() for part in (m._parameters, m._buffers)]
-    own = [dict(holder) for holder in holders]
-    try:
-        for holder in holders:
-            holder.update({name: weights[id(tensor)] for name, tensor in holder.items() if tensor is not None})
-        with mode:
-            yield tree_map(lambda part: fake(part, gradients), inputs)
-    finally:
-        for holder, tensors in zip(holders, own, strict=True):
-            holder.update(tensors)

@@ -9,9 +9,10 @@ from typing import Any
 
 from subquad.errors import UserError
 from subquad.records import fingerprint, now
-from subquad.run.doors import compose_run
+from subquad.run.cells import Place
+from subquad.run.doors import compose_run, sentence
 from subquad.run.identity import identity
-from subquad.tables.table import Cell
+from subquad.tables.table import Cell, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,31 @@ class Measurement:
     versions: dict[str, str]
     commit: str
     finished: str
+
+
+def measured_values(
+    table: Table, words: tuple[str, ...] = (), run: bool = True, again: bool = False
+) -> tuple[dict[Place, float | str], dict[str, list[Place]]]:
+    """Values of the measured cells of a table, and why there is none for the others, with the cells it is said of.
+
+    run: whether to measure what is not kept; again: whether to measure all anew.
+    """
+    values: dict[Place, float | str] = {}
+    reasons: dict[str, list[Place]] = {}
+    for cell in table:
+        if not cell.measure or cell.mean or cell.missing:
+            continue
+        found = None if again else known(cell, words)
+        if found is None and run:
+            try:
+                found = measure(cell, words)
+            except Exception as error:
+                if (reason := sentence(error)) is None:
+                    raise
+                reasons.setdefault(str(reason), []).append((cell.row, cell.column))
+        if found is not None:
+            values[cell.row, cell.column] = found.value
+    return values, reasons
 
 
 def place(cell: Cell, words: tuple[str, ...] = ()) -> Path:

@@ -2,7 +2,8 @@
 
 Each function is given the words of its cell, as train.py would be, and its own settings from the table. It returns a
 number, or words where the paper prints words. `spec` says what the data would be, so that none are needed:
-{_target_: subquad.specs.DataSpec, max_len: 4096, vocab: 257, classes: 2}.
+{_target_: subquad.specs.DataSpec, max_len: 4096, vocab: 257, classes: 2}. A UserError means that a cell cannot be
+measured here, and what would have to be done. What takes a `seed` is measured of the trained run with that seed.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,6 +92,97 @@ def operations(
     return (energy(found) if count == "energy" else float(getattr(found, count))) / 1e9
 
 
+def inference_gain(
+    words: Sequence[str], of: Literal["time", "memory"], length: int, batch: int = 1, rounds: int = 3
+) -> float:
+    """How many times as fast, or as small, the encoder is as with softmax attention written out, for `length` tokens.
+
+    It is the language model of the words without its vocabulary: logits of 50,265 words for each token would take most
+    of the memory on both sides, and the 60 times that Linformer's Table 3 prints could not be. Time is the median ratio
+    of rounds, on the GPU where there is one; memory is the peak of live tensors, weights left out, of which the largest
+    batch that fits is the inverse. It is found from shapes alone, so that softmax at 65,536 tokens has one too.
+
+    Raises UserError where time is asked for and softmax needs more than half of this machine's memory.
+    """
+    import torch
+
+    from subquad.measure.bench import program
+    from subquad.measure.inputs import random_inputs
+    from subquad.measure.memory import total_memory
+    from subquad.measure.shapes import peak_of_shapes
+    from subquad.measure.timing import interleave
+    from subquad.specs import TextSpec
+
+    spec = TextSpec(max_len=length, vocab=50265, tokenizer="0")
+    others = [word for word in words if not word.startswith(("attention=", "attention."))]
+    sides = {"ours": list(words), "softmax": [*others, "attention=softmax_explicit"]}
+    with torch.device("meta"):
+        inputs = random_inputs(spec, batch, "meta")
+        peaks = {side: peak_of_shapes(_network(w, spec).encoder.eval(), inputs) for side, w in sides.items()}
+    if of == "memory":
+        return peaks["softmax"] / peaks["ours"]
+    device = _device()
+    if max(peaks.values()) > total_memory(device) / 2:
+        raise UserError(
+            f"Softmax attention over {length:,} tokens holds {peaks['softmax'] / 2**30:,.0f} GiB at its peak, more "
+            "than half of the memory here; measure this cell on a larger machine."
+        )
+    inputs = random_inputs(spec, batch, device)
+    torch.manual_seed(0)
+    encoders = {side: _network(w, spec).encoder.to(device) for side, w in sides.items()}
+    timed = interleave({side: program(net, inputs, "inference") for side, net in encoders.items()}, rounds, warmup=1)
+    return timed["softmax"].ratio(timed["ours"])
+
+
+def energy_cost(
+    words: Sequence[str], of: Literal["energy", "area"], operation: Literal["add", "multiply"], bits: Literal[16, 32]
+) -> float:
+    """pJ or µm² of one floating-point operation at 45 nm, the constants of every energy in this package."""
+    from subquad.measure.aten import Tally
+    from subquad.measure.energy import area, energy
+
+    one = Tally(add=1) if operation == "add" else Tally(mul=1)
+    return (energy if of == "energy" else area)(one, "fp16" if bits == 16 else "fp32")
+
+
+def bitfusion(
+    words: Sequence[str], of: Literal["latency", "energy"], reading: Literal["published", "whole"] = "published"
+) -> float:
+    """Milliseconds or nJ of one layer of the mechanism on BitFusion, by its public cost model.
+
+    reading: "published", 16 rows of products, which gives EcoFormer's Table 7; "whole", a sequence of 3,136 tokens.
+    Raises UserError for mechanisms whose layer has no layout of products.
+    """
+    from subquad.measure.bitfusion import attention_layer, table_7
+
+    mechanism = str(compose_run(words).attention["_target_"]).split(".")[-2]
+    name = "transformer" if mechanism == "softmax" else mechanism
+    cost = table_7(name) if reading == "published" else attention_layer(name, rows=3136)
+    if of == "energy":
+        return cost.nanojoules
+    return cost.milliseconds / (16 if reading == "published" else 1)
+
+
+def head_distance(words: Sequence[str], statistic: Literal["mean", "std"], seed: int, rows: int = 8) -> float:
+    """Mean or standard deviation of the distances between the heads of a trained run, on `rows` test rows, one by one.
+
+    Raises UserError, with the command that trains it, where the run has not ended.
+    """
+    from subquad.measure.head_weights import head_distances
+    from subquad.run.workshop import RunWorkshop
+
+    shop = RunWorkshop()
+    network = shop.network(words, seed)
+    if network is None:
+        raise UserError(
+            f"Distances between heads are those of a trained run; train it first: {shop.command(words, seed)}"
+        )
+    dataset = shop.data(words, seed).batched("test")
+    inputs = (dataset.__getitems__([place]).network_inputs for place in range(min(rows, len(dataset))))
+    mean, spread = head_distances(network, inputs)
+    return {"mean": mean, "std": spread}[statistic]
+
+
 def _network(words: Sequence[str], spec: Any) -> Any:
     from hydra.utils import instantiate
 
@@ -106,5 +198,10 @@ def _program(words: Sequence[str], spec: Any, mode: Mode, batch: int) -> Callabl
     from subquad.measure.inputs import random_inputs
 
     torch.manual_seed(0)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return program(_network(words, spec).to(device), random_inputs(spec, batch, device), mode)
+    return program(_network(words, spec).to(_device()), random_inputs(spec, batch, _device()), mode)
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

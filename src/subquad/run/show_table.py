@@ -1,10 +1,13 @@
 """A table of a paper in the terminal: ours beside the printed values."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as Grid
 
+from subquad.run.cells import Place
+from subquad.tables.notes import notes
 from subquad.tables.statistics import Summary, summarise
 from subquad.tables.table import Cell, Table
 from subquad.tables.verdict import Verdict, judge
@@ -14,14 +17,18 @@ _COLOUR = {
     Verdict.INCOMPLETE: "yellow",
 }  # fmt: skip
 
-Values = Mapping[tuple[str, str], Mapping[int, float]]
+Values = Mapping[Place, Mapping[int, float]]
 """Of each row and column, by seed."""
 
 
-def show_table(table: Table, values: Values, full: bool, note: str = "") -> None:
+def show_table(
+    table: Table, values: Values, full: bool, note: str = "", said: Mapping[Place, str] | None = None,
+    unmeasured: Mapping[str, Sequence[Place]] | None = None,
+) -> None:  # fmt: skip
     """Prints each cell as `ours (printed)`, coloured by its verdict; a dash where nothing has been measured.
 
-    full: whether the runs are of the paper's scale and on real data, so that verdicts may be given.
+    full: whether the runs are of the paper's scale and on real data, so that verdicts may be given. said: cells that
+    hold words, which have no verdict. unmeasured: why cells could not be measured here.
     """
     grid = Grid()
     grid.add_column("")
@@ -29,18 +36,25 @@ def show_table(table: Table, values: Values, full: bool, note: str = "") -> None
         grid.add_column(column.name, justify="right")
     for row in table.rows:
         cells = (table.cells.get((row.name, column.name)) for column in table.columns)
-        grid.add_row(row.name, *("" if cell is None else _text(table, cell, values, full) for cell in cells))
+        grid.add_row(
+            row.name, *("" if cell is None else _text(table, cell, values, full, said or {}) for cell in cells)
+        )
     console = Console(highlight=False)
     console.print(f"[bold]{table.name}: {table.title}[/]{note}", soft_wrap=True)
     console.print(grid)
     console.print(f"[dim]{table.source}; printed values in brackets[/]", soft_wrap=True)
+    for about, text in notes(table):
+        console.print(f"[dim]{escape(about)}: {escape(text)}[/]", soft_wrap=True)
+    for reason, places in (unmeasured or {}).items():
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        console.print(f"not measured: {escape(' / '.join(places[0]))}{more}: {escape(reason)}", soft_wrap=True)
 
 
 def verdict(table: Table, cell: Cell, values: Mapping[int, float], full: bool) -> Verdict:
     """What may be said of a cell with these values."""
     if not values:
         return Verdict.NOT_RUN
-    if not full and not cell.measure:
+    if not full and (cell.of_run or not cell.measure):
         return Verdict.OTHER_SCALE
     if cell.printed is None or cell.printed.value is None:
         return Verdict.NOT_PRINTED
@@ -48,15 +62,17 @@ def verdict(table: Table, cell: Cell, values: Mapping[int, float], full: bool) -
     return judge(summarise(values), cell.printed, seeds, cell.metric.better)
 
 
-def _text(table: Table, cell: Cell, values: Values, full: bool) -> str:
+def _text(table: Table, cell: Cell, values: Values, full: bool, said: Mapping[Place, str]) -> str:
     found = values.get((cell.row, cell.column), {})
-    printed = "" if cell.printed is None else f" [dim]({cell.printed.text})[/]"
+    printed = "" if cell.printed is None else f" [dim]({escape(cell.printed.text)})[/]"
+    if words := said.get((cell.row, cell.column)):
+        return f"{escape(words)}{printed}"
     if not found:
         return f"-{printed}"
-    said = verdict(table, cell, found, full)
+    judged = verdict(table, cell, found, full)
     ours = number(summarise(found), cell)
-    colour = _COLOUR.get(said)
-    counted = f" [dim]{len(found)}/{table.seeds}[/]" if said is Verdict.INCOMPLETE else ""
+    colour = _COLOUR.get(judged)
+    counted = f" [dim]{len(found)}/{table.seeds}[/]" if judged is Verdict.INCOMPLETE else ""
     return f"[{colour}]{ours}[/]{counted}{printed}" if colour else f"{ours}{counted}{printed}"
 
 

@@ -12,9 +12,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from subquad import records
-from subquad.errors import UserError
 from subquad.figures.base import Words
-from subquad.measure.head_weights import head_distances
 from subquad.run.cells import Job, Runs
 from subquad.run.doors import compose_run, load_attention
 from subquad.run.quiet import quieten
@@ -75,21 +73,3 @@ class RunWorkshop:
     def _settings(self, words: Words, seed: int) -> dict[str, Any]:
         settings = OmegaConf.to_container(compose_run(self.job(words, seed).words), resolve=True)
         return cast(dict[str, Any], settings)
-
-
-def head_distance(words: Words, statistic: str = "mean", rows: int = 8, seed: int = 0) -> float:
-    """Mean or standard deviation of the distances between the heads of a trained run, on `rows` test rows, one by one.
-
-    For a cell of a table: measure: {_target_: subquad.run.workshop.head_distance, statistic: mean}. Raises UserError
-    where the run has not ended.
-    """
-    shop = RunWorkshop()
-    network = shop.network(words, seed)
-    if network is None:
-        raise UserError(
-            f"Distances between heads are those of a trained run; train it first: {shop.command(words, seed)}"
-        )
-    dataset = shop.data(words, seed).batched("test")
-    inputs = (dataset.__getitems__([place]).network_inputs for place in range(min(rows, len(dataset))))
-    mean, spread = head_distances(network, inputs)
-    return {"mean": mean, "std": spread}[statistic]

@@ -14,7 +14,8 @@ configs/table/<paper>/<number>.yaml holds
                       "*" matches any name
 
 A cell is trained with the words of the table, its column, its row and its own, in this order. Where one of them has
-`measure`, it is measured instead: the merged node names a function of the package. `mean: true` makes a row or column
+`measure`, it is measured instead: the merged node names a function of the package; with a `seed` in it, what is
+measured is the trained run with that seed. `mean: true` makes a row or column
 the mean of the others (`mean: [a, b]` of those named); `missing` says why a cell cannot be run with this package.
 `start` are the words of another run, whose best weights a run starts from. `evaluate` are settings of data, other than
 those of training, that the trained weights are evaluated on: {multiply: 4}. A `hidden` column is not printed: a mean
@@ -94,6 +95,11 @@ class Cell:
     def trained(self) -> bool:
         """Whether the records of runs of train.py with its words, and no others, fill it."""
         return not (self.mean or self.measure or self.missing or self.start or self.changes)
+
+    @property
+    def of_run(self) -> bool:
+        """Whether what is measured is a trained run, whose scale and data then matter."""
+        return "seed" in self.measure
 
     @property
     def chained(self) -> bool:

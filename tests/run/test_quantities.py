@@ -1,0 +1,158 @@
+"""What measured cells name: constants, the accelerator's model, gains over softmax; and cells without a value."""
+
+import io
+
+import pytest
+import torch
+from rich.console import Console
+
+from subquad.errors import UserError
+from subquad.measure import memory, timing
+from subquad.measure.bitfusion import attention_layer
+from subquad.measure.inputs import random_inputs
+from subquad.measure.memory import LiveTensors
+from subquad.measure.shapes import peak_of_shapes
+from subquad.measure.timing import Timing
+from subquad.run import measured, quantities, show_table
+from subquad.run.cells import load_table
+from subquad.run.measured import known, measured_values
+from subquad.run.show_table import verdict
+from subquad.specs import TextSpec
+from subquad.tables.table import load
+from subquad.tables.verdict import Verdict
+
+TINY = ["task=mlm/text", "recipe.sizes.mlm.layers=2", "recipe.sizes.mlm.dim=16", "recipe.sizes.mlm.heads=2",
+        "recipe.sizes.mlm.ffn=32"]  # fmt: skip
+OURS = [*TINY, "attention=linformer_layer", "attention.k=4"]
+
+
+def test_the_constants_are_the_printed_ones():
+    for cell in load_table("ecoformer/1"):
+        settings = {key: value for key, value in cell.measure.items() if key != "_target_"}
+        assert quantities.energy_cost([], **settings) == cell.printed.value, (cell.row, cell.column)
+
+
+@pytest.mark.parametrize(("row", "energy"), [("Transformer", 0), ("EcoFormer", 0.025)])
+def test_the_layer_on_the_accelerator_is_that_of_the_cells_attention(row, energy):
+    latency, nanojoules = (load_table("ecoformer/7").cells[row, column] for column in ("Latency", "Energy"))
+    assert quantities.bitfusion(latency.words, "latency", "published") == pytest.approx(latency.printed.value, abs=5e-5)
+    found = quantities.bitfusion(nanojoules.words, "energy", "published")
+    assert found == pytest.approx(nanojoules.printed.value, rel=energy or 1e-6)
+
+
+def test_the_whole_sequence_is_no_sixteenth():
+    words = ["task=imagenet", "backbone=pvt_v2", "attention=ecoformer"]
+    whole = attention_layer("ecoformer", rows=3136)
+    assert quantities.bitfusion(words, "latency", "whole") == whole.milliseconds
+    assert quantities.bitfusion(words, "energy", "whole") == whole.nanojoules
+    with pytest.raises(UserError, match="no layout"):
+        quantities.bitfusion([*words[:2], "attention=reformer"], "energy")
+
+
+def encoder(words, length):
+    torch.manual_seed(0)
+    spec = TextSpec(max_len=length, vocab=50265, tokenizer="0")
+    return quantities._network(words, spec).encoder.eval(), random_inputs(spec)
+
+
+@pytest.mark.parametrize("attention", ["softmax_explicit", "linformer_layer"])
+def test_the_peak_of_shapes_is_that_of_a_computation(attention):
+    network, inputs = encoder([*TINY, f"attention={attention}"], 300)
+    with torch.no_grad(), LiveTensors() as live:
+        network(*inputs)
+    assert peak_of_shapes(network, inputs) == live.peak > 0
+
+
+def test_the_gain_in_memory_is_softmax_over_ours():
+    softmax, ours = (
+        peak_of_shapes(*encoder(words, 64)) for words in ([*TINY, "attention=softmax_explicit"], OURS)
+    )  # fmt: skip
+    assert quantities.inference_gain(OURS, "memory", 64) == softmax / ours > 1
+
+
+def test_the_gain_in_time_is_softmax_over_ours(monkeypatch):
+    def interleave(sides, rounds, warmup):
+        for run in sides.values():
+            run()
+        return {"ours": Timing((1.0,) * rounds), "softmax": Timing((3.0,) * rounds)}
+
+    monkeypatch.setattr(timing, "interleave", interleave)
+    assert quantities.inference_gain(OURS, "time", 32) == 3
+    monkeypatch.setattr(memory, "total_memory", lambda device: 1000)
+    with pytest.raises(UserError, match="Softmax attention over 32 tokens holds 0 GiB"):
+        quantities.inference_gain(OURS, "time", 32)
+
+
+TABLE = """
+title: Three rows
+source: nowhere
+words: [task=digits, recipe=small_vit]
+metric: {better: equal}
+columns:
+  Value: {}
+rows:
+  Width: {measure: {_target_: subquad.run.quantities.setting, key: backbone.dim}}
+  Choice: {measure: {_target_: subquad.run.quantities.setting, key: task.name}}
+  None: {measure: {_target_: subquad.run.quantities.setting, key: backbone.depth_of_thought}, note: Odd.}
+  Heads: {measure: {_target_: subquad.run.quantities.head_distance, statistic: mean, seed: 0}}
+  Never: {missing: Nobody can.}
+printed: {Width: "1", Choice: a_word, None: "1", Heads: "1", Never: "1"}
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "table.yaml"
+    path.write_text(TABLE)
+    return load(path, "three")
+
+
+def test_what_cannot_be_measured_is_a_dash_with_the_reason(table, tmp_path, monkeypatch):
+    words = (f"paths.outputs={tmp_path}/outputs", "scale=smoke")
+    values, reasons = measured_values(table, words)
+    width = values["Width", "Value"]
+    assert values == {("Width", "Value"): width, ("Choice", "Value"): "digits"}
+    (no_key, no_run) = reasons
+    assert reasons == {no_key: [("None", "Value")], no_run: [("Heads", "Value")]}
+    assert "backbone.depth_of_thought" in no_key
+    assert "train it first: python train.py task=digits recipe=small_vit" in no_run
+    assert "scale=smoke seed=0" in no_run
+
+    monkeypatch.setattr(measured, "measure", None)  # would fail if called
+    assert measured_values(table, words, run=False) == (values, {})
+    assert known(table.cells["None", "Value"], words) is None
+
+    console = Console(width=100, highlight=False, record=True, file=io.StringIO())
+    monkeypatch.setattr(show_table, "Console", lambda **_: console)
+    said = {place: value for place, value in values.items() if isinstance(value, str)}
+    show_table.show_table(table, {("Width", "Value"): {0: width}}, True, said=said, unmeasured=reasons)
+    text = console.export_text()
+    for line in (f"{width:.0f} (1)", "digits (a word)", "- (1)", "None: Odd.", "Never: Nobody can."):
+        assert line in text
+    assert f"not measured: None / Value: {no_key}" in text
+    assert no_run in text
+
+
+def test_measured_anew_where_asked(table, tmp_path, monkeypatch):
+    words = (f"paths.outputs={tmp_path}/outputs",)
+    one = table.select(rows=["Width"])
+    measured_values(one, words)
+    monkeypatch.setattr(quantities, "setting", lambda words, key: 7.0)
+    assert measured_values(one, words)[0]["Width", "Value"] != 7
+    assert measured_values(one, words, again=True)[0]["Width", "Value"] == 7
+
+
+def test_an_error_of_the_program_is_not_hidden(table, tmp_path, monkeypatch):
+    def broken(words, key):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(quantities, "setting", broken)
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        measured_values(table, (f"paths.outputs={tmp_path}/outputs",))
+
+
+def test_what_is_measured_of_a_small_run_is_no_reproduction(table):
+    heads, width = table.cells["Heads", "Value"], table.cells["Width", "Value"]
+    assert verdict(table, heads, {0: 1.0}, full=False) is Verdict.OTHER_SCALE
+    assert verdict(table, heads, {0: 1.0}, full=True) is Verdict.REPRODUCED
+    assert verdict(table, width, {0: 1.0}, full=False) is Verdict.REPRODUCED
