@@ -24,7 +24,7 @@ BUGS = [
     Bug(
         "reading drops no weights",
         FILE,
-        "F.dropout(weights, dropout, dropout > 0)",
-        "F.dropout(weights, 0.0, dropout > 0)",
+        "drop(weights, dropout, dropout > 0)",
+        "drop(weights, 0.0, dropout > 0)",
     ),
 ]

@@ -44,7 +44,7 @@ BUGS = [
     Bug(
         "the strided form drops nothing",
         "attention/sparse.py",
-        "weights = F.dropout(weights, self._dropout, self.training)",
+        "weights = drop(weights, self._dropout, self.training)",
         "weights = weights * 1",
     ),
     Bug(

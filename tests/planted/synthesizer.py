@@ -33,14 +33,14 @@ BUGS = [
     Bug(
         "dropout of written-out weights in eval",
         FILE,
-        "F.dropout(masked_softmax(table, keys), dropout)",
-        "F.dropout(masked_softmax(table, keys), self.site.dropout)",
+        "drop(masked_softmax(table, keys), dropout, self.training)",
+        "drop(masked_softmax(table, keys), self.site.dropout, True)",
     ),
     Bug(
         "no dropout of written-out weights",
         FILE,
-        "F.dropout(masked_softmax(table, keys), dropout)",
+        "drop(masked_softmax(table, keys), dropout, self.training)",
         "masked_softmax(table, keys)",
     ),
-    Bug("no dropout of shared weights", FILE, "F.dropout(weights, self.site.dropout, self.training)", "weights"),
+    Bug("no dropout of shared weights", FILE, "drop(weights, self.site.dropout, self.training)", "weights"),
 ]

@@ -1,12 +1,12 @@
 """Attention-BN (Nguyen et al. 2023, https://arxiv.org/abs/2406.13781, Eq. 19-24 and 26)."""
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.masking import masked_mean, zero_padding
+from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
 
@@ -53,4 +53,4 @@ class AttentionBN(StatelessAttention):
         visible = None if masks.context is None else masks.context[:, None, None, :]
         dropout = self.site.dropout if self.training else 0.0
         q, k, v = p.split(q), p.split(k), p.split(p.value(context))
-        return p.merge(F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout))
+        return p.merge(softmax_attention(q, k, v, attn_mask=visible, dropout_p=dropout))

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
+from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
 
@@ -52,8 +52,6 @@ class AttentionSH(StatelessAttention):
             tokens, real = scaled[group.scale]
             k, v = (group.split(group.project(linear, tokens)) for linear in (p.key, p.value))
             visible = None if real is None else real[:, None, None, :]
-            y = F.scaled_dot_product_attention(
-                group.split(q[..., group.features]), k, v, attn_mask=visible, dropout_p=dropout
-            )
+            y = softmax_attention(group.split(q[..., group.features]), k, v, attn_mask=visible, dropout_p=dropout)
             heads.append(y.transpose(1, 2).flatten(-2))
         return p.out(torch.cat(heads, -1))

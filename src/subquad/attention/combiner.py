@@ -11,6 +11,7 @@ from torch import Tensor
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.errors import UserError
 from subquad.ops.blocks import blocks, unblocks
+from subquad.ops.dropout import drop
 from subquad.ops.masking import masked_softmax
 from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
 from subquad.ops.sparse import attend
@@ -208,7 +209,7 @@ class Combiner(StatelessAttention):
         ]
         if self.size_offset:
             logits = logits + F.pad(counts.clamp(min=1).to(q.dtype).log(), (width, rows))[:, :, None, None]
-        weights = F.dropout(masked_softmax(logits, torch.cat(seen, -1)), self._dropout)
+        weights = drop(masked_softmax(logits, torch.cat(seen, -1)), self._dropout, self.training)
         of_row, of_column = weights.split([3 * width, rows], -1)
         y = of_row @ self._heads(torch.cat([v, span_values], 2))
         by_column = of_column.permute(0, 3, 2, 1, 4) @ self._heads(v.transpose(1, 2))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.errors import UserError
 from subquad.ops.masking import zero_padding
+from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
 
@@ -55,7 +56,7 @@ class AttentionConv(StatelessAttention):
         v = p.split(p.value(context))
         visible = None if masks.context is None else masks.context[:, None, None, :]
         dropout = self.site.dropout if self.training else 0.0
-        return p.merge(F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout))
+        return p.merge(softmax_attention(q, k, v, attn_mask=visible, dropout_p=dropout))
 
     def _convolve(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         tokens = x[:, self.leading :]

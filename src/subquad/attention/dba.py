@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry
 from subquad.errors import UserError, at_least_one
+from subquad.ops.dropout import drop
 from subquad.ops.heads import split_heads
 from subquad.ops.masking import count, masked_softmax
+from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
 
@@ -167,7 +169,7 @@ class DBA(Attention):
         q, k = self._reduce(self.query(x), key=False), self._reduce(self.key(context), key=True)
         v = split_heads(self.value(context), self.maps)
         dropout = self.site.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys, dropout_p=dropout, scale=self.scale)
+        y = softmax_attention(q, k, v, attn_mask=keys, dropout_p=dropout, scale=self.scale)
         y = y.transpose(1, 2).flatten(-2)
         return y if self.out is None else self.out(y)
 
@@ -210,7 +212,7 @@ class DBA(Attention):
     ) -> Float[Tensor, "b gp d"]:
         """U = P' V_DBA W_O, one block of d_p rows for each group."""
         p = (self._reduce(q, key=False) @ self._reduce(k, key=True).mT * self.scale).softmax(-1)
-        u = F.dropout(p, self.site.dropout, self.training) @ split_heads(v, self.maps)
+        u = drop(p, self.site.dropout, self.training) @ split_heads(v, self.maps)
         u = u.transpose(1, 2).flatten(-2)
         if self.groups == 1:
             return u if self.out is None else F.linear(u, self.out.weight)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -13,6 +12,7 @@ from subquad.attention.base import Attention, Carry, Projections
 from subquad.errors import UserError
 from subquad.ops.masking import zero_padding
 from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
+from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
 Sharing = Literal["none", "headwise", "kv", "layer"]
@@ -139,9 +139,9 @@ class Linformer(Attention):
         if len(set(self.slots)) == 1:
             k, v = torch.cat(keys, 1), torch.cat(values, 1)
             visible = None if slots is None else slots[:, None, None, :]
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
+            return softmax_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
         per_head = zip(q.split(1, dim=1), keys, values, strict=True)
-        return torch.cat([F.scaled_dot_product_attention(a, k, v, dropout_p=dropout) for a, k, v in per_head], 1)
+        return torch.cat([softmax_attention(a, k, v, dropout_p=dropout) for a, k, v in per_head], 1)
 
 
 def _slots(k: int | Sequence[int] | Sequence[Sequence[int]], site: Site) -> list[int]:

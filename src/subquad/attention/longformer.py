@@ -3,13 +3,13 @@
 import math
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.errors import UserError
 from subquad.ops.heads import split_heads
+from subquad.ops.softmax_attention import softmax_attention
 from subquad.ops.sparse import flexible, runs_flexible, sliding_window
 from subquad.specs import Masks, Pattern, Site
 
@@ -75,7 +75,7 @@ class Longformer(StatelessAttention):
         key, value = (linear.weight.unflatten(0, (heads, -1)) for linear in (self.global_key, self.global_value))
         q = split_heads(self.global_query(x), heads) / math.sqrt(key.shape[1])
         tokens, seen = context[:, None], None if mask is None else mask[:, None, None]
-        means = F.scaled_dot_product_attention(
+        means = softmax_attention(
             (q @ key).flatten(1, 2)[:, None], tokens, tokens, attn_mask=seen, dropout_p=dropout, scale=1.0
         )
         y = means[:, 0].unflatten(1, (heads, -1)) @ value.mT

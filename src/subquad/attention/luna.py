@@ -1,7 +1,6 @@
 """Luna: linear unified nested attention (Ma et al. 2021, https://arxiv.org/abs/2106.01540, Eq. 5-7)."""
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -9,6 +8,7 @@ from subquad.attention.base import Affine, Attention, Carry, Maps
 from subquad.errors import UserError
 from subquad.ops.heads import split_heads
 from subquad.ops.latents import columns_of_heads, gather, read, rows_of_heads
+from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
 
@@ -86,7 +86,7 @@ class Luna(Attention):
             return self._join(packed @ rows_of_heads(self.pack_value, self.heads).mT) + self.pack_value.bias
         keys, values = self._split(self.pack_key(context)), self._split(self.pack_value(context))
         real = None if mask is None else mask[:, None, None, :]
-        return self._join(F.scaled_dot_product_attention(queries, keys, values, attn_mask=real))
+        return self._join(softmax_attention(queries, keys, values, attn_mask=real))
 
     def _unpack(
         self, x: Float[Tensor, "b n d"], packed: Float[Tensor, "b l d"], mask: Bool[Tensor, "c l"] | None
@@ -100,9 +100,7 @@ class Luna(Attention):
             return read(x, keys @ rows_of_heads(self.query, self.heads), bias, rows, self.out.bias, mask, dropout)
         slots = None if mask is None else mask[:, None, None, :]
         queries = self._split(self.query(x))
-        return self.out(
-            self._join(F.scaled_dot_product_attention(queries, keys, values, attn_mask=slots, dropout_p=dropout))
-        )
+        return self.out(self._join(softmax_attention(queries, keys, values, attn_mask=slots, dropout_p=dropout)))
 
     @property
     def _narrow(self) -> bool:

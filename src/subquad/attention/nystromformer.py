@@ -13,6 +13,7 @@ from subquad.errors import UserError
 from subquad.ops.latents import columns_of_heads, gather, read, rows_of_heads
 from subquad.ops.masking import masked_softmax, zero_padding
 from subquad.ops.pooling import mean_pool
+from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
 
@@ -93,9 +94,9 @@ class Nystromformer(StatelessAttention):
             return read(x, readers, bias, rows, p.out.bias, slots, dropout)
         queries, keys, values = p.qkv(x, context)
         real = None if masks.context is None else masks.context[:, None, None, :]
-        rows = inverse @ F.scaled_dot_product_attention(q, keys, values, attn_mask=real)
+        rows = inverse @ softmax_attention(q, keys, values, attn_mask=real)
         visible = None if slots is None else slots[:, None, None, :]
-        y = F.scaled_dot_product_attention(queries, k, rows, attn_mask=visible, dropout_p=dropout, scale=1.0)
+        y = softmax_attention(queries, k, rows, attn_mask=visible, dropout_p=dropout, scale=1.0)
         if self.filters is None:
             return p.merge(y)
         return p.merge(y + self._convolved(values, masks.context))

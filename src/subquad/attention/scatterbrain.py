@@ -10,6 +10,7 @@ from torch import Tensor
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.errors import UserError
 from subquad.ops.blocks import around, around_mask, blocks, unblocks
+from subquad.ops.dropout import drop
 from subquad.ops.features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
 
@@ -86,7 +87,7 @@ class Scatterbrain(StatelessAttention):
         rest = (far[..., -1:] - estimates.sum(-1, keepdim=True)).clamp(min=LEAST)
         normaliser = torch.logaddexp(logits.logsumexp(-1, keepdim=True), rest.log() + scale)
         of_features = (scale - normaliser).exp()
-        exact = F.dropout((logits - normaliser).exp(), self.site.dropout, self.training)
+        exact = drop((logits - normaliser).exp(), self.site.dropout, self.training)
         y = (exact - estimates * of_features) @ self._window(v) + of_features * far[..., :-1]
         return unblocks(y.transpose(1, 2).flatten(-2), *q.shape[:2]).unflatten(-1, q.shape[2:])
 

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -13,6 +12,7 @@ from subquad.errors import UserError, at_least_one
 from subquad.ops.blocks import blocks, unblocks
 from subquad.ops.masking import zero_padding
 from subquad.ops.pooling import mean_pool, window_mask
+from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
 
@@ -55,7 +55,7 @@ class Sinkhorn(StatelessAttention):
         p, (batch, length, _) = self.projections, x.shape
         sort = self._sort(context, masks.context)
         # Keys and values have no name here: their memory is free for the output map.
-        y = F.scaled_dot_product_attention(
+        y = softmax_attention(
             p.split(blocks(p.query(x), self.block)),
             self._with_sorted(p.key(context), masks.context, sort),
             self._with_sorted(p.value(context), masks.context, sort),

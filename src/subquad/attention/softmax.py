@@ -2,12 +2,13 @@
 
 import math
 
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
+from subquad.ops.dropout import drop
 from subquad.ops.masking import masked_softmax
+from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
 
@@ -36,6 +37,6 @@ class Softmax(StatelessAttention):
         keys = None if masks.context is None else masks.context[:, None, None, :]
         dropout = self.site.dropout if self.training else 0.0
         if self.fused:
-            return p.merge(F.scaled_dot_product_attention(q, k, v, attn_mask=keys, dropout_p=dropout))
+            return p.merge(softmax_attention(q, k, v, attn_mask=keys, dropout_p=dropout))
         weights = masked_softmax(q @ k.mT / math.sqrt(q.shape[-1]), keys)
-        return p.merge(F.dropout(weights, dropout, self.training) @ v)
+        return p.merge(drop(weights, dropout, self.training) @ v)

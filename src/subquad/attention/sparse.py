@@ -4,13 +4,13 @@ import math
 from typing import TypeAlias
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.errors import UserError
 from subquad.ops.blocks import around, around_mask, blocks, unblocks
+from subquad.ops.dropout import drop
 from subquad.ops.masking import masked_softmax
 from subquad.ops.sparse import attend, flexible, runs_flexible
 from subquad.specs import Masks, Pattern, Site
@@ -121,7 +121,7 @@ class Sparse(StatelessAttention):
         near = blocks(q, b) @ around(k, b, *reach).mT
         far = (_by_remainder(q, b) @ _by_remainder(k, b).mT).transpose(1, 2).flatten(0, 1)
         weights = masked_softmax(torch.cat([near, far], -1), self._seen_strided(mask, n, reach, q))
-        weights = F.dropout(weights, self._dropout, self.training)
+        weights = drop(weights, self._dropout, self.training)
         of_near, of_far = weights.split([near.shape[-1], far.shape[-1]], -1)
         y_far = of_far.unflatten(0, (batch, -1)).transpose(1, 2) @ _by_remainder(v, b)
         return unblocks(of_near @ around(v, b, *reach) + y_far.transpose(1, 2).flatten(0, 1), batch, n)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Affine, StatelessAttention
 from subquad.errors import UserError
+from subquad.ops.dropout import drop
 from subquad.ops.heads import split_heads
 from subquad.ops.masking import masked_softmax
 from subquad.specs import Masks, Pattern, Site
@@ -127,7 +128,7 @@ class Synthesizer(StatelessAttention):
         if mask is not None:
             v = v.masked_fill(~mask[..., None, None], 0)
         weights = table.softmax(-1)
-        read = F.dropout(weights, self.site.dropout, self.training) @ v.permute(2, 1, 0, 3).flatten(-2)
+        read = drop(weights, self.site.dropout, self.training) @ v.permute(2, 1, 0, 3).flatten(-2)
         y = read.unflatten(-1, (len(v), -1)).permute(2, 1, 0, 3)
         if mask is None:
             return y
@@ -146,7 +147,7 @@ class Synthesizer(StatelessAttention):
         dropout = self.site.dropout if self.training else 0.0
         if q is None or k is None:
             assert table is not None
-            return F.dropout(masked_softmax(table, keys), dropout) @ v
+            return drop(masked_softmax(table, keys), dropout, self.training) @ v
         bias = keys if table is None else table if keys is None else table.masked_fill(~keys, -math.inf)
         # The fused kernels take vectors of one width only.
         width = max(q.shape[-1], v.shape[-1])

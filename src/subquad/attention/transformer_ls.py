@@ -12,6 +12,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.errors import UserError, at_least_one
 from subquad.ops.blocks import around, around_mask, around_with, blocks, unblocks
 from subquad.ops.masking import masked_softmax, zero_padding
+from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
 QUERIES = 64
@@ -81,7 +82,7 @@ class TransformerLS(StatelessAttention):
         # Here and below: what is not needed any more makes room.
         del raw
         values = self.norm_tokens(p.value(context))
-        y = F.scaled_dot_product_attention(
+        y = softmax_attention(
             self.projections.split(blocks(p.query(x), self.block)),
             self.projections.split(keys),
             self.projections.split(self._visible_rows(values, weights)),

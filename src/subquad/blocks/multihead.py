@@ -3,13 +3,13 @@
 import math
 from typing import Literal
 
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.blocks.dropout import Dropout
 from subquad.blocks.layer import FeedForward, Layer
 from subquad.errors import UserError
+from subquad.ops.softmax_attention import softmax_attention
 
 
 class MultiHead(nn.Module):
@@ -56,7 +56,7 @@ class MultiHead(nn.Module):
         k, v = memory.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         keys = None if mask is None else mask[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys, dropout_p=dropout, scale=self.scale)
+        y = softmax_attention(q, k, v, attn_mask=keys, dropout_p=dropout, scale=self.scale)
         return self.out(y.transpose(1, 2).flatten(-2))
 
 

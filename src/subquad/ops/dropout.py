@@ -19,7 +19,7 @@ _STEPS = 1 << 16
 """What a probability is rounded to a multiple of; the scale is that of the rounded one, so means are kept exactly."""
 
 
-def dropout(x: Tensor, p: float, training: bool) -> Tensor:
+def drop(x: Tensor, p: float, training: bool) -> Tensor:
     """Sets entries to zero with probability p and divides the others by 1 - p; x itself outside training.
 
     Decided by torch's random state: the same seed gives the same entries, though others than `F.dropout` would choose.

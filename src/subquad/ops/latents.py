@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from subquad.ops.dropout import drop
 from subquad.ops.masking import masked_softmax
 
 _CHUNK = 1024
@@ -38,7 +39,7 @@ def read(
     for part in x.split(_CHUNK, 1):
         logits = torch.baddbmm(bias.flatten(1)[:, None], part, keys.flatten(1, 2).mT).unflatten(-1, bias.shape[1:])
         weights = masked_softmax(logits, None if mask is None else mask[:, None, None])
-        weights = F.dropout(weights, dropout, dropout > 0).flatten(2)
+        weights = drop(weights, dropout, dropout > 0).flatten(2)
         parts.append(torch.baddbmm(out_bias, weights, values.flatten(1, 2)))
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 

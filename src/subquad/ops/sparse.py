@@ -9,13 +9,13 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from subquad.ops.blocks import around, around_mask, blocks, unblocks
 from subquad.ops.heads import split_heads
+from subquad.ops.softmax_attention import softmax_attention
 
 QUERIES_AT_ONCE = 512
 """How many queries get copies of their keys at a time, where blocks are named one by one: a few MiB, reused."""
@@ -36,7 +36,7 @@ def attend(
 
     `visible` is True at the keys that a query sees, or what is added to the logits.
     """
-    y = F.scaled_dot_product_attention(
+    y = softmax_attention(
         split_heads(q, heads), split_heads(k, heads), split_heads(v, heads), attn_mask=visible, dropout_p=dropout
     )
     return y.transpose(1, 2).flatten(2)
@@ -128,7 +128,7 @@ def of_blocks(
     step = max(1, QUERIES_AT_ONCE // block)
     cut = zip(*(x.split(step, 1) for x in (_cut(q, block), seen, shown)), strict=True)
     for queries, named, places in cut:
-        y = F.scaled_dot_product_attention(
+        y = softmax_attention(
             split_heads(queries.flatten(0, 1), heads),
             _take(keys, named, block, count, heads),
             _take(values, named, block, count, heads),

@@ -1,0 +1,38 @@
+"""Softmax attention of given queries, keys and values, with dropout that costs no more than the products.
+
+torch's fused kernels drop weights on a GPU only. On a CPU its `scaled_dot_product_attention` with dropout writes the
+weights out, draws a number of full precision for each of them and looks through all of them for rows without keys.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from subquad.ops.dropout import drop
+from subquad.ops.masking import masked_softmax
+
+
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, scale: float | None = None
+) -> Tensor:
+    """Y = dropout(softmax(scale · Q Kᵀ)) V, as `F.scaled_dot_product_attention` with the same arguments.
+
+    q: [..., n, e], k: [..., m, e], v: [..., m, c]; attn_mask: True at the keys that a query sees, or what is added to
+    the logits; scale: 1/√e by default. Queries that see no key get zeros. Where nothing is dropped, and on a GPU, it is
+    torch's fused kernel.
+    """
+    plain = q.dtype in (torch.float32, torch.float64) and (attn_mask is None or attn_mask.dtype == torch.bool)
+    if dropout_p == 0 or q.device.type != "cpu" or not plain or torch.compiler.is_compiling():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, scale=scale)
+    q = q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    logits = q @ k.mT
+    if attn_mask is None:
+        weights = logits.softmax(-1)
+    elif attn_mask.shape[-2] == 1:  # padding: one row for all queries
+        logits += torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill(~attn_mask, torch.finfo(q.dtype).min / 2)
+        weights, v = logits.softmax(-1), v.masked_fill(~attn_mask.mT, 0)
+    else:
+        weights = masked_softmax(logits, attn_mask)
+    return drop(weights, dropout_p, training=True) @ v

@@ -1,0 +1,67 @@
+"""Softmax attention with dropout on a CPU beside torch's own."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+
+from subquad.ops.softmax_attention import softmax_attention
+
+NONE_DROPPED = 1e-12
+"""Takes the path with dropout and drops nothing."""
+
+FIRST_THREE = torch.arange(7) < torch.tensor([3, 7])[:, None]
+MASKS = {
+    "none": None,
+    "padding": FIRST_THREE[:, None, None],
+    "a row without keys": (torch.arange(7) < torch.tensor([0, 5])[:, None])[:, None, None],
+    "each query its own": torch.ones(5, 7, dtype=torch.bool).tril(),
+    "a query without keys": torch.ones(5, 7, dtype=torch.bool).tril(-1),
+    "added": torch.linspace(-3, 3, 35).view(5, 7).double(),
+}
+
+
+def tensors() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6))
+    return [torch.randn(s, generator=generator, dtype=torch.double, requires_grad=True) for s in shapes]
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_equals_torchs_own_in_values_and_gradients(mask: torch.Tensor | None, scale: float | None) -> None:
+    inputs = tensors()
+    ours = softmax_attention(*inputs, mask, NONE_DROPPED, scale)
+    theirs = F.scaled_dot_product_attention(*inputs, mask, scale=scale)
+    assert_close(ours, theirs)
+    weights = torch.arange(ours.numel(), dtype=torch.double).view_as(ours)
+    for a, b in zip(*(torch.autograd.grad((y * weights).sum(), inputs) for y in (ours, theirs)), strict=True):
+        assert_close(a, b)
+
+
+def test_what_is_masked_has_no_effect_however_large() -> None:
+    q, k, v = (t.detach() for t in tensors())
+    mask = MASKS["padding"]
+    before = softmax_attention(q, k, v, mask, NONE_DROPPED)
+    k[0, :, 3:], v[0, :, 3:] = 1e30, float("nan")
+    assert torch.equal(softmax_attention(q, k, v, mask, NONE_DROPPED), before)
+
+
+@pytest.mark.parametrize("mask", ["none", "padding", "each query its own"])
+def test_weights_are_dropped_and_the_mean_stays(mask: str) -> None:
+    torch.manual_seed(0)
+    q, k, v = (t.detach().float() for t in tensors())
+    many = [t[None].expand(2000, -1, -1, -1, -1) for t in (q, k, v)]
+    draws = softmax_attention(*many, MASKS[mask], 0.4)
+    assert not torch.equal(draws[0], draws[1])
+    assert_close(draws.mean(0), F.scaled_dot_product_attention(q, k, v, MASKS[mask]), rtol=0, atol=0.1)
+
+
+def test_the_seed_decides() -> None:
+    q, k, v = (t.detach() for t in tensors())
+    draws = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        draws.append(softmax_attention(q, k, v, None, 0.4))
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
