@@ -5,8 +5,6 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from subquad.run.doors import CONFIGS, ROOT, answer_help, load_attention, options, prepare_process
 
 answer_help(__doc__)
@@ -15,6 +13,7 @@ prepare_process()
 from subquad.backbones.base import is_encoder  # noqa: E402  after prepare_process
 from subquad.measure.scaling import stated_complexity  # noqa: E402
 from subquad.run.cells import load_table  # noqa: E402
+from subquad.run.facts import FACTS, opening_comment, task_facts  # noqa: E402
 from subquad.tables.notes import notes  # noqa: E402
 
 ATTENTIONS = """# Attentions
@@ -35,7 +34,7 @@ def attentions() -> str:
         factory = load_attention(name)
         mechanism = factory.func
         wirings = ["encoder"] if is_encoder(factory) else [pattern.value for pattern in mechanism.patterns]
-        text = " ".join(_comment(CONFIGS / "attention" / f"{name}.yaml"))
+        text = " ".join(opening_comment(CONFIGS / "attention" / f"{name}.yaml"))
         rows.append(f"| `{name}` | {', '.join(sorted(wirings))} | {stated_complexity(factory)} | {text} |")
         classes[mechanism.__name__] = mechanism
     sections = [_section(mechanism) for _, mechanism in sorted(classes.items())]
@@ -58,8 +57,6 @@ are found, made and cached.
 | `task=` | what it is | train / val / test | metric | source |
 |---|---|---|---|---|
 """
-FACTS = ("Splits", "Source", "Licence", "Get", "Protocols")
-"""What the comment of a task, or of what it is made from, says on lines of its own."""
 
 
 def tasks() -> str:
@@ -82,35 +79,6 @@ def _escaped(text: str) -> str:
     """Markdown takes <name> for a tag, except between backticks."""
     parts = text.split("`")
     return "`".join(part if number % 2 else part.replace("<", "&lt;") for number, part in enumerate(parts))
-
-
-def task_facts(name: str) -> dict[str, str]:
-    """What a task's file says of it, and where it is silent the files that it is made from."""
-    facts: dict[str, str] = {}
-    queue = [CONFIGS / "task" / f"{name}.yaml"]
-    while queue:
-        path = queue.pop(0)
-        lines, said = _comment(path), {"What": ""}
-        label = "What"
-        for line in lines:
-            if found := re.match(rf"({'|'.join(FACTS)}): ", line):
-                label, line = found[1], line[found.end() :]
-            said[label] = f"{said.get(label, '')} {line}".strip()
-        settings = OmegaConf.load(path)
-        if monitor := OmegaConf.select(settings, "task.monitor"):
-            said["Metric"] = monitor.removeprefix("val/")
-        facts = said | facts
-        for parent in (part for part in settings.get("defaults", []) if isinstance(part, str) and part != "_self_"):
-            queue.append(CONFIGS / "task" / f"{parent.removeprefix('/task/')}.yaml")
-    return facts
-
-
-def _comment(path: Path) -> list[str]:
-    """The lines that a configuration opens with."""
-    file = path.read_text().removeprefix("# @package _global_\n")
-    comment = re.match(r"# (.*?)\n(?!# )", file, re.DOTALL)
-    assert comment is not None, f"{path.relative_to(ROOT)} must open with a comment"
-    return comment[1].split("\n# ")
 
 
 TABLES = """# Tables

@@ -24,6 +24,7 @@ SMALL = {
     "scripts/bench_vision.py": ["size=32", "batch=1", "rounds=1", "modes=[training]"],
     "scripts/check_attention.py": ["contract=false", "lengths=[64,128]"],
     "scripts/figure.py": ["scale=smoke"],
+    "scripts/plan.py": ["scale=smoke", "data=standin", "rows=[DBA]", "columns=[Text]", "seeds=[0]"],
     "scripts/reproduce.py": ["scale=smoke", "data=standin", "rows=[DBA]", "columns=[Text]", "seeds=[0]"],
     "scripts/show_attention.py": ["length=16", "dim=16", "heads=2"],
 }

@@ -63,6 +63,11 @@ class SplitData(pl.LightningDataModule, abc.ABC):
     def spec(self) -> Any:
         """What a model must know; available after `prepare_data`."""
 
+    @property
+    def planned_spec(self) -> Any:
+        """`spec` where it is known before `prepare_data`; raises as `spec` does elsewhere."""
+        return self.spec
+
     @abc.abstractmethod
     def batched(self, split: str) -> Dataset[Any]:
         """What turns lists of indices of a split into batches.

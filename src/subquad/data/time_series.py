@@ -120,6 +120,15 @@ class TimeSeries(SequenceData):
         return DataSpec(max_len=self._max_len, channels=channels, classes=len(self._cache.facts["labels"]) or None)
 
     @property
+    def planned_spec(self) -> DataSpec:
+        """As the archive describes the set; what follows from files of your own is known when they have been read."""
+        known = SETS.get(self.dataset)
+        if known is None or self.folder is not None or self.max_len_from != "all":
+            return self.spec
+        steps = -(-known.steps // self.subsample_factor)
+        return DataSpec(max_len=steps, channels=known.channels, classes=known.classes)
+
+    @property
     def pad_to(self) -> int | None:  # read-only here: it follows from the data
         """Length of every batch in steps, or None where the longest row of a batch sets it."""
         return self._max_len if self.pad == "max_len" else None

@@ -8,7 +8,18 @@ from torch import Tensor, nn
 from subquad.backbones.language import LanguageModel
 from subquad.backbones.two_towers import TwoTowers
 from subquad.errors import UserError
-from subquad.specs import DataSpec, ImageSpec, VQASpec
+from subquad.specs import (
+    UNMASKED,
+    Batch,
+    DataSpec,
+    ImageBatch,
+    ImageSpec,
+    MaskedBatch,
+    PairBatch,
+    SequenceBatch,
+    VQABatch,
+    VQASpec,
+)  # fmt: skip
 
 
 def random_inputs(spec: Any, batch: int = 1, device: torch.device | str = "cpu") -> tuple[Tensor | None, ...]:
@@ -52,3 +63,31 @@ def network_inputs(
         )
     inputs = random_inputs(spec, batch, device)
     return inputs * 2 if isinstance(network, TwoTowers) else inputs
+
+
+_HIDDEN = 0.15
+"""Of the tokens of masked text, as published."""
+
+
+def random_batch(network: nn.Module, spec: Any, rows: int) -> Batch:
+    """A batch to train on, of full lengths and nothing padded: `random_inputs` with made-up targets."""
+    dice = torch.Generator().manual_seed(1)
+
+    def target(spec: Any) -> Tensor:
+        if spec.classes is None:
+            return torch.randn(rows, generator=dice)
+        return torch.randint(0, spec.classes, (rows,), generator=dice)
+
+    inputs: Any = random_inputs(spec, rows)
+    if isinstance(network, LanguageModel):
+        tokens, _ = inputs
+        hidden = torch.rand(tokens.shape, generator=dice) < _HIDDEN
+        return MaskedBatch(tokens, None, torch.where(hidden, tokens, UNMASKED))
+    if isinstance(network, TwoTowers):
+        return PairBatch(*(inputs * 2), target(spec))  # type: ignore[call-arg]
+    if isinstance(spec, ImageSpec):
+        return ImageBatch(*inputs, target(spec))  # type: ignore[call-arg]
+    if isinstance(spec, VQASpec):
+        scores = torch.nn.functional.one_hot(target(spec), spec.classes).float()
+        return VQABatch(*inputs, scores, torch.full((rows,), 2), scores)  # type: ignore[call-arg]
+    return SequenceBatch(*inputs, target(spec))  # type: ignore[call-arg]

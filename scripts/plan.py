@@ -1,0 +1,132 @@
+"""What a table would cost before it is spent: runs, hours, disk, downloads, and what is missing here.
+
+python scripts/plan.py table=dba/2
+python scripts/plan.py table=all scale=laptop
+python scripts/plan.py table=primal_dual/9 rows=[BasicMotions] measure=true
+
+Time is that of finished runs of the same kind. Where there are none, measure=true builds each model once and times a
+few training steps on made-up inputs of the real batch size on this machine; outputs/measured/steps keeps them. What is
+not known is called so, and sums over it say "at least". rows=, columns=, seeds= and words of train.py are those of
+reproduce.py.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.progress import track
+
+from subquad import records
+from subquad.errors import UserError
+from subquad.run.cells import Job, Runs, load_table
+from subquad.run.costs import Device, Paces, Setting, optimizer_states, setting_of
+from subquad.run.doors import answer_help, compose_run, options, prepare_process, script_settings
+from subquad.run.needs import missing_data
+from subquad.run.plan import Work, gathered, shares
+from subquad.run.show_plan import show_plan
+from subquad.tables.table import Table
+
+DEFAULTS = {"table": "???", "rows": [], "columns": [], "seeds": None, "measure": False}
+PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "paths.")
+
+answer_help(__doc__)
+prepare_process(check_choices=False)
+
+
+def main() -> None:
+    """Prints the plan of the asked tables."""
+    passed = [word for word in sys.argv[1:] if word.startswith(PASSED)]
+    config = script_settings(OmegaConf.create(DEFAULTS), [word for word in sys.argv[1:] if word not in passed])
+    if OmegaConf.is_missing(config, "table"):
+        raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2, or table=all.")
+    names = options("table") if config.table == "all" else [config.table]
+    tables = [
+        load_table(name).select([str(r) for r in config.rows], [str(c) for c in config.columns]) for name in names
+    ]
+    choices = tuple(word for word in passed if not word.startswith("hydra"))
+    runs = Runs(choices)
+    jobs = [job for table in tables for job in _jobs(runs, table, config.seeds)]
+    runs.remember()
+    if not jobs:
+        Console().print(f"{config.table} trains nothing: its cells are measured or counted.")
+        return
+    groups = gathered(jobs)
+    settings = {words: setting_of(words) for words in _tracked("Settings", list(groups))}
+    outputs = Path(str(compose_run(choices).paths.outputs))
+    # Heavy: after the words are known to be right.
+    from subquad.run import machine, step_time
+
+    found = records.read_all(outputs / "runs")
+    paces = _paces(outputs, found)
+    here = Device.of(machine.describe())
+    if config.measure:
+        _measure([s for words, s in settings.items() if _left(groups[words]) and paces.of(s, here) is None], outputs)
+        paces = _paces(outputs, found)
+    states: dict[str, int] = {}
+    works, kept = [], {}
+    for words, setting in _tracked("Models", list(settings.items())):
+        parameters = paces.parameters(setting)
+        if parameters is None and _left(groups[words]):
+            parameters = step_time.parameters_of(setting)
+        optimizer = json.dumps(setting.module["optimizer"], sort_keys=True)
+        if optimizer not in states:
+            states[optimizer] = optimizer_states(setting.module["optimizer"])
+        kept[words] = states[optimizer]
+        needs = missing_data(setting.data) if _left(groups[words]) else None
+        works.append(Work(setting, groups[words], parameters, needs))
+    tasks, total = shares(works, paces, here, kept)
+    title = f"{config.table}: {tables[0].title}" if len(tables) == 1 else f"{len(tables)} tables, shared runs once"
+    show_plan(f"{title} ({', '.join(choices) or 'scale=paper'})", tasks, total)
+    _rest(tables)
+
+
+def _jobs(runs: Runs, table: Table, seeds: Sequence[int] | None) -> list[Job]:
+    return runs.jobs(table, range(table.seeds) if seeds is None else [int(seed) for seed in seeds])
+
+
+def _left(jobs: Sequence[Job]) -> bool:
+    return any(not job.finished for job in jobs)
+
+
+def _tracked(what: str, items: list):  # type: ignore[type-arg,no-untyped-def]
+    return track(items, what, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+
+
+def _paces(outputs: Path, found: list[records.Record]) -> Paces:
+    from subquad.run.step_time import measured_steps, pace
+
+    measured: dict[str, list] = {}  # type: ignore[type-arg]
+    for step in measured_steps(outputs):
+        measured.setdefault(step.family, []).append(pace(step))
+    return Paces(found, measured)
+
+
+def _measure(settings: Sequence[Setting], outputs: Path) -> None:
+    """One of each family; says what cannot be measured, and why."""
+    from subquad.run.step_time import measure_steps
+
+    console = Console(highlight=False)
+    for setting in {setting.family: setting for setting in settings}.values():
+        name = f"{setting.attention} on {setting.task}"
+        try:
+            step = measure_steps(setting, outputs)
+            console.print(f"{name}: {step.seconds:.3g} s a step of {step.batch_size}", soft_wrap=True)
+        except UserError as error:
+            console.print(f"{name}: not measured. {error}", soft_wrap=True, markup=False)
+
+
+def _rest(tables: Sequence[Table]) -> None:
+    """What the plan leaves out."""
+    measured = sum(bool(cell.measure and not cell.mean and not cell.missing) for table in tables for cell in table)
+    if measured:
+        Console(highlight=False).print(f"{measured} more cells are counted or timed, not trained; not in the plan.")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(str(error))

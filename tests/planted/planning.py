@@ -1,0 +1,35 @@
+"""Planted bugs of plans: what a run takes, by what is known of its kind."""
+
+from planted import Bug
+
+COSTS, PLAN, SHOW, STEP, FACTS = (
+    f"run/{name}.py" for name in ("costs", "plan", "show_plan", "step_time", "facts")
+)  # fmt: skip
+TESTS = "tests/run/test_plan.py"
+BUGS = [
+    Bug("the last batch of an epoch is left out", COSTS, "-(-rows //", "(rows //", TESTS),
+    Bug("epochs are not limited", COSTS, 'trainer["max_epochs"] * per_epoch', "per_epoch", TESTS),
+    Bug("clean keeps every row", COSTS, '(1 - data["val_fraction"])', "1", TESTS),
+    Bug(
+        "the batch size is no matter of time",
+        COSTS,
+        '"steps_per_epoch",\n',
+        '"steps_per_epoch", "batch_size",\n',
+        TESTS,
+    ),
+    Bug("precision is no matter of time", COSTS, 'str(settings["trainer"]["precision"])', "None", TESTS),
+    Bug("a smoke run is as good", COSTS, "_REPRESENTATIVE = 0.1", "_REPRESENTATIVE = 0.0", TESTS),
+    Bug("any device is as good", COSTS, "(pace.device == here, pace.whole,", "(pace.whole,", TESTS),
+    Bug("one GPU of many", COSTS, "return devices * nodes if", "return 1 if", TESTS),
+    Bug("the optimiser keeps nothing", COSTS, "optimizer.step()", "", TESTS),
+    Bug("finished runs cost again", PLAN, "left * pace.seconds *", "len(work.jobs) * pace.seconds *", TESTS),
+    Bug("one copy of a checkpoint", PLAN, "(1 + states)", "1", TESTS),
+    Bug("shared runs count twice", PLAN, "[str(job.folder)] = job", "[str(len(found[job.words[:-1]]))] = job", TESTS),
+    Bug("a part passes for the whole", SHOW, '"at least " * (share.timed < share.left)', '""', TESTS),
+    Bug("binary units", SHOW, "count /= 1000", "count /= 1024", TESTS),
+    Bug("the first steps count", STEP, "if self.count > self.warmup:", "if self.count:", TESTS),
+    Bug("memory is not looked at", STEP, "if needed > free:", "if False:", TESTS),
+    Bug(
+        "no size is nothing", FACTS, "return found[0] if found else None", 'return found[0] if found else "0 GB"', TESTS
+    ),
+]
