@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from attention.cells import HEADS
 from attention.checks import LENGTHS, agree, one, stack, tokens
 from subquad.attention.softmax import Softmax
+from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
 
 layer = partial(reference.layer, heads=HEADS)
@@ -18,9 +19,19 @@ layer = partial(reference.layer, heads=HEADS)
 
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("pattern", Pattern)
-@pytest.mark.parametrize("fused", [True, False])
-def test_equals_the_printed_form(fused: bool, pattern: Pattern, lengths: str) -> None:
-    agree(stack(partial(Softmax, fused=fused), pattern), layer, lengths)
+@pytest.mark.parametrize(
+    "choices",
+    [{"fused": True}, {"fused": False}, {"fused": False, "heads_at_once": 1}, {"fused": False, "heads_at_once": 2}],
+    ids=str,
+)
+def test_equals_the_printed_form(choices: dict, pattern: Pattern, lengths: str) -> None:
+    agree(stack(partial(Softmax, **choices), pattern), layer, lengths)
+
+
+@pytest.mark.parametrize("choices", [{"heads_at_once": 1}, {"fused": False, "heads_at_once": 0}], ids=str)
+def test_heads_at_once_without_weights_are_refused(choices: dict) -> None:
+    with pytest.raises(UserError, match="heads_at_once of at least 1"):
+        one(partial(Softmax, **choices))
 
 
 def test_values_of_one_give_one() -> None:

@@ -29,6 +29,13 @@ BUGS = [
         QUANTITIES,
     ),
     Bug(
+        "heads together where only one fits",
+        "run/quantities.py",
+        '.append("attention.heads_at_once=1")',
+        '.append("attention.heads_at_once=null")',
+        QUANTITIES,
+    ),
+    Bug(
         "memory at the end, not at the peak",
         "measure/shapes.py",
         "return memory.peak",

@@ -19,3 +19,14 @@ BUGS = [
         ("what is added is taken for a mask", "or attn_mask.dtype == torch.bool)", "or True)"),
     ]
 ]
+BUGS += [
+    Bug(name, "attention/softmax.py", old, new, tests="tests/attention/test_softmax.py")
+    for name, old, new in [
+        (
+            "every head reads the first heads' weights",
+            "masked_softmax(query @ key.mT",
+            "masked_softmax(q[:, : query.shape[1]] @ key.mT",
+        ),
+        ("heads_at_once is taken where nothing is written out", "(fused or heads_at_once < 1)", "(heads_at_once < 1)"),
+    ]
+]

@@ -78,6 +78,9 @@ def test_the_gain_in_time_is_softmax_over_ours(monkeypatch):
 
     monkeypatch.setattr(timing, "interleave", interleave)
     assert quantities.inference_gain(OURS, "time", 32) == 3
+    softmax = peak_of_shapes(*encoder([*TINY, "attention=softmax_explicit"], 32))
+    monkeypatch.setattr(memory, "total_memory", lambda device: 2 * softmax - 2)  # one head at a time fits
+    assert quantities.inference_gain(OURS, "time", 32) == 3
     monkeypatch.setattr(memory, "total_memory", lambda device: 1000)
     with pytest.raises(UserError, match="Softmax attention over 32 tokens holds 0 GiB"):
         quantities.inference_gain(OURS, "time", 32)

@@ -2,10 +2,12 @@
 
 import math
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
+from subquad.errors import UserError
 from subquad.ops.dropout import drop
 from subquad.ops.masking import masked_softmax
 from subquad.ops.softmax_attention import softmax_attention
@@ -16,7 +18,8 @@ class Softmax(StatelessAttention):
     """Y = softmax(Q Kᵀ / √d_h) V in each head.
 
     `fused` runs torch's fused kernel, which never holds the n x m weights. Without it the three products are written
-    out as in the paper: the baseline that papers of the field time themselves against.
+    out as in the paper: the baseline that papers of the field time themselves against. `heads_at_once` heads hold
+    their weights at a time then, all of them by default: long sequences fit in memory with fewer.
 
     Released code: as the paper, written out (`fused=false`).
     """
@@ -24,9 +27,11 @@ class Softmax(StatelessAttention):
     patterns = frozenset(Pattern)
     complexity = "time O(n²d), memory O(n) fused, O(n²) written out"
 
-    def __init__(self, site: Site, fused: bool = True) -> None:
+    def __init__(self, site: Site, fused: bool = True, heads_at_once: int | None = None) -> None:
         super().__init__(site)
-        self.fused = fused
+        if heads_at_once is not None and (fused or heads_at_once < 1):
+            raise UserError("Softmax takes heads_at_once of at least 1, and only where fused is false.")
+        self.fused, self.heads_at_once = fused, heads_at_once or site.heads
         self.projections = Projections(site.dim, site.heads)
 
     def attend(
@@ -38,5 +43,8 @@ class Softmax(StatelessAttention):
         dropout = self.site.dropout if self.training else 0.0
         if self.fused:
             return p.merge(softmax_attention(q, k, v, attn_mask=keys, dropout_p=dropout))
-        weights = masked_softmax(q @ k.mT / math.sqrt(q.shape[-1]), keys)
-        return p.merge(drop(weights, dropout, self.training) @ v)
+        parts = []
+        for query, key, value in zip(*(t.split(self.heads_at_once, 1) for t in (q, k, v)), strict=True):
+            weights = masked_softmax(query @ key.mT / math.sqrt(q.shape[-1]), keys)
+            parts.append(drop(weights, dropout, self.training) @ value)
+        return p.merge(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
