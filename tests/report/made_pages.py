@@ -119,7 +119,7 @@ def build(base: Path) -> Made:
         folders = {
             "softmax0": folder("Softmax", 0), "softmax1": folder("Softmax", 1), "dba0": folder("DBA", 0),
             "laptop": folder(ODD, 0, "scale=laptop"), "standin": folder("Softmax", 0, "scale=smoke", "data=standin"),
-            "own": outputs / "runs" / 'mine & "<u>yours</u>' / "000-s0", "broken": folder("Broken", 0),
+            "own": outputs / "runs" / 'mine & "<u>yours</u>' / "000-s0", "broken": folder("DBA", 1),
             "failed": folder("Broken", 1), "open": folder(ODD, 1),
         }  # fmt: skip
         finish(folders["softmax0"], 0.891)

@@ -36,6 +36,9 @@ def test_the_command_of_a_cell_selects_it(name):
             assert set(cell.mean) <= selected.keys()
         elif cell.column in shown:
             assert list(selected) == [(cell.row, cell.column)]
+        else:
+            assert columns
+            assert set(columns) <= shown
     assert read(table_command(table)) == (name, [], [])
 
 

@@ -28,7 +28,7 @@ def test_cells_have_the_means_and_verdicts_of_their_runs(made):
     assert [run.record.seed for run in softmax.runs] == [0, 1]
     assert softmax.floors == pytest.approx({"majority class": 10.1})
     dba = cell(made, "DBA").values[0]
-    assert (dba.text, dba.verdict) == ("50.0", Verdict.INCOMPLETE)
+    assert (dba.text, dba.verdict) == ("50.0", Verdict.INCOMPLETE)  # its other seed cannot be read
     assert cell(made, "Mean").values[0].values == pytest.approx({0: (89.1 + 50) / 2})
 
 

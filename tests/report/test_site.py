@@ -177,10 +177,14 @@ def test_broken_files_are_named(made):
 def test_the_overview_counts_verdicts(made):
     text = words(made.html("index.html"))
     counted = text.partition("What is reproduced")[2].partition("What the marks mean")[0]
-    parts = [part for table in made.content.tables for part in table.shown]
-    for verdict in Verdict:
-        count = sum(part.standing is verdict for part in parts)
-        assert (f" {count} {verdict.value}" in counted) == (count > 0), verdict
+    trained, stated = counted.split("Settings and constants")
+    assert "Costs" not in counted  # none of these tables has any
+    parts = [(table.kind(part), part) for table in made.content.tables for part in table.shown]
+    assert {kind for kind, _ in parts} == {"trained", "stated"}
+    for said, kind in ((trained, "trained"), (stated, "stated")):
+        for verdict in Verdict:
+            count = sum(part.standing is verdict for k, part in parts if k == kind)
+            assert (f" {count} {verdict.value}" in said) == (count > 0), (kind, verdict)
     assert f"{len(parts)} cells in 2 tables" in text
     assert "A <CPU>" in text.partition("Where it was measured")[2]
     assert "5 of them your own" not in text

@@ -116,6 +116,16 @@ class CellPart:
         return first.verdict
 
 
+KINDS = {
+    "trained": "Results of training", "measured": "Costs, counted or measured",
+    "stated": "Settings and constants, compared with the configuration: no experiment",
+}  # fmt: skip
+"""What a cell takes, and how it is headed: agreement means something else for each."""
+
+_STATED = frozenset({"setting", "energy_cost", "complexity"})
+"""Functions of run/quantities.py that read what is written down."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePart:
     """A table with its cells."""
@@ -135,6 +145,13 @@ class TablePart:
         columns = {column.name for column in self.table.columns}
         parts = [part for part in self.cells.values() if part.cell.column in columns]
         return [part for part in parts if not part.empty]
+
+    def kind(self, part: CellPart) -> str:
+        """One of KINDS; a mean is what its parts are."""
+        cell = self.table.cells[part.cell.mean[0]] if part.cell.mean else part.cell
+        if not cell.measure or cell.of_run:
+            return "trained"
+        return "stated" if str(cell.measure.get("_target_")).rpartition(".")[2] in _STATED else "measured"
 
     @property
     def scopes(self) -> list[Scope]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from subquad.report.content import FULL, CellPart, Scope, TablePart, Value
 from subquad.report.marks import MARKS
+from subquad.tables.notes import notes
 from subquad.tables.verdict import Verdict
 
 DASH = "—"
@@ -69,7 +70,7 @@ def _legend(part: TablePart) -> str:
 
 
 def _notes(part: TablePart) -> list[str]:
-    return list(dict.fromkeys(f"{p.cell.row} / {p.cell.column}: {note}" for p in part.shown for note in p.cell.notes))
+    return [f"{about}: {text}" for about, text in notes(part.table)]
 
 
 def _grid(part: TablePart, scope: Scope, write: Callable[[Value | None, str], str]) -> list[list[str]]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from subquad.report.content import CellPart, Content, Run, TablePart
+from subquad.report.content import KINDS, CellPart, Content, Run, TablePart
 from subquad.report.formats import latex, markdown
 from subquad.report.marks import MARKS
 from subquad.report.page import write_page, write_whole
@@ -109,7 +109,7 @@ class _Site:
         """What the first page says."""
         content, shown = self.content, [part for table in self.content.tables for part in table.shown]
         return {
-            "papers": self.papers(), "counts": counted(part.standing for part in shown), "cells_total": len(shown),
+            "papers": self.papers(), "kinds": by_kind(content.tables), "cells_total": len(shown),
             "printed_total": sum(part.cell.printed is not None for part in shown), "tables_total": len(content.tables),
             "unavailable": sum(bool(part.cell.missing) for part in shown), "said": self._said(),
             "newest": rows[:12], "runs_total": len(rows), "own_total": len(content.own), "machines": content.machines,
@@ -143,6 +143,19 @@ def counted(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
     return [{"mark": m, "word": v.value, "count": counts[v]} for v, m in MARKS.items() if counts[v]]
 
 
+def by_kind(tables: Iterable[TablePart]) -> list[dict[str, Any]]:
+    """Verdicts of trained, measured and stated cells apart."""
+    found: dict[str, list[Verdict]] = {kind: [] for kind in KINDS}
+    for table in tables:
+        for part in table.shown:
+            found[table.kind(part)].append(part.standing)
+    return [
+        {"heading": KINDS[kind], "cells": len(verdicts), "counts": counted(verdicts)}
+        for kind, verdicts in found.items()
+        if verdicts
+    ]
+
+
 def _line(table: TablePart, part: CellPart) -> dict[str, str]:
     text = next((value.text for value in part.values if value.text), "")
     name = f"{table.table.name}: {part.cell.row} / {part.cell.column}"
@@ -157,7 +170,7 @@ def _paper(key: str, parts: Sequence[TablePart]) -> dict[str, Any]:
     name = f"{key}: {authors}"
     return {
         "key": key, "name": name, "link": link, "pair": (key, name),
-        "counts": counted(cell.standing for part in parts for cell in part.shown),
+        "kinds": by_kind(parts),
         "tables": [
             {
                 "name": part.table.name, "title": part.table.title, "href": f"tables/{part.table.name}.html",

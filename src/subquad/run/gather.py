@@ -110,10 +110,12 @@ class _InScope:
         claimed.update(folder for runs in ran.values() for folder in runs)
         facts = {place: content for place, cell in table.cells.items() if (content := self.places.of(cell, self.runs))}
         numbers = {place: facts[place]["value"] for place in facts if not isinstance(facts[place]["value"], str)}
-        sound = {
-            p: cell for p, cell in (possible | {p: table.cells[p] for p in facts}).items() if self._sound(table, p)
-        }
-        shown = self.runs.values(replace(table, cells=sound), seeds, numbers)
+        wanted = possible | {place: table.cells[place] for place in facts}
+        shown: dict[Place, dict[int, float]] = {}
+        for seed in seeds or (0,):
+            sound = {place: cell for place, cell in wanted.items() if self._sound(table, cell, seed)}
+            for place, found in self.runs.values(replace(table, cells=sound), [seed], numbers).items():
+                shown.setdefault(place, {}).update(found)
         return {
             place: value
             for place, cell in table.cells.items()
@@ -130,12 +132,12 @@ class _InScope:
         folders = [self.runs.job(cell.words, seed).folder for seed in seeds]
         return {folder: self.ledger.runs[folder] for folder in folders if folder in self.ledger.runs}
 
-    def _sound(self, table: Table, place: Place) -> bool:
-        """Whether the records behind a cell can be read; the ledger names those that cannot."""
-        if table.cells[place].mean:
+    def _sound(self, table: Table, cell: Cell, seed: int) -> bool:
+        """Whether the record behind a cell can be read; the ledger names those that cannot."""
+        if cell.mean:
             return True
         try:
-            self.runs.values(replace(table, cells={place: table.cells[place]}), range(table.seeds), {})
+            self.runs.values(replace(table, cells={(cell.row, cell.column): cell}), [seed], {})
         except UserError:
             return False
         return True
