@@ -16,6 +16,7 @@ import sys
 from omegaconf import OmegaConf
 
 from subquad.errors import UserError
+from subquad.run import wandb_runs
 from subquad.run.cells import Runs, load_table
 from subquad.run.doors import answer_help, prepare_process, script_settings
 from subquad.run.launch import train_all
@@ -44,18 +45,23 @@ def main() -> int:
     if names:
         opponents(table, names)
     choices = tuple(word for word in passed if not word.startswith("hydra"))
+    dashboard = wandb_runs.asked(choices)
     runs = Runs(choices)
     failed = False
     if config.run:
         jobs = [job for job in runs.jobs(table, seeds) if not job.finished]
         runs.remember()
-        failed = bool(jobs) and train_all(jobs, [word for word in passed if word.startswith("hydra")])
+        hydra = [word for word in passed if word.startswith("hydra")]
+        failed = bool(jobs) and train_all(jobs, [*hydra, *(wandb_runs.labels(table.name) if dashboard else ())])
     measured, unmeasured = measured_values(table, choices, config.run, config.again)
     values = runs.values(table, seeds, {place: v for place, v in measured.items() if not isinstance(v, str)})
     runs.remember()
     small = [word for word in choices if word.startswith(("scale=", "data=")) and word != "scale=paper"]
     said = {place: value for place, value in measured.items() if isinstance(value, str)}
     show_table(table, values, not small, f" ({', '.join(small)}: no reproduction)" if small else "", said, unmeasured)
+    if dashboard:
+        folder = wandb_runs.log_table(table, values, not small, choices)
+        sys.stdout.write(f"Weights & Biases has the table: {folder}/wandb\n")
     if names:
         sys.stdout.write("\n".join(duel(table, values, names)) + "\n")
     return int(failed)

@@ -76,10 +76,11 @@ def _fingerprint(*, _root_: DictConfig) -> str:
 
 
 def register() -> None:
-    """Makes `${fingerprint:}`, `${smaller_run:}` and `${cwd:}` known to configurations.
+    """Makes `${fingerprint:}`, `${smaller_run:}`, `${cwd:}` and `${first_of:}` known to configurations.
 
     `${hydra:runtime.cwd}` would not do for the last: a sweep asks for its folder before Hydra's own values are there.
     """
     OmegaConf.register_new_resolver("cwd", os.getcwd, use_cache=False, replace=True)
+    OmegaConf.register_new_resolver("first_of", lambda *values: next(filter(None, values), None), replace=True)
     OmegaConf.register_new_resolver("fingerprint", _fingerprint, use_cache=False, replace=True)
     OmegaConf.register_new_resolver("smaller_run", smaller_run, use_cache=False, replace=True)

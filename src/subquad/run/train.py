@@ -24,7 +24,7 @@ from subquad.cores import usable_cores
 from subquad.data.base import SplitData
 from subquad.errors import UserError
 from subquad.measure.memory import process_peak
-from subquad.run import machine, report
+from subquad.run import machine, report, wandb_runs
 from subquad.run.identity import identity
 from subquad.run.processes import patience, rank, together
 from subquad.run.quiet import quieten
@@ -72,6 +72,7 @@ def _train(config: DictConfig, run: Path) -> records.Record | None:
         # Where one of several processes fails, the others lose their connection to it: only the first error tells why.
         if told_to_go():  # lost connections and dead workers are then no errors of the run
             _end_interrupted()
+        wandb_runs.close_failed()
         first = records.read_error(run, since=started)
         if first is None:
             records.write_error(str(error), traceback.format_exc(), run)
@@ -102,6 +103,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     trainer = made_trainer(config, data)
     for logger in trainer.loggers:
         logger.log_hyperparams(settings)
+    wandb_runs.tag(trainer.loggers, config.tags)
 
     checkpoints = run / "checkpoints"
     if (checkpoints / "last.ckpt").exists():
@@ -212,6 +214,5 @@ def _summarise(trainer: pl.Trainer, record: records.Record) -> None:
     for logger in trainer.loggers:
         if isinstance(logger, WandbLogger):
             costs = {"parameters": record.parameters, "wall_seconds": record.wall_seconds}
-            logger.experiment.tags = (*(logger.experiment.tags or ()), *record.tags)
             logger.experiment.summary.update({**record.metrics, **costs, "baselines": record.baselines})
             logger.experiment.finish()

@@ -1,0 +1,94 @@
+"""Runs and tables in Weights & Biases. Nothing of it belongs to what a run is, and nothing is read back from it."""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from subquad.records import fingerprint
+from subquad.run.doors import compose_run
+from subquad.run.processes import rank
+from subquad.run.show_table import Values, verdict
+from subquad.tables.statistics import summarise
+from subquad.tables.table import Table
+
+COLUMNS = (
+    "row", "column", "mean", "std", "half width (95 %)", "seeds", "printed", "printed value", "printed spread", "unit",
+    "better", "verdict", "notes",
+)  # fmt: skip
+
+
+def asked(choices: Sequence[str]) -> bool:
+    """Whether words of the command line choose Weights & Biases."""
+    return any(word == "logger=wandb" for word in choices)
+
+
+def labels(table: str) -> tuple[str, ...]:
+    """Words that group the runs of a table, and tag them with it and its paper."""
+    return (f"logger.wandb.group={table}", f"tags=[table:{table},paper:{table.partition('/')[0]}]")
+
+
+def tag(loggers: Iterable[Any], tags: Sequence[str]) -> None:
+    """Adds the tags of a run when it starts, so that a dashboard finds it while it trains."""
+    from pytorch_lightning.loggers import WandbLogger
+
+    for logger in loggers:
+        if isinstance(logger, WandbLogger) and not rank():
+            logger.experiment.tags = tuple(dict.fromkeys((*(logger.experiment.tags or ()), *tags)))
+
+
+def close_failed() -> None:
+    """Ends the open run as a failed one: the next job of a sweep would go on writing into it."""
+    wandb = sys.modules.get("wandb")
+    if wandb is not None and wandb.run is not None:
+        wandb.finish(exit_code=1)
+
+
+def log_table(table: Table, values: Values, full: bool, choices: Sequence[str]) -> Path:
+    """Logs the table as a run of its own, which the same cells at the same choices update; returns its folder.
+
+    Project, entity and whether it is sent at once are those of `logger.wandb`.
+    """
+    import wandb
+
+    config = compose_run(choices)
+    logger: Any = OmegaConf.to_container(config.logger.wandb, resolve=True)
+    paper = table.name.partition("/")[0]
+    selection = {"words": sorted(choices), "cells": sorted(map(str, table.cells))}
+    folder = Path(str(config.paths.outputs)) / "tables" / table.name
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = table_rows(table, values, full)
+    run = wandb.init(
+        project=logger["project"], entity=logger.get("entity"), dir=str(folder),
+        id=f"table-{re.sub(r'[^a-zA-Z0-9]', '-', table.name)}-{fingerprint(selection)}",
+        name=f"table {table.name} · {config.scale} · {config.protocol}", group=table.name, job_type="table",
+        tags=[f"paper:{paper}", f"table:{table.name}", f"protocol:{config.protocol}", f"scale:{config.scale}"],
+        config={"table": table.name, "title": table.title, "source": table.source, "words": list(choices)},
+        mode="offline" if logger["offline"] else "online", resume="allow",
+    )  # fmt: skip
+    run.log({"table": wandb.Table(columns=list(COLUMNS), data=rows)})
+    counts = Counter(row[COLUMNS.index("verdict")] for row in rows)
+    run.summary.update({f"cells/{word}": count for word, count in counts.items()})
+    run.finish()
+    return folder
+
+
+def table_rows(table: Table, values: Values, full: bool) -> list[list[Any]]:
+    """A list for each cell in the order of COLUMNS; None where there is no number."""
+    rows = []
+    for place, cell in table.cells.items():
+        if cell.column not in {column.name for column in table.columns}:
+            continue
+        found, printed = values.get(place, {}), cell.printed
+        summary = summarise(found) if found else None
+        numbers = (None, None, None) if summary is None else (summary.mean, summary.std, summary.half_width)
+        shown = ("", None, None) if printed is None else (printed.text, printed.value, printed.spread)
+        said = verdict(table, cell, found, full).value
+        words = "; ".join(text for text in (*cell.notes, cell.missing) if text)
+        unit, better = cell.metric.unit, cell.metric.better
+        rows.append([*place, *numbers, len(found), *shown, unit, better, said, words])
+    return rows

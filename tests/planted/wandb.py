@@ -1,0 +1,16 @@
+"""Planted bugs of what Weights & Biases is given."""
+
+from planted import Bug
+
+RUNS, TRAIN, CONFIG = "run/wandb_runs.py", "run/train.py", "configs/logger/wandb.yaml"
+TESTS = "tests/run/test_wandb.py"
+BUGS = [
+    Bug("a failed run stays open", TRAIN, "        wandb_runs.close_failed()\n", "", TESTS),
+    Bug("a failed run is a success", RUNS, "wandb.finish(exit_code=1)", "wandb.finish(exit_code=0)", TESTS),
+    Bug("tags are forgotten", TRAIN, "    wandb_runs.tag(trainer.loggers, config.tags)\n", "", TESTS),
+    Bug("runs of a table keep their own group", RUNS, 'f"logger.wandb.group={table}", ', "", TESTS),
+    Bug("an experiment is no group", CONFIG, "${first_of:${hydra:runtime.choices.experiment},${task.name}}", "${task.name}", TESTS),
+    Bug("every scale is one table", RUNS, '"words": sorted(choices), ', "", TESTS),
+    Bug("hidden cells are shown", RUNS, "        if cell.column not in {", "        if not {", TESTS),
+    Bug("verdicts are not counted", RUNS, 'row[COLUMNS.index("verdict")] for', "row[0] for", TESTS),
+]  # fmt: skip
