@@ -51,8 +51,9 @@ def main() -> int:
     if config.run:
         jobs = [job for job in runs.jobs(table, seeds) if not job.finished]
         runs.remember()
-        hydra = [word for word in passed if word.startswith("hydra")]
-        failed = bool(jobs) and train_all(jobs, [*hydra, *(wandb_runs.labels(table.name) if dashboard else ())])
+        if dashboard:
+            jobs = wandb_runs.labelled(jobs, table.name)
+        failed = bool(jobs) and train_all(jobs, [word for word in passed if word.startswith("hydra")])
     measured, unmeasured = measured_values(table, choices, config.run, config.again)
     values = runs.values(table, seeds, {place: v for place, v in measured.items() if not isinstance(v, str)})
     runs.remember()

@@ -9,7 +9,7 @@ BUGS = [
     Bug("a failed run is a success", RUNS, "wandb.finish(exit_code=1)", "wandb.finish(exit_code=0)", TESTS),
     Bug("tags are forgotten", TRAIN, "    wandb_runs.tag(trainer.loggers, config.tags)\n", "", TESTS),
     Bug("runs of a table keep their own group", RUNS, 'f"logger.wandb.group={table}", ', "", TESTS),
-    Bug("an experiment is no group", CONFIG, "${first_of:${hydra:runtime.choices.experiment},${task.name}}", "${task.name}", TESTS),
+    Bug("an experiment is no group", CONFIG, "${first_of:${hydra:runtime.choices.experiment},", "${first_of:,", TESTS),
     Bug("every scale is one table", RUNS, '"words": sorted(choices), ', "", TESTS),
     Bug("hidden cells are shown", RUNS, "        if cell.column not in {", "        if not {", TESTS),
     Bug("verdicts are not counted", RUNS, 'row[COLUMNS.index("verdict")] for', "row[0] for", TESTS),

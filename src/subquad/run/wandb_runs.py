@@ -1,5 +1,6 @@
 """Runs and tables in Weights & Biases. Nothing of it belongs to what a run is, and nothing is read back from it."""
 
+import dataclasses
 import re
 import sys
 from collections import Counter
@@ -10,6 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from subquad.records import fingerprint
+from subquad.run.cells import Job
 from subquad.run.doors import compose_run
 from subquad.run.processes import rank
 from subquad.run.show_table import Values, verdict
@@ -30,6 +32,11 @@ def asked(choices: Sequence[str]) -> bool:
 def labels(table: str) -> tuple[str, ...]:
     """Words that group the runs of a table, and tag them with it and its paper."""
     return (f"logger.wandb.group={table}", f"tags=[table:{table},paper:{table.partition('/')[0]}]")
+
+
+def labelled(jobs: Iterable[Job], table: str) -> list[Job]:
+    """The same runs, in the group of a table and with its tags."""
+    return [dataclasses.replace(job, words=(*job.words, *labels(table))) for job in jobs]
 
 
 def tag(loggers: Iterable[Any], tags: Sequence[str]) -> None:
