@@ -40,6 +40,7 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+SlurmdParameters=config_overrides
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
@@ -144,8 +145,8 @@ def _stop(daemons: Sequence["subprocess.Popen[bytes]"], environment: Mapping[str
         subprocess.run(["scancel", "-u", user, "-s", "KILL"], env=environment, capture_output=True, check=False)
         subprocess.run(["scancel", "-u", user], env=environment, capture_output=True, check=False)
         deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and not _says(environment, "sinfo", "-h", "-o", "%T", text="idle"):
-            time.sleep(0.2)
+        while time.monotonic() < deadline and _says(environment, "squeue", "-h", "-o", "job", text="job"):
+            time.sleep(0.1)
     for daemon in reversed(daemons):
         daemon.terminate()
         try:

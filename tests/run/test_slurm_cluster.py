@@ -1,0 +1,167 @@
+"""Runs on a real Slurm cluster of one machine: killed, queued again, preempted, by two processes, waited for twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from processes import CASES, DDP, assert_same
+from runs import ROOT, TINY, composed, identical, program, record_of, trained, weights
+
+from subquad import records
+
+pytestmark = [pytest.mark.slow, pytest.mark.slurm]
+
+SLURM = (
+    "-m", "hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.mem_gb=1",
+    "hydra.launcher.poll_seconds=2", "hydra.launcher.signal_delay_s=30",
+)  # fmt: skip
+WORDS = (
+    "task=uea/basic_motions", "attention=dba", "scale=smoke", "limits.epochs=80", "recipe.batch_size=6",
+    "data.num_workers=1", "~callbacks.cores", *TINY,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def one_node():
+    """The module of scripts/ that starts clusters."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        import one_node_slurm
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+    pytest.importorskip("submitit")
+    if lacking := one_node_slurm.missing():
+        pytest.skip(f"Slurm is not installed here: no {', '.join(lacking)}")
+    return one_node_slurm
+
+
+@pytest.fixture(scope="module")
+def slurm(one_node):
+    """The environment in which Slurm's commands reach a cluster of this machine."""
+    with ExitStack() as stack:
+        try:
+            environment = stack.enter_context(one_node.cluster(cpus=4, kill_wait=2))
+        except RuntimeError as error:
+            pytest.skip(f"this user cannot start a cluster here: {error}")
+        yield environment
+
+
+def started(data, outputs, environment, *words) -> "subprocess.Popen[str]":
+    outputs.parent.mkdir(exist_ok=True)
+    command, settings = program(data, outputs, "train.py", *words)
+    return subprocess.Popen(command, **settings | {"env": settings["env"] | environment})
+
+
+def wait_for(found: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 120
+    while not found():
+        assert time.monotonic() < deadline, f"waited for {what}"
+        time.sleep(0.05)
+
+
+def said(environment, *command) -> str:
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def run_of(outputs: Path, seed: int) -> Path:
+    [found] = (outputs / "runs").rglob(f"*-s{seed}")
+    return found
+
+
+def job_of(outputs: Path, seed: int) -> str:
+    """The job of a run that has a checkpoint and still trains."""
+    wait_for(lambda: list((outputs / "runs").rglob(f"*-s{seed}/checkpoints/last.ckpt")), f"a checkpoint of seed {seed}")
+    run = run_of(outputs, seed)
+    assert not (run / records.RESULT).exists(), "the run ended too early for this test"
+    return json.loads((run / "slurm.json").read_text())["job"]
+
+
+def process_of(job: str) -> int:
+    """The process that trains, by what Slurm tells it."""
+    array, _, task = job.partition("_")
+    wanted = {f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}", "SLURM_STEP_ID=0"}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_text()
+            if "submitit.core._submit" in command and not command.startswith("srun"):
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                worker = "submitit.core._submit" in (Path("/proc") / str(parent) / "cmdline").read_text()
+                if wanted <= {*(path / "environ").read_text().split("\0")} and not worker:
+                    return int(path.name)
+        except (OSError, UnicodeDecodeError):
+            continue
+    raise AssertionError(f"no process of job {job}")
+
+
+def test_runs_that_are_killed_or_preempted_end_as_those_that_are_left_alone(data, outputs, tmp_path, slurm):
+    alone = tmp_path / "alone" / "outputs"
+    local = started(data, alone, {}, "-m", *WORDS, "seed=0,1,2")
+    command = (*SLURM, *WORDS, "seed=0,1,2,-1")
+    with started(data, outputs, slurm, *command) as first:
+        wait_for(lambda: len(list(outputs.rglob("slurm.json"))) == 4, "the submission of four runs")
+        first.send_signal(signal.SIGINT)
+        _, text = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "The jobs stay in the queue" in text
+    with started(data, outputs, slurm, *command) as second:
+        killed = job_of(outputs, 0)
+        os.kill(process_of(killed), signal.SIGKILL)
+        preempted = job_of(outputs, 1)
+        said(slurm, "scancel", "-s", "USR2", preempted)
+        wait_for(
+            lambda: "FAILED" in said(slurm, "squeue", "-hrt", "all", "-j", killed, "-o", "%T"), "the end of the job"
+        )
+        said(slurm, "scontrol", "requeue", killed)
+        _, text = second.communicate(timeout=240)
+    assert "4 runs are in the queue already" in text or "3 runs are in the queue already" in text
+    assert second.returncode == 1  # seed -1
+    assert "seed is -1; it must lie between 0 and" in text
+    assert json.loads((run_of(outputs, -1) / records.ERROR).read_text())["message"].startswith("seed is -1")
+    logs = outputs / "sweeps" / "slurm"
+    assert len(list(logs.glob("*_submission.sh"))) <= 2  # the second command submits what has failed, and nothing else
+    for job in (killed, preempted):
+        assert "Restarts=1 " in said(slurm, "scontrol", "show", "job", job)
+        assert "Going on from the last checkpoint" in (logs / f"{job}_0_log.err").read_text()
+    assert (logs / f"{preempted}_0_log.out").read_text().count("Requeued job") == 1
+    local.communicate(timeout=240)
+    assert local.returncode == 0
+    for seed in range(3):
+        run, expected = run_of(outputs, seed), run_of(alone, seed)
+        assert not (run / records.ERROR).exists()
+        assert (run / "metrics.csv").read_text() == (expected / "metrics.csv").read_text()
+        assert records.read(run).metrics == records.read(expected).metrics
+        assert all(identical(weights(run, name), weights(expected, name)) for name in ("best.ckpt", "last.ckpt"))
+
+
+def test_two_processes_of_a_job_train_to_the_numbers_of_one(data, outputs, tmp_path, slurm):
+    words = tuple(word for word in CASES["batch norm"] if word != "trainer=cpu")
+    with started(data, outputs, slurm, *SLURM, *words, *DDP, "trainer.devices=2") as waiting:
+        _, text = waiting.communicate(timeout=240)
+    assert waiting.returncode == 0, text
+    config = composed(data, tmp_path / "alone", *CASES["batch norm"])
+    trained(config)
+    assert_same(record_of(outputs), Path(config.paths.run))
+    [script] = (outputs / "sweeps" / "slurm").glob("*_submission.sh")
+    assert "--ntasks-per-node=2" in script.read_text()
+
+
+def test_a_cluster_leaves_nothing_behind_when_what_runs_in_it_fails(one_node):
+    try:
+        with one_node.cluster() as environment:
+            folder = Path(environment["SLURM_CONF"]).parent
+            said(environment, "sbatch", "-o", "/dev/null", "--wrap", "sleep 600")
+            raise KeyboardInterrupt
+    except RuntimeError as error:
+        pytest.skip(f"this user cannot start a cluster here: {error}")
+    except KeyboardInterrupt:
+        pass
+    assert not folder.exists()
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [line for line in lines if str(folder).encode() in line]
