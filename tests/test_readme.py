@@ -56,7 +56,8 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [t for t in targets if not (page.parent / t).exists()] == []
 
 
-RUNS = [c for c in commands() if c.startswith("python ") and "tests/" not in c]
+# What needs a cluster is run by tests/run/test_slurm_cluster.py.
+RUNS = [c for c in commands() if c.startswith("python ") and "tests/" not in c and "slurm" not in c]
 
 
 @pytest.mark.slow

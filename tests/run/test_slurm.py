@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -18,6 +19,7 @@ from hydra_plugins.subquad.slurm import Slurm
 from subquad import records
 from subquad.errors import UserError
 from subquad.run import processes, slurm, slurm_job, slurm_queue
+from subquad.run.doors import compose_run
 from subquad.run.slurm import Size, Wanted, size_of, submit, wait
 from subquad.run.slurm_job import SlurmJob
 from subquad.run.slurm_queue import Queue, Ticket, queue, ticket, why
@@ -163,7 +165,7 @@ def test_a_job_that_is_queued_again_is_waited_for(tmp_path, caplog):
     caplog.set_level("INFO")
     run = tmp_path / "a"
     run.mkdir()
-    there = [{"1": state} for state in ("RUNNING", "FAILED", "FAILED", "PENDING", "COMPLETING")]
+    there = [{"1": state} for state in ("RUNNING", "FAILED", "COMPLETING", "PENDING", "CONFIGURING")]
     with looks(*there[:2], None, *there[2:], {"1": "PREEMPTED"}, {}) as asked:
         reasons = wait({run: Ticket("1", "no log", time.time())}, poll=0)
     assert asked.call_count == 9  # three looks without the job, and not those before it came back
@@ -179,11 +181,12 @@ def test_a_job_that_is_queued_again_is_waited_for(tmp_path, caplog):
     ]
 
 
-def test_a_record_ends_the_waiting_whatever_the_queue_says(tmp_path):
+def test_a_job_with_a_record_has_finished_when_it_leaves_the_queue(tmp_path):
     (tmp_path / records.RESULT).write_text("{}")
-    with looks({"1": "RUNNING"}) as asked:
-        assert wait({tmp_path: Ticket("1", "log", 0.0)}, poll=100) == {}
-    assert asked.call_count == 1
+    with looks({"1": "RUNNING"}, {"1": "RUNNING"}, {"1": "COMPLETING"}) as asked:
+        assert wait({tmp_path: Ticket("1", "log", 0.0)}, poll=0) == {}
+    assert asked.call_count == 3
+    assert not (tmp_path / records.ERROR).exists()
 
 
 def test_the_error_of_a_run_is_why_its_job_failed(tmp_path):
@@ -349,3 +352,16 @@ def test_what_is_missing_is_named(data, outputs, tmp_path, monkeypatch, words, h
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
     assert slurm_queue.PROGRAMS[0] == "sbatch"
+
+
+def test_the_commands_of_the_page_on_clusters_compose():
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    keys = OmegaConf.load(ROOT / "configs/hydra/launcher/slurm.yaml")
+    lines = re.findall(r"python train\.py -m hydra/launcher=slurm (.*?)(?: +#.*)?$", page, re.MULTILINE)
+    assert len(lines) >= 4
+    for line in lines:
+        words = [word for word in line.split() if not word.startswith("hydra.")]
+        compose_run([word.partition(",")[0] for word in words])
+    named = set(re.findall(r"hydra\.launcher\.(\w+)", page))
+    assert named <= {str(key) for key in keys}
+    assert {"partition", "account", "timeout_min"} <= named

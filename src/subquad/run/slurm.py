@@ -124,14 +124,15 @@ def wait(tickets: Mapping[Path, Ticket], poll: float) -> dict[Path, str]:
     reasons: dict[Path, str] = {}
     told = None
     while open_jobs:
-        open_jobs = {run: job for run, job in open_jobs.items() if not (run / records.RESULT).exists()}
         now = _queue_or_none()
         if now is not None:
             for run, job in dict(open_jobs).items():
+                finished = (run / records.RESULT).exists()
                 missed[run] = 0 if now.has(job.job) else missed[run] + 1
-                if missed[run] >= _CERTAIN and not (run / records.RESULT).exists():
-                    reasons[run] = why(run, job, now.states.get(job.job))
+                if missed[run] >= (1 if finished else _CERTAIN):
                     del open_jobs[run]
+                    if not finished:
+                        reasons[run] = why(run, job, now.states.get(job.job))
             if told != (told := _summary(tickets, open_jobs, reasons, now)):
                 log.info(told)
         if open_jobs:

@@ -57,12 +57,12 @@ class Queue:
     states: dict[str, str]
 
     def has(self, job: str) -> bool:
-        """Whether a job waits, runs or is about to be queued again."""
-        return job in self.states and self.states[job] not in _ENDED
+        """Whether a job waits or runs. One that is COMPLETING does neither, and may yet be queued again."""
+        return job in self.states and self.states[job] not in (*_ENDED, "COMPLETING")
 
     def runs(self, job: str) -> bool:
         """Whether a job is running."""
-        return self.states.get(job) in ("RUNNING", "COMPLETING", "CONFIGURING")
+        return self.states.get(job) in ("RUNNING", "CONFIGURING")
 
 
 def queue() -> Queue:
