@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
-from subquad.run.doors import options
+from subquad.run.doors import compose_run, options
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,6 +59,19 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 # What needs a cluster is run by tests/run/test_slurm_cluster.py.
 RUNS = [c for c in commands() if c.startswith("python ") and "tests/" not in c and "slurm" not in c]
+
+
+def test_the_commands_of_the_page_on_clusters_compose() -> None:
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    keys = OmegaConf.load(ROOT / "configs/hydra/launcher/slurm.yaml")
+    lines = re.findall(r"python train\.py -m hydra/launcher=slurm (.*?)(?: +#.*)?$", page, re.MULTILINE)
+    assert len(lines) >= 4
+    for line in lines:
+        words = [word for word in line.split() if not word.startswith("hydra.")]
+        compose_run([word.partition(",")[0] for word in words])
+    named = set(re.findall(r"hydra\.launcher\.(\w+)", page))
+    assert named <= {str(key) for key in keys}
+    assert {"partition", "account", "timeout_min"} <= named
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from planted import Bug
 
 SLURM, QUEUE, JOB = "run/slurm.py", "run/slurm_queue.py", "run/slurm_job.py"
 LAUNCHER = "../hydra_plugins/subquad/slurm.py"
-TESTS, TRAINER = "tests/run/test_slurm.py", "tests/run/test_trainer.py"
+TESTS = "tests/run/test_slurm.py"
 
 BUGS = [
     Bug("a run in the queue is submitted again", SLURM, "if job is not None and now.has(job.job):", "if False:", TESTS),
@@ -26,7 +26,7 @@ BUGS = [
     Bug("a job that was told does not know", JOB, "    _told = True", "    _told = False", TESTS),
     Bug("workers queue the job again", JOB, "signal.signal(name, signal.SIG_IGN)", "pass", TESTS),
     Bug("SIGTERM ends a job", "run/trainer.py", "trainer.callbacks.append(UntilKilled())", "pass", TESTS),
-    Bug("Lightning queues jobs too", "run/trainer.py", "auto_requeue=False", "auto_requeue=True", TRAINER),
+    Bug("Lightning queues jobs too", "run/trainer.py", "auto_requeue=False", "auto_requeue=True", TESTS),
     Bug("a job does not wait for a dead one's lock", "run/processes.py", "return 180.0 if", "return 0.0 if", TESTS),
     Bug("failed jobs count as finished", LAUNCHER, "outcome.status = JobStatus.FAILED", "pass", TESTS),
     Bug("jobs are sweeps again", LAUNCHER, "if not word.startswith(_OF_THE_SWEEP)", "", TESTS),

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -13,16 +12,16 @@ from unittest import mock
 import pytest
 from hydra.core.utils import JobStatus
 from omegaconf import OmegaConf
-from runs import ROOT, TINY, composed, crash, door, trained
+from runs import ROOT, TINY, composed, crash, door, prepared, trained
 
 from hydra_plugins.subquad.slurm import Slurm
 from subquad import records
 from subquad.errors import UserError
 from subquad.run import processes, slurm, slurm_job, slurm_queue
-from subquad.run.doors import compose_run
 from subquad.run.slurm import Size, Wanted, size_of, submit, wait
 from subquad.run.slurm_job import SlurmJob
 from subquad.run.slurm_queue import Queue, Ticket, queue, ticket, why
+from subquad.run.trainer import made_trainer
 
 MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY, "~callbacks.cores")
 TRAINER = {"accelerator": "cpu", "devices": 1, "num_nodes": 1}
@@ -354,14 +353,23 @@ def test_what_is_missing_is_named(data, outputs, tmp_path, monkeypatch, words, h
     assert slurm_queue.PROGRAMS[0] == "sbatch"
 
 
-def test_the_commands_of_the_page_on_clusters_compose():
-    page = (ROOT / "docs" / "cluster.md").read_text()
-    keys = OmegaConf.load(ROOT / "configs/hydra/launcher/slurm.yaml")
-    lines = re.findall(r"python train\.py -m hydra/launcher=slurm (.*?)(?: +#.*)?$", page, re.MULTILINE)
-    assert len(lines) >= 4
-    for line in lines:
-        words = [word for word in line.split() if not word.startswith("hydra.")]
-        compose_run([word.partition(",")[0] for word in words])
-    named = set(re.findall(r"hydra\.launcher\.(\w+)", page))
-    assert named <= {str(key) for key in keys}
-    assert {"partition", "account", "timeout_min"} <= named
+def test_a_job_of_slurm_is_queued_again_by_us_and_never_by_lightning(data, outputs, monkeypatch):
+    for name, value in {"NTASKS": "2", "NTASKS_PER_NODE": "2", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("SLURM_JOB_NAME", "subquad")
+    config = composed(data, outputs, *MOTIONS, "trainer=ddp_cpu", "recipe.batch_size=4")
+    trainer = made_trainer(config, prepared(config))
+    environment = trainer.strategy.cluster_environment
+    assert type(environment).__name__ == "SLURMEnvironment"
+    assert not environment.auto_requeue
+    assert trainer.world_size == 2
+    monkeypatch.delenv("SLURM_NTASKS_PER_NODE")  # Lightning's refusal, in one sentence
+    with pytest.raises(UserError, match="Use `--ntasks-per-node=2` instead"):
+        made_trainer(config, prepared(config))
+
+
+def test_an_interactive_job_of_slurm_trains_in_one_process(data, outputs, monkeypatch):
+    for name, value in {"NTASKS": "2", "PROCID": "0", "JOB_NAME": "interactive"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    config = composed(data, outputs, *MOTIONS)
+    assert made_trainer(config, prepared(config)).world_size == 1

@@ -7,13 +7,12 @@ import pytest
 import torch
 from conftest import names
 from hydra.utils import instantiate
-from runs import ROOT, TINY, composed, prepared, trained, weights
+from runs import ROOT, TINY, composed, trained, weights
 
 from subquad import records
 from subquad.errors import UserError
 from subquad.run import processes
 from subquad.run.doors import compose_run
-from subquad.run.trainer import made_trainer
 from subquad.tasks.strategies import FullySharded, SharedBatches
 
 MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
@@ -125,25 +124,3 @@ def test_a_compiled_run_is_evaluated_and_resumed_like_any_other(data, outputs):
     with one_thread():
         _, now, recorded = evaluate(Path(config.paths.run), "test")
     assert now == recorded
-
-
-def test_a_job_of_slurm_is_queued_again_by_us_and_never_by_lightning(data, outputs, monkeypatch):
-    for name, value in {"NTASKS": "2", "NTASKS_PER_NODE": "2", "PROCID": "0", "LOCALID": "0", "NODEID": "0"}.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.setenv("SLURM_JOB_NAME", "subquad")
-    config = composed(data, outputs, *MOTIONS, "trainer=ddp_cpu", "recipe.batch_size=4")
-    trainer = made_trainer(config, prepared(config))
-    environment = trainer.strategy.cluster_environment
-    assert type(environment).__name__ == "SLURMEnvironment"
-    assert not environment.auto_requeue
-    assert trainer.world_size == 2
-    monkeypatch.delenv("SLURM_NTASKS_PER_NODE")  # Lightning's refusal, in one sentence
-    with pytest.raises(UserError, match="Use `--ntasks-per-node=2` instead"):
-        made_trainer(config, prepared(config))
-
-
-def test_an_interactive_job_of_slurm_trains_in_one_process(data, outputs, monkeypatch):
-    for name, value in {"NTASKS": "2", "PROCID": "0", "JOB_NAME": "interactive"}.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    config = composed(data, outputs, *MOTIONS)
-    assert made_trainer(config, prepared(config)).world_size == 1
