@@ -30,7 +30,7 @@ columns:
   Name: {{measure: {{_target_: subquad.run.quantities.setting, key: task.name}}}}
 rows:
   Softmax: [attention=softmax]
-  DBA: {{words: [attention=dba], quoted: true, note: "Doubtful: <b> is no tag."}}
+  DBA: {{words: [attention=dba], quoted: true, note: "Doubtful: <b> is no tag | or so."}}
   {json.dumps(ODD)}: [attention=luna]
   Broken: [attention=linformer]
   Gone: {{missing: Nobody has it & never will.}}

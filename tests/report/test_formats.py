@@ -34,7 +34,7 @@ def test_markdown_has_every_cell_in_its_place(part):
     assert rows["Broken"] == ["Broken", "— (50.0)", "— (1)", "— (x)"]
     assert rows[r'\<i\>R&D\</i\> 50%\_x, "\#1"'][3] == "— (x y)"
     assert text.startswith("**Two rows & \\<more\\>**")
-    assert "- DBA: Doubtful: \\<b\\> is no tag." in text
+    assert "- DBA: Doubtful: \\<b\\> is no tag \\| or so." in text
     assert "mean ± standard deviation of 2 seeds" in text
 
 

@@ -111,7 +111,7 @@ def test_numbers_are_those_of_the_records(made):
     dba = card(made, "DBA")
     assert "quoted there from elsewhere" in dba
     assert "Ours: 50.0, 1 seed … too few seeds" in dba
-    assert "Doubtful: <b> is no tag." in dba
+    assert "Doubtful: <b> is no tag | or so." in dba
     assert "python scripts/reproduce.py table=one/1 'rows=[DBA]' 'columns=[Accuracy]'" in dba
     assert "Cannot be filled: Nobody has it & never will." in card(made, "Gone")
 
