@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check bench docs clean
+.PHONY: help setup demo test test-slow check bench docs site clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -38,6 +38,10 @@ bench: $(READY)  ## Measure speed and memory of the attentions against softmax a
 
 docs: $(READY)  ## Rewrite the generated pages of docs/
 	$(BIN)/python scripts/describe.py
+
+site: $(READY)  ## Build the documentation as a site, outputs/site/index.html
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 clean:  ## Remove the environment and caches; data and results stay
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build src/*.egg-info

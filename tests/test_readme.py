@@ -123,25 +123,6 @@ def _texts(folder: Path) -> Path:
     return MaskedText.write_standin(folder / "texts")
 
 
-@pytest.mark.slow
-def test_the_example_of_an_attention_keeps_the_contract_and_trains(tmp_path: Path) -> None:
-    """The two blocks and the two lines of CONTRIBUTING.md, as printed."""
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    (tmp_path / "my_configs" / "attention").mkdir(parents=True)
-    for kind, path in (("python", "mean_value.py"), ("yaml", "my_configs/attention/mean_value.yaml")):
-        [block] = re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)
-        (tmp_path / path).write_text(block)
-    lines = re.findall(r"^(?:PYTHONPATH=\. )?python <subquad>/(.*)$", text, re.MULTILINE)
-    assert len(lines) == 2
-    own = {"SUBQUAD_OUTPUTS": str(tmp_path / "o"), "SUBQUAD_DATA": str(tmp_path / "d"), "PYTHONPATH": "."}
-    for line, smaller in zip(lines, ("lengths=[64,128]", "scale=smoke"), strict=True):
-        program, *words = shlex.split(line.replace("scale=laptop", ""))
-        command = [sys.executable, str(ROOT / program), *words, smaller]
-        done = subprocess.run(command, cwd=tmp_path, env=os.environ | own, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert list((tmp_path / "o").rglob("result.json"))
-
-
 def test_generated_pages_are_current() -> None:
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
