@@ -57,4 +57,11 @@ BUGS = [
         "not cell.measure",
         QUANTITIES,
     ),
+    Bug(
+        "remarks on all rows name the rows",
+        "tables/notes.py",
+        'else ", ".join(columns)',
+        'else ", ".join(rows)',
+        "tests/tables/test_table.py",
+    ),
 ]

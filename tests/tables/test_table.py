@@ -7,6 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from subquad.errors import UserError
+from subquad.tables.notes import notes
 from subquad.tables.printed import Printed
 from subquad.tables.table import Table, load
 
@@ -245,3 +246,15 @@ columns: {A: {measure: {_target_: x}}}
 rows: {x: []}
 """)
     assert table.seeds == 0
+
+
+def test_a_remark_is_made_once_of_all_that_it_is_about(written):
+    text = TABLE.replace('"* / Width": {', '"* / Long": {note: Twice.}\n  "* / Width": {note: Twice., ')
+    said = {remark: about for about, remark in notes(written(text))}
+    assert said["Twice."] == "Long, Width"
+    assert said["Of 2018."] == "BAN"
+    assert said["Doubtful."] == "Softmax / Image"
+    assert said["In grey."] == "Image"
+    assert "None of ours." not in said  # of cells that are not printed
+    everywhere = notes(written(TABLE.replace("cells:\n", 'cells:\n  "*": {note: All over.}\n')))
+    assert ("all cells", "All over.") in everywhere
