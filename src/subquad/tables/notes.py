@@ -18,7 +18,8 @@ def _places(table: Table, places: list[tuple[str, str]]) -> str:
     """A whole row or column by its name, else the cells."""
     rows, columns = (list(dict.fromkeys(place[i] for place in places)) for i in (0, 1))
     if len(rows) == len(table.rows) > 1 and len(columns) > 1:
-        return "all cells" if len(columns) == len(table.columns) else ", ".join(columns)
+        every = all(column.name in columns for column in table.columns)
+        return "all cells" if every else ", ".join(columns)
     if len(columns) > 1 or len(table.columns) == 1:
         return ", ".join(rows)
     return f"{', '.join(rows)} / {columns[0]}" if len(rows) < len(table.rows) - 1 else columns[0]
