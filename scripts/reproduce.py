@@ -19,6 +19,7 @@ from subquad.errors import UserError
 from subquad.run import wandb_runs
 from subquad.run.cells import Runs, load_table
 from subquad.run.doors import answer_help, prepare_process, script_settings
+from subquad.run.lacking import lacking
 from subquad.run.launch import train_all
 from subquad.run.measured import measured_values
 from subquad.run.show_table import show_table
@@ -59,9 +60,11 @@ def main() -> int:
     runs.remember()
     small = [word for word in choices if word.startswith(("scale=", "data=")) and word != "scale=paper"]
     said = {place: value for place, value in measured.items() if isinstance(value, str)}
-    show_table(table, values, not small, f" ({', '.join(small)}: no reproduction)" if small else "", said, unmeasured)
+    without = lacking(table, values, choices)
+    note = f" ({', '.join(small)}: no reproduction)" if small else ""
+    show_table(table, values, not small, note, said, unmeasured, without)
     if dashboard:
-        folder = wandb_runs.log_table(table, values, not small, choices)
+        folder = wandb_runs.log_table(table, values, not small, choices, without)
         sys.stdout.write(f"Weights & Biases has the table: {folder}/wandb\n")
     if names:
         sys.stdout.write("\n".join(duel(table, values, names)) + "\n")

@@ -33,3 +33,13 @@ BUGS = [
         "no size is nothing", FACTS, "return found[0] if found else None", 'return found[0] if found else "0 GB"', TESTS
     ),
 ]
+LACKING, SHOW_TABLE = "run/lacking.py", "run/show_table.py"
+IN_TABLES = "tests/run/test_lacking.py"
+BUGS += [
+    Bug("filled cells need data", LACKING, "if not values.get(place) and (cell.trained", "if (cell.trained", IN_TABLES),
+    Bug("choices of the command are left out", LACKING, "missing([*words, *choices])", "missing([*words])", IN_TABLES),
+    Bug("means need nothing", LACKING, "for part in cell.mean if part in found", "for part in () if part", IN_TABLES),
+    Bug("each attention is asked", LACKING, "if not word.startswith(_NOT_DATA)", "if word", IN_TABLES),
+    Bug("not run, data or not", SHOW_TABLE, "Verdict.NEEDS_DATA if needs_data else", "", IN_TABLES),
+    Bug("a dash, data or not", SHOW_TABLE, "NEEDS_DATA if empty else '-'", "'-'", IN_TABLES),
+]

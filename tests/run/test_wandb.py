@@ -112,8 +112,8 @@ def test_a_table_is_a_run_that_a_second_call_updates(tmp_path):
     place = ("BasicMotions", "Softmax")
     choices = [f"paths.outputs={tmp_path}", "logger=wandb"]
     for values in ({}, {place: {0: 97.5, 1: 100.0, 2: 99.0, 3: 98.0, 4: 99.0}}):
-        log_table(table, values, True, choices)
-    log_table(table, {}, True, [*choices, "scale=laptop"])
+        log_table(table, values, True, choices, {})
+    log_table(table, {}, True, [*choices, "scale=laptop"], {place: "BasicMotions is missing."})
     first, second, other = sorted(
         (run for run, _, _ in logged(tmp_path)), key=lambda run: "scale:laptop" in run["tags"]
     )
@@ -123,6 +123,8 @@ def test_a_table_is_a_run_that_a_second_call_updates(tmp_path):
     summaries = sorted((summary for run, summary, _ in logged(tmp_path) if run["id"] == first["id"]), key=len)
     assert summaries[0]["cells/not run"] == 4
     assert summaries[1]["cells/not run"] == 3
+    [lacks] = [summary for run, summary, _ in logged(tmp_path) if run["id"] == other["id"]]
+    assert (lacks["cells/needs data"], lacks["cells/not run"]) == (1, 3)
     tables = [json.loads(path.read_text()) for path in tmp_path.rglob("*.table.json")]
     assert len(tables) == 3
     assert all(tuple(shown["columns"]) == COLUMNS for shown in tables)
@@ -136,7 +138,7 @@ def test_a_table_is_a_run_that_a_second_call_updates(tmp_path):
 
 def test_every_printed_cell_is_a_row_and_hidden_ones_are_not():
     table = load_table("dba/1")
-    rows = table_rows(table, {}, True)
+    rows = table_rows(table, {}, True, {})
     assert len(rows) == len(table.rows) * len(table.columns) < len(table.cells)
     assert {len(row) for row in rows} == {len(COLUMNS)}
     assert all(row[COLUMNS.index("mean")] is None for row in rows)

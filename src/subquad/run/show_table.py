@@ -17,18 +17,22 @@ _COLOUR = {
     Verdict.INCOMPLETE: "yellow",
 }  # fmt: skip
 
+NEEDS_DATA = "×"
+"""The mark of a cell that was not run because its data are not on this machine."""
+
 Values = Mapping[Place, Mapping[int, float]]
 """Of each row and column, by seed."""
 
 
 def show_table(
     table: Table, values: Values, full: bool, note: str = "", said: Mapping[Place, str] | None = None,
-    unmeasured: Mapping[str, Sequence[Place]] | None = None,
+    unmeasured: Mapping[str, Sequence[Place]] | None = None, lacking: Mapping[Place, str] | None = None,
 ) -> None:  # fmt: skip
     """Prints each cell as `ours (printed)`, coloured by its verdict; a dash where nothing has been measured.
 
     full: whether the runs are of the paper's scale and on real data, so that verdicts may be given. said: cells that
-    hold words, which have no verdict. unmeasured: why cells could not be measured here.
+    hold words, which have no verdict. unmeasured: why cells could not be measured here. lacking: what data cells need
+    that are not here; they have a mark in place of the dash.
     """
     grid = Grid()
     grid.add_column("")
@@ -37,12 +41,17 @@ def show_table(
     for row in table.rows:
         cells = (table.cells.get((row.name, column.name)) for column in table.columns)
         grid.add_row(
-            row.name, *("" if cell is None else _text(table, cell, values, full, said or {}) for cell in cells)
+            row.name,
+            *("" if cell is None else _text(table, cell, values, full, said or {}, lacking or {}) for cell in cells),
         )
     console = Console(highlight=False)
     console.print(f"[bold]{table.name}: {table.title}[/]{note}", soft_wrap=True)
     console.print(grid)
     console.print(f"[dim]{table.source}; printed values in brackets[/]", soft_wrap=True)
+    if lacking:
+        console.print(f"{NEEDS_DATA} {Verdict.NEEDS_DATA.value} that are not on this machine:", soft_wrap=True)
+    for reason in dict.fromkeys((lacking or {}).values()):
+        console.print(f"  {escape(reason)}", soft_wrap=True)
     for about, text in notes(table):
         console.print(f"[dim]{escape(about)}: {escape(text)}[/]", soft_wrap=True)
     for reason, places in (unmeasured or {}).items():
@@ -50,10 +59,12 @@ def show_table(
         console.print(f"not measured: {escape(' / '.join(places[0]))}{more}: {escape(reason)}", soft_wrap=True)
 
 
-def verdict(table: Table, cell: Cell, values: Mapping[int, float], full: bool) -> Verdict:
-    """What may be said of a cell with these values."""
+def verdict(
+    table: Table, cell: Cell, values: Mapping[int, float], full: bool, needs_data: bool = False
+) -> Verdict:  # fmt: skip
+    """What may be said of a cell with these values; needs_data: whether its data are not here."""
     if not values:
-        return Verdict.NOT_RUN
+        return Verdict.NEEDS_DATA if needs_data else Verdict.NOT_RUN
     if not full and (cell.of_run or not cell.measure):
         return Verdict.OTHER_SCALE
     if cell.printed is None or cell.printed.value is None:
@@ -62,13 +73,17 @@ def verdict(table: Table, cell: Cell, values: Mapping[int, float], full: bool) -
     return judge(summarise(values), cell.printed, seeds, cell.metric.better)
 
 
-def _text(table: Table, cell: Cell, values: Values, full: bool, said: Mapping[Place, str]) -> str:
+def _text(
+    table: Table, cell: Cell, values: Values, full: bool, said: Mapping[Place, str], lacking: Mapping[Place, str]
+) -> str:
     found = values.get((cell.row, cell.column), {})
     printed = "" if cell.printed is None else f" [dim]({escape(cell.printed.text)})[/]"
     if words := said.get((cell.row, cell.column)):
         return f"{escape(words)}{printed}"
     if not found:
-        return f"-{printed}"
+        needs_data = (cell.row, cell.column) in lacking
+        empty = verdict(table, cell, found, full, needs_data) is Verdict.NEEDS_DATA
+        return f"{NEEDS_DATA if empty else '-'}{printed}"
     judged = verdict(table, cell, found, full)
     ours = number(summarise(found), cell)
     colour = _COLOUR.get(judged)

@@ -4,14 +4,14 @@ import dataclasses
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from subquad.records import fingerprint
-from subquad.run.cells import Job
+from subquad.run.cells import Job, Place
 from subquad.run.doors import compose_run
 from subquad.run.processes import rank
 from subquad.run.show_table import Values, verdict
@@ -55,7 +55,9 @@ def close_failed() -> None:
         wandb.finish(exit_code=1)
 
 
-def log_table(table: Table, values: Values, full: bool, choices: Sequence[str]) -> Path:
+def log_table(
+    table: Table, values: Values, full: bool, choices: Sequence[str], lacking: Mapping[Place, str]
+) -> Path:  # fmt: skip
     """Logs the table as a run of its own, which the same cells at the same choices update; returns its folder.
 
     Project, entity and whether it is sent at once are those of `logger.wandb`.
@@ -68,7 +70,7 @@ def log_table(table: Table, values: Values, full: bool, choices: Sequence[str]) 
     selection = {"words": sorted(choices), "cells": sorted(map(str, table.cells))}
     folder = Path(str(config.paths.outputs)) / "tables" / table.name
     folder.mkdir(parents=True, exist_ok=True)
-    rows = table_rows(table, values, full)
+    rows = table_rows(table, values, full, lacking)
     run = wandb.init(
         project=logger["project"], entity=logger.get("entity"), dir=str(folder),
         id=f"table-{re.sub(r'[^a-zA-Z0-9]', '-', table.name)}-{fingerprint(selection)}",
@@ -84,8 +86,8 @@ def log_table(table: Table, values: Values, full: bool, choices: Sequence[str]) 
     return folder
 
 
-def table_rows(table: Table, values: Values, full: bool) -> list[list[Any]]:
-    """A list for each cell in the order of COLUMNS; None where there is no number."""
+def table_rows(table: Table, values: Values, full: bool, lacking: Mapping[Place, str]) -> list[list[Any]]:
+    """A list for each cell in the order of COLUMNS; None where there is no number. lacking: what data cells need."""
     rows = []
     for place, cell in table.cells.items():
         if cell.column not in {column.name for column in table.columns}:
@@ -94,8 +96,8 @@ def table_rows(table: Table, values: Values, full: bool) -> list[list[Any]]:
         summary = summarise(found) if found else None
         numbers = (None, None, None) if summary is None else (summary.mean, summary.std, summary.half_width)
         shown = ("", None, None) if printed is None else (printed.text, printed.value, printed.spread)
-        said = verdict(table, cell, found, full).value
-        words = "; ".join(text for text in (*cell.notes, cell.missing) if text)
+        said = verdict(table, cell, found, full, place in lacking).value
+        words = "; ".join(text for text in (*cell.notes, cell.missing, lacking.get(place)) if text)
         unit, better = cell.metric.unit, cell.metric.better
         rows.append([*place, *numbers, len(found), *shown, unit, better, said, words])
     return rows

@@ -1,0 +1,56 @@
+"""Cells whose data are not here say so, and others that are empty do not."""
+
+import pytest
+
+from subquad.run import lacking as module
+from subquad.run.cells import load_table
+from subquad.run.lacking import lacking
+from subquad.run.show_table import NEEDS_DATA, show_table, verdict
+from subquad.tables.verdict import Verdict
+
+
+@pytest.fixture
+def choices(tmp_path):
+    return (f"paths.data={tmp_path}",)
+
+
+def test_empty_cells_without_data_say_what_they_need(choices, monkeypatch):
+    table = load_table("primal_dual/9").select(["BasicMotions", "Cricket", "Epilepsy"], ["Softmax", "Attention-BN"])
+    asked = []
+    monkeypatch.setattr(module, "needs", lambda words, ask=module.needs: asked.append(words) or ask(words))
+    found = lacking(table, {("Epilepsy", "Softmax"): {0: 90.0}}, choices)
+    assert set(found) == {("Cricket", "Softmax"), ("Cricket", "Attention-BN"), ("Epilepsy", "Attention-BN")}
+    assert "python scripts/prepare.py task=uea/cricket" in found["Cricket", "Softmax"]
+    assert len(asked) == 3  # one for each set of data, not for each attention
+    assert lacking(table, {}, (*choices, "data=standin")) == {}
+
+
+def test_a_mean_needs_what_its_parts_need(choices):
+    table = load_table("dba/2").select(["DBA"])
+    found = lacking(table, {}, choices)
+    assert {column for _, column in found} == {"Text", "Retrieval", "Image", "Avg."}  # the others are made here
+    assert found["DBA", "Avg."] == found["DBA", "Text"]
+
+
+def test_a_run_that_starts_from_another_needs_its_data_too(choices):
+    table = load_table("linformer/2")
+    [cell] = [cell for cell in table if cell.chained][:1]
+    sub = table.select([cell.row], [cell.column])
+    [reason] = lacking(sub, {}, (*choices, f"data.root={choices[0].partition('=')[2]}")).values()
+    assert reason
+
+
+def test_the_verdict_and_the_mark(choices, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    table = load_table("primal_dual/9").select(["BasicMotions", "Cricket"], ["Softmax"])
+    motions, cricket = table.cells["BasicMotions", "Softmax"], table.cells["Cricket", "Softmax"]
+    assert verdict(table, cricket, {}, True, needs_data=True) is Verdict.NEEDS_DATA
+    assert verdict(table, motions, {}, True) is Verdict.NOT_RUN
+    assert verdict(table, motions, {0: 1.0}, False, needs_data=True) is Verdict.OTHER_SCALE
+    show_table(table, {}, True, lacking={("Cricket", "Softmax"): "Cricket [is] missing."})
+    shown = capsys.readouterr().out
+    assert f"{NEEDS_DATA} ({cricket.printed.text})" in shown
+    assert f"- ({motions.printed.text})" in shown
+    assert f"{NEEDS_DATA} needs data that are not on this machine:\n  Cricket [is] missing." in shown
+    show_table(table, {}, True)
+    assert NEEDS_DATA not in capsys.readouterr().out
