@@ -42,7 +42,7 @@ def main() -> int:
     seeds = list(range(table.seeds)) if config.seeds is None else [int(seed) for seed in config.seeds]
     if not table.cells or not (seeds or table.seeds == 0):
         raise UserError("Nothing is selected; widen rows=, columns= or seeds=.")
-    names = [str(name) for name in config.compare]
+    names = [str(name) for name in config.compare or []]
     if names:
         opponents(table, names)
     choices = tuple(word for word in passed if not word.startswith("hydra"))
