@@ -59,7 +59,7 @@ def test_the_attention_keeps_the_contract_and_trains(tmp_path):
 def test_the_data_set_is_made_and_trained_on(tmp_path):
     put(tmp_path, "parity.py", "my_configs/task/parity.yaml")
     [train] = lines("train.py --config-dir my_configs task=parity")
-    run(train, tmp_path, ROOT, "scale=smoke", "data.longest=8")
+    run(train, tmp_path, ROOT, "scale=smoke", "data.longest=8", "recipe.steps_per_epoch=2")
     [record] = (json.loads(path.read_text()) for path in (tmp_path / "o").rglob("result.json"))
     assert record["task"] == "parity"
     assert record["data_fingerprint"] == "parity-8-2000"
