@@ -28,6 +28,10 @@ def main(config: DictConfig) -> float:
         from subquad.run.train import train  # heavy: after composition, so that --help and --cfg answer at once
 
         record = train(config)
+    if config.evaluate and not rank():
+        from subquad.run.evaluate import evaluate_missing
+
+        evaluate_missing(config)
     if not rank():
         report.show(record, run, note)
     return record.metrics[config.task.monitor]

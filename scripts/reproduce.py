@@ -2,30 +2,38 @@
 
 python scripts/reproduce.py table=dba/2 scale=laptop
 python scripts/reproduce.py table=primal_dual/1 columns=[Attention-BN] rows=[JapaneseVowels] seeds=[0,1]
-python scripts/reproduce.py table=dba/2 hydra/launcher=slurm       # the same on a cluster
-python scripts/reproduce.py table=dba/2 run=false                  # only shows what there is
+python scripts/reproduce.py table=[dba/2,dba/3] hydra/launcher=slurm   # several, on a cluster; or table=all
+python scripts/reproduce.py table=dba/2 run=false                      # only shows what there is
 python scripts/reproduce.py table=dba/2 run=false compare=[DBA,Luna]   # does one row (or column) beat another?
 
 Finished runs are not trained again, interrupted ones go on, failed ones are tried once more: the same command, typed
 again, does what is left. What rows=, columns= and seeds= select is trained; words of train.py that leave a cell what it
-is (scale=, data=standin, protocol=, trainer=, logger=, hydra/...) go to every run.
+is (scale=, data=standin, protocol=, trainer=, logger=, hydra/...) go to every run. Cells that are measured and not
+trained are measured too, but at scale=smoke; measure=true and measure=false say it.
 """
 
 import sys
+from collections.abc import Sequence
 
 from omegaconf import OmegaConf
+from rich.console import Console
 
 from subquad.errors import UserError
 from subquad.run import wandb_runs
-from subquad.run.cells import Runs, load_table
-from subquad.run.doors import answer_help, prepare_process, script_settings
+from subquad.run.cells import Job, Runs, load_table, merged, select
+from subquad.run.doors import answer_help, options, prepare_process, script_settings
 from subquad.run.lacking import lacking
 from subquad.run.launch import train_all
 from subquad.run.measured import measured_values
+from subquad.run.progress import Shown
 from subquad.run.show_table import show_table
 from subquad.tables.duel import duel, opponents
+from subquad.tables.table import Table
 
-DEFAULTS = {"table": "???", "rows": [], "columns": [], "seeds": None, "run": True, "again": False, "compare": []}
+DEFAULTS = {
+    "table": "???", "rows": [], "columns": [], "seeds": None, "run": True, "measure": None, "again": False,
+    "compare": [],
+}  # fmt: skip
 PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "paths.")
 
 answer_help(__doc__)
@@ -33,42 +41,81 @@ prepare_process(check_choices=False)
 
 
 def main() -> int:
-    """Trains and measures what is missing, prints the table; 1 where a run failed."""
+    """Trains and measures what is missing, prints the tables; 1 where a run failed or its data are missing."""
     passed = [word for word in sys.argv[1:] if word.startswith(PASSED)]
     config = script_settings(OmegaConf.create(DEFAULTS), [word for word in sys.argv[1:] if word not in passed])
     if OmegaConf.is_missing(config, "table"):
         raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2.")
-    table = load_table(config.table).select([str(r) for r in config.rows], [str(c) for c in config.columns])
-    seeds = list(range(table.seeds)) if config.seeds is None else [int(seed) for seed in config.seeds]
-    if not table.cells or not (seeds or table.seeds == 0):
+    names = (
+        options("table") if config.table == "all" else [config.table] if isinstance(config.table, str) else config.table
+    )
+    tables = select([load_table(name) for name in names], list(map(str, config.rows)), list(map(str, config.columns)))
+    seeds = None if config.seeds is None else [int(seed) for seed in config.seeds]
+    asked = {table.name: list(range(table.seeds)) if seeds is None else seeds for table in tables}
+    if not any(table.cells and (asked[table.name] or table.seeds == 0) for table in tables):
         raise UserError("Nothing is selected; widen rows=, columns= or seeds=.")
-    names = [str(name) for name in config.compare or []]
-    if names:
-        opponents(table, names)
+    sides = [str(name) for name in config.compare or []]
+    for table in tables if sides else ():
+        opponents(table, sides)
     choices = tuple(word for word in passed if not word.startswith("hydra"))
     dashboard = wandb_runs.asked(choices)
     runs = Runs(choices)
-    failed = False
-    if config.run:
-        jobs = [job for job in runs.jobs(table, seeds) if not job.finished]
-        runs.remember()
-        if dashboard:
-            jobs = wandb_runs.labelled(jobs, table.name)
-        failed = bool(jobs) and train_all(jobs, [word for word in passed if word.startswith("hydra")])
-    measured, unmeasured = measured_values(table, choices, config.run, config.again)
-    values = runs.values(table, seeds, {place: v for place, v in measured.items() if not isinstance(v, str)})
-    runs.remember()
+    failed = config.run and _train(
+        runs, tables, asked, [word for word in passed if word.startswith("hydra")], dashboard
+    )
+    wanted = "scale=smoke" not in choices if config.measure is None else config.measure
     small = [word for word in choices if word.startswith(("scale=", "data=")) and word != "scale=paper"]
-    said = {place: value for place, value in measured.items() if isinstance(value, str)}
-    without = lacking(table, values, choices)
-    note = f" ({', '.join(small)}: no reproduction)" if small else ""
-    show_table(table, values, not small, note, said, unmeasured, without)
-    if dashboard:
-        folder = wandb_runs.log_table(table, values, not small, choices, without)
-        sys.stdout.write(f"Weights & Biases has the table: {folder}/wandb\n")
-    if names:
-        sys.stdout.write("\n".join(duel(table, values, names)) + "\n")
+    for table in tables:
+        measured, unmeasured = measured_values(table, choices, config.run and wanted, config.again)
+        said = {place: value for place, value in measured.items() if isinstance(value, str)}
+        numbers = {place: value for place, value in measured.items() if not isinstance(value, str)}
+        values = runs.values(table, asked[table.name], numbers)
+        note = f" ({', '.join(small)}: no reproduction)" if small else ""
+        without = lacking(table, values, choices)
+        show_table(table, values, not small, note, said, unmeasured, without)
+        if dashboard:
+            folder = wandb_runs.log_table(table, values, not small, choices, without)
+            sys.stdout.write(f"Weights & Biases has the table: {folder}/wandb\n")
+        if sides:
+            sys.stdout.write("\n".join(duel(table, values, sides)) + "\n")
+    runs.remember()
     return int(failed)
+
+
+def _train(runs: Runs, tables: Sequence[Table], seeds: dict[str, list[int]], hydra: list[str], dashboard: bool) -> bool:
+    """Trains what has not finished and has its data; whether anything is left undone."""
+    shown = [Shown(table.name, runs.cells(table, seeds[table.name])) for table in tables]
+    jobs = [
+        job
+        for job in merged(job for table in tables for job in runs.jobs(table, seeds[table.name]))
+        if not job.finished
+    ]
+    runs.remember()
+    missing: dict[str, list[Job]] = {}
+    for job in jobs:
+        if (need := runs.needs(job)) is not None:
+            missing.setdefault(need, []).append(job)
+    left = {job.folder for found in missing.values() for job in found}
+    for need, found in missing.items():
+        folders = {job.folder for job in found}
+        cells = [
+            f"{table.name} {' / '.join(place)}"
+            for table in shown
+            for place, its in table.cells.items()
+            if {job.folder for job in its} & folders
+        ]
+        Console(highlight=False).print(
+            f"{len(found)} runs lack their data: {need}\n  They fill {_few(cells)}.", soft_wrap=True, markup=False
+        )
+    jobs = [job for job in jobs if job.folder not in left]
+    if dashboard:
+        jobs = wandb_runs.labelled(jobs, tables[0].name if len(tables) == 1 else "several")
+    return (bool(jobs) and train_all(jobs, hydra, shown)) or bool(left)
+
+
+def _few(cells: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(cells) - most} more" if len(cells) > most else ""
+    return ", ".join(cells[:most]) + more
 
 
 if __name__ == "__main__":
@@ -76,3 +123,5 @@ if __name__ == "__main__":
         sys.exit(main())
     except UserError as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit("Stopped; the same command goes on from here.")

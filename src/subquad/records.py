@@ -13,7 +13,7 @@ from typing import Any
 
 from subquad.errors import UserError
 
-RESULT, ERROR = "result.json", "error.json"
+RESULT, ERROR, EVALUATIONS = "result.json", "error.json", "evaluations"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +85,33 @@ def read(run: Path) -> Record | None:
         return Record(**json.loads(path.read_text()))
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} is not a record of this version ({error}); delete it to run again.") from None
+
+
+def evaluation_place(run: Path, changes: Mapping[str, Any]) -> Path:
+    """The file of what a run's best weights reach on data with some settings changed."""
+    return run / EVALUATIONS / f"{fingerprint(changes)}.json"
+
+
+def read_evaluation(run: Path, changes: Mapping[str, Any]) -> dict[str, float] | None:
+    """The metrics of a run on changed data, or None where it was not evaluated on them.
+
+    Raises UserError when the file is there and is no evaluation.
+    """
+    path = evaluation_place(run, changes)
+    try:
+        return {str(name): float(value) for name, value in json.loads(path.read_text())["metrics"].items()}
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} is no evaluation of this version ({error}); delete it to evaluate again.") from None
+
+
+def write_evaluation(
+    run: Path, changes: Mapping[str, Any], metrics: Mapping[str, float], facts: Mapping[str, Any]
+) -> None:
+    """Keeps the metrics of a run on changed data, with where, with what and when they were found."""
+    content = {"changes": dict(changes), "metrics": dict(metrics), **facts, "finished": now()}
+    _write_json(evaluation_place(run, changes), content)
 
 
 def read_all(runs: Path) -> list[Record]:

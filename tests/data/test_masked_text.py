@@ -310,10 +310,12 @@ def test_impossible_settings_are_refused(tmp_path, settings, cause):
         ({"standin": False}, r"needs data.folder=<folder of \.txt files> or data.dataset="),
         ({"folder": "/nowhere/at/all"}, "/nowhere/at/all is missing.*data.folder"),
         ({"dataset": "some/set"}, r"datasets/some--set is missing; run `python scripts/prepare.py`.*data.dataset"),
-        ({"tokenizer": "some/name"}, r"tokenizers/some--name is missing.*data.tokenizer"),
+        ({"folder": "{made}", "tokenizer": "some/name"}, r"tokenizers/some--name is missing.*data.tokenizer"),
     ],
 )
 def test_what_is_missing_is_named(tmp_path, settings, cause):
+    if settings.get("folder") == "{made}":
+        settings = settings | {"folder": str(MaskedText.write_standin(tmp_path))}
     with pytest.raises(UserError, match=cause):
         prepared(tmp_path, **settings)
 

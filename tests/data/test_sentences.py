@@ -7,6 +7,7 @@ import pytest
 
 from subquad.data.glue import Glue
 from subquad.data.glue_files import Labelled
+from subquad.data.masked_text import MaskedText
 from subquad.data.reviews import Reviews
 from subquad.data.sentences import lay_out, shares
 from subquad.data.tokenizer import Tokenizer
@@ -131,6 +132,19 @@ def test_prepared_rows_are_opened_without_their_tokenizer(root, monkeypatch):
     assert len(prepared(Glue, root, name="sst2", protocol="clean").splits["val"]) == 10
 
 
+def test_made_up_texts_of_all_kinds_share_a_made_up_tokenizer(tmp_path):
+    """In place of a published one, so that weights of a language model fit."""
+    published = {"tokenizer": "FacebookAI/roberta-base"}
+    sets = [prepared(Glue, tmp_path, name="sst2", **published), prepared(Reviews, tmp_path, **published)]
+    text = MaskedText(root=str(tmp_path), max_len=16, val_fraction=0.1, test_fraction=0.1, batch_size=4, seed=0,
+                      standin=True, **published)  # fmt: skip
+    text.fetch()
+    text.prepare_data()
+    assert {data.spec.tokenizer for data in sets} == {text.spec.tokenizer}
+    own = str(tmp_path / "standin" / "tokenizer")
+    assert prepared(Glue, tmp_path / "other", name="sst2", tokenizer=own).tokenizer == own
+
+
 @pytest.mark.parametrize("settings", [{"max_len": 7}, {"protocol": "mine"}, {"val_fraction": 1.0}, {"cases": 0}])
 def test_impossible_settings_are_refused(tmp_path, settings):
     with pytest.raises(UserError, match="Sentences need"):
@@ -142,10 +156,11 @@ def test_what_is_missing_is_named(tmp_path):
         prepared(Glue, tmp_path, name="sst2", standin=False)
     with pytest.raises(UserError, match=r"aclImdb_v1.tar.gz is missing"):
         prepared(Reviews, tmp_path, standin=False)
+    folder = str(Glue.write_standin(tmp_path))
     with pytest.raises(
         UserError, match=r"tokenizers/some--name is missing; run .* task=glue/sst2 data.tokenizer=some/name"
     ):
-        prepared(Glue, tmp_path, name="sst2", tokenizer="some/name")
+        prepared(Glue, tmp_path, name="sst2", tokenizer="some/name", folder=folder, standin=False)
 
 
 def test_stand_ins_are_not_taken_for_the_genuine_set(tmp_path):

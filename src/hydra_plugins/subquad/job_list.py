@@ -8,22 +8,29 @@ from typing import Any
 
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 log = logging.getLogger(__name__)
+
+INTERRUPTED = 130
+"""Exit status of a run that was stopped from outside."""
 
 
 class JobList(Sweeper):
     """Gives the chosen launcher the jobs of a file, one JSON list of overrides a line.
 
-    A failed job does not keep the others from running; the sweep fails after the last one.
+    Jobs after an empty line start when all before it have ended. A failed job does not keep the others from running:
+    the sweep fails after the last one, and writes the words and the cause of each failure to the file `<jobs>.failed`,
+    one JSON list a line. What is stopped from outside ends the sweep at once.
     """
 
     def __init__(self, jobs: str) -> None:
-        self.jobs = jobs
+        self.jobs = Path(jobs)
         self.launcher: Launcher | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
@@ -33,13 +40,43 @@ class JobList(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:
-        assert self.launcher is not None
-        lines = Path(self.jobs).read_text().splitlines()
-        batch = [[*arguments, *json.loads(line)] for line in lines]
-        results: Sequence[JobReturn] = self.launcher.launch(batch, initial_job_idx=0)
-        failed = [r for r in results if r.status != JobStatus.COMPLETED]
-        for result in failed:
-            log.error("Failed: %s\n  %s", " ".join(result.overrides or []), result._return_value)
+        blocks = [block.splitlines() for block in self.jobs.read_text().split("\n\n")]
+        waves = [[[*arguments, *json.loads(line)] for line in block if line] for block in blocks]
+        results: list[JobReturn] = []
+        try:
+            for wave in filter(None, waves):
+                results += self._launched(wave, len(results))
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
+        failed = [(r.overrides or [], _cause(r)) for r in results if r.status != JobStatus.COMPLETED]
+        for words, cause in failed:
+            log.error("Failed: %s\n  %s", " ".join(words), cause)
         if failed:
-            raise SystemExit(f"{len(failed)} of {len(batch)} jobs failed; the same command tries them again.")
+            lines = (json.dumps([list(words), cause]) + "\n" for words, cause in failed)
+            self.jobs.with_name(f"{self.jobs.name}.failed").write_text("".join(lines))
+            raise SystemExit(f"{len(failed)} of {len(results)} jobs failed; the same command tries them again.")
         return results
+
+    def _launched(self, wave: Sequence[Sequence[str]], number: int) -> Sequence[JobReturn]:
+        assert self.launcher is not None
+        # By name: Hydra loads the modules of its plugins again when it looks for them, and their classes differ then.
+        if any(kind.__name__ == "BasicLauncher" for kind in type(self.launcher).__mro__):
+            return [self._alone(self.launcher, words, number + place) for place, words in enumerate(wave)]
+        return self.launcher.launch(wave, initial_job_idx=number)
+
+    @staticmethod
+    def _alone(launcher: Launcher, words: Sequence[str], number: int) -> JobReturn:
+        """One job in this process, which nothing but an interrupt of it ends."""
+        try:
+            [result] = launcher.launch([words], initial_job_idx=number)
+        except (SystemExit, HydraException, OmegaConfBaseException) as error:
+            if isinstance(error, SystemExit) and error.code == INTERRUPTED:
+                raise
+            result = JobReturn(overrides=words, status=JobStatus.FAILED, _return_value=error)
+        return result
+
+
+def _cause(result: JobReturn) -> str:
+    """The first line of what a job failed with; the name of an error that says nothing."""
+    said = next(iter(str(result._return_value).splitlines()), "")
+    return said or type(result._return_value).__name__

@@ -23,7 +23,15 @@ from subquad.data.ragged import Cache, Ragged
 from subquad.data.standin import written_once
 from subquad.data.subsets import Seed
 from subquad.data.text_sources import Texts, Unit
-from subquad.data.tokenizer import Tokenizer, Vocabulary, fetch_tokenizer, tokenizer_folder, train_tokenizer
+from subquad.data.tokenizer import (
+    Tokenizer,
+    Vocabulary,
+    fetch_tokenizer,
+    standin_tokenizer,
+    tokenizer_folder,
+    train_tokenizer,
+    write_standin_tokenizer,
+)
 from subquad.data.work import progress
 from subquad.errors import UserError
 from subquad.specs import MaskedBatch, TextSpec
@@ -60,6 +68,7 @@ class MaskedText(SplitData):
         self.root = Path(root)
         if standin:
             folder, dataset = str(self.root / "standin" / "masked_text"), None
+            tokenizer = tokenizer and standin_tokenizer(tokenizer, self.root)
         if folder is not None and dataset is not None:
             raise UserError("Masked text reads data.folder or data.dataset, not both; leave one of them out.")
         self.folder, self.dataset, self.subset = folder, dataset, subset
@@ -76,7 +85,7 @@ class MaskedText(SplitData):
 
     def fetch(self) -> None:
         """Downloads a published data set or tokenizer unless it is here already."""
-        if self.tokenizer is not None:
+        if self.tokenizer is not None and not self.standin:
             fetch_tokenizer(self.tokenizer, self.root)
         if self.dataset is not None:
             text_sources.fetch_dataset(self.dataset, self.subset, self.root)
@@ -89,6 +98,8 @@ class MaskedText(SplitData):
         """Cuts the text into tokens once; a second process meanwhile waits and finds it done."""
         if self.standin:
             written_once(self.root / "standin" / "masked_text", self.write_standin)
+            if self.tokenizer is not None:
+                write_standin_tokenizer(Path(self.tokenizer))
         ragged.prepare(self.cache_folder, self._make)
 
     def load(self) -> tuple[dict[str, Blocks], str]:

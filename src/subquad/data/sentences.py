@@ -14,7 +14,15 @@ from subquad.data.base import SequenceData
 from subquad.data.glue_files import Labelled
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.subsets import Seed, kept_apart, some
-from subquad.data.tokenizer import Tokenizer, Vocabulary, fetch_tokenizer, tokenizer_folder, train_tokenizer
+from subquad.data.tokenizer import (
+    Tokenizer,
+    Vocabulary,
+    fetch_tokenizer,
+    standin_tokenizer,
+    tokenizer_folder,
+    train_tokenizer,
+    write_standin_tokenizer,
+)
 from subquad.errors import UserError
 from subquad.specs import TextSpec
 
@@ -54,6 +62,8 @@ class SentenceData(SequenceData):
         self.root, self.tokenizer, self.vocab, self.max_len = Path(root), tokenizer, vocab, max_len
         self.protocol, self.val_fraction, self.split_seed = protocol, val_fraction, split_seed
         self.cases, self.standin = cases, standin
+        if standin and tokenizer is not None:
+            self.tokenizer = standin_tokenizer(tokenizer, self.root)
 
     @abc.abstractmethod
     def texts(self) -> Mapping[str, Labelled]:
@@ -73,7 +83,7 @@ class SentenceData(SequenceData):
 
     def fetch(self) -> None:
         """Downloads a published tokenizer unless it is here already."""
-        if self.tokenizer is not None:
+        if self.tokenizer is not None and not self.standin:
             fetch_tokenizer(self.tokenizer, self.root)
 
     def require(self) -> None:
@@ -82,6 +92,8 @@ class SentenceData(SequenceData):
 
     def prepare_data(self) -> None:
         """Cuts the texts into tokens once; a second process meanwhile waits and finds them done."""
+        if self.standin and self.tokenizer is not None:
+            write_standin_tokenizer(Path(self.tokenizer))
         ragged.prepare(self.cache_folder, self._make)
 
     def load(self) -> tuple[dict[str, Ragged], str]:

@@ -172,6 +172,17 @@ def tokenizer_folder(name: str, root: Path) -> Path:
     return root / "tokenizers" / name.replace("/", "--")
 
 
+def standin_tokenizer(name: str, root: Path) -> str:
+    """In place of a published tokenizer, the folder of the one that `write_standin_tokenizer` makes; a folder stays."""
+    return name if Path(name).is_dir() else str(root / "standin" / "tokenizer")
+
+
+def write_standin_tokenizer(folder: Path) -> Path:
+    """A small tokenizer of a few English words, the same for all made-up data, unless it is there."""
+    words = "the sea a wave of film and tree was sun good moon bad root is question answer same"
+    return train_tokenizer([words], 300, folder)
+
+
 def fetch_tokenizer(name: str, root: Path) -> None:
     """Downloads a published tokenizer, such as FacebookAI/roberta-base, unless it is here already."""
     folder = tokenizer_folder(name, root)

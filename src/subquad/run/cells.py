@@ -3,14 +3,19 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
 
 from subquad import records
 from subquad.errors import UserError
 from subquad.run.doors import CONFIGS, compose_run, options
+from subquad.run.needs import missing_data
 from subquad.tables import table as tables
 from subquad.tables.mean import mean_values
 from subquad.tables.table import Cell, Table
@@ -21,15 +26,29 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run: the words that train it and the folder that its record will be in."""
+    """One run: the words that train it, the folder of its record, and what goes before and after.
+
+    start: the run whose best weights it starts from. evaluations: settings of the data, other than those of training,
+    that its own best weights are evaluated on.
+    """
 
     words: tuple[str, ...]
     folder: Path
+    start: "Job | None" = None
+    evaluations: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def finished(self) -> bool:
-        """Whether the record is there; it is written last."""
-        return (self.folder / records.RESULT).exists()
+        """Whether the record, which is written last, and all evaluations are there."""
+        if not (self.folder / records.RESULT).exists():
+            return False
+        return all(records.evaluation_place(self.folder, changes).exists() for changes in self.evaluations)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words of train.py that train it and evaluate it."""
+        asked = ",".join(_in_words(dict(changes)) for changes in self.evaluations)
+        return (*self.words, f"evaluate=[{asked}]") if asked else self.words
 
 
 def load_table(name: str) -> Table:
@@ -37,6 +56,27 @@ def load_table(name: str) -> Table:
     if name not in (known := options("table")):
         raise UserError(f'There is no table "{name}"; the tables are {", ".join(known)}.')
     return tables.load(CONFIGS / "table" / f"{name}.yaml", name)
+
+
+def select(found: Sequence[Table], rows: Sequence[str], columns: Sequence[str]) -> list[Table]:
+    """These rows and columns of tables. Of several, each gives what it has, and those that have nothing are left out.
+
+    Raises UserError at a name that none of them has.
+    """
+    if len(found) == 1:
+        return [found[0].select(rows, columns)]
+    names = [{line.name for line in (*table.rows, *table.columns)} for table in found]
+    if unknown := [name for name in (*rows, *columns) if not any(name in known for known in names)]:
+        raise UserError(
+            f"None of the tables has {', '.join(unknown)}; their rows and columns are "
+            f"{', '.join(sorted(set.union(*names)))}."
+        )
+    chosen = []
+    for table, known in zip(found, names, strict=True):
+        kept = [[name for name in given if name in known] for given in (rows, columns)]
+        if all(own or not given for own, given in zip(kept, (rows, columns), strict=True)):
+            chosen.append(table.select(*kept))
+    return chosen
 
 
 class Runs:
@@ -52,17 +92,33 @@ class Runs:
     def job(self, words: Iterable[str], seed: int) -> Job:
         """The run of a cell's words and a seed."""
         every = (*words, *self.words)
-        return Job((*every, f"seed={seed}"), self._folder(every).with_name(f"{self._folder(every).name}-s{seed}"))
+        return Job((*every, f"seed={seed}"), Path(f"{self._composed(every)[0]}-s{seed}"))
+
+    def run_of(self, cell: Cell, seed: int) -> Job:
+        """The run that fills a trained or chained cell.
+
+        What it starts from is trained with seed 0, whatever its own seed is: papers train a model that others start
+        from once.
+        """
+        if not cell.start:
+            return replace(self.job(cell.words, seed), evaluations=(cell.changes,) if cell.changes else ())
+        start = self.job(cell.start, 0)
+        weights = _in_words(str(start.folder / "checkpoints" / "best.ckpt"))
+        job = self.job((*cell.words, f"ckpt_path={weights}"), seed)
+        return replace(job, start=start, evaluations=(cell.changes,) if cell.changes else ())
 
     def jobs(self, table: Table, seeds: Iterable[int]) -> list[Job]:
-        """Every run that a trained cell needs, once, seed by seed, so that each cell soon has a first number."""
-        found: dict[Path, Job] = {}
-        for seed in seeds:
-            for cell in table:
-                if cell.trained:
-                    job = self.job(cell.words, seed)
-                    found.setdefault(job.folder, job)
-        return list(found.values())
+        """Every run that a trained or chained cell needs, once, and each after the one that it starts from.
+
+        Seed by seed, so that each cell soon has a first number. Starts of runs that have finished are left out.
+        """
+        cells = [cell for cell in table if cell.trained or cell.chained]
+        return merged(self.run_of(cell, seed) for seed in seeds for cell in cells)
+
+    def cells(self, table: Table, seeds: Sequence[int]) -> dict[Place, list[Job]]:
+        """The runs of each trained or chained cell."""
+        filled = {place: cell for place, cell in table.cells.items() if cell.trained or cell.chained}
+        return {place: [self.run_of(cell, seed) for seed in seeds] for place, cell in filled.items()}
 
     def values(
         self, table: Table, seeds: Iterable[int], measured: Mapping[Place, float]
@@ -74,7 +130,7 @@ class Runs:
         chosen = tuple(seeds)
         values: dict[Place, dict[int, float]] = {}
         for place, cell in table.cells.items():
-            if cell.trained:
+            if cell.trained or cell.chained:
                 values[place] = self._trained(cell, chosen)
             elif place in measured:
                 values[place] = {0: measured[place] * cell.metric.times}
@@ -86,26 +142,49 @@ class Runs:
     def _trained(self, cell: Cell, seeds: Iterable[int]) -> dict[int, float]:
         found = {}
         for seed in seeds:
-            record = records.read(self.job(cell.words, seed).folder)
-            if record is not None and cell.metric.name in record.metrics:
-                found[seed] = record.metrics[cell.metric.name] * cell.metric.times
+            folder = self.run_of(cell, seed).folder
+            if cell.changes:
+                metrics = records.read_evaluation(folder, cell.changes)
+            else:
+                record = records.read(folder)
+                metrics = None if record is None else record.metrics
+            if metrics is not None and cell.metric.name in metrics:
+                found[seed] = metrics[cell.metric.name] * cell.metric.times
         return found
 
-    def _folder(self, words: tuple[str, ...]) -> Path:
-        """The run's folder without its seed."""
+    def needs(self, job: Job) -> str | None:
+        """What is missing of the data of a run, or of the one that it starts from; see `subquad.run.needs`."""
+        known = self._composed(self._shared(job))[1]
+        key = json.dumps(known, sort_keys=True)
+        if key not in self._missing:
+            self._missing[key] = missing_data(known)
+        return self._missing[key] or (None if job.start is None else self.needs(job.start))
+
+    def _composed(self, words: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+        """The run's folder without its seed, and the settings of its data."""
         key = " ".join(words)
         if key not in self._known:
-            folder = str(compose_run([*words, "seed=0"]).paths.run)
-            self._known[key] = folder.removesuffix("-s0")
-        return Path(self._known[key])
+            config = compose_run([*words, "seed=0"])
+            data: Any = OmegaConf.to_container(config.data, resolve=True)
+            self._known[key] = str(config.paths.run).removesuffix("-s0"), data
+        return self._known[key]
+
+    @staticmethod
+    def _shared(job: Job) -> tuple[str, ...]:
+        """The words of a run but its seed."""
+        return job.words[:-1]
 
     @cached_property
-    def _known(self) -> dict[str, str]:
+    def _missing(self) -> dict[str, str | None]:
+        return {}
+
+    @cached_property
+    def _known(self) -> dict[str, tuple[str, dict[str, Any]]]:
         try:
             state, known = json.loads(self._memory.read_text())
+            return {key: (folder, data) for key, (folder, data) in known.items()} if state == _state() else {}
         except (OSError, ValueError):
             return {}
-        return dict(known) if state == _state() else {}
 
     @cached_property
     def _memory(self) -> Path:
@@ -117,6 +196,30 @@ class Runs:
         staging = self._memory.with_suffix(f".{os.getpid()}")
         staging.write_text(json.dumps([_state(), self._known]))
         os.replace(staging, self._memory)
+
+
+def merged(jobs: Iterable[Job]) -> list[Job]:
+    """Each run once, with all evaluations that are asked of it; before a run that has not finished its start."""
+    found: dict[Path, Job] = {}
+    for job in jobs:
+        known = found.get(job.folder, job)
+        every = {json.dumps(dict(c), sort_keys=True): c for c in (*known.evaluations, *job.evaluations)}
+        whole = replace(job, evaluations=tuple(every.values()))
+        if whole.start is not None and not whole.finished:
+            found.setdefault(whole.start.folder, whole.start)
+        found[job.folder] = whole
+    return list(found.values())
+
+
+def _in_words(value: Any) -> str:
+    """A value as the command line takes it."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_in_words(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_in_words, value)) + "]"
+    if isinstance(value, str) and not re.fullmatch(r"[\w./-]+", value):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _state() -> str:

@@ -10,15 +10,37 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from filelock import FileLock
 from hydra.utils import get_class, instantiate
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.plugins.environments import LightningEnvironment
 
 from subquad import records
 from subquad.cores import usable_cores
 from subquad.errors import UserError
+from subquad.run import machine
 from subquad.run.quiet import quieten
 from subquad.run.settings import check_settings
 from subquad.tasks.supervised import Supervised
+
+
+def evaluate_missing(config: DictConfig) -> None:
+    """Evaluates a finished run on each of the data of `evaluate` that it has not been evaluated on yet, and keeps it.
+
+    The data are looked for where they are now, which may be another place than in training.
+    """
+    run = Path(config.paths.run)
+    place = {key: config.data[key] for key in ("root",) if key in config.data}
+    for changes in OmegaConf.to_container(config.evaluate, resolve=True):  # type: ignore[union-attr]
+        if not isinstance(changes, dict):
+            raise UserError(f"evaluate has {changes!r}; it takes settings of data, as in evaluate=[{{multiply:4}}].")
+        known = {str(key): value for key, value in changes.items()}
+        (run / records.EVALUATIONS).mkdir(exist_ok=True)
+        with FileLock(run / records.EVALUATIONS / ".lock"):
+            if records.read_evaluation(run, known) is None:
+                name, value, _ = evaluate(run, "test", place | known)
+                facts = {"machine": machine.describe(), "versions": machine.versions(), "commit": machine.commit()}
+                records.write_evaluation(run, known, {name: value}, facts)
 
 
 def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) -> tuple[str, float, float | None]:
@@ -54,6 +76,7 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
     trainer = pl.Trainer(
         accelerator=config.trainer.accelerator, devices=1, precision=config.trainer.precision, logger=False,
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        plugins=[LightningEnvironment()],  # alone, also where several processes trained
     )  # fmt: skip
     run_split = trainer.test if split == "test" else trainer.validate
     try:

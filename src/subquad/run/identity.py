@@ -1,6 +1,11 @@
 """What a run is: its configuration without where, with what and how loudly it runs. Light: no torch."""
 
+import hashlib
+import json
 import os
+import re
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -10,6 +15,10 @@ from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue
 from subquad.records import fingerprint
 
 _KEPT = ("task", "data", "trainer", "callbacks", "protocol", "scale", "recipe", "ckpt_path")
+_NAMES: dict[str, str] = {}
+"""Fingerprints by configuration: each of the folders of a run asks for its own again, and resolving takes long."""
+
+_RUN = re.compile(r"[0-9a-f]{12}-s\d+")
 _NOT_IDENTITY = {
     "trainer": (
         "accelerator", "devices", "num_nodes", "strategy", "callbacks", "logger", "default_root_dir", "profiler",
@@ -26,8 +35,21 @@ def identity(config: DictConfig) -> dict[str, Any]:
 
     Left out: paths, loggers, device, display, tags and the seed; and what spreads the work or trades time for memory,
     which changes results by rounding and other dropout masks at most. Precision counts. The optimiser and the mechanism
-    count where the task's module and backbone refer to them, so that an unused choice changes nothing.
+    count where the task's module and backbone refer to them, so that an unused choice changes nothing. Of weights to
+    start from it counts which they are and not where they lie; see `weights_name`.
     """
+    plain = _plain(config)
+    resolved = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
+    assert isinstance(resolved, dict)
+    kept = {key: resolved[key] for key in _KEPT}
+    kept["task"]["module"] = {k: v for k, v in kept["task"]["module"].items() if k != "compile_model"}
+    kept["recipe"] = {k: v for k, v in kept["recipe"].items() if k not in _NOT_IDENTITY["recipe"]}
+    kept["ckpt_path"] = None if kept["ckpt_path"] is None else weights_name(Path(kept["ckpt_path"]))
+    return kept
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    """The configuration without what is no part of a run, before anything is resolved."""
     plain = OmegaConf.to_container(config, resolve=False)
     assert isinstance(plain, dict)
     plain = {key: value for key, value in plain.items() if key not in ("hydra", "logger", "tags")}
@@ -35,12 +57,34 @@ def identity(config: DictConfig) -> dict[str, Any]:
     plain["seed"] = 0
     for section, keys in _NOT_IDENTITY.items():
         plain[section] = {k: v for k, v in plain[section].items() if k not in keys or section == "recipe"}
-    resolved = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
-    assert isinstance(resolved, dict)
-    kept = {key: resolved[key] for key in _KEPT}
-    kept["task"]["module"] = {k: v for k, v in kept["task"]["module"].items() if k != "compile_model"}
-    kept["recipe"] = {k: v for k, v in kept["recipe"].items() if k not in _NOT_IDENTITY["recipe"]}
-    return kept
+    return {str(key): value for key, value in plain.items()}
+
+
+def weights_name(checkpoint: Path) -> str:
+    """Which weights a file holds, wherever it lies: `<fingerprint>-s<seed>/best.ckpt` of a run, else a hash of it.
+
+    A file that does not exist goes by its path; the run that starts from it will refuse it.
+    """
+    if (run := run_of(checkpoint)) is not None:
+        return f"{run.name}/{checkpoint.name}"
+    try:
+        state = checkpoint.stat()
+    except OSError:
+        return str(checkpoint)
+    return _hash(checkpoint, state.st_size, state.st_mtime_ns)
+
+
+def run_of(checkpoint: Path) -> Path | None:
+    """The folder of the run that a checkpoint is of, by its name; None for other files."""
+    run = checkpoint.parent.parent
+    return run if checkpoint.parent.name == "checkpoints" and _RUN.fullmatch(run.name) else None
+
+
+@lru_cache
+def _hash(path: Path, size: int, changed: int) -> str:
+    """Of a file's bytes; read once for each size and time of change."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def smaller_run() -> str | None:
@@ -55,20 +99,29 @@ def smaller_run() -> str | None:
 
 def _fingerprint(*, _root_: DictConfig) -> str:
     """Hydra asks for it before anything else runs, so a configuration with holes ends here, in one sentence."""
+    plain = _plain(_root_)
+    start = plain["ckpt_path"] and weights_name(Path(plain["ckpt_path"]))
+    key = json.dumps([plain, start], sort_keys=True, default=str)
+    if key not in _NAMES:
+        _NAMES[key] = _name(_root_)
+    return _NAMES[key]
+
+
+def _name(config: DictConfig) -> str:
     try:
-        return fingerprint(identity(_root_))
+        return fingerprint(identity(config))
     except MissingMandatoryValue as error:
         raise SystemExit(
             f"A setting has no value yet ({str(error).splitlines()[0]}); give it on the command line."
         ) from None
     except InterpolationKeyError as error:
-        recipe, reason = _root_.recipe.name, str(error).splitlines()[0]
-        if "encoder" in _root_ and "'backbone." in reason:
+        recipe, reason = config.recipe.name, str(error).splitlines()[0]
+        if "encoder" in config and "'backbone." in reason:
             raise SystemExit(
                 f"This attention is an encoder of its own and does not fit the backbone ({reason}); choose another "
                 "attention, or a recipe and backbone for sequences."
             ) from None
-        known = ", ".join(_root_.recipe.sizes)
+        known = ", ".join(config.recipe.sizes)
         raise SystemExit(
             f"The recipe {recipe} does not fit this task ({reason}); leave recipe= out to get the task's own, or add a "
             f"row for the task to the recipe's sizes, which has {known}."

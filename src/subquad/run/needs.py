@@ -18,9 +18,7 @@ def needs(words: Sequence[str]) -> str | None:
 
 def data_settings(words: Sequence[str]) -> dict[str, Any]:
     """The resolved settings of a run's data."""
-    config = compose_run(words)
-    OmegaConf.resolve(config)
-    settings = OmegaConf.to_container(config.data)
+    settings = OmegaConf.to_container(compose_run(words).data, resolve=True)
     assert isinstance(settings, dict)
     return {str(key): value for key, value in settings.items()}
 

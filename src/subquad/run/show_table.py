@@ -69,7 +69,7 @@ def verdict(
         return Verdict.OTHER_SCALE
     if cell.printed is None or cell.printed.value is None:
         return Verdict.NOT_PRINTED
-    seeds = table.seeds if cell.trained or cell.mean else 1
+    seeds = table.seeds if cell.trained or cell.chained or cell.mean else 1
     return judge(summarise(values), cell.printed, seeds, cell.metric.better)
 
 

@@ -25,7 +25,7 @@ from subquad.data.base import SplitData
 from subquad.errors import UserError
 from subquad.measure.memory import process_peak
 from subquad.run import machine, report, wandb_runs
-from subquad.run.identity import identity
+from subquad.run.identity import identity, run_of
 from subquad.run.processes import patience, rank, together
 from subquad.run.quiet import quieten
 from subquad.run.settings import check_settings
@@ -94,6 +94,9 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     quieten()
     if not 0 <= config.seed < 2**32:
         raise UserError(f"seed is {config.seed}; it must lie between 0 and {2**32 - 1}.")
+    start = None if config.ckpt_path is None else run_of(Path(config.ckpt_path))
+    if start is not None and not (start / records.RESULT).exists():
+        raise UserError(f"The run that this one starts from has not finished ({start}); train that one first.")
     for section in ("attention", "backbone", "data"):
         check_settings(section, settings[section])
     pl.seed_everything(config.seed, workers=True, verbose=False)

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -125,11 +125,18 @@ class Table:
     def select(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> "Table":
         """The table with these rows and columns only, means left out where a part is; empty selects all.
 
-        Raises UserError at a name that the table does not have.
+        A name that only the other axis has is taken there. Raises UserError at one that neither has.
         """
+        ours, theirs = ({line.name for line in lines} for lines in (self.rows, self.columns))
         kept = [
-            _chosen(lines, names, f"table {self.name}", kind)
-            for lines, names, kind in ((self.rows, rows, "row"), (self.columns, columns, "column"))
+            _chosen(
+                self, "row", [*(n for n in rows if n not in theirs - ours), *(n for n in columns if n in ours - theirs)]
+            ),
+            _chosen(
+                self,
+                "column",
+                [*(n for n in columns if n not in ours - theirs), *(n for n in rows if n in theirs - ours)],
+            ),
         ]
         names = [{line.name for line in lines} for lines in kept]
         hidden = {column for _, column in self.cells} - {line.name for line in self.columns}
@@ -269,8 +276,13 @@ def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for part in parts for key, value in part.items()}
 
 
-def _chosen(lines: Sequence[Line], names: Sequence[str], where: str, kind: str) -> list[Line]:
-    known = [line.name for line in lines]
-    if unknown := [name for name in names if name not in known]:
-        raise UserError(f"{where} has no {kind} {', '.join(unknown)}; its {kind}s are {', '.join(known)}.")
+def _chosen(table: Table, kind: Literal["row", "column"], names: Sequence[str]) -> list[Line]:
+    lines = table.rows if kind == "row" else table.columns
+    known = {each: ", ".join(line.name for line in of) for each, of in (("row", table.rows), ("column", table.columns))}
+    if unknown := [name for name in names if name not in {line.name for line in lines}]:
+        other = "column" if kind == "row" else "row"
+        raise UserError(
+            f"table {table.name} has no {kind} {', '.join(unknown)}; its {kind}s are {known[kind]}; its {other}s are "
+            f"{known[other]}."
+        )
     return [line for line in lines if not names or line.name in names]
