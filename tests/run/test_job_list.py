@@ -9,6 +9,7 @@ from hydra.errors import ConfigCompositionException
 
 from hydra_plugins.subquad.job_list import JobList
 from subquad.errors import UserError
+from subquad.run.doors import _checked
 
 
 class Launcher:
@@ -70,3 +71,8 @@ def test_an_interrupt_ends_the_sweep_at_once(tmp_path, kind, stop):
         jobs.sweep([])
     assert ended.value.code == 130
     assert len(jobs.launcher.batches) == 1
+
+
+@pytest.mark.parametrize("launcher", ["basic", "joblib"])
+def test_launchers_of_hydra_and_its_plugins_can_be_chosen(launcher):
+    assert _checked([f"hydra/launcher={launcher}"]) == [f"hydra/launcher={launcher}"]

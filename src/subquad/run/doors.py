@@ -70,7 +70,7 @@ def _checked(words: Sequence[str]) -> list[str]:
     for word in words:
         group, equals, value = word.partition("=")
         folder = group.partition("@")[0].lstrip("+")
-        if equals and (CONFIGS / folder).is_dir():
+        if equals and (CONFIGS / folder).is_dir() and not folder.startswith("hydra/"):  # which has choices of its own
             if pattern := re.fullmatch(r"glob\(([^,()\[\]]+)\)", value):
                 matches = fnmatch.filter(options(folder), pattern[1])
                 if not matches:
