@@ -90,13 +90,24 @@ def test_a_second_call_composes_no_cell(made, monkeypatch):
     assert content.tables == made.content.tables
 
 
-def test_without_runs_nothing_is_composed_and_every_cell_is_a_dash(tmp_path, monkeypatch):
+def test_without_runs_only_data_are_asked_for_and_every_cell_is_a_dash(tmp_path, monkeypatch):
     monkeypatch.setattr("subquad.run.cells.compose_run", None)  # would fail if called
+    monkeypatch.setattr("subquad.run.gather._InScope.needs", lambda self, cell: "")
     monkeypatch.setattr("subquad.run.cells.Runs._memory", tmp_path / "memory")
     content = gathering.gather(gathering.all_tables(), [f"paths.outputs={tmp_path}"])
     assert len(content.tables) == len(options("table"))
     assert all(value.text == "" for table in content.tables for part in table.cells.values() for value in part.values)
     assert content.runs == content.own == content.broken == []
+
+
+def test_a_cell_whose_data_are_missing_says_so(tmp_path, monkeypatch):
+    words = [f"paths.outputs={tmp_path}/outputs", f"paths.data={tmp_path}/data"]
+    monkeypatch.setattr("subquad.run.cells.Runs._memory", tmp_path / "memory")
+    [table] = gathering.gather(["primal_dual/9"], words).tables
+    with_sktime, without = (table.cells[row, "Softmax"] for row in ("BasicMotions", "Epilepsy"))
+    assert (with_sktime.values[0].verdict, with_sktime.needs) == (Verdict.NOT_RUN, "")
+    assert without.values[0].verdict is Verdict.NEEDS_DATA
+    assert "scripts/prepare.py" in without.needs
 
 
 def test_tables_come_in_the_order_of_their_numbers():

@@ -20,6 +20,8 @@ from subquad.tables.statistics import summarise
 from subquad.tables.table import Cell, Table
 from subquad.tables.verdict import Verdict
 
+_DATA_WORDS = ("task=", "experiment=", "recipe=", "data", "limits.")
+
 Progress = Callable[[str], None]
 """Told the name of each table before its runs are looked for."""
 
@@ -36,15 +38,18 @@ def gather(names: Sequence[str], words: Sequence[str] = (), progress: Progress =
     tables = [load_table(name) for name in names]
     found: dict[str, dict[Place, list[Value]]] = {table.name: {} for table in tables}
     claimed: set[Path] = set()
+    lacking: dict[tuple[str, Place], str] = {}
     for scope in _scopes(ledger, kept):
         one = _InScope(scope, Runs([*scope.words, *words]), ledger, _Places(outputs / ".places.json", kept, words))
         for table in tables:
             progress(table.name)
             for place, value in one.values(table, claimed).items():
                 found[table.name].setdefault(place, []).append(value)
+            if scope == FULL:
+                lacking |= {(table.name, place): one.needs(cell) for place, cell in table.cells.items()}
         one.runs.remember()
         one.places.remember()
-    parts = [_table_part(table, found[table.name]) for table in tables]
+    parts = [_table_part(table, found[table.name], lacking) for table in tables]
     return Content(
         tables=parts, runs=list(ledger.runs.values()),
         own=[run for folder, run in ledger.runs.items() if folder not in claimed],
@@ -74,15 +79,20 @@ def _scope_of(words: Iterable[str]) -> Scope:
     return Scope(chosen.get("scale", "paper"), chosen.get("protocol", "paper"), chosen.get("data") == "standin")
 
 
-def _table_part(table: Table, found: Mapping[Place, Sequence[Value]]) -> TablePart:
+def _table_part(
+    table: Table, found: Mapping[Place, Sequence[Value]], lacking: Mapping[tuple[str, Place], str]
+) -> TablePart:
     places = {place: (i, j) for j, i, place in _numbered(table)}
-    cells = {
-        place: CellPart(
-            cell=cell, anchor="r{}-c{}".format(*places[place]),
-            command="" if cell.missing else cell_command(table, cell), values=tuple(found[place]),
-        )
-        for place, cell in table.cells.items()
-    }  # fmt: skip
+    cells = {}
+    for place, cell in table.cells.items():
+        full, *others = found[place]
+        needs = lacking[table.name, place]
+        if needs and full.verdict is Verdict.NOT_RUN:
+            full = replace(full, verdict=Verdict.NEEDS_DATA)
+        cells[place] = CellPart(
+            cell=cell, anchor="r{}-c{}".format(*places[place]), values=(full, *others), needs=needs,
+            command="" if cell.missing else cell_command(table, cell),
+        )  # fmt: skip
     return TablePart(table=table, command=table_command(table), cells=cells)
 
 
@@ -127,10 +137,20 @@ class _InScope:
         return [run for run in self.ledger.runs.values() if run.scope == self.scope]
 
     def _ran(self, cell: Cell, seeds: Iterable[int]) -> dict[Path, Run]:
-        if not cell.trained:
+        if not (cell.trained or cell.chained):
             return {}
-        folders = [self.runs.job(cell.words, seed).folder for seed in seeds]
+        folders = [self.runs.run_of(cell, seed).folder for seed in seeds]
         return {folder: self.ledger.runs[folder] for folder in folders if folder in self.ledger.runs}
+
+    def needs(self, cell: Cell) -> str:
+        """What is missing of the data of a cell's runs; empty where nothing is.
+
+        Asked with the words that choose data, which many cells share: attentions and models change none.
+        """
+        if not (cell.trained or cell.chained):
+            return ""
+        words = tuple(word for word in cell.words if word.startswith(_DATA_WORDS))
+        return self.runs.needs(self.runs.job(words, 0)) or ""
 
     def _sound(self, table: Table, cell: Cell, seed: int) -> bool:
         """Whether the record behind a cell can be read; the ledger names those that cannot."""
