@@ -279,3 +279,17 @@ def test_the_viewer_draws_weights_beside_softmax(tmp_path):
         kept = json.loads((tmp_path / f"{name}.json").read_text())
         assert torch.tensor(kept["sides"][name]["influence"]["values"]).shape == (6, 6)
     assert {p.suffix for p in tmp_path.iterdir()} == {".png", ".svg", ".json"}
+
+
+def test_shares_are_those_of_the_counts_in_ecoformers_table(tmp_path):
+    made = figure("ecoformer/2", models=["pvt_v2_b0", "pvt_v2_b1"])
+    models = drawn(made, made.measure(FakeWorkshop()), tmp_path)["models"]
+    # Table 2 prints, for full attention: billions of multiplications and of additions, and their energy in mJ.
+    for name, (mul, add, energy) in {"pvt_v2_b0": (2.02, 1.99, 9.25), "pvt_v2_b1": (5.02, 5.00, 23.07)}.items():
+        costs, shares = models[name]["costs"].values(), models[name]["shares"]
+        assert sum(cost["operations"] for cost in costs) / 1e9 == pytest.approx(mul + add, abs=0.01)
+        assert sum(cost["energy_pj"] for cost in costs) / 1e9 == pytest.approx(energy, abs=0.01)
+        for what in ("operations", "energy_pj"):
+            assert sum(share[what] for share in shares.values()) == pytest.approx(1)
+    small, large = (models[name]["shares"]["feed-forward"]["energy_pj"] for name in models)
+    assert small < large < models["pvt_v2_b1"]["shares"]["attention"]["energy_pj"]

@@ -53,6 +53,20 @@ BUGS = [
     ),
     Bug("padded sequences enter the spectrum", "figures/spectrum.py", "not bool(inputs[1].all())", "False", FIGURES),
     Bug("curves lack their steps", "figures/learning_curves.py", "[[step, row[name]]", "[[0, row[name]]", FIGURES),
+    Bug(
+        "shares of all models together",
+        "figures/shares.py",
+        "cost[what] / sums[what]",
+        "cost[what] / sums[what] / len(self.models)",
+        FIGURES,
+    ),
+    Bug(
+        "energy of every operator",
+        "figures/shares.py",
+        "(image,), self.convention)",
+        '(image,), "everything")',
+        FIGURES,
+    ),
     Bug("windows share no weight", "measure/head_weights.py", "* shares[:, None, None]", "* 1", HEADS),
     Bug(
         "distances of squares",
