@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from subquad import records
 from subquad.errors import UserError
 from subquad.records import RESULT
 from subquad.run.cells import Runs, load_table
-from subquad.run.doors import compose_run
+from subquad.run.doors import CONFIGS, compose_run
 from subquad.run.identity import identity
 from subquad.run.measured import known, measure
 from subquad.run.show_table import verdict
@@ -102,6 +103,21 @@ def test_folders_are_remembered_until_a_file_of_configs_changes(table, runs, tmp
     monkeypatch.setattr("subquad.run.cells._state", lambda: "other")
     with pytest.raises(TypeError):
         Runs(runs.words).jobs(table, [0])
+
+
+def test_editing_an_attention_empties_the_cells_that_used_it_and_no_others(table, runs, tmp_path, monkeypatch):
+    edited = tmp_path / "configs"
+    shutil.copytree(CONFIGS, edited)
+    for module in ("doors", "cells"):
+        monkeypatch.setattr(f"subquad.run.{module}.CONFIGS", edited)
+    for job in runs.jobs(table, [0]):
+        finish(job, 0.9)
+    runs.remember()
+    choice = edited / "attention" / "dba.yaml"
+    choice.write_text(choice.read_text().replace("d_p: 16", "d_p: 8"))
+    values = Runs(runs.words).values(table, [0], {})
+    assert values["Softmax", "Accuracy"] == pytest.approx({0: 90})
+    assert values["DBA", "Accuracy"] == values["DBA", "Twice"] == values["Mean", "Accuracy"] == {}
 
 
 def test_verdicts_need_full_runs_and_all_seeds(table):

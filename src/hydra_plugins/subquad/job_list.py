@@ -2,6 +2,10 @@
 
 import json
 import logging
+import os
+import signal
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,11 +30,13 @@ class JobList(Sweeper):
 
     Jobs after an empty line start when all before it have ended. A failed job does not keep the others from running:
     the sweep fails after the last one, and writes the words and the cause of each failure to the file `<jobs>.failed`,
-    one JSON list a line. What is stopped from outside ends the sweep at once.
+    one JSON list a line. What is stopped from outside ends the sweep at once, and so does the end of the process
+    `leader`, the program that started this one and waits for it: nobody would know of the runs any more.
     """
 
-    def __init__(self, jobs: str) -> None:
+    def __init__(self, jobs: str, leader: int | None = None) -> None:
         self.jobs = Path(jobs)
+        self.leader = leader
         self.launcher: Launcher | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
@@ -43,6 +49,8 @@ class JobList(Sweeper):
         blocks = [block.splitlines() for block in self.jobs.read_text().split("\n\n")]
         waves = [[[*arguments, *json.loads(line)] for line in block if line] for block in blocks]
         results: list[JobReturn] = []
+        if self.leader is not None:
+            threading.Thread(target=_end_with, args=(self.leader,), daemon=True).start()
         try:
             for wave in filter(None, waves):
                 results += self._launched(wave, len(results))
@@ -74,6 +82,13 @@ class JobList(Sweeper):
                 raise
             result = JobReturn(overrides=words, status=JobStatus.FAILED, _return_value=error)
         return result
+
+
+def _end_with(leader: int) -> None:
+    """Interrupts this process when its parent is no longer `leader`, which a killed one cannot do itself."""
+    while os.getppid() == leader:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _cause(result: JobReturn) -> str:

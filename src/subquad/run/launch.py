@@ -1,6 +1,7 @@
 """Training of many runs by one command."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def train_all(jobs: Sequence[Job], hydra: Sequence[str] = (), shown: Sequence[Sh
         listed.write_text(_waves(jobs))
         command = [
             sys.executable, str(ROOT / "train.py"), "-m", "hydra/sweeper=job_list", f"hydra.sweeper.jobs={listed}",
-            *hydra,
+            f"hydra.sweeper.leader={os.getpid()}", *hydra,
         ]  # fmt: skip
         with log.open("w") as file:
             follower = Follower(jobs, log.stat().st_mtime)
