@@ -15,22 +15,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from omegaconf import OmegaConf
 from rich.console import Console
 from rich.progress import track
 
 from subquad import records
 from subquad.errors import UserError
-from subquad.run.cells import Job, Runs, load_table
+from subquad.run.asked import asked, asked_seeds, asked_tables
+from subquad.run.cells import Job, Runs
 from subquad.run.costs import Device, Paces, Setting, optimizer_states, setting_of
-from subquad.run.doors import answer_help, compose_run, options, prepare_process, script_settings
-from subquad.run.needs import missing_data
+from subquad.run.doors import answer_help, compose_run, prepare_process
 from subquad.run.plan import Work, gathered, shares
 from subquad.run.show_plan import show_plan
 from subquad.tables.table import Table
-
-DEFAULTS = {"table": "???", "rows": [], "columns": [], "seeds": None, "measure": False}
-PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "paths.")
 
 answer_help(__doc__)
 prepare_process(check_choices=False)
@@ -38,17 +34,12 @@ prepare_process(check_choices=False)
 
 def main() -> None:
     """Prints the plan of the asked tables."""
-    passed = [word for word in sys.argv[1:] if word.startswith(PASSED)]
-    config = script_settings(OmegaConf.create(DEFAULTS), [word for word in sys.argv[1:] if word not in passed])
-    if OmegaConf.is_missing(config, "table"):
-        raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2, or table=all.")
-    names = options("table") if config.table == "all" else [config.table]
-    tables = [
-        load_table(name).select([str(r) for r in config.rows], [str(c) for c in config.columns]) for name in names
-    ]
+    config, passed = asked({"measure": False})
+    tables = asked_tables(config)
+    seeds = asked_seeds(config, tables)
     choices = tuple(word for word in passed if not word.startswith("hydra"))
     runs = Runs(choices)
-    jobs = [job for table in tables for job in _jobs(runs, table, config.seeds)]
+    jobs = [job for table in tables for job in runs.jobs(table, seeds[table.name])]
     runs.remember()
     if not jobs:
         Console().print(f"{config.table} trains nothing: its cells are measured or counted.")
@@ -75,16 +66,12 @@ def main() -> None:
         if optimizer not in states:
             states[optimizer] = optimizer_states(setting.module["optimizer"])
         kept[words] = states[optimizer]
-        needs = missing_data(setting.data) if _left(groups[words]) else None
+        needs = runs.needs(groups[words][0]) if _left(groups[words]) else None
         works.append(Work(setting, groups[words], parameters, needs))
     tasks, total = shares(works, paces, here, kept)
-    title = f"{config.table}: {tables[0].title}" if len(tables) == 1 else f"{len(tables)} tables, shared runs once"
+    title = f"{tables[0].name}: {tables[0].title}" if len(tables) == 1 else f"{len(tables)} tables, shared runs once"
     show_plan(f"{title} ({', '.join(choices) or 'scale=paper'})", tasks, total)
     _rest(tables)
-
-
-def _jobs(runs: Runs, table: Table, seeds: Sequence[int] | None) -> list[Job]:
-    return runs.jobs(table, range(table.seeds) if seeds is None else [int(seed) for seed in seeds])
 
 
 def _left(jobs: Sequence[Job]) -> bool:

@@ -15,13 +15,13 @@ trained are measured too, but at scale=smoke; measure=true and measure=false say
 import sys
 from collections.abc import Sequence
 
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from subquad.errors import UserError
 from subquad.run import wandb_runs
-from subquad.run.cells import Job, Runs, load_table, merged, select
-from subquad.run.doors import answer_help, options, prepare_process, script_settings
+from subquad.run.asked import asked, asked_seeds, asked_tables
+from subquad.run.cells import Job, Runs, merged
+from subquad.run.doors import answer_help, prepare_process
 from subquad.run.lacking import lacking
 from subquad.run.launch import train_all
 from subquad.run.measured import measured_values
@@ -30,11 +30,7 @@ from subquad.run.show_table import show_table
 from subquad.tables.duel import duel, opponents
 from subquad.tables.table import Table
 
-DEFAULTS = {
-    "table": "???", "rows": [], "columns": [], "seeds": None, "run": True, "measure": None, "again": False,
-    "compare": [],
-}  # fmt: skip
-PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "paths.")
+OWN = {"run": True, "measure": None, "again": False, "compare": []}
 
 answer_help(__doc__)
 prepare_process(check_choices=False)
@@ -42,17 +38,10 @@ prepare_process(check_choices=False)
 
 def main() -> int:
     """Trains and measures what is missing, prints the tables; 1 where a run failed or its data are missing."""
-    passed = [word for word in sys.argv[1:] if word.startswith(PASSED)]
-    config = script_settings(OmegaConf.create(DEFAULTS), [word for word in sys.argv[1:] if word not in passed])
-    if OmegaConf.is_missing(config, "table"):
-        raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2.")
-    names = (
-        options("table") if config.table == "all" else [config.table] if isinstance(config.table, str) else config.table
-    )
-    tables = select([load_table(name) for name in names], list(map(str, config.rows)), list(map(str, config.columns)))
-    seeds = None if config.seeds is None else [int(seed) for seed in config.seeds]
-    asked = {table.name: list(range(table.seeds)) if seeds is None else seeds for table in tables}
-    if not any(table.cells and (asked[table.name] or table.seeds == 0) for table in tables):
+    config, passed = asked(OWN)
+    tables = asked_tables(config)
+    seeds = asked_seeds(config, tables)
+    if not any(table.cells and (seeds[table.name] or table.seeds == 0) for table in tables):
         raise UserError("Nothing is selected; widen rows=, columns= or seeds=.")
     sides = [str(name) for name in config.compare or []]
     for table in tables if sides else ():
@@ -61,7 +50,7 @@ def main() -> int:
     dashboard = wandb_runs.asked(choices)
     runs = Runs(choices)
     failed = config.run and _train(
-        runs, tables, asked, [word for word in passed if word.startswith("hydra")], dashboard
+        runs, tables, seeds, [word for word in passed if word.startswith("hydra")], dashboard
     )
     wanted = "scale=smoke" not in choices if config.measure is None else config.measure
     small = [word for word in choices if word.startswith(("scale=", "data=")) and word != "scale=paper"]
@@ -69,9 +58,9 @@ def main() -> int:
         measured, unmeasured = measured_values(table, choices, config.run and wanted, config.again)
         said = {place: value for place, value in measured.items() if isinstance(value, str)}
         numbers = {place: value for place, value in measured.items() if not isinstance(value, str)}
-        values = runs.values(table, asked[table.name], numbers)
+        values = runs.values(table, seeds[table.name], numbers)
         note = f" ({', '.join(small)}: no reproduction)" if small else ""
-        without = lacking(table, values, choices)
+        without = lacking(table, values, runs)
         show_table(table, values, not small, note, said, unmeasured, without)
         if dashboard:
             folder = wandb_runs.log_table(table, values, not small, choices, without)

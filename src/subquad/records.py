@@ -55,13 +55,13 @@ def fingerprint(identity: Mapping[str, Any]) -> str:
 
 def write(record: Record, run: Path) -> None:
     """Writes `result.json` as a whole and removes the error of an earlier try."""
-    _write_json(run / RESULT, dataclasses.asdict(record))
+    write_json(run / RESULT, dataclasses.asdict(record))
     (run / ERROR).unlink(missing_ok=True)
 
 
 def write_error(message: str, trace: str, run: Path) -> None:
     """Keeps why a run failed, in `error.json`, until a later try succeeds."""
-    _write_json(run / ERROR, {"message": message, "traceback": trace, "time": now()})
+    write_json(run / ERROR, {"message": message, "traceback": trace, "time": now()})
 
 
 def read_error(run: Path, since: float) -> str | None:
@@ -111,7 +111,7 @@ def write_evaluation(
 ) -> None:
     """Keeps the metrics of a run on changed data, with where, with what and when they were found."""
     content = {"changes": dict(changes), "metrics": dict(metrics), **facts, "finished": now()}
-    _write_json(evaluation_place(run, changes), content)
+    write_json(evaluation_place(run, changes), content)
 
 
 def read_all(runs: Path) -> list[Record]:
@@ -133,7 +133,8 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Any) -> None:
+    """Writes a JSON file that appears as a whole or not at all, also where several processes write it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = path.with_suffix(f".json.{os.getpid()}.partial")  # processes of a run may fail at once
     with staging.open("w") as file:

@@ -36,10 +36,16 @@ BUGS = [
 LACKING, SHOW_TABLE = "run/lacking.py", "run/show_table.py"
 IN_TABLES = "tests/run/test_lacking.py"
 BUGS += [
-    Bug("filled cells need data", LACKING, "if not values.get(place) and (cell.trained", "if (cell.trained", IN_TABLES),
-    Bug("choices of the command are left out", LACKING, "missing([*words, *choices])", "missing([*words])", IN_TABLES),
+    Bug("filled cells need data", LACKING, " if not values.get(place)}", "}", IN_TABLES),
+    Bug(
+        "what a run starts from needs nothing",
+        "run/cells.py",
+        "None if job.start is None else self.needs(job.start)",
+        "None",
+        "tests/run/test_chains.py",
+    ),
     Bug("means need nothing", LACKING, "for part in cell.mean if part in found", "for part in () if part", IN_TABLES),
-    Bug("each attention is asked", LACKING, "if not word.startswith(_NOT_DATA)", "if word", IN_TABLES),
+    Bug("each attention is asked", "run/cells.py", "if key not in self._missing", "if True", IN_TABLES),
     Bug("not run, data or not", SHOW_TABLE, "Verdict.NEEDS_DATA if needs_data else", "", IN_TABLES),
     Bug("a dash, data or not", SHOW_TABLE, "NEEDS_DATA if empty else '-'", "'-'", IN_TABLES),
 ]

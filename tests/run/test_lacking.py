@@ -2,8 +2,8 @@
 
 import pytest
 
-from subquad.run import lacking as module
-from subquad.run.cells import load_table
+from subquad.run import cells
+from subquad.run.cells import Runs, load_table
 from subquad.run.lacking import lacking
 from subquad.run.show_table import NEEDS_DATA, show_table, verdict
 from subquad.tables.verdict import Verdict
@@ -17,17 +17,17 @@ def choices(tmp_path):
 def test_empty_cells_without_data_say_what_they_need(choices, monkeypatch):
     table = load_table("primal_dual/9").select(["BasicMotions", "Cricket", "Epilepsy"], ["Softmax", "Attention-BN"])
     asked = []
-    monkeypatch.setattr(module, "needs", lambda words, ask=module.needs: asked.append(words) or ask(words))
-    found = lacking(table, {("Epilepsy", "Softmax"): {0: 90.0}}, choices)
+    monkeypatch.setattr(cells, "missing_data", lambda data, ask=cells.missing_data: asked.append(data) or ask(data))
+    found = lacking(table, {("Epilepsy", "Softmax"): {0: 90.0}}, Runs(choices))
     assert set(found) == {("Cricket", "Softmax"), ("Cricket", "Attention-BN"), ("Epilepsy", "Attention-BN")}
     assert "python scripts/prepare.py task=uea/cricket" in found["Cricket", "Softmax"]
     assert len(asked) == 3  # one for each set of data, not for each attention
-    assert lacking(table, {}, (*choices, "data=standin")) == {}
+    assert lacking(table, {}, Runs([*choices, "data=standin"])) == {}
 
 
 def test_a_mean_needs_what_its_parts_need(choices):
     table = load_table("dba/2").select(["DBA"])
-    found = lacking(table, {}, choices)
+    found = lacking(table, {}, Runs(choices))
     assert {column for _, column in found} == {"Text", "Retrieval", "Image", "Avg."}  # the others are made here
     assert found["DBA", "Avg."] == found["DBA", "Text"]
 
@@ -36,7 +36,7 @@ def test_a_run_that_starts_from_another_needs_its_data_too(choices):
     table = load_table("linformer/2")
     [cell] = [cell for cell in table if cell.chained][:1]
     sub = table.select([cell.row], [cell.column])
-    [reason] = lacking(sub, {}, (*choices, f"data.root={choices[0].partition('=')[2]}")).values()
+    [reason] = lacking(sub, {}, Runs([*choices, f"data.root={choices[0].partition('=')[2]}"])).values()
     assert reason
 
 

@@ -1,10 +1,11 @@
 """Missing data are named before a run starts, in the words that the run would end with."""
 
 import pytest
+from omegaconf import OmegaConf
 
 from subquad.errors import UserError
 from subquad.run.doors import compose_run, options
-from subquad.run.needs import data_settings, missing_data, needs
+from subquad.run.needs import missing_data
 
 MADE = {"digits", "digits_pixels", "lra/listops", "lra/pathfinder32", "uea/basic_motions", "tser/covid3month"}
 """Drawn by this package, or brought along by scikit-learn and sktime."""
@@ -12,6 +13,10 @@ ONE_OF_MANY = [
     *(name for name in options("task") if not name.startswith(("uea/", "tser/", "lra/pathfinder"))),
     "uea/basic_motions", "uea/heartbeat", "tser/covid3month", "tser/benzene_concentration", "lra/pathfinder32",
 ]  # fmt: skip
+
+
+def data_settings(words):
+    return OmegaConf.to_container(compose_run(words).data, resolve=True)
 
 
 def words_of(task, data):
@@ -58,11 +63,10 @@ def test_features_of_images_are_part_of_the_data(tmp_path):
 
 
 def test_a_wrong_setting_of_data_is_said_as_well(tmp_path):
-    said = needs([*words_of("lra/listops", tmp_path), "data.source=release"])
+    said = missing_data(data_settings([*words_of("lra/listops", tmp_path), "data.source=release"]))
     assert said == "data.source=release needs data.release_dir, the folder of basic_{train,val,test}.tsv."
 
 
-def test_made_up_data_are_not_looked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("subquad.run.needs.missing_data", lambda settings: settings["standin"])
-    assert needs([*words_of("imagenet", tmp_path), "data=standin"]) is True
+def test_made_up_data_are_not_looked_for(tmp_path):
+    assert data_settings([*words_of("imagenet", tmp_path), "data=standin"])["standin"] is True
     assert compose_run(words_of("imagenet", tmp_path)).data.standin is False

@@ -8,11 +8,8 @@ from typing import Any
 
 from subquad.records import Record
 from subquad.tables.statistics import Summary
-from subquad.tables.table import Cell, Table
+from subquad.tables.table import Cell, Place, Table
 from subquad.tables.verdict import Verdict
-
-Place = tuple[str, str]
-"""Row and column of a cell."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

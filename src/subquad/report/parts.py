@@ -5,6 +5,7 @@ from typing import Any
 
 from subquad.report.chart import cell_curves, comparisons, run_curves
 from subquad.report.content import FULL, CellPart, Run, TablePart, Value
+from subquad.report.durations import duration
 from subquad.report.marks import MARKS
 from subquad.tables.table import Cell
 
@@ -109,8 +110,7 @@ def _count_of(value: Value) -> str:
 
 
 def _digits(cell: Cell, number: float) -> str:
-    printed = cell.printed
-    return f"{number:.{printed.digits if printed is not None and printed.value is not None else 2}f}"
+    return f"{number:.{cell.digits}f}"
 
 
 def _floors(part: TablePart) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
@@ -193,6 +193,4 @@ def _count(value: Any) -> str:
 def _duration(seconds: Any) -> str:
     if not isinstance(seconds, int | float):
         return str(seconds)
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
+    return duration(seconds)

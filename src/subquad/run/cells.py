@@ -18,10 +18,7 @@ from subquad.run.doors import CONFIGS, compose_run, options
 from subquad.run.needs import missing_data
 from subquad.tables import table as tables
 from subquad.tables.mean import mean_values
-from subquad.tables.table import Cell, Table
-
-Place = tuple[str, str]
-"""Row and column of a cell."""
+from subquad.tables.table import Cell, Place, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +189,7 @@ class Runs:
 
     def remember(self) -> None:
         """Keeps the folders for the next program."""
-        self._memory.parent.mkdir(parents=True, exist_ok=True)
-        staging = self._memory.with_suffix(f".{os.getpid()}")
-        staging.write_text(json.dumps([_state(), self._known]))
-        os.replace(staging, self._memory)
+        records.write_json(self._memory, [_state(), self._known])
 
 
 def merged(jobs: Iterable[Job]) -> list[Job]:

@@ -1,23 +1,22 @@
 """From the outputs folder and configs/table/ to the content of the page: each cell with the runs that fill it."""
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from subquad.errors import UserError
-from subquad.records import now
+from subquad.records import now, write_json
 from subquad.report.commands import cell_command, table_command
-from subquad.report.content import FULL, CellPart, Content, Place, Run, Scope, TablePart, Value
+from subquad.report.content import FULL, CellPart, Content, Run, Scope, TablePart, Value
 from subquad.report.ledger import Ledger, newest, read_ledger, read_measurements
 from subquad.run import measured
 from subquad.run.cells import Runs, load_table
 from subquad.run.doors import compose_run, options
 from subquad.run.show_table import number, verdict
 from subquad.tables.statistics import summarise
-from subquad.tables.table import Cell, Table
+from subquad.tables.table import Cell, Place, Table
 from subquad.tables.verdict import Verdict
 
 _DATA_WORDS = ("task=", "experiment=", "recipe=", "data", "limits.")
@@ -230,7 +229,4 @@ class _Places:
     def remember(self) -> None:
         """Keeps the names for the next call."""
         if self.known:
-            self.memory.parent.mkdir(parents=True, exist_ok=True)
-            staging = self.memory.with_suffix(f".{os.getpid()}")
-            staging.write_text(json.dumps(self.known))
-            os.replace(staging, self.memory)
+            write_json(self.memory, self.known)

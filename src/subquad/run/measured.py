@@ -2,17 +2,15 @@
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from subquad.errors import UserError
-from subquad.records import fingerprint, now
-from subquad.run.cells import Place
+from subquad.records import fingerprint, now, write_json
 from subquad.run.doors import compose_run, sentence
 from subquad.run.identity import identity
-from subquad.tables.table import Cell, Table
+from subquad.tables.table import Cell, Place, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +81,5 @@ def measure(cell: Cell, words: tuple[str, ...] = ()) -> Measurement:
         value=value, measure=dict(cell.measure), words=every, machine=machine.describe(), versions=machine.versions(),
         commit=machine.commit(), finished=now(),
     )  # fmt: skip
-    path = place(cell, words)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_suffix(f".{os.getpid()}")
-    staging.write_text(json.dumps(dataclasses.asdict(found), indent=1))
-    os.replace(staging, path)
+    write_json(place(cell, words), dataclasses.asdict(found))
     return found

@@ -9,8 +9,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from subquad import records
+from subquad.report.durations import duration
 from subquad.run.cells import Job
 from subquad.run.follow import Change, Follower, State, short, step
+from subquad.tables.table import Place
 
 _WIDEST = 14
 """Columns of a table that are drawn as such."""
@@ -21,7 +23,7 @@ class Shown:
     """A table in progress: its name and the runs of each row and column."""
 
     name: str
-    cells: Mapping[tuple[str, str], Sequence[Job]]
+    cells: Mapping[Place, Sequence[Job]]
 
 
 class Progress:
@@ -56,7 +58,7 @@ class Progress:
         count = self.follower.count
         left = self.follower.seconds_left()
         waiting = count(State.WAITING)
-        told = f"; about {_duration(left)} left" if left is not None and waiting + count(State.RUNNING) else ""
+        told = f"; about {duration(left, digits=0)} left" if left is not None and waiting + count(State.RUNNING) else ""
         return (
             f"{count(State.FINISHED)} of {len(self.follower.jobs)} runs finished, {count(State.RUNNING)} running, "
             f"{count(State.FAILED)} failed, {waiting} left{told}"
@@ -68,8 +70,8 @@ class Progress:
         if change.state is State.FAILED:
             return f"{where} failed: {records.read_error(change.job.folder, 0)}"
         left = self.follower.seconds_left()
-        told = f", about {_duration(left)} left" if left else ""
-        return f"{where} finished in {_duration(change.seconds or 0.0)}{told}"
+        told = f", about {duration(left, digits=0)} left" if left else ""
+        return f"{where} finished in {duration(change.seconds or 0.0, digits=0)}{told}"
 
     def _grids(self) -> list[Grid]:
         if len(self.shown) != 1 or len({column for _, column in self.shown[0].cells}) > _WIDEST:
@@ -103,9 +105,3 @@ def name(job: Job) -> str:
     attention, task = folder.parent.name, "/".join(folder.parent.parent.parts[-2:]).removeprefix("runs/")
     fingerprint, _, seed = folder.name.partition("-s")
     return f"{attention} on {task}, seed {seed} ({fingerprint[:6]})"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

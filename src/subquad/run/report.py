@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from subquad.records import RESULT, Record, read_history
+from subquad.report.durations import duration
 
 
 def show(record: Record, run: Path, note: str = "") -> None:
@@ -23,7 +24,7 @@ def show(record: Record, run: Path, note: str = "") -> None:
         table.add_row("data", "[bold]made up (data=standin), no result")
     table.add_row("protocol, scale", f"{record.protocol}, {record.scale}")
     table.add_row("parameters", f"{record.parameters:,}")
-    table.add_row("steps, time", f"{record.steps:,} in {_duration(record.wall_seconds)}")
+    table.add_row("steps, time", f"{record.steps:,} in {duration(record.wall_seconds)}")
     table.add_row("peak memory", f"{record.peak_memory_mib:,.0f} MiB ({record.peak_memory_of})")
     console = Console(highlight=False)
     console.print(table)
@@ -38,12 +39,6 @@ def _short(path: Path) -> Path:
 
 def _number(metric: str, value: float) -> str:
     return f"{value:.2%}" if metric.endswith("accuracy") else f"{value:.4g}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
 
 
 def draw_curve(record: Record, run: Path, monitor: str) -> None:

@@ -6,10 +6,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from subquad.run.cells import Place
 from subquad.tables.notes import notes
 from subquad.tables.statistics import Summary, summarise
-from subquad.tables.table import Cell, Table
+from subquad.tables.table import Cell, Place, Table
 from subquad.tables.verdict import Verdict, judge
 
 _COLOUR = {
@@ -93,6 +92,5 @@ def _text(
 
 def number(summary: Summary, cell: Cell) -> str:
     """Mean ± standard deviation, with the digits that are printed."""
-    digits = cell.printed.digits if cell.printed is not None and cell.printed.value is not None else 2
-    spread = "" if summary.std is None else f" ± {summary.std:.{digits}f}"
-    return f"{summary.mean:.{digits}f}{spread}"
+    spread = "" if summary.std is None else f" ± {summary.std:.{cell.digits}f}"
+    return f"{summary.mean:.{cell.digits}f}{spread}"

@@ -28,10 +28,7 @@ class Ticket:
 
     def keep(self, run: Path) -> None:
         """Writes it into the folder of the run, for the next command that wants the same run."""
-        run.mkdir(parents=True, exist_ok=True)
-        staging = run / f"{_TICKET}.{os.getpid()}.partial"
-        staging.write_text(json.dumps(asdict(self)))
-        staging.replace(run / _TICKET)
+        records.write_json(run / _TICKET, asdict(self))
 
     @property
     def last_words(self) -> str:

@@ -5,7 +5,6 @@ import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
 # isort: split
 import dataclasses
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -25,7 +24,7 @@ from subquad.cores import usable_cores
 from subquad.errors import UserError
 from subquad.measure.inputs import random_batch
 from subquad.measure.memory import LiveTensors
-from subquad.records import fingerprint, now
+from subquad.records import fingerprint, now, write_json
 from subquad.run import machine
 from subquad.run.costs import Device, Pace, Setting
 from subquad.run.doors import compose_run
@@ -189,8 +188,4 @@ def pace(found: StepTime) -> Pace:
 
 def _write(found: StepTime, outputs: Path) -> None:
     device = fingerprint(dataclasses.asdict(Device.of(found.machine)))
-    path = outputs / "measured" / "steps" / f"{found.family}-{device}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_suffix(f".{os.getpid()}")
-    staging.write_text(json.dumps(dataclasses.asdict(found), indent=1))
-    os.replace(staging, path)
+    write_json(outputs / "measured" / "steps" / f"{found.family}-{device}.json", dataclasses.asdict(found))

@@ -11,12 +11,12 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from subquad.records import fingerprint
-from subquad.run.cells import Job, Place
+from subquad.run.cells import Job
 from subquad.run.doors import compose_run
 from subquad.run.processes import rank
 from subquad.run.show_table import Values, verdict
 from subquad.tables.statistics import summarise
-from subquad.tables.table import Table
+from subquad.tables.table import Place, Table
 
 COLUMNS = (
     "row", "column", "mean", "std", "half width (95 %)", "seeds", "printed", "printed value", "printed spread", "unit",

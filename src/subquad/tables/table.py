@@ -36,6 +36,9 @@ from subquad.errors import UserError
 from subquad.tables.printed import Printed, split_line
 from subquad.tables.verdict import Direction
 
+Place = tuple[str, str]
+"""Row and column of a cell."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
@@ -85,7 +88,7 @@ class Cell:
     changes: Mapping[str, Any] = field(default_factory=dict)
     metric: Metric
     measure: Mapping[str, Any]
-    mean: tuple[tuple[str, str], ...]
+    mean: tuple[Place, ...]
     printed: Printed | None
     quoted: bool
     notes: tuple[str, ...]
@@ -95,6 +98,11 @@ class Cell:
     def trained(self) -> bool:
         """Whether the records of runs of train.py with its words, and no others, fill it."""
         return not (self.mean or self.measure or self.missing or self.start or self.changes)
+
+    @property
+    def digits(self) -> int:
+        """How many digits behind the point its value is shown with: those that are printed."""
+        return self.printed.digits if self.printed is not None and self.printed.value is not None else 2
 
     @property
     def of_run(self) -> bool:
@@ -117,7 +125,7 @@ class Table:
     seeds: int
     rows: tuple[Line, ...]
     columns: tuple[Line, ...]
-    cells: Mapping[tuple[str, str], Cell]
+    cells: Mapping[Place, Cell]
 
     def __iter__(self) -> Iterator[Cell]:
         return iter(self.cells.values())
@@ -127,16 +135,11 @@ class Table:
 
         A name that only the other axis has is taken there. Raises UserError at one that neither has.
         """
-        ours, theirs = ({line.name for line in lines} for lines in (self.rows, self.columns))
+        known = [{line.name for line in lines} for lines in (self.rows, self.columns)]
+        moved = [[n for n in columns if n in known[0] - known[1]], [n for n in rows if n in known[1] - known[0]]]
         kept = [
-            _chosen(
-                self, "row", [*(n for n in rows if n not in theirs - ours), *(n for n in columns if n in ours - theirs)]
-            ),
-            _chosen(
-                self,
-                "column",
-                [*(n for n in columns if n not in ours - theirs), *(n for n in rows if n in theirs - ours)],
-            ),
+            _chosen(self, "row", [*(n for n in rows if n not in moved[1]), *moved[0]]),
+            _chosen(self, "column", [*(n for n in columns if n not in moved[0]), *moved[1]]),
         ]
         names = [{line.name for line in lines} for lines in kept]
         hidden = {column for _, column in self.cells} - {line.name for line in self.columns}
