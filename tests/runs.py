@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
+from subquad import records
 from subquad.data.base import SplitData
 from subquad.records import Record
+from subquad.run.cells import Job
 from subquad.run.doors import compose_run
 
 ROOT = Path(__file__).parents[1]
@@ -117,3 +119,11 @@ def has_record(outputs: Path) -> bool:
 def sentences(text: str) -> Sequence[str]:
     """The lines of a program's message."""
     return [line for line in text.splitlines() if line.strip()]
+
+
+def finish(job: Job, accuracy: float, evaluated: Iterable[tuple[dict[str, Any], float]] = ()) -> None:
+    """Writes what a finished run leaves: a blank record with a test accuracy, and evaluations on changed data."""
+    blank = dict.fromkeys(Record.__dataclass_fields__, "") | {"metrics": {"test/accuracy": accuracy}}
+    records.write_json(job.folder / records.RESULT, blank)
+    for changes, value in evaluated:
+        records.write_evaluation(job.folder, changes, {"test/accuracy": value}, {})

@@ -1,11 +1,10 @@
 """Cells in two steps: runs that start from other runs, and runs that are evaluated on other data."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runs import TINY, composed, one_thread, trained, weights
+from runs import TINY, composed, finish, one_thread, trained, weights
 
 from subquad import records
 from subquad.errors import UserError
@@ -50,14 +49,6 @@ def table(tmp_path):
 @pytest.fixture
 def runs(outputs):
     return Runs([f"paths.outputs={outputs}", "scale=smoke"])
-
-
-def finish(job, accuracy, evaluated=()):
-    job.folder.mkdir(parents=True, exist_ok=True)
-    blank = dict.fromkeys(records.Record.__dataclass_fields__, "") | {"metrics": {"test/accuracy": accuracy}}
-    (job.folder / records.RESULT).write_text(json.dumps(blank))
-    for changes, value in evaluated:
-        records.write_evaluation(job.folder, changes, {"test/accuracy": value}, {})
 
 
 def test_weights_of_a_run_are_known_by_the_run_wherever_it_lies(tmp_path):

@@ -1,6 +1,5 @@
 """Tables run: which runs their cells need, what is found of them, and the one command that does the rest."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -8,11 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from runs import ROOT
+from runs import ROOT, finish
 
 from subquad import records
 from subquad.errors import UserError
-from subquad.records import RESULT
 from subquad.run.cells import Runs, load_table
 from subquad.run.doors import CONFIGS, compose_run
 from subquad.run.identity import identity
@@ -51,13 +49,6 @@ def table(tmp_path):
 @pytest.fixture
 def runs(tmp_path):
     return Runs([f"paths.outputs={tmp_path}/outputs", "scale=smoke"])
-
-
-def finish(job, accuracy):
-    """Writes a record as a finished run would."""
-    job.folder.mkdir(parents=True)
-    blank = dict.fromkeys(records.Record.__dataclass_fields__, "") | {"metrics": {"test/accuracy": accuracy}}
-    (job.folder / RESULT).write_text(json.dumps(blank))
 
 
 def test_cells_that_share_a_run_share_its_job(table, runs):
