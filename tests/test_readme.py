@@ -114,10 +114,10 @@ def test_commands_run(command: str, tmp_path: Path) -> None:
     if {"trainer=ddp", "trainer=fsdp"} & {*words} and not torch.cuda.is_available():  # two processes without a GPU
         words = [w for w in words if not w.startswith("trainer.devices")]
         words += ["trainer.accelerator=cpu", "trainer.devices=2"]
-    compared = any(word.startswith("compare=") for word in words)  # two rows are needed then
-    own = {"rows"} if compared else set()
-    if program == "scripts/reproduce.py" and any(word.startswith("rows=") for word in words):
-        own |= {word.partition("=")[0] for word in words}  # the cells that it names are few
+    named = {word.partition("=")[0] for word in words}
+    own = {"rows"} if "compare" in named else set()  # two rows are needed then
+    if program == "scripts/reproduce.py" and "rows" in named:  # these cells are few, and their table has other columns
+        own |= {*named, "columns"}
     run([program, *words, *(word for word in SMALL.get(program, []) if word.partition("=")[0] not in own)])
 
 

@@ -164,10 +164,11 @@ def test_a_job_that_is_queued_again_is_waited_for(tmp_path, caplog):
     caplog.set_level("INFO")
     run = tmp_path / "a"
     run.mkdir()
-    there = [{"1": state} for state in ("RUNNING", "FAILED", "COMPLETING", "PENDING", "CONFIGURING")]
+    ends = ["COMPLETING"] * 4  # its processes take their time to end
+    there = [{"1": state} for state in ("RUNNING", "FAILED", *ends, "PENDING", "CONFIGURING")]
     with looks(*there[:2], None, *there[2:], {"1": "PREEMPTED"}, {}) as asked:
         reasons = wait({run: Ticket("1", "no log", time.time())}, poll=0)
-    assert asked.call_count == 9  # three looks without the job, and not those before it came back
+    assert asked.call_count == 12  # three looks without the job, and not those before it came back
     assert reasons == {run: "Slurm's job 1 is gone and left no record; its log is no log"}
     assert json.loads((run / records.ERROR).read_text())["message"] == reasons[run]
     assert [r.message for r in caplog.records if "runs:" in r.message] == [

@@ -128,7 +128,8 @@ def wait(tickets: Mapping[Path, Ticket], poll: float) -> dict[Path, str]:
         if now is not None:
             for run, job in dict(open_jobs).items():
                 finished = (run / records.RESULT).exists()
-                missed[run] = 0 if now.has(job.job) else missed[run] + 1
+                alive = now.has(job.job) or (now.ends(job.job) and not finished)
+                missed[run] = 0 if alive else missed[run] + 1
                 if missed[run] >= (1 if finished else _CERTAIN):
                     del open_jobs[run]
                     if not finished:

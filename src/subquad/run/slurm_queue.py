@@ -15,6 +15,7 @@ _ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
 }  # fmt: skip
+_ENDING = "COMPLETING"
 _TICKET = "slurm.json"
 
 
@@ -54,8 +55,12 @@ class Queue:
     states: dict[str, str]
 
     def has(self, job: str) -> bool:
-        """Whether a job waits or runs. One that is COMPLETING does neither, and may yet be queued again."""
-        return job in self.states and self.states[job] not in (*_ENDED, "COMPLETING")
+        """Whether a job waits or runs."""
+        return job in self.states and self.states[job] not in (*_ENDED, _ENDING)
+
+    def ends(self, job: str) -> bool:
+        """Whether a job neither waits nor runs, but may yet be queued again: its processes are being ended."""
+        return self.states.get(job) == _ENDING
 
     def runs(self, job: str) -> bool:
         """Whether a job is running."""
