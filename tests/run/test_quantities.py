@@ -159,3 +159,25 @@ def test_what_is_measured_of_a_small_run_is_no_reproduction(table):
     assert verdict(table, heads, {0: 1.0}, full=False) is Verdict.OTHER_SCALE
     assert verdict(table, heads, {0: 1.0}, full=True) is Verdict.REPRODUCED
     assert verdict(table, width, {0: 1.0}, full=False) is Verdict.REPRODUCED
+
+
+def test_a_yardstick_has_no_keys_of_the_attention_that_it_replaces():
+    words = ["attention=local_block", "attention.window=50", "backbone.dim=8"]
+    assert quantities.yardstick(words, ["attention=softmax"]) == [
+        "attention=local_block", "backbone.dim=8", "attention=softmax",
+    ]  # fmt: skip
+    assert quantities.yardstick(words, ["backbone.depth=1"]) == [*words, "backbone.depth=1"]
+
+
+def test_a_table_wider_than_the_terminal_is_shown_in_parts_and_no_number_is_cut(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    table = load_table("dba/1")
+    show_table.show_table(table, {}, full=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[1:-2])) <= 80
+    of_dba = [line for line in lines if line.startswith("│ DBA ")]
+    assert len(of_dba) > 1
+    shown = [value for line in of_dba for value in line.split("│")[2:-1]]
+    assert [value.strip() for value in shown] == [
+        f"- ({table.cells['DBA', column.name].printed.text})" for column in table.columns
+    ]

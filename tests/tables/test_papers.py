@@ -156,6 +156,7 @@ def check(cell: Cell) -> None:
     assert config.paths.run
     assert not cell.start or compose_run(cell.start).paths.run
     if cell.measure:
+        assert compose_run(quantities.yardstick(cell.words, cell.measure.get("against", ()))).paths.run
         return
     module = get_class(config.task.module._target_)
     known = {module.metric_name} | OTHER_METRICS.get(module.__name__, set())  # type: ignore[attr-defined]

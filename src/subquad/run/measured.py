@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import track
+
 from subquad.errors import UserError
 from subquad.records import fingerprint, now, write_json
 from subquad.run.doors import compose_run, sentence
@@ -35,9 +38,8 @@ def measured_values(
     """
     values: dict[Place, float | str] = {}
     reasons: dict[str, list[Place]] = {}
-    for cell in table:
-        if not cell.measure or cell.mean or cell.missing:
-            continue
+    cells = [cell for cell in table if cell.measure and not (cell.mean or cell.missing)]
+    for cell in track(cells, "Measuring", console=Console(stderr=True), transient=True, disable=not run):
         found = None if again else known(cell, words)
         if found is None and run:
             try:

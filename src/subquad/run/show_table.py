@@ -33,19 +33,15 @@ def show_table(
     hold words, which have no verdict. unmeasured: why cells could not be measured here. lacking: what data cells need
     that are not here; they have a mark in place of the dash.
     """
-    grid = Grid()
-    grid.add_column("")
-    for column in table.columns:
-        grid.add_column(column.name, justify="right")
-    for row in table.rows:
-        cells = (table.cells.get((row.name, column.name)) for column in table.columns)
-        grid.add_row(
-            row.name,
-            *("" if cell is None else _text(table, cell, values, full, said or {}, lacking or {}) for cell in cells),
-        )
+    columns = {
+        column.name: ["" if cell is None else _text(table, cell, values, full, said or {}, lacking or {})
+                      for cell in (table.cells.get((row.name, column.name)) for row in table.rows)]
+        for column in table.columns
+    }  # fmt: skip
     console = Console(highlight=False)
     console.print(f"[bold]{table.name}: {table.title}[/]{note}", soft_wrap=True)
-    console.print(grid)
+    for part in _parts([row.name for row in table.rows], columns, console):
+        console.print(part)
     console.print(f"[dim]{table.source}; printed values in brackets[/]", soft_wrap=True)
     if lacking:
         console.print(f"{NEEDS_DATA} {Verdict.NEEDS_DATA.value} that are not on this machine:", soft_wrap=True)
@@ -70,6 +66,27 @@ def verdict(
         return Verdict.NOT_PRINTED
     seeds = table.seeds if cell.trained or cell.chained or cell.mean else 1
     return judge(summarise(values), cell.printed, seeds, cell.metric.better)
+
+
+def _parts(rows: Sequence[str], columns: Mapping[str, Sequence[str]], console: Console) -> list[Grid]:
+    """The columns in one grid or, where the terminal is too narrow for that, in several: a row stays one line."""
+    unbounded = console.options.update(max_width=1_000_000)
+    parts: list[list[str]] = [[]]
+    for name in columns:
+        wider = _grid(rows, columns, [*parts[-1], name])
+        if parts[-1] and console.measure(wider, options=unbounded).maximum > console.width:
+            parts.append([])
+        parts[-1].append(name)
+    return [_grid(rows, columns, part) for part in parts]
+
+
+def _grid(rows: Sequence[str], columns: Mapping[str, Sequence[str]], names: Sequence[str]) -> Grid:
+    grid = Grid("")
+    for name in names:
+        grid.add_column(name, justify="right")
+    for place, row in enumerate(rows):
+        grid.add_row(row, *(columns[name][place] for name in names))
+    return grid
 
 
 def _text(
