@@ -4,6 +4,7 @@ import io
 
 import pytest
 import torch
+from hydra.utils import instantiate
 from rich.console import Console
 
 from subquad.errors import UserError
@@ -181,3 +182,10 @@ def test_a_table_wider_than_the_terminal_is_shown_in_parts_and_no_number_is_cut(
     assert [value.strip() for value in shown] == [
         f"- ({table.cells['DBA', column.name].printed.text})" for column in table.columns
     ]
+
+
+def test_costs_are_measured_without_the_weights_that_a_run_starts_from():
+    words = ["task=imagenet", "backbone=pvt_v2"]
+    spec = instantiate(load_table("ecoformer/2").cells["PVTv2-B0 MSA", "Throughput"].measure["spec"])
+    expected = quantities.parameters(words, spec)
+    assert quantities.parameters([*words, "backbone.pretrained=/nowhere/weights.pth"], spec) == expected > 3e6

@@ -200,11 +200,15 @@ def head_distance(words: Sequence[str], statistic: Literal["mean", "std"], seed:
 
 
 def _network(words: Sequence[str], spec: Any) -> Any:
+    """The untrained network: no cost depends on the values of weights, so that none are fetched."""
     from hydra.utils import instantiate
 
     config = OmegaConf.to_container(compose_run(words), resolve=True)
     assert isinstance(config, dict)
-    return instantiate(config["task"]["module"]["backbone"], _convert_="all")(spec=spec)
+    backbone = config["task"]["module"]["backbone"]
+    if "pretrained" in backbone:
+        backbone["pretrained"] = None
+    return instantiate(backbone, _convert_="all")(spec=spec)
 
 
 def _program(words: Sequence[str], spec: Any, mode: Mode, batch: int) -> Callable[[], None]:
