@@ -6,7 +6,7 @@ import datetime
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,11 @@ def read(run: Path) -> Record | None:
 def evaluation_place(run: Path, changes: Mapping[str, Any]) -> Path:
     """The file of what a run's best weights reach on data with some settings changed."""
     return run / EVALUATIONS / f"{fingerprint(changes)}.json"
+
+
+def complete(run: Path, evaluations: Iterable[Mapping[str, Any]] = ()) -> bool:
+    """Whether a run has its record, which is written last, and what it reaches on all these changes of its data."""
+    return (run / RESULT).exists() and all(evaluation_place(run, changes).exists() for changes in evaluations)
 
 
 def read_evaluation(run: Path, changes: Mapping[str, Any]) -> dict[str, float] | None:

@@ -1,5 +1,6 @@
 """Cells in two steps: runs that start from other runs, and runs that are evaluated on other data."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,6 +167,9 @@ def test_a_run_starts_only_from_one_that_has_finished(data, outputs):
         assert records.evaluation_place(start, {"multiply": 2}).stat().st_mtime_ns == state
         with pytest.raises(UserError, match=r"evaluate has 3; it takes settings"):
             evaluate_missing(composed(data, outputs, *words, "evaluate=[3]"))
+        assert "evaluate has 3" in json.loads((start / records.ERROR).read_text())["message"]
+        evaluate_missing(asked)
+        assert not (start / records.ERROR).exists()
     place = records.evaluation_place(start, {"multiply": 2})
     place.write_text("{")
     with pytest.raises(UserError, match="is no evaluation of this version"):

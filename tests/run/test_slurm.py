@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
 from unittest import mock
@@ -17,7 +18,7 @@ from runs import ROOT, TINY, composed, crash, door, prepared, trained
 from hydra_plugins.subquad.slurm import Slurm
 from subquad import records
 from subquad.errors import UserError
-from subquad.run import processes, slurm, slurm_job, slurm_queue
+from subquad.run import launch, processes, slurm, slurm_job, slurm_queue
 from subquad.run.slurm import Size, Wanted, size_of, submit, wait
 from subquad.run.slurm_job import SlurmJob
 from subquad.run.slurm_queue import Queue, Ticket, queue, ticket, why
@@ -167,7 +168,7 @@ def test_a_job_that_is_queued_again_is_waited_for(tmp_path, caplog):
     ends = ["COMPLETING"] * 4  # its processes take their time to end
     there = [{"1": state} for state in ("RUNNING", "FAILED", *ends, "PENDING", "CONFIGURING")]
     with looks(*there[:2], None, *there[2:], {"1": "PREEMPTED"}, {}) as asked:
-        reasons = wait({run: Ticket("1", "no log", time.time())}, poll=0)
+        reasons = wait(wanted(tmp_path, "a"), {run: Ticket("1", "no log", time.time())}, poll=0)
     assert asked.call_count == 12  # three looks without the job, and not those before it came back
     assert reasons == {run: "Slurm's job 1 is gone and left no record; its log is no log"}
     assert json.loads((run / records.ERROR).read_text())["message"] == reasons[run]
@@ -184,9 +185,26 @@ def test_a_job_that_is_queued_again_is_waited_for(tmp_path, caplog):
 def test_a_job_with_a_record_has_finished_when_it_leaves_the_queue(tmp_path):
     (tmp_path / records.RESULT).write_text("{}")
     with looks({"1": "RUNNING"}, {"1": "RUNNING"}, {"1": "COMPLETING"}) as asked:
-        assert wait({tmp_path: Ticket("1", "log", 0.0)}, poll=0) == {}
+        assert wait(wanted(tmp_path, "."), {tmp_path: Ticket("1", "log", 0.0)}, poll=0) == {}
     assert asked.call_count == 3
     assert not (tmp_path / records.ERROR).exists()
+
+
+def test_a_finished_run_that_lacks_an_evaluation_is_submitted_and_waited_for(tmp_path, commands, settings):
+    pytest.importorskip("submitit")
+    [plain] = wanted(tmp_path, "a")
+    asked = replace(plain, evaluations=({"multiply": 2},))
+    records.write_json(plain.run / records.RESULT, {})
+    assert submit([plain], settings) == {}
+    tickets = submit([asked], settings)
+    assert [*tickets] == [plain.run]
+    with looks({"7": "RUNNING"}, {"7": "FAILED"}):
+        reasons = wait([asked], tickets, poll=0)
+    assert reasons[plain.run].startswith("Slurm's job 7 ended as FAILED and did not evaluate the run; its log is")
+    records.write_evaluation(plain.run, {"multiply": 2}, {"test/accuracy": 1.0}, {})
+    with looks({"7": "COMPLETED"}):
+        assert wait([asked], tickets, poll=0) == {}
+    assert submit([asked], settings) == {}
 
 
 def test_the_error_of_a_run_is_why_its_job_failed(tmp_path):
@@ -374,3 +392,11 @@ def test_an_interactive_job_of_slurm_trains_in_one_process(data, outputs, monkey
         monkeypatch.setenv(f"SLURM_{name}", value)
     config = composed(data, outputs, *MOTIONS)
     assert made_trainer(config, prepared(config)).world_size == 1
+
+
+def test_who_stops_a_sweep_on_a_cluster_is_told_how_to_end_its_jobs(tmp_path):
+    log = tmp_path / "sweep.log"
+    log.write_text("Interrupted. The jobs stay in the queue; to end them: scancel 7\nShutting down\n")
+    assert launch._goes_on(log) == "The jobs stay in the queue; to end them: scancel 7"
+    log.write_text("Shutting down\n")
+    assert launch._goes_on(log) == "Nothing is lost; the same command goes on from here."

@@ -51,7 +51,7 @@ class Slurm(Launcher):
         try:
             runs = [self._wanted(overrides, settings) for overrides in job_overrides]
             tickets = submit(runs, settings)
-            reasons = wait(tickets, settings["poll_seconds"])
+            reasons = wait(runs, tickets, settings["poll_seconds"])
         except UserError as error:
             raise CompactHydraException(str(error)) from None
         except KeyboardInterrupt:
@@ -76,7 +76,8 @@ class Slurm(Launcher):
         HydraConfig.instance().set_config(config)
         hydra = [word for word in self.config.hydra.overrides.hydra if not word.startswith(_OF_THE_SWEEP)]
         argv = (str(Path(sys.argv[0]).absolute()), *flags(), *hydra, *filter_overrides(overrides))
-        return Wanted(Path(config.paths.run), argv, size_of(config.trainer, settings))
+        evaluations = tuple(OmegaConf.to_container(config.evaluate, resolve=True))
+        return Wanted(Path(config.paths.run), argv, size_of(config.trainer, settings), evaluations)
 
     def _outcome(self, overrides: list[str], run: Path, reasons: Mapping[Path, str]) -> JobReturn:
         from subquad import records

@@ -37,9 +37,7 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether the record, which is written last, and all evaluations are there."""
-        if not (self.folder / records.RESULT).exists():
-            return False
-        return all(records.evaluation_place(self.folder, changes).exists() for changes in self.evaluations)
+        return records.complete(self.folder, self.evaluations)
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
 
 # isort: split
 import inspect
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,19 @@ from subquad.tasks.supervised import Supervised
 def evaluate_missing(config: DictConfig) -> None:
     """Evaluates a finished run on each of the data of `evaluate` that it has not been evaluated on yet, and keeps it.
 
-    The data are looked for where they are now, which may be another place than in training.
+    The data are looked for where they are now, which may be another place than in training. A failure is kept in the
+    folder of the run until a later try succeeds, as in training.
     """
     run = Path(config.paths.run)
+    try:
+        _evaluate_missing(config, run)
+    except Exception as error:
+        records.write_error(str(error), traceback.format_exc(), run)
+        raise
+    (run / records.ERROR).unlink(missing_ok=True)
+
+
+def _evaluate_missing(config: DictConfig, run: Path) -> None:
     place = {key: config.data[key] for key in ("root",) if key in config.data}
     for changes in OmegaConf.to_container(config.evaluate, resolve=True):  # type: ignore[union-attr]
         if not isinstance(changes, dict):

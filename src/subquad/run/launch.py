@@ -72,9 +72,15 @@ def _followed(command: Sequence[str], file: Any, progress: Progress) -> int:
                         progress.look()
         except KeyboardInterrupt:
             _stop(process)
-            raise SystemExit(
-                f"Stopped: {progress.summary()}. Nothing is lost; the same command goes on from here."
-            ) from None
+            raise SystemExit(f"Stopped: {progress.summary()}. {_goes_on(Path(file.name))}") from None
+
+
+def _goes_on(log: Path) -> str:
+    """What becomes of a stopped sweep: a launcher whose jobs outlive it says so last in its log."""
+    for line in reversed(log.read_text(errors="replace").splitlines()):
+        if "scancel" in line:
+            return line.removeprefix("Interrupted. ")
+    return "Nothing is lost; the same command goes on from here."
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

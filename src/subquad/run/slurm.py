@@ -33,11 +33,12 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A run that a sweep asks for: its folder, its command line and what it needs."""
+    """A run that a sweep asks for: its folder, its command line, what it needs and which evaluations it is to leave."""
 
     run: Path
     argv: tuple[str, ...]
     size: Size
+    evaluations: tuple[Mapping[str, Any], ...] = ()
 
 
 def size_of(trainer: Any, settings: Mapping[str, Any]) -> Size:
@@ -57,7 +58,7 @@ def size_of(trainer: Any, settings: Mapping[str, Any]) -> Size:
 
 
 def submit(wanted: Iterable[Wanted], settings: Mapping[str, Any]) -> dict[Path, Ticket]:
-    """Gives Slurm those runs that have neither finished nor a job in the queue; the job of each run without a record.
+    """Gives Slurm those runs that are neither complete nor in the queue; the job of each run that is not complete.
 
     Raises UserError where Slurm refuses them. Two commands that submit at once wait for one another.
     """
@@ -66,7 +67,7 @@ def submit(wanted: Iterable[Wanted], settings: Mapping[str, Any]) -> dict[Path, 
     with FileLock(folder / ".lock"):
         now, tickets, new = queue(), {}, {}
         for each in wanted:
-            if (each.run / records.RESULT).exists():
+            if records.complete(each.run, each.evaluations):
                 continue
             job = ticket(each.run)
             if job is not None and now.has(job.job):
@@ -115,11 +116,12 @@ def _submit(alike: Sequence[Wanted], size: Size, settings: Mapping[str, Any]) ->
     return tickets
 
 
-def wait(tickets: Mapping[Path, Ticket], poll: float) -> dict[Path, str]:
-    """Waits until no job of these runs is in the queue; why each run without a record has none.
+def wait(wanted: Iterable[Wanted], tickets: Mapping[Path, Ticket], poll: float) -> dict[Path, str]:
+    """Waits until no job of these runs is in the queue; why each run that is not complete is not.
 
     A job that is queued again (preempted, out of time, by hand) is waited for.
     """
+    evaluations = {each.run: each.evaluations for each in wanted}
     open_jobs, missed = dict(tickets), dict.fromkeys(tickets, 0)
     reasons: dict[Path, str] = {}
     told = None
@@ -127,7 +129,7 @@ def wait(tickets: Mapping[Path, Ticket], poll: float) -> dict[Path, str]:
         now = _queue_or_none()
         if now is not None:
             for run, job in dict(open_jobs).items():
-                finished = (run / records.RESULT).exists()
+                finished = records.complete(run, evaluations[run])
                 alive = now.has(job.job) or (now.ends(job.job) and not finished)
                 missed[run] = 0 if alive else missed[run] + 1
                 if missed[run] >= (1 if finished else _CERTAIN):

@@ -99,11 +99,12 @@ def has_gpus(partition: str | None) -> bool:
 
 
 def why(run: Path, job: Ticket, state: str | None) -> str:
-    """Why a job left no record: the error of the run, or what Slurm says; the folder of the run keeps it either way."""
+    """Why a job did not do its work: the error of the run, or what Slurm says; the folder of the run keeps it either way."""
     message = records.read_error(run, job.submitted)
     if message is None:
         ended = f"ended as {state}" if state in _ENDED else "is gone"
-        message = f"Slurm's job {job.job} {ended} and left no record; its log is {job.log}"
+        left = "did not evaluate the run" if records.complete(run) else "left no record"
+        message = f"Slurm's job {job.job} {ended} and {left}; its log is {job.log}"
         records.write_error(message, job.last_words, run)
     return message
 
