@@ -99,7 +99,7 @@ def has_gpus(partition: str | None) -> bool:
 
 
 def why(run: Path, job: Ticket, state: str | None) -> str:
-    """Why a job did not do its work: the error of the run, or what Slurm says; the folder of the run keeps it either way."""
+    """Why a job did not do its work: the error of the run, or what Slurm says; the run keeps it either way."""
     message = records.read_error(run, job.submitted)
     if message is None:
         ended = f"ended as {state}" if state in _ENDED else "is gone"
