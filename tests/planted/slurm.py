@@ -8,10 +8,12 @@ TESTS = "tests/run/test_slurm.py"
 
 BUGS = [
     Bug("a run in the queue is submitted again", SLURM, "if job is not None and now.has(job.job):", "if False:", TESTS),
-    Bug("a finished run is submitted", SLURM, "if (each.run / records.RESULT).exists():", "if 0:", TESTS),
+    Bug("a finished run is submitted", SLURM, "if records.complete(each.run, each.evaluations):", "if 0:", TESTS),
     Bug("runs of all sizes in one array", SLURM, "if each.size == size]", "]", TESTS),
     Bug("a job is gone at the first look", SLURM, "(1 if finished else _CERTAIN)", "1", TESTS),
-    Bug("a job that came back is still missed", SLURM, "0 if now.has(job.job) else", "0 if 0 else", TESTS),
+    Bug("a job that came back is still missed", SLURM, "0 if alive else", "0 if 0 else", TESTS),
+    Bug("a job that is being ended is gone", SLURM, "now.ends(job.job) and", "False and", TESTS),
+    Bug("evaluations are no work", SLURM, "records.complete(run, evaluations[run])", "records.complete(run)", TESTS),
     Bug("jobs inherit the ranks around them", SLURM, "with submitit.helpers.clean_env(), ", "with ", TESTS),
     Bug("jobs do not find Slurm", SLURM, '("SLURM_CONF",)', "()", TESTS),
     Bug("one process on each machine", SLURM, "trainer.devices if trainer.get", "1 if trainer.get", TESTS),
