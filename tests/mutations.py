@@ -69,9 +69,9 @@ def first_failure(copy: Path, folder: str, selection: str) -> str | None:
 
 def copied(folder: Path) -> Path:
     """The repository without its history, data and results."""
-    for part in ("src", "configs", "tests", "scripts"):
+    for part in ("src", "configs", "tests", "scripts", "docs"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for part in ("pyproject.toml", "train.py", "eval.py"):
+    for part in ("pyproject.toml", "train.py", "eval.py", "README.md"):
         shutil.copy(ROOT / part, folder / part)
     return folder
 

@@ -86,6 +86,9 @@ def test_time_left_is_that_of_runs_alike_shared_by_those_that_run(jobs):
     begin(jobs[3], 130)
     follower.look()
     assert follower.seconds_left() == 60
+    put(jobs[1], records.RESULT, 230)
+    follower.look()
+    assert follower.seconds_left() == 20  # as its like took, whatever the others do
 
 
 def test_steps_are_those_of_the_last_row(jobs):
