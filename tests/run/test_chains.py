@@ -67,6 +67,7 @@ def test_weights_of_a_run_are_known_by_the_run_wherever_it_lies(tmp_path):
     (tmp_path / "a.ckpt").write_bytes(b"others!")
     assert name(tmp_path / "a.ckpt") != first
     assert run_of(tmp_path / "a.ckpt") is None
+    assert run_of(Path("/a/other_project/checkpoints/best.ckpt")) is None
 
 
 def test_outputs_may_move_and_a_run_that_starts_from_another_is_found_again(table, tmp_path):
