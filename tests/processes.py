@@ -48,6 +48,17 @@ CASES = {
 DDP, SHARDED = ("trainer=ddp_cpu",), ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
 
 
+def command_lines() -> list[str]:
+    """Of all processes of this machine; one that ends meanwhile is left out."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
 def told(data: Path, outputs: Path, case: str, *trainer: str) -> tuple[str, ...]:
     """The words of a case, by another trainer than one process on a CPU where there are any of it."""
     kept = (word for word in CASES[case] if not trainer or word != "trainer=cpu")

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from processes import CASES, DDP, SHARDED, assert_same, run_of, told, train_together
+from processes import CASES, DDP, SHARDED, assert_same, command_lines, run_of, told, train_together
 from runs import composed, crash, door, program, trained
 
 from subquad import records
@@ -88,17 +88,10 @@ def gone(words):
     """Whether no process of a command is left; a killed one may take a moment."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        lines = (path.read_bytes() for path in _processes())
-        if not any(str(words).encode() in line for line in lines):
+        if not any(str(words) in line for line in command_lines()):
             return True
         time.sleep(0.1)
     return False
-
-
-def _processes():
-    from pathlib import Path
-
-    return [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from processes import CASES, DDP, assert_same
+from processes import CASES, DDP, assert_same, command_lines
 from runs import ROOT, TINY, composed, identical, program, record_of, trained, weights
 
 from subquad import records
@@ -173,5 +173,4 @@ def test_a_cluster_leaves_nothing_behind_when_what_runs_in_it_fails(one_node):
     except KeyboardInterrupt:
         pass
     assert not folder.exists()
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert not [line for line in lines if str(folder).encode() in line]
+    assert not [line for line in command_lines() if str(folder) in line]
