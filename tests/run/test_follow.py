@@ -10,7 +10,7 @@ from rich.console import Console
 from subquad import records
 from subquad.run.cells import Job
 from subquad.run.follow import Follower, State, short, step
-from subquad.run.launch import _waves
+from subquad.run.launch import _goes_on, _waves
 from subquad.run.progress import Progress, Shown
 
 START = 1_000_000_000.0
@@ -146,3 +146,11 @@ def test_runs_that_others_start_from_go_first(tmp_path):
     assert _waves([start, after, apart]) == (
         '["a", "seed=0"]\n["b", "seed=0"]\n\n["c", "seed=0", "evaluate=[{multiply:2}]"]\n'
     )
+
+
+def test_who_stops_a_sweep_on_a_cluster_is_told_how_to_end_its_jobs(tmp_path):
+    log = tmp_path / "sweep.log"
+    log.write_text("Interrupted. The jobs stay in the queue; to end them: scancel 7\nShutting down\n")
+    assert _goes_on(log) == "The jobs stay in the queue; to end them: scancel 7"
+    log.write_text("Shutting down\n")
+    assert _goes_on(log) == "Nothing is lost; the same command goes on from here."

@@ -18,7 +18,7 @@ from runs import ROOT, TINY, composed, crash, door, prepared, trained
 from hydra_plugins.subquad.slurm import Slurm
 from subquad import records
 from subquad.errors import UserError
-from subquad.run import launch, processes, slurm, slurm_job, slurm_queue
+from subquad.run import processes, slurm, slurm_job, slurm_queue
 from subquad.run.slurm import Size, Wanted, size_of, submit, wait
 from subquad.run.slurm_job import SlurmJob
 from subquad.run.slurm_queue import Queue, Ticket, queue, ticket, why
@@ -392,11 +392,3 @@ def test_an_interactive_job_of_slurm_trains_in_one_process(data, outputs, monkey
         monkeypatch.setenv(f"SLURM_{name}", value)
     config = composed(data, outputs, *MOTIONS)
     assert made_trainer(config, prepared(config)).world_size == 1
-
-
-def test_who_stops_a_sweep_on_a_cluster_is_told_how_to_end_its_jobs(tmp_path):
-    log = tmp_path / "sweep.log"
-    log.write_text("Interrupted. The jobs stay in the queue; to end them: scancel 7\nShutting down\n")
-    assert launch._goes_on(log) == "The jobs stay in the queue; to end them: scancel 7"
-    log.write_text("Shutting down\n")
-    assert launch._goes_on(log) == "Nothing is lost; the same command goes on from here."

@@ -33,11 +33,12 @@ def show_table(
     hold words, which have no verdict. unmeasured: why cells could not be measured here. lacking: what data cells need
     that are not here; they have a mark in place of the dash.
     """
-    columns = {
-        column.name: ["" if cell is None else _text(table, cell, values, full, said or {}, lacking or {})
-                      for cell in (table.cells.get((row.name, column.name)) for row in table.rows)]
-        for column in table.columns
-    }  # fmt: skip
+
+    def shown(row: str, column: str) -> str:
+        cell = table.cells.get((row, column))
+        return "" if cell is None else _text(table, cell, values, full, said or {}, lacking or {})
+
+    columns = {column.name: [shown(row.name, column.name) for row in table.rows] for column in table.columns}
     console = Console(highlight=False)
     console.print(f"[bold]{table.name}: {table.title}[/]{note}", soft_wrap=True)
     for part in _parts([row.name for row in table.rows], columns, console):
