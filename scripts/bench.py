@@ -48,11 +48,11 @@ def main() -> None:
         results += [_row(setting, name, measured) for name in measured]
     folder = Path(config.output) / now().replace(":", "")
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {"machine": machine.describe(), "versions": machine.versions(), "commit": machine.commit()}
+    facts = machine.facts()
     settings = OmegaConf.to_container(config)
     (folder / "results.json").write_text(json.dumps({"settings": settings, **facts, "results": results}, indent=1))
     about = {
-        "finished": now(), "threads": torch.get_num_threads(), "rounds": config.rounds, "layers": config.layers,
+        "threads": torch.get_num_threads(), "rounds": config.rounds, "layers": config.layers,
         "cuda": device != "cpu", "command": " ".join(["python scripts/bench.py", *sys.argv[1:]]),
     }  # fmt: skip
     write_bench_page(folder / "index.html", results, facts | about)

@@ -115,8 +115,7 @@ def write_evaluation(
     run: Path, changes: Mapping[str, Any], metrics: Mapping[str, float], facts: Mapping[str, Any]
 ) -> None:
     """Keeps the metrics of a run on changed data, with where, with what and when they were found."""
-    content = {"changes": dict(changes), "metrics": dict(metrics), **facts, "finished": now()}
-    write_json(evaluation_place(run, changes), content)
+    write_json(evaluation_place(run, changes), {"changes": dict(changes), "metrics": dict(metrics), **facts})
 
 
 def read_all(runs: Path) -> list[Record]:

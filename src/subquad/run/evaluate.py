@@ -50,8 +50,7 @@ def _evaluate_missing(config: DictConfig, run: Path) -> None:
         with FileLock(run / records.EVALUATIONS / ".lock"):
             if records.read_evaluation(run, known) is None:
                 name, value, _ = evaluate(run, "test", place | known)
-                facts = {"machine": machine.describe(), "versions": machine.versions(), "commit": machine.commit()}
-                records.write_evaluation(run, known, {name: value}, facts)
+                records.write_evaluation(run, known, {name: value}, machine.facts())
 
 
 def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) -> tuple[str, float, float | None]:

@@ -9,10 +9,16 @@ from typing import Any
 import torch
 
 from subquad.cores import usable_cores
+from subquad.records import now
 
 
-def describe() -> dict[str, Any]:
-    """Processor, cores, threads, memory and GPU."""
+def facts() -> dict[str, Any]:
+    """What every record says of where, with what and when it was made: machine, versions, commit and finished."""
+    return {"machine": _machine(), "versions": _versions(), "commit": _commit(), "finished": now()}
+
+
+def _machine() -> dict[str, Any]:
+    """Processor, cores, threads, GPU and system."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "cpu": _cpu(),
@@ -23,13 +29,13 @@ def describe() -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """Python and the packages that decide numbers; "not installed" where a package runs from its source folder."""
     packages = ("subquad", "torch", "pytorch-lightning", "hydra-core", "numpy", "sktime")
     return {"python": platform.python_version()} | {name: _version(name) for name in packages}
 
 
-def commit() -> str:
+def _commit() -> str:
     """The git commit of the source, with "+changes" when the tree differs from it; "unknown" outside a checkout."""
     here = Path(__file__).parent
 

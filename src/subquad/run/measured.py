@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import track
 
 from subquad.errors import UserError
-from subquad.records import fingerprint, now, write_json
+from subquad.records import fingerprint, write_json
 from subquad.run.doors import compose_run, sentence
 from subquad.run.identity import identity
 from subquad.tables.table import Cell, Place, Table
@@ -79,9 +79,6 @@ def measure(cell: Cell, words: tuple[str, ...] = ()) -> Measurement:
 
     every = [*cell.words, *words]
     value = instantiate(cell.measure, every, _convert_="all")
-    found = Measurement(
-        value=value, measure=dict(cell.measure), words=every, machine=machine.describe(), versions=machine.versions(),
-        commit=machine.commit(), finished=now(),
-    )  # fmt: skip
+    found = Measurement(value=value, measure=dict(cell.measure), words=every, **machine.facts())
     write_json(place(cell, words), dataclasses.asdict(found))
     return found

@@ -24,7 +24,7 @@ from subquad.cores import usable_cores
 from subquad.errors import UserError
 from subquad.measure.inputs import random_batch
 from subquad.measure.memory import LiveTensors
-from subquad.records import fingerprint, now, write_json
+from subquad.records import fingerprint, write_json
 from subquad.run import machine
 from subquad.run.costs import Device, Pace, Setting
 from subquad.run.doors import compose_run
@@ -85,9 +85,10 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
     found = StepTime(
         family=setting.family, seconds=statistics.median(clock.seconds), steps=steps, batch_size=size,
         parameters=module.parameter_count, words=list(setting.words),
-        machine=machine.describe() | ({} if module.device.type == "cuda" or clock.gpu else {"gpu": None}),
-        versions=machine.versions(), commit=machine.commit(), finished=now(),
+        **machine.facts(),
     )  # fmt: skip
+    if module.device.type != "cuda" and not clock.gpu:
+        found.machine["gpu"] = None
     _write(found, outputs)
     return found
 

@@ -141,11 +141,8 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         **process_peak(module.device),  # type: ignore[arg-type]
         data_fingerprint=data.fingerprint,
         tags=list(config.tags),
-        machine=machine.describe(),
-        versions=machine.versions(),
-        commit=machine.commit(),
-        finished=records.now(),
         config=settings,
+        **machine.facts(),
     )
     _summarise(trainer, record)
     return record
