@@ -10,7 +10,7 @@ from subquad.data.glue_files import Labelled
 from subquad.data.masked_text import MaskedText
 from subquad.data.reviews import Reviews
 from subquad.data.sentences import lay_out, shares
-from subquad.data.tokenizer import Tokenizer
+from subquad.data.tokenizer import Tokenizer, train_tokenizer
 from subquad.errors import UserError
 
 SMALL = {"vocab": 400, "max_len": 64, "batch_size": 4, "seed": 0, "standin": True}
@@ -141,8 +141,10 @@ def test_made_up_texts_of_all_kinds_share_a_made_up_tokenizer(tmp_path):
     text.fetch()
     text.prepare_data()
     assert {data.spec.tokenizer for data in sets} == {text.spec.tokenizer}
-    own = str(tmp_path / "standin" / "tokenizer")
-    assert prepared(Glue, tmp_path / "other", name="sst2", tokenizer=own).tokenizer == own
+    own = train_tokenizer(["another text"], 270, tmp_path / "own")
+    assert prepared(Glue, tmp_path, name="sst2", tokenizer=str(own)).spec.tokenizer == (
+        Tokenizer(own).vocabulary.fingerprint
+    )
 
 
 @pytest.mark.parametrize("settings", [{"max_len": 7}, {"protocol": "mine"}, {"val_fraction": 1.0}, {"cases": 0}])

@@ -35,8 +35,8 @@ BUGS = [
     Bug(
         "the tokenizer sees validation text",
         "data/masked_text.py",
-        'texts["train"], self.vocab',
-        'texts["val"], self.vocab',
+        'self.tokenizer.opened(texts["train"]',
+        'self.tokenizer.opened(texts["val"]',
         MASKED,
     ),
     Bug(
@@ -66,6 +66,20 @@ BUGS = [
         "if theirs is not None and not",
         "if False and not",
         MODEL,
+    ),
+    Bug(
+        "made-up data replace a tokenizer of your own",
+        "data/tokenizer_choice.py",
+        "(standin_tokenizer if self.standin else tokenizer_folder)(self.name, self.root)",
+        'self.root / "standin" / "tokenizer" if self.standin else tokenizer_folder(self.name, self.root)',
+        "tests/data/test_sentences.py",
+    ),
+    Bug(
+        "the size of a trained tokenizer does not tell caches apart",
+        "data/tokenizer_choice.py",
+        "return True, self.vocab",
+        "return True, 0",
+        MASKED,
     ),
     Bug(
         "the shorter text is cut",

@@ -21,8 +21,8 @@ class Glue(SentenceData):
     classes = 2
 
     def __init__(self, *, name: GlueName, root: str, folder: str | None = None, **sentences: Any) -> None:
-        super().__init__(root=root, **sentences)
-        self.table, self.task = name, f"glue/{name}"
+        super().__init__(task=f"glue/{name}", root=root, **sentences)
+        self.table = name
         self.folder = Path(folder) if folder else self.root / "glue"
         if self.standin:
             self.folder = self.root / "standin" / f"glue_{name}"

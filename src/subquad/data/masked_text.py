@@ -23,15 +23,8 @@ from subquad.data.ragged import Cache, Ragged
 from subquad.data.standin import written_once
 from subquad.data.subsets import Seed
 from subquad.data.text_sources import Texts, Unit
-from subquad.data.tokenizer import (
-    Tokenizer,
-    Vocabulary,
-    fetch_tokenizer,
-    standin_tokenizer,
-    tokenizer_folder,
-    train_tokenizer,
-    write_standin_tokenizer,
-)
+from subquad.data.tokenizer import Tokenizer, Vocabulary
+from subquad.data.tokenizer_choice import TokenizerChoice
 from subquad.data.work import progress
 from subquad.errors import UserError
 from subquad.specs import MaskedBatch, TextSpec
@@ -68,12 +61,12 @@ class MaskedText(SplitData):
         self.root = Path(root)
         if standin:
             folder, dataset = str(self.root / "standin" / "masked_text"), None
-            tokenizer = tokenizer and standin_tokenizer(tokenizer, self.root)
         if folder is not None and dataset is not None:
             raise UserError("Masked text reads data.folder or data.dataset, not both; leave one of them out.")
         self.folder, self.dataset, self.subset = folder, dataset, subset
         self.column, self.document = column, document
-        self.tokenizer, self.vocab, self.max_len = tokenizer, vocab, max_len
+        self.max_len = max_len
+        self.tokenizer = TokenizerChoice("mlm/text", tokenizer, vocab, self.root, standin)
         self.masking = Masking(masked, swapped, kept)
         self.fractions, self.split_seed = {"val": val_fraction, "test": test_fraction}, split_seed
         self.standin = standin
@@ -85,8 +78,7 @@ class MaskedText(SplitData):
 
     def fetch(self) -> None:
         """Downloads a published data set or tokenizer unless it is here already."""
-        if self.tokenizer is not None and not self.standin:
-            fetch_tokenizer(self.tokenizer, self.root)
+        self.tokenizer.fetch()
         if self.dataset is not None:
             text_sources.fetch_dataset(self.dataset, self.subset, self.root)
 
@@ -98,8 +90,7 @@ class MaskedText(SplitData):
         """Cuts the text into tokens once; a second process meanwhile waits and finds it done."""
         if self.standin:
             written_once(self.root / "standin" / "masked_text", self.write_standin)
-            if self.tokenizer is not None:
-                write_standin_tokenizer(Path(self.tokenizer))
+            self.tokenizer.write_standin()
         ragged.prepare(self.cache_folder, self._make)
 
     def load(self) -> tuple[dict[str, Blocks], str]:
@@ -163,19 +154,13 @@ class MaskedText(SplitData):
             state = ragged.state_of(text_sources.text_files(_existing(Path(self.folder), "data.folder")))
         else:
             state = ragged.state_of(text_sources.dataset_files(self._dataset_place))
-        cut = self.vocab if self.tokenizer is None else ragged.state_of(self._tokenizer_files)
-        settings = (state, self.column, self.document, self.tokenizer is None, cut, self.fractions, self.split_seed)
+        settings = (state, self.column, self.document, *self.tokenizer.state, self.fractions, self.split_seed)
         return hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
 
     @property
     def _dataset_place(self) -> Path:
         assert self.dataset is not None
         return _existing(text_sources.dataset_folder(self.dataset, self.subset, self.root), "data.dataset")
-
-    @property
-    def _tokenizer_files(self) -> list[Path]:
-        assert self.tokenizer is not None
-        return sorted(_existing(tokenizer_folder(self.tokenizer, self.root), "data.tokenizer").iterdir())
 
     def _texts(self, scratch: Path) -> Mapping[str, Texts]:
         """The documents of each split."""
@@ -192,17 +177,11 @@ class MaskedText(SplitData):
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         with tempfile.TemporaryDirectory(prefix=".tokens-", dir=self.cache_folder.parent) as folder:
             texts = self._texts(Path(folder))
-            if self.tokenizer is None:
-                trained = train_tokenizer(
-                    texts["train"], self.vocab, self.root / "tokenizers" / f"bpe-{self.vocab}-{self._digest}"
-                )
-            else:
-                trained = tokenizer_folder(self.tokenizer, self.root)
-            tokenizer = Tokenizer(trained)
+            tokenizer, place = self.tokenizer.opened(texts["train"], self._digest)
             splits = {name: lay_down(part, tokenizer, Path(folder) / f"{name}.tokens") for name, part in texts.items()}
             facts = {
                 "vocabulary": tokenizer.vocabulary.facts,
-                "tokenizer": str(trained),
+                "tokenizer": str(place),
                 "unigram": unigram_perplexity(splits["train"].values, splits["test"].values, tokenizer.vocabulary),
             }
             return splits, facts

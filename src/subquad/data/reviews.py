@@ -19,11 +19,10 @@ class Reviews(SentenceData):
     given. `sentences` are the keys of `SentenceData`.
     """
 
-    task = "text/imdb"
     classes = 2
 
     def __init__(self, *, root: str, source: str | None = None, **sentences: Any) -> None:
-        super().__init__(root=root, **sentences)
+        super().__init__(task="text/imdb", root=root, **sentences)
         self.raw = ByteText(
             root=root, source=source, max_len=sys.maxsize, standin=self.standin, batch_size=1, seed=self.seed
         )

@@ -14,15 +14,8 @@ from subquad.data.base import SequenceData
 from subquad.data.glue_files import Labelled
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.subsets import Seed, kept_apart, some
-from subquad.data.tokenizer import (
-    Tokenizer,
-    Vocabulary,
-    fetch_tokenizer,
-    standin_tokenizer,
-    tokenizer_folder,
-    train_tokenizer,
-    write_standin_tokenizer,
-)
+from subquad.data.tokenizer import Tokenizer, Vocabulary
+from subquad.data.tokenizer_choice import TokenizerChoice
 from subquad.errors import UserError
 from subquad.specs import TextSpec
 
@@ -32,19 +25,17 @@ class SentenceData(SequenceData):
 
     A pair is cut at the longer of the two, so that something of both is left. A family says what the texts are.
 
-    tokenizer: the folder or name of one; that of the language model whose weights the run starts from (`ckpt_path`).
-    None trains one of `vocab` entries on the training texts. protocol: "paper" selects and reports on the same rows, as
-    the field does where the labels of the test are hidden; "clean" keeps `val_fraction` of the training rows to select
-    on, by `split_seed`. cases: at most so many rows of train and of test. standin: made-up rows.
+    task: as in `task=`, for messages. tokenizer: the folder or name of one; that of the language model whose weights
+    the run starts from (`ckpt_path`). None trains one of `vocab` entries on the training texts. protocol: "paper"
+    selects and reports on the same rows, as the field does where the labels of the test are hidden; "clean" keeps
+    `val_fraction` of the training rows to select on, by `split_seed`. cases: at most so many rows of train and of test.
+    standin: made-up rows.
     """
-
-    task: str
-    """For messages, as in `task=`."""
 
     classes: int
 
     def __init__(
-        self, *, root: str, tokenizer: str | None = None, vocab: int = 50265, max_len: int = 512,
+        self, *, task: str, root: str, tokenizer: str | None = None, vocab: int = 50265, max_len: int = 512,
         protocol: Literal["paper", "clean"] = "paper", val_fraction: float = 0.1, split_seed: Seed = 42,
         cases: int | None = None, standin: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
@@ -59,11 +50,10 @@ class SentenceData(SequenceData):
                 "Sentences need data.max_len of at least 8, protocol paper or clean, data.val_fraction between 0 and 1 "
                 f"and data.cases of at least 1 (or null); got {max_len}, {protocol}, {val_fraction} and {cases}."
             )
-        self.root, self.tokenizer, self.vocab, self.max_len = Path(root), tokenizer, vocab, max_len
+        self.task, self.root, self.max_len = task, Path(root), max_len
+        self.tokenizer = TokenizerChoice(task, tokenizer, vocab, self.root, standin)
         self.protocol, self.val_fraction, self.split_seed = protocol, val_fraction, split_seed
         self.cases, self.standin = cases, standin
-        if standin and tokenizer is not None:
-            self.tokenizer = standin_tokenizer(tokenizer, self.root)
 
     @abc.abstractmethod
     def texts(self) -> Mapping[str, Labelled]:
@@ -83,8 +73,7 @@ class SentenceData(SequenceData):
 
     def fetch(self) -> None:
         """Downloads a published tokenizer unless it is here already."""
-        if self.tokenizer is not None and not self.standin:
-            fetch_tokenizer(self.tokenizer, self.root)
+        self.tokenizer.fetch()
 
     def require(self) -> None:
         """Raises UserError where the texts or the tokenizer are missing."""
@@ -92,8 +81,7 @@ class SentenceData(SequenceData):
 
     def prepare_data(self) -> None:
         """Cuts the texts into tokens once; a second process meanwhile waits and finds them done."""
-        if self.standin and self.tokenizer is not None:
-            write_standin_tokenizer(Path(self.tokenizer))
+        self.tokenizer.write_standin()
         ragged.prepare(self.cache_folder, self._make)
 
     def load(self) -> tuple[dict[str, Ragged], str]:
@@ -106,24 +94,12 @@ class SentenceData(SequenceData):
     @property
     def cache_folder(self) -> Path:
         """Where the tokens lie; the name tells apart all settings that change them."""
-        cut: Any = self.vocab if self.tokenizer is None else ragged.state_of(self._tokenizer_files)
-        settings = (self.source_state, self.max_len, self.tokenizer is None, cut)
+        settings = (self.source_state, self.max_len, *self.tokenizer.state)
         return self.root / "cache" / self.task / hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
 
     @cached_property
     def _cache(self) -> Cache:
         return ragged.read_prepared(self.cache_folder, self.task)
-
-    @property
-    def _tokenizer_files(self) -> list[Path]:
-        assert self.tokenizer is not None
-        folder = tokenizer_folder(self.tokenizer, self.root)
-        if not folder.is_dir():
-            raise UserError(
-                f"{folder} is missing; run `python scripts/prepare.py task={self.task} data.tokenizer={self.tokenizer}`"
-                ", or put the tokenizer's files there."
-            )
-        return sorted(folder.iterdir())
 
     def _some(self, rows: Ragged, name: str) -> Ragged:
         if self.cases is None:  # as they lie on the disk
@@ -132,13 +108,8 @@ class SentenceData(SequenceData):
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         texts = self.texts()
-        if self.tokenizer is None:
-            known = [*texts["train"].first, *(texts["train"].second or ())]
-            place = self.root / "tokenizers" / f"bpe-{self.vocab}-{self.task.replace('/', '-')}-{self.source_state}"
-            folder = train_tokenizer(known, self.vocab, place)
-        else:
-            folder = tokenizer_folder(self.tokenizer, self.root)
-        tokenizer = Tokenizer(folder)
+        known = [*texts["train"].first, *(texts["train"].second or ())]
+        tokenizer, folder = self.tokenizer.opened(known, f"{self.task.replace('/', '-')}-{self.source_state}")
         splits = {name: lay_out(rows, tokenizer, self.max_len) for name, rows in texts.items()}
         return splits, {"vocabulary": tokenizer.vocabulary.facts, "tokenizer": str(folder)}
 

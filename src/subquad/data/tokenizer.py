@@ -172,9 +172,9 @@ def tokenizer_folder(name: str, root: Path) -> Path:
     return root / "tokenizers" / name.replace("/", "--")
 
 
-def standin_tokenizer(name: str, root: Path) -> str:
+def standin_tokenizer(name: str, root: Path) -> Path:
     """In place of a published tokenizer, the folder of the one that `write_standin_tokenizer` makes; a folder stays."""
-    return name if Path(name).is_dir() else str(root / "standin" / "tokenizer")
+    return Path(name) if Path(name).is_dir() else root / "standin" / "tokenizer"
 
 
 def write_standin_tokenizer(folder: Path) -> Path:
