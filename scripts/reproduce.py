@@ -98,7 +98,9 @@ def _train(runs: Runs, tables: Sequence[Table], seeds: dict[str, list[int]], hyd
         )
     jobs = [job for job in jobs if job.folder not in left]
     if dashboard:
-        jobs = wandb_runs.labelled(jobs, tables[0].name if len(tables) == 1 else "several")
+        jobs = wandb_runs.labelled(
+            jobs, {table.name: [job for cell in table.cells.values() for job in cell] for table in shown}
+        )
     return (bool(jobs) and train_all(jobs, hydra, shown)) or bool(left)
 
 

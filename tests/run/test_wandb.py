@@ -1,5 +1,6 @@
 """Weights & Biases through the real package, offline: what its files on disk say of runs and tables."""
 
+import dataclasses
 import json
 import struct
 from collections.abc import Iterator
@@ -12,9 +13,9 @@ from runs import composed, crash, door, trained
 from wandb.proto import wandb_internal_pb2
 
 from subquad.records import fingerprint
-from subquad.run.cells import load_table
+from subquad.run.cells import Job, load_table
 from subquad.run.identity import identity
-from subquad.run.wandb_runs import COLUMNS, asked, close_failed, labels, log_table, table_rows
+from subquad.run.wandb_runs import COLUMNS, asked, close_failed, labelled, labels, log_table, setting_name, table_rows
 
 LINE = ("task=digits", "recipe=small_vit", "scale=smoke", "trainer=cpu", "logger=wandb")
 
@@ -60,8 +61,10 @@ def logged(folder: Path) -> list[tuple[dict[str, Any], dict[str, Any], int | Non
                     this = record.run
                     run = {
                         "id": this.run_id, "group": this.run_group, "job_type": this.job_type, "tags": set(this.tags),
-                        "project": this.project,
+                        "project": this.project, "config": {i.key: i.value_json for i in this.config.update},
                     }  # fmt: skip
+                case "config":
+                    run["config"] |= {i.key: i.value_json for i in record.config.update}
                 case "summary":
                     for item in record.summary.update:
                         summary[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
@@ -80,8 +83,25 @@ def test_labels_are_no_part_of_what_a_run_is(data, outputs):
     experiment = composed(data, outputs, "experiment=dba/listops", "logger=wandb")
     assert experiment.logger.wandb.group == "dba/listops"
     assert OmegaConf.to_container(labelled.tags) == ["table:dba/2", "paper:dba"]
+    both = composed(data, outputs, *LINE, *labels("dba/2", "dba/3", "blrp/1"))
+    assert both.logger.wandb.group == "several"
+    assert OmegaConf.to_container(both.tags) == [
+        "table:dba/2",
+        "table:dba/3",
+        "table:blrp/1",
+        "paper:dba",
+        "paper:blrp",
+    ]
     assert asked(["scale=laptop", "logger=wandb"])
     assert not asked(["logger=csv", "logger.wandb.offline=false"])
+
+
+def test_runs_have_the_tags_of_all_tables_that_need_them():
+    start, own, shared = (Job((f"seed={i}",), Path(f"run-s{i}")) for i in range(3))
+    chained = dataclasses.replace(own, start=start)
+    jobs = labelled([start, chained, shared], {"dba/2": [shared], "dba/3": [shared, chained]})
+    assert [job.words[1:] for job in jobs] == [labels("dba/3"), labels("dba/3"), labels("dba/2", "dba/3")]
+    assert jobs[1].start == start
 
 
 def test_a_run_of_a_table_is_grouped_and_tagged(data, outputs):
@@ -92,6 +112,8 @@ def test_a_run_of_a_table_is_grouped_and_tagged(data, outputs):
     assert {"dba", "digits", "recipe:small_vit", "protocol:paper", "scale:smoke"} <= run["tags"]
     assert {"table:dba/2", "paper:dba"} <= run["tags"]
     assert summary["test/accuracy"] == record.metrics["test/accuracy"]
+    choice = {"attention": "dba", "setting": setting_name("dba", record.fingerprint)}
+    assert json.loads(run["config"]["choice"]) == choice
     assert code == 0
 
 

@@ -106,7 +106,8 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     trainer = made_trainer(config, data)
     for logger in trainer.loggers:
         logger.log_hyperparams(settings)
-    wandb_runs.tag(trainer.loggers, config.tags)
+    choices = HydraConfig.get().runtime.choices
+    wandb_runs.describe(trainer.loggers, config.tags, choices["attention"], name)
 
     checkpoints = run / "checkpoints"
     if (checkpoints / "last.ckpt").exists():
@@ -123,7 +124,6 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         return None
     metrics = {**_last_epoch(run), **tested, config.task.monitor: best}
 
-    choices = HydraConfig.get().runtime.choices
     [clock] = [c for c in trainer.callbacks if isinstance(c, WallClock)]  # type: ignore[attr-defined]
     record = records.Record(
         fingerprint=name,

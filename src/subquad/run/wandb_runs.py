@@ -29,23 +29,36 @@ def asked(choices: Sequence[str]) -> bool:
     return any(word == "logger=wandb" for word in choices)
 
 
-def labels(table: str) -> tuple[str, ...]:
-    """Words that group the runs of a table, and tag them with it and its paper."""
-    return (f"logger.wandb.group={table}", f"tags=[table:{table},paper:{table.partition('/')[0]}]")
+def labels(*tables: str) -> tuple[str, ...]:
+    """Words that group the runs of tables, and tag them with those and their papers."""
+    papers = dict.fromkeys(table.partition("/")[0] for table in tables)
+    tags = [*(f"table:{table}" for table in tables), *(f"paper:{paper}" for paper in papers)]
+    return (f"logger.wandb.group={tables[0] if len(tables) == 1 else 'several'}", f"tags=[{','.join(tags)}]")
 
 
-def labelled(jobs: Iterable[Job], table: str) -> list[Job]:
-    """The same runs, in the group of a table and with its tags."""
-    return [dataclasses.replace(job, words=(*job.words, *labels(table))) for job in jobs]
+def labelled(jobs: Iterable[Job], tables: Mapping[str, Iterable[Job]]) -> list[Job]:
+    """The same runs, each in the group and with the tags of the tables whose cells it fills, or others start from."""
+    needed: dict[Path, list[str]] = {}
+    for name, its in tables.items():
+        for folder in {folder for job in its for folder in (job.folder, *([job.start.folder] if job.start else []))}:
+            needed.setdefault(folder, []).append(name)
+    return [dataclasses.replace(job, words=(*job.words, *labels(*needed[job.folder]))) for job in jobs]
 
 
-def tag(loggers: Iterable[Any], tags: Sequence[str]) -> None:
-    """Adds the tags of a run when it starts, so that a dashboard finds it while it trains."""
+def setting_name(attention: str, fingerprint: str) -> str:
+    """What runs that differ in their seeds alone are called together; dashboards group curves by it."""
+    return f"{attention} {fingerprint}"
+
+
+def describe(loggers: Iterable[Any], tags: Sequence[str], attention: str, fingerprint: str) -> None:
+    """Adds the tags of a run and the name of its setting when it starts: a dashboard finds it while it trains."""
     from pytorch_lightning.loggers import WandbLogger
 
     for logger in loggers:
         if isinstance(logger, WandbLogger) and not rank():
             logger.experiment.tags = tuple(dict.fromkeys((*(logger.experiment.tags or ()), *tags)))
+            choice = {"attention": attention, "setting": setting_name(attention, fingerprint)}
+            logger.experiment.config.update({"choice": choice}, allow_val_change=True)
 
 
 def close_failed() -> None:
