@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,29 +49,42 @@ def told(path: Path) -> Iterator[Any]:
             yield record
 
 
+def ended(path: Path) -> list[Any]:
+    """The records of a run that has ended: its service writes the last of them shortly after that."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        records = list(told(path))
+        if any(record.WhichOneof("record_type") == "exit" for record in records):
+            return records
+        time.sleep(0.05)
+    raise TimeoutError(path)
+
+
 def logged(folder: Path) -> list[tuple[dict[str, Any], dict[str, Any], int | None]]:
     """Of each run that is kept below a folder: what it is, its last summary by key, and its exit code."""
     found = []
     for path in sorted(folder.rglob("run-*.wandb"), key=lambda path: path.parent.name):
         run: dict[str, Any] = {}
+        config: dict[str, str] = {}
         summary: dict[str, Any] = {}
         code = None
-        for record in told(path):
+        for record in ended(path):
             match record.WhichOneof("record_type"):
                 case "run":
                     this = record.run
+                    config |= {item.key: item.value_json for item in this.config.update}
                     run = {
                         "id": this.run_id, "group": this.run_group, "job_type": this.job_type, "tags": set(this.tags),
-                        "project": this.project, "config": {i.key: i.value_json for i in this.config.update},
+                        "project": this.project,
                     }  # fmt: skip
                 case "config":
-                    run["config"] |= {i.key: i.value_json for i in record.config.update}
+                    config |= {item.key: item.value_json for item in record.config.update}
                 case "summary":
                     for item in record.summary.update:
                         summary[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
                 case "exit":
                     code = record.exit.exit_code
-        found.append((run, summary, code))
+        found.append((run | {"config": config}, summary, code))
     return found
 
 
