@@ -1,6 +1,7 @@
 """Plans of tables: steps, times and checkpoints against runs that were made here and numbers worked out by hand."""
 
 import dataclasses
+import types
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,14 @@ def test_a_step_is_measured_once_and_kept(tmp_path):
     path.write_text("{")
     with pytest.raises(UserError, match="is no measurement of this version"):
         list(measured_steps(tmp_path))
+
+
+def test_the_time_of_a_step_is_the_median_of_those_after_two(tmp_path, monkeypatch):
+    clock = iter([0.0, 0.0, *(0.0, 1.0), *(0.0, 50.0), *(0.0, 2.0)])  # two that only start, and three that count
+    monkeypatch.setattr("subquad.run.step_time.time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
+    with one_thread():
+        found = measure_steps(setting("trainer=cpu", "data=standin", "scale=smoke"), tmp_path, steps=3)
+    assert (found.steps, found.seconds) == (3, 2.0)
 
 
 def test_too_little_memory_is_said_before_the_step(tmp_path, monkeypatch):
