@@ -19,7 +19,7 @@ from rich.console import Console
 
 from subquad.errors import UserError
 from subquad.run import wandb_runs
-from subquad.run.asked import asked, asked_seeds, asked_tables
+from subquad.run.asked import asked, asked_seeds, asked_tables, check_switch
 from subquad.run.cells import Job, Runs, merged
 from subquad.run.doors import answer_help, prepare_process
 from subquad.run.lacking import lacking
@@ -37,8 +37,9 @@ prepare_process(check_choices=False)
 
 
 def main() -> int:
-    """Trains and measures what is missing, prints the tables; 1 where a run failed or its data are missing."""
+    """Trains and measures what is missing, prints the tables; 1 where a run failed, lacks data or gave no number."""
     config, passed = asked(OWN)
+    check_switch(config, "run", "measure", "again")
     tables = asked_tables(config)
     seeds = asked_seeds(config, tables)
     if not any(table.cells and (seeds[table.name] or table.seeds == 0) for table in tables):
@@ -54,11 +55,15 @@ def main() -> int:
     )
     wanted = "scale=smoke" not in choices if config.measure is None else config.measure
     small = [word for word in choices if word.startswith(("scale=", "data=")) and word != "scale=paper"]
+    unusable = False
     for table in tables:
         measured, unmeasured = measured_values(table, choices, config.run and wanted, config.again)
         said = {place: value for place, value in measured.items() if isinstance(value, str)}
         numbers = {place: value for place, value in measured.items() if not isinstance(value, str)}
+        runs.unusable.clear()
         values = runs.values(table, seeds[table.name], numbers)
+        unmeasured |= runs.unusable
+        unusable = unusable or bool(runs.unusable)
         note = f" ({', '.join(small)}: no reproduction)" if small else ""
         without = lacking(table, values, runs)
         show_table(table, values, not small, note, said, unmeasured, without)
@@ -68,7 +73,7 @@ def main() -> int:
         if sides:
             sys.stdout.write("\n".join(duel(table, values, sides)) + "\n")
     runs.remember()
-    return int(failed)
+    return int(failed or unusable)
 
 
 def _train(runs: Runs, tables: Sequence[Table], seeds: dict[str, list[int]], hydra: list[str], dashboard: bool) -> bool:

@@ -123,7 +123,9 @@ def sentences(text: str) -> Sequence[str]:
 
 def finish(job: Job, accuracy: float, evaluated: Iterable[tuple[dict[str, Any], float]] = ()) -> None:
     """Writes what a finished run leaves: a blank record with a test accuracy, and evaluations on changed data."""
-    blank = dict.fromkeys(Record.__dataclass_fields__, "") | {"metrics": {"test/accuracy": accuracy}}
+    fingerprint, _, seed = job.folder.name.partition("-s")
+    known = {"fingerprint": fingerprint, "seed": int(seed), "metrics": {"test/accuracy": accuracy}}
+    blank = dict.fromkeys(Record.__dataclass_fields__, "") | known
     records.write_json(job.folder / records.RESULT, blank)
     for changes, value in evaluated:
         records.write_evaluation(job.folder, changes, {"test/accuracy": value}, {})

@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Any
 from subquad.errors import UserError
 
 RESULT, ERROR, EVALUATIONS = "result.json", "error.json", "evaluations"
+
+FOLDER = re.compile(r"[0-9a-f]{12}-s\d+")
+"""The name of a run's folder: its fingerprint and its seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,22 +73,31 @@ def read_error(run: Path, since: float) -> str | None:
     path = run / ERROR
     try:
         return json.loads(path.read_text())["message"] if path.stat().st_mtime >= since else None
-    except (FileNotFoundError, ValueError, KeyError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 
 def read(run: Path) -> Record | None:
     """The record of a run directory, or None where the run has not finished.
 
-    Raises UserError when the file is there and is no record.
+    Raises UserError when the file is there and is no record, or that of a run whose folder has another name.
     """
     path = run / RESULT
     if not path.exists():
         return None
     try:
-        return Record(**json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
+        record = Record(**json.loads(path.read_text()))
+        no_numbers = [name for name, value in record.metrics.items() if type(value) not in (int, float)]
+    except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a record of this version ({error}); delete it to run again.") from None
+    if no_numbers:
+        raise UserError(
+            f"{path} is not a record of this version ({no_numbers[0]} is no number); delete it to run again."
+        )
+    name = f"{record.fingerprint}-s{record.seed}"
+    if FOLDER.fullmatch(run.name) and run.name != name:
+        raise UserError(f"{path} is the record of another run ({name}); delete it to run this one.")
+    return record
 
 
 def evaluation_place(run: Path, changes: Mapping[str, Any]) -> Path:

@@ -25,7 +25,7 @@ BUGS = [
     Bug("the start of a finished run", "run/cells.py", "is not None and not whole.finished", "is not None", CHAINS),
     Bug("words without quotes", "run/cells.py", """return "'" + value""", "return value or", CHAINS),
     Bug("weights by their place", "run/identity.py", 'f"{run.name}/{checkpoint.name}"', "str(checkpoint)", CHAINS),
-    Bug("any folder is a run", "run/identity.py", " and _RUN.fullmatch(run.name)", "", CHAINS),
+    Bug("any folder is a run", "run/identity.py", " and FOLDER.fullmatch(run.name)", "", CHAINS),
     Bug(
         "old errors count",
         "run/follow.py",

@@ -1,13 +1,17 @@
 """What the page knows is what the outputs folder holds: no more, and nothing that cannot be read stops it."""
 
 import os
+import re
 
 import pytest
-from made_pages import ODD, build
+from made_pages import ODD, OTHER, build, finish
 
 from subquad.report.content import FULL, Scope
+from subquad.report.site import write_site
 from subquad.run import gather as gathering
+from subquad.run.cells import Runs
 from subquad.run.doors import compose_run, options
+from subquad.tables.table import load
 from subquad.tables.verdict import Verdict
 
 
@@ -72,6 +76,27 @@ def test_what_cannot_be_read_is_named(made):
     [failed] = made.content.failed
     assert failed.message == "There is no <folder>; make it."
     assert made.content.unfinished == 1
+
+
+def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
+    (tmp_path / "other.yaml").write_text(OTHER.replace("Performer: []}", 'Performer: [], Luna: ["attention=luna"]}'))
+    table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
+    monkeypatch.setattr(gathering, "load_table", {"other/7": table}.__getitem__)
+    for (row, _), cell in table.cells.items():
+        folder = Runs(words).job(cell.words, 0).folder
+        odd = {"test/accuracy": float("nan"), "val/accuracy": float("-inf"), "val/loss": float("nan")}
+        finish(folder, 0.0, attention=row.lower(), **({"metrics": odd} if row == "Performer" else {}))
+        (folder / "metrics.csv").write_text("step,val/accuracy,val/loss\n1,nan,inf\n2,0.5,nan\n3,0.6,-inf\n")
+    content = gathering.gather(["other/7"], words)
+    pages = write_site(tmp_path / "pages", content).parent
+    values = {row: cell.values[0].values for (row, _), cell in content.tables[0].cells.items()}
+    assert values == {"Performer": {}, "Luna": {0: 0.0}}
+    assert {problem.message.partition(",")[0] for problem in content.broken} == {
+        f"`{name}` of the record is {value}" for name, value in odd.items()
+    }  # fmt: skip
+    assert len(list(pages.glob("runs/**/*-s0.html"))) == 2
+    for page in pages.rglob("*.html"):
+        assert not re.search(r"""[ "',(](nan|-?inf)[ "',)]""", "".join(re.findall("<svg.*?</svg>", page.read_text())))
 
 
 def test_a_second_call_composes_no_cell(made, monkeypatch):

@@ -73,6 +73,21 @@ def test_a_damaged_record_is_named(tmp_path, text):
         records.read(tmp_path)
 
 
+def test_a_metric_that_is_no_number_is_named(tmp_path):
+    records.write(record(metrics={"test/accuracy": "<b>0.9</b>"}), tmp_path)
+    with pytest.raises(UserError, match=r"is not a record of this version \(test/accuracy is no number\); delete it"):
+        records.read(tmp_path)
+
+
+def test_the_record_of_another_run_is_refused_where_the_folder_tells(tmp_path):
+    own, copy, named = (tmp_path / name for name in ("000000000000-s0", "000000000000-s1", "my-copy"))
+    for folder in (own, copy, named):
+        records.write(record(), folder)
+    assert records.read(own) == records.read(named) == record()
+    with pytest.raises(UserError, match=r"is the record of another run \(000000000000-s0\); delete it"):
+        records.read(copy)
+
+
 def test_read_all_finds_every_run_oldest_first(tmp_path):
     records.write(record(finished="2026-03-01", seed=3), tmp_path / "lra" / "x")
     records.write(record(finished="2026-01-01", seed=1), tmp_path / "uea" / "deep" / "y")

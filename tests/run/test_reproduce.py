@@ -79,6 +79,35 @@ def test_values_are_those_of_finished_runs_and_a_missing_one_is_no_number(table,
     assert runs.values(table, [1], {})["DBA", "Accuracy"] == {}
 
 
+def test_a_record_that_is_of_no_use_empties_its_cells_and_no_others(table, runs):
+    softmax0, dba0, softmax1, _ = runs.jobs(table, [0, 1])
+    finish(softmax0, 0.9)
+    finish(softmax1, float("nan"))
+    finish(dba0, 0.5)
+    (dba0.folder / records.RESULT).write_text("{")
+    values = runs.values(table, [0, 1], {})
+    assert values["Softmax", "Accuracy"] == pytest.approx({0: 90})
+    assert values["DBA", "Accuracy"] == values["Mean", "Accuracy"] == {}
+    [(nan, of_softmax), (damaged, of_dba)] = runs.unusable.items()
+    assert "test/accuracy of the run" in nan
+    assert f"{softmax1.folder.name} is nan" in nan
+    assert "is not a record of this version" in damaged
+    assert "delete it" in damaged
+    assert (of_softmax, of_dba) == (
+        [("Softmax", "Accuracy"), ("Softmax", "Twice")],
+        [("DBA", "Accuracy"), ("DBA", "Twice")],
+    )
+
+
+def test_the_record_of_another_run_fills_no_cell(table, runs):
+    dba0, softmax1 = runs.jobs(table, [0, 1])[1:3]
+    finish(dba0, 0.5)
+    softmax1.folder.mkdir(parents=True)
+    shutil.copy(dba0.folder / records.RESULT, softmax1.folder)
+    assert runs.values(table, [1], {})["Softmax", "Accuracy"] == {}
+    assert "is the record of another run" in next(iter(runs.unusable))
+
+
 def test_an_override_of_one_run_never_enters_a_table(table, runs):
     finish(runs.job(("task=digits", "recipe=small_vit", "attention=dba", "attention.d_p=3"), 0), 0.99)
     assert runs.values(table, [0], {})["DBA", "Accuracy"] == {}
@@ -179,6 +208,18 @@ def test_a_wrong_word_is_answered_in_a_sentence(tmp_path, words, answer):
     assert found.returncode == 1
     assert answer in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_a_damaged_record_is_told_below_the_table(tmp_path):
+    runs = Runs([f"paths.outputs={tmp_path}"])
+    jobs = runs.jobs(load_table("primal_dual/9").select(["BasicMotions"], ["Softmax", "Attention-BN"]), [0])
+    for job in jobs:
+        finish(job, 0.5)
+    (jobs[0].folder / records.RESULT).write_text("")
+    shown = reproduce(tmp_path, "table=primal_dual/9", "rows=[BasicMotions]", "run=false", "seeds=[0]")
+    assert shown.returncode == 1
+    assert "50.00" in shown.stdout
+    assert f"{jobs[0].folder}/result.json is not a record of this version" in shown.stdout
 
 
 def test_two_rows_are_compared_below_the_table(tmp_path):

@@ -1,6 +1,7 @@
 """The outputs folder, read with patience: what cannot be read is named and stops nothing."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ def read_ledger(root: Path) -> Ledger:
             history = records.read_history(folder / "metrics.csv")
         except (OSError, ValueError, KeyError, TypeError) as error:
             broken.append(Problem(path=str(folder / "metrics.csv"), message=f"No learning curve ({error!r})."))
+        for name, value in record.metrics.items():
+            if not math.isfinite(value):
+                message = f"`{name}` of the record is {value}, which no table can take; the run's page has the others."
+                broken.append(Problem(path=str(path), message=message))
         key = folder.relative_to(root).as_posix()
         runs.append((folder, Run(key=key, record=record, command=_command(folder, record), history=history)))
     for path in sorted(root.rglob(records.ERROR)):

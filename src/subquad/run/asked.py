@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import ListConfig, OmegaConf
 
 from subquad.errors import UserError
 from subquad.run.cells import load_table, select
@@ -27,13 +27,30 @@ def asked_tables(config: Any) -> list[Table]:
     """The chosen rows and columns of `table`: one, a list, or all of them. Raises UserError where it is left out."""
     if OmegaConf.is_missing(config, "table"):
         raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2, or table=all.")
-    names = (
-        options("table") if config.table == "all" else [config.table] if isinstance(config.table, str) else config.table
-    )
-    return select([load_table(name) for name in names], list(map(str, config.rows)), list(map(str, config.columns)))
+    if config.table is None:
+        raise UserError("table= names no table; say table=<paper>/<number>, for example table=dba/2, or table=all.")
+    names = options("table") if config.table == "all" else list(dict.fromkeys(_listed(config.table)))
+    return select([load_table(name) for name in names], _listed(config.rows), _listed(config.columns))
+
+
+def _listed(value: Any) -> list[str]:
+    """Names as a list: rows=DBA is rows=[DBA]."""
+    return [str(name) for name in ([] if value is None else value if isinstance(value, ListConfig) else [value])]
 
 
 def asked_seeds(config: Any, tables: list[Table]) -> dict[str, list[int]]:
-    """The seeds of each table: those of `seeds`, else as many as it declares."""
-    seeds = None if config.seeds is None else [int(seed) for seed in config.seeds]
-    return {table.name: list(range(table.seeds)) if seeds is None else seeds for table in tables}
+    """The seeds of each table: those of `seeds`, else as many as it declares. Raises UserError at what is no seed."""
+    given = config.seeds
+    if given is None:
+        return {table.name: list(range(table.seeds)) for table in tables}
+    seeds = list(given) if isinstance(given, ListConfig) else [given]
+    if wrong := [seed for seed in seeds if type(seed) is not int or not 0 <= seed < 2**32]:
+        raise UserError(f"seeds has {wrong[0]!r}; it lists whole numbers from 0 to {2**32 - 1}, as in seeds=[0,1,2].")
+    return {table.name: list(dict.fromkeys(seeds)) for table in tables}
+
+
+def check_switch(config: Any, *names: str) -> None:
+    """Raises UserError where a setting that is true, false or null is anything else."""
+    for name in names:
+        if config[name] not in (True, False, None):
+            raise UserError(f"{name} is {config[name]}; it takes true or false.")

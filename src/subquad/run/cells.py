@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,6 +84,8 @@ class Runs:
 
     def __init__(self, words: Sequence[str] = ()) -> None:
         self.words = tuple(words)
+        self.unusable: dict[str, list[Place]] = {}
+        """Why runs that have ended gave no value, and the cells that lack it; `values` fills it."""
 
     def job(self, words: Iterable[str], seed: int) -> Job:
         """The run of a cell's words and a seed."""
@@ -121,12 +124,13 @@ class Runs:
         """What each cell shows, by seed and in the unit of the table; empty where nothing is known.
 
         Means take the seeds that all of their cells have. `measured` are the values of the cells that are not trained.
+        A run whose record cannot be read, or holds no finite number, gives none; `unusable` then has the reason.
         """
         chosen = tuple(seeds)
         values: dict[Place, dict[int, float]] = {}
         for place, cell in table.cells.items():
             if cell.trained or cell.chained:
-                values[place] = self._trained(cell, chosen)
+                values[place] = self._trained(place, cell, chosen)
             elif place in measured:
                 values[place] = {0: measured[place] * cell.metric.times}
         for place, cell in table.cells.items():
@@ -134,17 +138,19 @@ class Runs:
                 values[place] = mean_values([values.get(part, {}) for part in cell.mean])
         return {place: values.get(place, {}) for place in table.cells}
 
-    def _trained(self, cell: Cell, seeds: Iterable[int]) -> dict[int, float]:
+    def _trained(self, place: Place, cell: Cell, seeds: Iterable[int]) -> dict[int, float]:
         found = {}
         for seed in seeds:
             folder = self.run_of(cell, seed).folder
-            if cell.changes:
-                metrics = records.read_evaluation(folder, cell.changes)
-            else:
-                record = records.read(folder)
-                metrics = None if record is None else record.metrics
-            if metrics is not None and cell.metric.name in metrics:
-                found[seed] = metrics[cell.metric.name] * cell.metric.times
+            try:
+                value = _metrics(folder, cell).get(cell.metric.name)
+                if value is not None and not math.isfinite(value):
+                    raise UserError(f"{cell.metric.name} of the run {folder} is {value}, which no mean can take.")
+            except UserError as error:
+                self.unusable.setdefault(str(error), []).append(place)
+                continue
+            if value is not None:
+                found[seed] = value * cell.metric.times
         return found
 
     def needs(self, job: Job) -> str | None:
@@ -178,7 +184,7 @@ class Runs:
         try:
             state, known = json.loads(self._memory.read_text())
             return {key: (folder, data) for key, (folder, data) in known.items()} if state == _state() else {}
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError, AttributeError):
             return {}
 
     @cached_property
@@ -188,6 +194,14 @@ class Runs:
     def remember(self) -> None:
         """Keeps the folders for the next program."""
         records.write_json(self._memory, [_state(), self._known])
+
+
+def _metrics(run: Path, cell: Cell) -> Mapping[str, float]:
+    """What a run reached on the data that a cell asks for; empty where it has not ended."""
+    if cell.changes:
+        return records.read_evaluation(run, cell.changes) or {}
+    record = records.read(run)
+    return {} if record is None else record.metrics
 
 
 def merged(jobs: Iterable[Job]) -> list[Job]:

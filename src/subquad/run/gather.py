@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from subquad.errors import UserError
 from subquad.records import now, write_json
 from subquad.report.commands import cell_command, table_command
 from subquad.report.content import FULL, CellPart, Content, Run, Scope, TablePart, Value
@@ -122,8 +121,7 @@ class _InScope:
         wanted = possible | {place: table.cells[place] for place in facts}
         shown: dict[Place, dict[int, float]] = {}
         for seed in seeds or (0,):
-            sound = {place: cell for place, cell in wanted.items() if self._sound(table, cell, seed)}
-            for place, found in self.runs.values(replace(table, cells=sound), [seed], numbers).items():
+            for place, found in self.runs.values(replace(table, cells=wanted), [seed], numbers).items():
                 shown.setdefault(place, {}).update(found)
         return {
             place: value
@@ -150,16 +148,6 @@ class _InScope:
             return ""
         words = tuple(word for word in cell.words if word.startswith(_DATA_WORDS))
         return self.runs.needs(self.runs.job(words, 0)) or ""
-
-    def _sound(self, table: Table, cell: Cell, seed: int) -> bool:
-        """Whether the record behind a cell can be read; the ledger names those that cannot."""
-        if cell.mean:
-            return True
-        try:
-            self.runs.values(replace(table, cells={(cell.row, cell.column): cell}), [seed], {})
-        except UserError:
-            return False
-        return True
 
     def _value(
         self, table: Table, cell: Cell, values: Mapping[int, float], ran: Mapping[Path, Run], facts: Any
@@ -211,7 +199,7 @@ class _Places:
         self.memory, self.kept, self.words = memory, kept, tuple(words)
         try:
             self.known: dict[str, str] = dict(json.loads(memory.read_text()))
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):
             self.known = {}
 
     def of(self, cell: Cell, runs: Runs) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue
 
-from subquad.records import fingerprint
+from subquad.records import FOLDER, fingerprint
 
 _KEPT = ("task", "data", "trainer", "callbacks", "protocol", "scale", "recipe", "ckpt_path")
 _NAMES: dict[str, str] = {}
 """Fingerprints by configuration: each of the folders of a run asks for its own again, and resolving takes long."""
 
-_RUN = re.compile(r"[0-9a-f]{12}-s\d+")
 _NOT_IDENTITY = {
     "trainer": (
         "accelerator", "devices", "num_nodes", "strategy", "callbacks", "logger", "default_root_dir", "profiler",
@@ -77,7 +75,7 @@ def weights_name(checkpoint: Path) -> str:
 def run_of(checkpoint: Path) -> Path | None:
     """The folder of the run that a checkpoint is of, by its name; None for other files."""
     run = checkpoint.parent.parent
-    return run if checkpoint.parent.name == "checkpoints" and _RUN.fullmatch(run.name) else None
+    return run if checkpoint.parent.name == "checkpoints" and FOLDER.fullmatch(run.name) else None
 
 
 @lru_cache

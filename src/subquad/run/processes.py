@@ -19,6 +19,11 @@ def rank() -> int:
     return next((int(os.environ[name]) for name in _PLACES if name in os.environ), 0)
 
 
+def several() -> bool:
+    """Whether srun or torchrun started other processes with this one, which wait for it to train with them."""
+    return any(int(os.environ.get(name, 1)) > 1 for name in ("WORLD_SIZE", "SLURM_NTASKS"))
+
+
 @contextmanager
 def together(trainer: Any) -> Iterator[None]:
     """Inside the block Lightning may start the other processes of this run; after it none of them is left.

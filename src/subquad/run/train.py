@@ -26,7 +26,7 @@ from subquad.errors import UserError
 from subquad.measure.memory import process_peak
 from subquad.run import machine, report, wandb_runs
 from subquad.run.identity import identity, run_of
-from subquad.run.processes import patience, rank, together
+from subquad.run.processes import patience, rank, several, together
 from subquad.run.quiet import quieten
 from subquad.run.settings import check_settings
 from subquad.run.slurm_job import told_to_go
@@ -41,7 +41,8 @@ def train(config: DictConfig) -> records.Record:
     """Trains, tests the best checkpoint and writes the record. An interrupted run goes on from its last checkpoint.
 
     Of several processes that train one run together, the first locks it and writes; the others end with their work.
-    Raises UserError while another command trains the same run; any failure is kept in the run directory.
+    Raises UserError while another command trains the same run; what that has finished is not trained again. Any failure
+    is kept in the run directory.
     """
     run = Path(config.paths.run)
     if rank():
@@ -50,6 +51,9 @@ def train(config: DictConfig) -> records.Record:
         raise SystemExit
     try:
         with FileLock(run / ".lock", timeout=patience()):
+            # Another process may have finished the run while this one was starting or waiting for the lock.
+            if not several() and (finished := records.read(run)) is not None:
+                return finished
             record = _train(config, run)
             assert record is not None
             report.draw_curve(record, run, config.task.monitor)
