@@ -1,5 +1,6 @@
 """The real thing: a process that is killed in the middle of an epoch, and the same command typed again."""
 
+import os
 import signal
 import subprocess
 import time
@@ -60,3 +61,45 @@ def test_a_killed_run_started_again_ends_as_one_that_was_left_alone(data, output
     assert records.read(run).metrics == records.read(expected).metrics
     for name in ("best.ckpt", "last.ckpt"):
         assert identical(weights(run, name), weights(expected, name))
+
+
+def living(group: int) -> list[str]:
+    """The processes of a group that have not ended."""
+    found = subprocess.run(["ps", "-A", "-o", "pid=,pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in found.splitlines()]
+    return [pid for pid, its, state in rows if int(its) == group and not state.startswith("Z")]
+
+
+def signal_after(rows: int, number: signal.Signals, data: Path, outputs: Path, *words: str) -> tuple[int, str]:
+    """Sends a signal to all processes of a run soon after its history has so many rows; exit status and errors."""
+    command, settings = program(data, outputs, "train.py", *words)
+    with subprocess.Popen(command, **settings, start_new_session=True) as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if any(len(records.read_history(path)) >= rows for path in outputs.rglob("metrics.csv")):
+                break
+            time.sleep(0.001)
+        assert len(living(process.pid)) >= 3, "no worker was there"
+        if number == signal.SIGKILL:
+            process.kill()  # the workers are left behind
+        else:
+            os.killpg(process.pid, number)
+        _, errors = process.communicate(timeout=60)
+        while living(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not living(process.pid), "workers are left"
+    return process.returncode, errors
+
+
+@pytest.mark.slow
+def test_signals_to_all_processes_with_workers_are_interruptions(data, outputs, undisturbed):
+    words = (*EPOCHS, "data.num_workers=2")
+    for rows, number, status in ((1, signal.SIGTERM, 130), (2, signal.SIGKILL, -9)):
+        returned, errors = signal_after(rows, number, data, outputs, *words)
+        assert returned == status, errors
+        assert not any(outputs.rglob("error.json"))
+    done = door(data, outputs, "train.py", *words)
+    assert done.returncode == 0, done.stderr
+    run, expected = record_of(outputs), undisturbed[EPOCHS]
+    assert (run / "metrics.csv").read_text() == (expected / "metrics.csv").read_text()
+    assert identical(weights(run, "last.ckpt"), weights(expected, "last.ckpt"))

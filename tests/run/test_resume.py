@@ -4,6 +4,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 from runs import TINY, composed, crash, identical, trained, weights
 
 from subquad import records
@@ -48,6 +49,28 @@ def test_a_run_of_steps_that_crashed_ends_as_one_that_did_not(data, outputs, und
         trained(config)
     trained(composed(data, outputs, *STEPS))
     assert_same(Path(config.paths.run), undisturbed[STEPS][1])
+
+
+def test_ctrl_c_while_a_checkpoint_is_written_is_no_failure(data, outputs, undisturbed):
+    """torch then ends its file with an error of its own."""
+    config = composed(data, outputs, *EPOCHS)
+    intact, written = torch.save, []
+
+    def stopped(checkpoint, file):
+        written.append(file)
+        if len(written) < 4:
+            return intact(checkpoint, file)
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("unexpected pos 309440 vs 309328")
+
+    with mock.patch("torch.save", stopped), pytest.raises(SystemExit) as ended:
+        trained(config)
+    assert ended.value.code == 130
+    assert not (Path(config.paths.run) / records.ERROR).exists()
+    trained(composed(data, outputs, *EPOCHS))
+    assert_same(Path(config.paths.run), undisturbed[EPOCHS][1])
 
 
 def test_a_run_that_crashed_again_and_again_ends_as_one_that_did_not(data, outputs, undisturbed):

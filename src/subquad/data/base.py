@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from subquad.data.batches import EvalBatches, Rows, TrainBatches
 from subquad.data.parts import CutBatches, PartLoader
 from subquad.data.ragged import Ragged
+from subquad.data.workers import Loader
 from subquad.errors import UserError
 from subquad.specs import Batch, DataSpec, SequenceBatch
 
@@ -126,7 +127,7 @@ class SplitData(pl.LightningDataModule, abc.ABC):
 
     def _loader(self, batched: Dataset[Any], batches: Sampler[list[int]]) -> DataLoader[Any]:
         # A generator of its own: without one a loader draws from torch's, and dropout depends on the number of workers.
-        return DataLoader(
+        return Loader(
             batched, batch_sampler=batches, collate_fn=_whole_batch,
             num_workers=self.num_workers, persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(), generator=torch.Generator(),

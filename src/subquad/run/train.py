@@ -74,7 +74,8 @@ def _train(config: DictConfig, run: Path) -> records.Record | None:
         return _fit(OmegaConf.create(resolved), resolved, run, name)
     except Exception as error:
         # Where one of several processes fails, the others lose their connection to it: only the first error tells why.
-        if told_to_go():  # lost connections and dead workers are then no errors of the run
+        # Lost connections and dead workers are then no errors of the run, nor is a file that Ctrl-C cut short.
+        if told_to_go() or isinstance(error.__context__, KeyboardInterrupt):
             _end_interrupted()
         wandb_runs.close_failed()
         first = records.read_error(run, since=started)
