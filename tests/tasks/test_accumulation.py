@@ -9,14 +9,15 @@ KINDS = ("fitted", "redrawn", "masked text", "sum of losses")
 
 
 def words(case):
-    return (*CASES[case], "recipe.batch_size=9")
+    """Of 33 rows the last batch has nine, whose four parts are not alike."""
+    return (*CASES[case], "recipe.batch_size=12")
 
 
 @pytest.mark.parametrize("case", KINDS)
 def test_parts_train_to_the_numbers_of_whole_batches(data, tmp_path, case):
-    for k in (1, 3):
+    for k in (1, 4):
         trained(composed(data, tmp_path / str(k), *words(case), f"trainer.accumulate_grad_batches={k}"))
-    assert_same(run_of(tmp_path / "3"), run_of(tmp_path / "1"))
+    assert_same(run_of(tmp_path / "4"), run_of(tmp_path / "1"))
 
 
 def test_a_run_goes_on_in_parts_where_it_was_interrupted_whole(data, tmp_path):
@@ -24,5 +25,5 @@ def test_a_run_goes_on_in_parts_where_it_was_interrupted_whole(data, tmp_path):
     for step, k in ((3, 1), (5, 3)):  # whole batches until the fourth step, then parts in the middle of another
         with crash(step), pytest.raises(RuntimeError, match="plug"):
             trained(composed(data, tmp_path / "broken", *words("redrawn"), f"trainer.accumulate_grad_batches={k}"))
-    trained(composed(data, tmp_path / "broken", *words("redrawn"), "trainer.accumulate_grad_batches=9"))
+    trained(composed(data, tmp_path / "broken", *words("redrawn"), "trainer.accumulate_grad_batches=12"))
     assert_same(run_of(tmp_path / "broken"), run_of(tmp_path / "whole"))
