@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from subquad.errors import UserError
-from subquad.run.doors import answer_help, compose_run, options, prepare_process, script_settings
+from subquad.run.doors import answer_help, compose_run, options, prepare_process, script_settings, sentence
 
 DEFAULTS = {
     "table": None, "format": "html", "output": None, "scale": "paper", "protocol": "paper", "data": None,
@@ -89,5 +89,5 @@ def _print_table(config: Any, paths: list[str]) -> None:
 if __name__ == "__main__":
     try:
         main()
-    except UserError as error:
-        sys.exit(str(error))
+    except (UserError, OSError) as error:
+        sys.exit(str(sentence(error)))

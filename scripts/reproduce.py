@@ -19,9 +19,9 @@ from rich.console import Console
 
 from subquad.errors import UserError
 from subquad.run import wandb_runs
-from subquad.run.asked import asked, asked_seeds, asked_tables, check_switch
+from subquad.run.asked import asked, asked_seeds, asked_tables, check_switch, smaller
 from subquad.run.cells import Job, Runs, merged
-from subquad.run.doors import answer_help, prepare_process
+from subquad.run.doors import answer_help, prepare_process, sentence
 from subquad.run.lacking import lacking
 from subquad.run.launch import train_all
 from subquad.run.measured import measured_values
@@ -54,7 +54,7 @@ def main() -> int:
         runs, tables, seeds, [word for word in passed if word.startswith("hydra")], dashboard
     )
     wanted = "scale=smoke" not in choices if config.measure is None else config.measure
-    small = [word for word in choices if word.startswith(("scale=", "data=")) and word != "scale=paper"]
+    small = smaller(choices, tables)
     unusable = False
     for table in tables:
         measured, unmeasured = measured_values(table, choices, config.run and wanted, config.again)
@@ -117,7 +117,7 @@ def _few(cells: Sequence[str], most: int = 8) -> str:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except UserError as error:
-        sys.exit(str(error))
+    except (UserError, OSError) as error:
+        sys.exit(str(sentence(error)))
     except KeyboardInterrupt:
         sys.exit("Stopped; the same command goes on from here.")

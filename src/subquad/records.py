@@ -154,8 +154,12 @@ def write_json(path: Path, content: Any) -> None:
     """Writes a JSON file that appears as a whole or not at all, also where several processes write it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = path.with_suffix(f".json.{os.getpid()}.partial")  # processes of a run may fail at once
-    with staging.open("w") as file:
-        json.dump(content, file, indent=1, default=str)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(staging, path)
+    try:
+        with staging.open("w") as file:
+            json.dump(content, file, indent=1, default=str)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(staging, path)
+    except BaseException:
+        staging.unlink(missing_ok=True)  # as on a full disk
+        raise

@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from subquad.errors import UserError
-from subquad.run.asked import DEFAULTS, asked_seeds, asked_tables, check_switch
+from subquad.run.asked import DEFAULTS, asked_seeds, asked_tables, check_switch, smaller
 
 TABLE = "primal_dual/9"
 
@@ -32,6 +32,13 @@ def test_a_table_counts_once_and_a_single_name_needs_no_brackets():
 def test_no_table_is_refused():
     with pytest.raises(UserError, match="table= names no table; say table="):
         asked_tables(config(table=None))
+
+
+def test_words_that_make_other_runs_allow_no_verdict():
+    tables = asked_tables(config(rows=["BasicMotions"]))
+    assert smaller(["scale=smoke", "data=standin", "trainer=cpu"], tables) == ["scale=smoke", "data=standin"]
+    assert smaller(["scale=paper", "trainer=cpu", "trainer.devices=1"], tables) == []
+    assert smaller(["trainer=cpu", "trainer.max_epochs=1"], tables) == ["trainer.max_epochs=1"]
 
 
 def test_a_switch_is_true_or_false():

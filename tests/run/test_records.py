@@ -8,6 +8,7 @@ import pytest
 from subquad import records
 from subquad.errors import UserError
 from subquad.records import Record
+from subquad.run.doors import sentence
 
 
 def record(**changes) -> Record:
@@ -64,6 +65,7 @@ def test_a_write_that_dies_leaves_the_old_record(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="power"):
         records.write(record(seed=1), tmp_path)
     assert records.read(tmp_path) == record()
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"seed": 0}', "null"], ids=repr)
@@ -86,6 +88,12 @@ def test_the_record_of_another_run_is_refused_where_the_folder_tells(tmp_path):
     assert records.read(own) == records.read(named) == record()
     with pytest.raises(UserError, match=r"is the record of another run \(000000000000-s0\); delete it"):
         records.read(copy)
+
+
+def test_what_torch_says_of_a_full_disk_is_told_with_its_remedy():
+    found = sentence(RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"))
+    assert "A checkpoint cannot be written; free some space" in str(found)
+    assert sentence(RuntimeError("shapes do not fit")) is None
 
 
 def test_read_all_finds_every_run_oldest_first(tmp_path):

@@ -125,6 +125,15 @@ def test_folders_are_remembered_until_a_file_of_configs_changes(table, runs, tmp
         Runs(runs.words).jobs(table, [0])
 
 
+def test_a_disk_that_takes_nothing_costs_time_and_no_more(table, runs, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(Runs, "_memory", tmp_path / "file" / "memory.json")
+    [softmax, _] = runs.jobs(table, [0])
+    finish(softmax, 0.9)
+    runs.remember()
+    assert runs.values(table, [0], {})["Softmax", "Accuracy"] == {0: 90}
+
+
 def test_editing_an_attention_empties_the_cells_that_used_it_and_no_others(table, runs, tmp_path, monkeypatch):
     edited = tmp_path / "configs"
     shutil.copytree(CONFIGS, edited)
@@ -220,6 +229,24 @@ def test_a_damaged_record_is_told_below_the_table(tmp_path):
     assert shown.returncode == 1
     assert "50.00" in shown.stdout
     assert f"{jobs[0].folder}/result.json is not a record of this version" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("reproduce", ("table=dba/2", "rows=[DBA]", "seeds=[0]", "scale=smoke", "data=standin")),
+        ("report", ("table=blrp/1", "format=markdown", "output=/dev/null/x/y")),
+    ],
+)
+def test_an_outputs_folder_that_cannot_be_written_is_told_in_a_sentence(tmp_path, script, words):
+    (tmp_path / "file").write_text("")
+    done = subprocess.run(
+        [sys.executable, f"scripts/{script}.py", *words], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "SUBQUAD_OUTPUTS": str(tmp_path / "file" / "outputs")},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "cannot be read or written (Not a directory); free some space, mend the permissions" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_two_rows_are_compared_below_the_table(tmp_path):

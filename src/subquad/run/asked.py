@@ -1,13 +1,13 @@
 """What a command line asks of tables: reproduce.py and plan.py take the same words."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omegaconf import ListConfig, OmegaConf
 
 from subquad.errors import UserError
-from subquad.run.cells import load_table, select
+from subquad.run.cells import Runs, load_table, select
 from subquad.run.doors import options, script_settings
 from subquad.tables.table import Table
 
@@ -47,6 +47,18 @@ def asked_seeds(config: Any, tables: list[Table]) -> dict[str, list[int]]:
     if wrong := [seed for seed in seeds if type(seed) is not int or not 0 <= seed < 2**32]:
         raise UserError(f"seeds has {wrong[0]!r}; it lists whole numbers from 0 to {2**32 - 1}, as in seeds=[0,1,2].")
     return {table.name: list(dict.fromkeys(seeds)) for table in tables}
+
+
+def smaller(choices: Sequence[str], tables: Sequence[Table]) -> list[str]:
+    """The words of a command that make its runs others than those of the papers, so that no verdict may be given."""
+    small = [word for word in choices if word.startswith(("scale=", "data=")) and word != "scale=paper"]
+    own = [word for word in choices if word.startswith("trainer.")]
+    trained = next((cell for table in tables for cell in table if cell.trained or cell.chained), None)
+    if own and trained is not None:
+        plain = Runs([word for word in choices if word not in own])
+        if Runs(choices).job(trained.words, 0).folder != plain.job(trained.words, 0).folder:
+            small += own
+    return small
 
 
 def check_switch(config: Any, *names: str) -> None:

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -192,8 +193,9 @@ class Runs:
         return Path(str(compose_run([]).paths.outputs)) / ".cells.json"
 
     def remember(self) -> None:
-        """Keeps the folders for the next program."""
-        records.write_json(self._memory, [_state(), self._known])
+        """Keeps the folders for the next program, where the disk takes them: they only save time."""
+        with suppress(OSError):
+            records.write_json(self._memory, [_state(), self._known])
 
 
 def _metrics(run: Path, cell: Cell) -> Mapping[str, float]:

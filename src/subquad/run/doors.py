@@ -178,6 +178,8 @@ def _user_error(error: BaseException | None) -> UserError | None:
 
 def _file_error(error: Exception) -> UserError | None:
     """A sentence for a file that cannot be read or written: no space, no permission, no such folder."""
+    if isinstance(error, RuntimeError) and "unexpected pos" in str(error):  # how torch says that a disk is full
+        return UserError("A checkpoint cannot be written; free some space, or set SUBQUAD_OUTPUTS to another folder.")
     if not isinstance(error, OSError):
         return None
     place = error.filename or "A file"

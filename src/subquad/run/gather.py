@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,7 @@ class _Places:
         return self.kept.get(Path(self.known[key]))
 
     def remember(self) -> None:
-        """Keeps the names for the next call."""
+        """Keeps the names for the next call, where the disk takes them: they only save time."""
         if self.known:
-            write_json(self.memory, self.known)
+            with suppress(OSError):
+                write_json(self.memory, self.known)
