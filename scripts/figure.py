@@ -10,6 +10,7 @@ data=, data.folder=, trainer=, hydra/...) go to every run. A picture (PNG, SVG) 
 written to outputs/figures/<paper>/<number>/; what is missing stays missing and is said in all three.
 """
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def main() -> int:
     numbers = figure.measure(shop)
     facts = {
         "figure": name, "title": figure.title, "source": figure.source, "words": choices, "settings": node,
-        "machine": machine.describe(), "versions": machine.versions(), "commit": machine.commit(),
+        **machine.facts(),
     }  # fmt: skip
     folder = Path(config.output or f"{compose_run(choices).paths.outputs}/figures/{name}")
     for path in save(figure.draw(numbers), facts | {"numbers": numbers}, folder, Path(name).name):
@@ -65,9 +66,8 @@ def main() -> int:
     for sentence in numbers["missing"]:
         console.print(sentence, soft_wrap=True, markup=False)
     if jobs and not config.run:
-        console.print(
-            f"Train what is missing: python scripts/figure.py {' '.join(sys.argv[1:])} run=true", markup=False
-        )
+        command = shlex.join(["python", "scripts/figure.py", *sys.argv[1:], "run=true"])
+        console.print(f"Train what is missing: {command}", soft_wrap=True, markup=False)
     return int(failed)
 
 

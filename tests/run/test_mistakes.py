@@ -33,6 +33,8 @@ def refusal(data, outputs, *words) -> str:
         ((*TEXT, "backbone=vit"), "ViT reads images and the data of this task are sequences; leave backbone= out"),
         (("task=lra/listops", "scale=smoke", "backbone=mcan"), "MCAN reads questions on images"),
         (("task=lra/listops", "scale=smoke", "recipe=mvts"), "MVTSEncoder has no head_hidden, which was set for an"),
+        ((*MOTIONS, "seed=x"), "seed is x; it must lie between 0 and 4294967295, a whole number."),
+        (("task=uea/custom", "attention=softmax"), "data.dataset has no value; say data.dataset=<value>"),
         ((*MOTIONS, "+attention.fuse=true"), "attention of Softmax has no key fuse; did you mean attention.fused?"),
     ],
     ids=lambda words: words[-1] if isinstance(words, tuple) else "",

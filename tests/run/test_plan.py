@@ -16,7 +16,7 @@ from subquad.run.cells import Job
 from subquad.run.costs import Device, Pace, Paces, family_of, optimizer_states, setting_of
 from subquad.run.facts import download_size, training_rows
 from subquad.run.plan import Share, Work, checkpoint_bytes, gathered, shares
-from subquad.run.show_plan import checkpoints, readable_bytes, time_left
+from subquad.run.show_plan import checkpoints, readable_bytes, show_plan, time_left
 from subquad.run.step_time import measure_steps, measured_steps, pace, parameters_of, spec_of
 
 HERE, GPU = Device("this CPU, 1 threads", False), Device("a GPU", True)
@@ -219,3 +219,24 @@ def test_the_script_prints_a_plan(data, outputs):
     assert wrong.returncode == 1
     assert 'There is no table "dba/99"' in wrong.stderr
     assert "Traceback" not in wrong.stderr
+
+
+def test_a_model_that_starts_from_published_weights_is_counted_without_them(monkeypatch):
+    def refuse(*names):
+        raise AssertionError("weights were asked for")
+
+    monkeypatch.setattr("subquad.backbones.hand_over.published", refuse)
+    words = ("task=cifar/cifar10", "backbone=pvt_v2", "attention=ecoformer", "recipe=ecoformer_scratch")
+    asked = setting_of((*words, "backbone.pretrained=hub"))
+    assert asked.module["backbone"]["pretrained"] == "hub"
+    assert parameters_of(asked) == parameters_of(setting_of(words)) > 1_000_000
+
+
+def test_no_word_of_a_plan_is_cut_at_eighty_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    share = Share(runs=5, left=5, seconds={HERE: 700.0}, timed=5, whole=5, checkpoint_bytes=61_300_000, sized=5)
+    show_plan("a title", {"uea/ethanol_concentration": share}, share)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert "CPU-hours" in shown
+    assert "61.3 MB" in shown

@@ -21,7 +21,7 @@ MARKS = {
     Verdict.BELOW: Mark("▼", "below", "worse than printed, beyond the noise; less, for what is only counted"),
     Verdict.INCOMPLETE: Mark("…", "incomplete", "fewer seeds than the table declares: no verdict yet"),
     Verdict.OTHER_SCALE: Mark("◇", "other", "smaller scale or made-up data: no reproduction"),
-    Verdict.NOT_PRINTED: Mark("＋", "new", "measured here, and no number is printed to compare it with"),
+    Verdict.NOT_PRINTED: Mark("+", "new", "measured here, and no number is printed to compare it with"),
     Verdict.NEEDS_DATA: Mark("—", "needs", "not run: its data are not on this machine"),
     Verdict.NOT_RUN: Mark("—", "missing", "nobody has measured it with this code yet"),
 }

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -16,8 +17,8 @@ def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
     """Prints a row for each task and the sums; "at least" wherever something is not known."""
     console = Console(highlight=False)
     console.print(f"[bold]{title}[/]", soft_wrap=True)
-    grid = Grid()
-    for name in ("", "runs", "finished", "left", "time left", "checkpoints", "data"):
+    grid = Grid(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # 80 columns hold it without cut words
+    for name in ("", "runs", "finished", "left", "time left", "disk", "data"):
         grid.add_column(name, justify="left" if name in ("", "data") else "right", no_wrap=not name)
     for task, share in sorted(tasks.items()):
         data = "missing" if share.needs else "here" if share.left else ""
