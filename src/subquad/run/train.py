@@ -100,7 +100,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     if type(config.seed) is not int or not 0 <= config.seed < 2**32:
         raise UserError(f"seed is {config.seed}; it must lie between 0 and {2**32 - 1}, a whole number.")
     if missing := OmegaConf.missing_keys(config.data):
-        key = f"data.{min(missing)}"
+        key = min(missing)
         raise UserError(f"{key} has no value; say {key}=<value> on the command line.")
     start = None if config.ckpt_path is None else run_of(Path(config.ckpt_path))
     if start is not None and not (start / records.RESULT).exists():
