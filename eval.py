@@ -13,6 +13,7 @@ python eval.py run=outputs/runs/cifar/cifar100/blrp/<fingerprint>-s0 data.size=1
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
@@ -31,7 +32,8 @@ def main(config: DictConfig) -> float:
     """Prints the metric now and in the record."""
     from subquad.run.evaluate import evaluate  # after composition, so that --help and --cfg answer at once
 
-    name, value, recorded = evaluate(Path(config.run), config.split, OmegaConf.to_container(config.data))
+    changes: Any = OmegaConf.to_container(config.data)
+    name, value, recorded = evaluate(Path(config.run), config.split, changes)
     print(f"{name} {value:.6f} (record: {'none' if recorded is None else f'{recorded:.6f}'})")  # noqa: T201
     return value
 

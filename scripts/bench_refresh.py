@@ -16,6 +16,7 @@ answer_help(__doc__)
 prepare_process()
 
 import torch  # noqa: E402  after prepare_process
+from torch import nn  # noqa: E402
 
 from subquad.attention.base import Refreshable  # noqa: E402
 from subquad.cores import usable_cores  # noqa: E402
@@ -38,7 +39,7 @@ def main() -> None:
         pattern=Pattern.SELF, dim=config.dim, heads=config.heads, query_len=config.length, context_len=config.length
     )
     attention = load_attention(name, [word for word in words if not word.startswith("attention=")])(site=site)
-    if not isinstance(attention, Refreshable):
+    if not isinstance(attention, nn.Module) or not isinstance(attention, Refreshable):
         raise UserError(f"{name} has no state to renew; choose another attention.")
     x = torch.randn(config.batch, config.length, config.dim)
 

@@ -46,7 +46,7 @@ def main() -> int:
     from subquad.run.workshop import RunWorkshop
 
     torch.set_num_threads(usable_cores())
-    node: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, [key for key in config if key not in OWN]))
+    node: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, [str(key) for key in config if key not in OWN]))
     check_settings("figure", node)
     figure = instantiate(node, _convert_="all")
     choices = [word for word in passed if not word.startswith("hydra")]

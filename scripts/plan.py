@@ -12,8 +12,9 @@ reproduce.py.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -22,7 +23,7 @@ from subquad import records
 from subquad.errors import UserError
 from subquad.run.asked import asked, asked_seeds, asked_tables
 from subquad.run.cells import Job, Runs
-from subquad.run.costs import Device, Paces, Setting, optimizer_states, setting_of
+from subquad.run.costs import Device, Pace, Paces, Setting, optimizer_states, setting_of
 from subquad.run.doors import answer_help, compose_run, prepare_process
 from subquad.run.plan import Work, gathered, shares
 from subquad.run.show_plan import show_plan
@@ -78,14 +79,14 @@ def _left(jobs: Sequence[Job]) -> bool:
     return any(not job.finished for job in jobs)
 
 
-def _tracked(what: str, items: list):  # type: ignore[type-arg,no-untyped-def]
+def _tracked(what: str, items: Sequence[Any]) -> Iterable[Any]:
     return track(items, what, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
 
 
 def _paces(outputs: Path, found: list[records.Record]) -> Paces:
     from subquad.run.step_time import measured_steps, pace
 
-    measured: dict[str, list] = {}  # type: ignore[type-arg]
+    measured: dict[str, list[Pace]] = {}
     for step in measured_steps(outputs):
         measured.setdefault(step.family, []).append(pace(step))
     return Paces(found, measured)

@@ -14,6 +14,7 @@ trained are measured too, but at scale=smoke; measure=true and measure=false say
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 
@@ -30,7 +31,7 @@ from subquad.run.show_table import show_table
 from subquad.tables.duel import duel, opponents
 from subquad.tables.table import Table
 
-OWN = {"run": True, "measure": None, "again": False, "compare": []}
+OWN: dict[str, Any] = {"run": True, "measure": None, "again": False, "compare": []}
 
 answer_help(__doc__)
 prepare_process(check_choices=False)

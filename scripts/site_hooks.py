@@ -65,7 +65,7 @@ def _present(nav: list[Any], there: set[str]) -> list[Any]:
 
 
 def _names(nav: list[Any]) -> list[str]:
-    found = []
+    found: list[str] = []
     for entry in nav:
         [target] = entry.values()
         found += _names(target) if isinstance(target, list) else [target]

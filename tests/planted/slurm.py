@@ -24,7 +24,7 @@ BUGS = [
     Bug("a job without progress goes round for ever", JOB, "if not got_further and", "if False and", TESTS),
     Bug("any old checkpoint is progress", JOB, " and last.stat().st_mtime >= self.started", "", TESTS),
     Bug("a job preempted early on fails", JOB, "time.time() - self.started > self.seconds / 2", "True", TESTS),
-    Bug("lost connections are errors of the run", "run/train.py", "if told_to_go():", "if False:", TESTS),
+    Bug("lost connections are errors of the run", "run/train.py", "if told_to_go() or", "if", TESTS),
     Bug("a job that was told does not know", JOB, "    _told = True", "    _told = False", TESTS),
     Bug("workers queue the job again", JOB, "signal.signal(name, signal.SIG_IGN)", "pass", TESTS),
     Bug("SIGTERM ends a job", "run/trainer.py", "trainer.callbacks.append(UntilKilled())", "pass", TESTS),

@@ -1,45 +1,23 @@
 """A sweep that is killed in its middle, and the same command typed again."""
 
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from runs import ROOT
+from sweeps import REPRODUCE, page, reproduce, settings
 
 from subquad import records
 
-WORDS = ("table=primal_dual/9", "columns=[BasicMotions]", "seeds=[0,1]", "scale=smoke")
+SEEDS = "seeds=[0,1]"
 RUNS = 8
-
-
-def settings(outputs: Path) -> dict:
-    return {"cwd": ROOT, "env": os.environ | {"SUBQUAD_OUTPUTS": str(outputs), "COLUMNS": "200"}, "text": True}
-
-
-def reproduce(outputs: Path) -> str:
-    done = subprocess.run([sys.executable, "scripts/reproduce.py", *WORDS], capture_output=True, **settings(outputs))
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def page(outputs: Path) -> str:
-    """The table as the page of results has it."""
-    words = ("table=primal_dual/9", "format=markdown", "scale=smoke")
-    done = subprocess.run([sys.executable, "scripts/report.py", *words], capture_output=True, **settings(outputs))
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def kill_in_the_middle(outputs: Path, finished: int) -> None:
     """Starts the sweep and kills it when so many runs have finished."""
-    command = [sys.executable, "scripts/reproduce.py", *WORDS]
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **settings(outputs)
-    ) as process:
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([*REPRODUCE, SEEDS], **quiet, **settings(outputs)) as process:
         deadline = time.monotonic() + 240
         while time.monotonic() < deadline and process.poll() is None:
             if len(list(outputs.rglob(records.RESULT))) >= finished:
@@ -58,10 +36,10 @@ def test_the_second_start_finishes_it_and_trains_nothing_twice(tmp_path):
     kill_in_the_middle(killed, 3)
     early = {path: path.read_bytes() for path in killed.rglob(records.RESULT)}
     assert 3 <= len(early) < RUNS
-    shown = reproduce(killed)
+    shown = reproduce(killed, SEEDS)
     assert f"{RUNS - len(early)} runs are to be trained" in shown
     assert {path: path.read_bytes() for path in early} == early
-    reproduce(undisturbed)
+    reproduce(undisturbed, SEEDS)
     ours, theirs = (
         {(r.fingerprint, r.seed): {**r.metrics, "steps": r.steps} for r in records.read_all(outputs)}
         for outputs in (killed, undisturbed)
@@ -71,4 +49,4 @@ def test_the_second_start_finishes_it_and_trains_nothing_twice(tmp_path):
     for run, metrics in ours.items():  # to rounding: runs share the cores with what else trains
         assert metrics == pytest.approx(theirs[run], rel=1e-4)
     assert page(killed) == page(undisturbed)
-    assert "to be trained" not in reproduce(killed)
+    assert "to be trained" not in reproduce(killed, SEEDS)

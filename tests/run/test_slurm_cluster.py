@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from processes import CASES, DDP, assert_same, command_lines
 from runs import ROOT, TINY, composed, identical, program, record_of, trained, weights
+from sweeps import REPRODUCE, page, reproduce, settings
 
 from subquad import records
 
@@ -84,8 +85,8 @@ def job_of(outputs: Path, seed: int) -> str:
     return json.loads((run / "slurm.json").read_text())["job"]
 
 
-def process_of(job: str) -> int:
-    """The process that trains, by what Slurm tells it."""
+def processes_of(job: str) -> list[int]:
+    """The process that trains, by what Slurm tells it; empty while there is none."""
     array, _, task = job.partition("_")
     wanted = {f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}", "SLURM_STEP_ID=0"}
     for path in Path("/proc").glob("[0-9]*"):
@@ -95,10 +96,10 @@ def process_of(job: str) -> int:
                 parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
                 worker = "submitit.core._submit" in (Path("/proc") / str(parent) / "cmdline").read_text()
                 if wanted <= {*(path / "environ").read_text().split("\0")} and not worker:
-                    return int(path.name)
+                    return [int(path.name)]
         except (OSError, UnicodeDecodeError):
             continue
-    raise AssertionError(f"no process of job {job}")
+    return []
 
 
 def test_runs_that_are_killed_or_preempted_end_as_those_that_are_left_alone(data, outputs, tmp_path, slurm):
@@ -134,7 +135,7 @@ def _killed_and_preempted(data, outputs, slurm) -> tuple[str, str]:
     with said_by_second.open("w") as file, started(data, outputs, slurm, *command, stderr=file) as second:
         wait_for(lambda: "in the queue already" in said_by_second.read_text(), "the second look at the queue")
         killed = job_of(outputs, 0)
-        os.kill(process_of(killed), signal.SIGKILL)
+        os.kill(processes_of(killed)[0], signal.SIGKILL)
         preempted = job_of(outputs, 1)
         said(slurm, "scancel", "-s", "USR2", preempted)
         wait_for(
@@ -148,6 +149,26 @@ def _killed_and_preempted(data, outputs, slurm) -> tuple[str, str]:
     assert "seed is -1; it must lie between 0 and" in text, text
     assert json.loads((run_of(outputs, -1) / records.ERROR).read_text())["message"].startswith("seed is -1")
     return killed, preempted
+
+
+def test_the_page_of_a_killed_sweep_is_that_of_one_left_alone(tmp_path, slurm):
+    """Killed are the command and, before its training ends, the process of a job."""
+    killed, alone = tmp_path / "killed", tmp_path / "alone"
+    words = ("seeds=[0]", *SLURM[1:])
+    with (
+        subprocess.Popen([*REPRODUCE, *words], stdout=subprocess.DEVNULL, **settings(killed, slurm)) as first,
+        subprocess.Popen([*REPRODUCE, "seeds=[0]"], stdout=subprocess.DEVNULL, **settings(alone)) as undisturbed,
+    ):
+        wait_for(lambda: len(list(killed.rglob("slurm.json"))) == 4, "the submission of four runs")
+        job = json.loads(min(killed.rglob("slurm.json")).read_text())["job"]
+        wait_for(lambda: processes_of(job), "the start of a job")
+        os.kill(processes_of(job)[0], signal.SIGKILL)
+        first.kill()
+        undisturbed.wait(timeout=240)
+    assert undisturbed.returncode == 0
+    reproduce(killed, *words, environment=slurm)
+    assert not list(killed.rglob(records.ERROR))
+    assert page(killed) == page(alone)
 
 
 def test_two_processes_of_a_job_train_to_the_numbers_of_one(data, outputs, tmp_path, slurm):

@@ -48,10 +48,11 @@ class Slurm(Launcher):
             for name, value in self.settings.items()
         }
         tickets: Mapping[Path, Any] = {}
+        poll: Any = settings["poll_seconds"]
         try:
             runs = [self._wanted(overrides, settings) for overrides in job_overrides]
             tickets = submit(runs, settings)
-            reasons = wait(runs, tickets, settings["poll_seconds"])
+            reasons = wait(runs, tickets, poll)
         except UserError as error:
             raise CompactHydraException(str(error)) from None
         except KeyboardInterrupt:
@@ -76,8 +77,8 @@ class Slurm(Launcher):
         HydraConfig.instance().set_config(config)
         hydra = [word for word in self.config.hydra.overrides.hydra if not word.startswith(_OF_THE_SWEEP)]
         argv = (str(Path(sys.argv[0]).absolute()), *flags(), *hydra, *filter_overrides(overrides))
-        evaluations = tuple(OmegaConf.to_container(config.evaluate, resolve=True))
-        return Wanted(Path(config.paths.run), argv, size_of(config.trainer, settings), evaluations)
+        evaluations: Any = OmegaConf.to_container(config.evaluate, resolve=True)
+        return Wanted(Path(config.paths.run), argv, size_of(config.trainer, settings), tuple(evaluations))
 
     def _outcome(self, overrides: list[str], run: Path, reasons: Mapping[Path, str]) -> JobReturn:
         from subquad import records
