@@ -42,8 +42,11 @@ def main() -> None:
 
 def _write_pages(config: Any, paths: list[str]) -> None:
     from subquad.report.site import write_site
+    from subquad.run.cells import load_table
     from subquad.run.gather import all_tables, gather
 
+    if config.table is not None:
+        load_table(str(config.table))
     if config.table or any(config[key] != DEFAULTS[key] for key in ("scale", "protocol", "data")):
         raise UserError("The page shows all tables and scales; leave these words out, or say format=markdown or latex.")
     names, console = all_tables(), Console(stderr=True)

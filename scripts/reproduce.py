@@ -9,7 +9,7 @@ python scripts/reproduce.py table=dba/2 run=false compare=[DBA,Luna]   # does on
 Finished runs are not trained again, interrupted ones go on, failed ones are tried once more: the same command, typed
 again, does what is left. What rows=, columns= and seeds= select is trained; words of train.py that leave a cell what it
 is (scale=, data=standin, protocol=, trainer=, logger=, hydra/...) go to every run. Cells that are measured and not
-trained are measured too, but at scale=smoke; measure=true and measure=false say it.
+trained are measured too, except at scale=smoke; measure=true and measure=false say it.
 """
 
 import sys

@@ -45,3 +45,9 @@ def test_a_switch_is_true_or_false():
     check_switch(OmegaConf.create({"run": False, "measure": None}), "run", "measure")
     with pytest.raises(UserError, match="run is maybe; it takes true or false"):
         check_switch(OmegaConf.create({"run": "maybe"}), "run")
+
+
+@pytest.mark.parametrize("key", ["rows", "columns"])
+def test_an_empty_choice_of_lines_is_not_the_whole_table(key):
+    with pytest.raises(UserError, match=rf"{key}=\[\] selects nothing; name some, or leave the word out for all"):
+        asked_tables(config(**{key: []}))

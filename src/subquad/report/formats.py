@@ -65,7 +65,11 @@ def _title(part: TablePart, scope: Scope) -> str:
 
 
 def _legend(part: TablePart) -> str:
-    seeds = f"mean ± standard deviation of {part.table.seeds} seeds, " if part.table.seeds > 1 else ""
+    seeds = (
+        f"mean ± standard deviation over the seeds that have run, of {part.table.seeds}; "
+        if part.table.seeds > 1
+        else ""
+    )
     return f"Ours: {seeds}printed values in brackets ({part.table.source}); a dash is not measured."
 
 

@@ -11,7 +11,7 @@ from subquad.run.cells import Runs, load_table, select
 from subquad.run.doors import options, script_settings
 from subquad.tables.table import Table
 
-DEFAULTS: dict[str, Any] = {"table": "???", "rows": [], "columns": [], "seeds": None}
+DEFAULTS: dict[str, Any] = {"table": "???", "rows": None, "columns": None, "seeds": None}
 _PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "paths.")
 """Words of train.py that leave a cell what it is."""
 
@@ -29,6 +29,9 @@ def asked_tables(config: Any) -> list[Table]:
         raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2, or table=all.")
     if config.table is None:
         raise UserError("table= names no table; say table=<paper>/<number>, for example table=dba/2, or table=all.")
+    for key in ("rows", "columns"):
+        if config[key] == []:
+            raise UserError(f"{key}=[] selects nothing; name some, or leave the word out for all.")
     names = options("table") if config.table == "all" else list(dict.fromkeys(_listed(config.table)))
     return select([load_table(name) for name in names], _listed(config.rows), _listed(config.columns))
 

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from subquad import records
 from subquad.errors import UserError
-from subquad.run.doors import CONFIGS, compose_run, options
+from subquad.run.doors import CONFIGS, compose_run, hint, options
 from subquad.run.needs import missing_data
 from subquad.tables import table as tables
 from subquad.tables.mean import mean_values
@@ -51,7 +51,7 @@ class Job:
 def load_table(name: str) -> Table:
     """configs/table/<name>.yaml; raises UserError where there is none."""
     if name not in (known := options("table")):
-        raise UserError(f'There is no table "{name}"; the tables are {", ".join(known)}.')
+        raise UserError(f'There is no table "{name}"; {hint(name, known)}')
     return tables.load(CONFIGS / "table" / f"{name}.yaml", name)
 
 

@@ -138,9 +138,13 @@ def _check_choices(group: str, value: str) -> None:
     known = options(group)
     for name in value.split(","):
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=3)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}."
-            raise UserError(f'There is no {group} "{name}"; {hint}')
+            raise UserError(f'There is no {group} "{name}"; {hint(name, known)}')
+
+
+def hint(name: str, known: Sequence[str]) -> str:
+    """What a misspelt name may have meant, or all names."""
+    close = difflib.get_close_matches(name, known, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}."
 
 
 def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
