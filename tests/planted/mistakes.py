@@ -4,6 +4,7 @@ from planted import Bug
 
 TESTS, FILES = "tests/run/test_mistakes.py", "tests/data/test_vqa_files.py"
 BUGS = [
+    Bug("a misspelt setting is added", "run/doors.py", "    _check_keys(words)\n", "", "tests/run/test_mistakes.py"),
     Bug("bounds of seeds are not read", "run/settings.py", "constructor, include_extras=True", "constructor", TESTS),
     Bug("keys of parents are unknown", "run/settings.py", "for p in named} | found", "for p in named}", TESTS),
     Bug(

@@ -14,6 +14,10 @@ def tests(name: str) -> str:
 
 
 BUGS = [
+    Bug(
+        "means need no data", GATHER, 'own[place] or next((own[part] for part in cell.mean if own[part]), "")',
+        "own[place]", tests("gather"),
+    ),
     Bug("other scales get verdicts", GATHER, "verdict(table, cell, values, self.scope.full)",
         "verdict(table, cell, values, True)", tests("gather")),
     Bug("one broken record ends the page", GATHER, "        except UserError:\n            return False",

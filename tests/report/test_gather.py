@@ -128,11 +128,15 @@ def test_without_runs_only_data_are_asked_for_and_every_cell_is_a_dash(tmp_path,
 def test_a_cell_whose_data_are_missing_says_so(tmp_path, monkeypatch):
     words = [f"paths.outputs={tmp_path}/outputs", f"paths.data={tmp_path}/data"]
     monkeypatch.setattr("subquad.run.cells.Runs._memory", tmp_path / "memory")
-    [table] = gathering.gather(["primal_dual/9"], words).tables
+    [table, averaged] = gathering.gather(["primal_dual/9", "dba/3"], words).tables
     with_sktime, without = (table.cells[row, "Softmax"] for row in ("BasicMotions", "Epilepsy"))
     assert (with_sktime.values[0].verdict, with_sktime.needs) == (Verdict.NOT_RUN, "")
     assert without.values[0].verdict is Verdict.NEEDS_DATA
     assert "scripts/prepare.py" in without.needs
+    mean = averaged.cells["Average", "DBA"]
+    assert (mean.values[0].verdict, mean.needs) == (
+        Verdict.NEEDS_DATA, averaged.cells["EthanolConcentration", "DBA"].needs
+    )  # fmt: skip
 
 
 def test_tables_come_in_the_order_of_their_numbers():

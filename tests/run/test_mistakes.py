@@ -50,6 +50,8 @@ def test_what_does_not_go_together_is_named(data, outputs, words, cause):
             ["recipe=luna", "task=digits"],
             "recipe luna does not fit this task (Interpolation key 'sizes.digits' not fou",
         ),
+        (["task=digits", "sclae=smoke"], 'There is no setting "sclae"; did you mean scale?'),
+        (["task=digits", "scale=smoke", "+sede=1"], 'There is no setting "sede"; did you mean seed?'),
         (["task=lra/listops", "scale=smoke", "data.sizes.train=9"], "A list has places 0, 1, ... and no names"),
     ],
 )

@@ -67,6 +67,7 @@ def _checked(words: Sequence[str]) -> list[str]:
     if any(word.startswith(("--config-dir", "-cd", "hydra.searchpath")) for word in words):
         return list(words)
     checked = []
+    _check_keys(words)
     for word in words:
         group, equals, value = word.partition("=")
         folder = group.partition("@")[0].lstrip("+")
@@ -82,6 +83,19 @@ def _checked(words: Sequence[str]) -> list[str]:
     _check_reach(checked)
     _check_places(checked)
     return checked
+
+
+def _check_keys(words: Sequence[str]) -> None:
+    """Raises UserError at a misspelt group or setting: with the + that Hydra advises it would set nothing."""
+    groups = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
+    for word in words:
+        key = word.partition("=")[0].lstrip("+~")
+        if "=" not in word or not re.fullmatch(r"\w+", key) or key in groups:
+            continue
+        known = groups.union(*(OmegaConf.load(path) for path in CONFIGS.glob("*.yaml")))
+        close = difflib.get_close_matches(key, [str(name) for name in known], n=1, cutoff=0.75)
+        if key not in known and close:
+            raise UserError(f'There is no setting "{key}"; did you mean {close[0]}?')
 
 
 def _check_launcher(words: Sequence[str]) -> None:

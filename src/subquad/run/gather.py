@@ -45,7 +45,7 @@ def gather(names: Sequence[str], words: Sequence[str] = (), progress: Progress =
             for place, value in one.values(table, claimed).items():
                 found[table.name].setdefault(place, []).append(value)
             if scope == FULL:
-                lacking |= {(table.name, place): one.needs(cell) for place, cell in table.cells.items()}
+                lacking |= {(table.name, place): needs for place, needs in one.lacking(table).items()}
         one.runs.remember()
         one.places.remember()
     parts = [_table_part(table, found[table.name], lacking) for table in tables]
@@ -139,6 +139,14 @@ class _InScope:
             return {}
         folders = [self.runs.run_of(cell, seed).folder for seed in seeds]
         return {folder: self.ledger.runs[folder] for folder in folders if folder in self.ledger.runs}
+
+    def lacking(self, table: Table) -> dict[Place, str]:
+        """What is missing of the data of each cell; a mean lacks what its parts lack."""
+        own = {place: self.needs(cell) for place, cell in table.cells.items()}
+        return {
+            place: own[place] or next((own[part] for part in cell.mean if own[part]), "")
+            for place, cell in table.cells.items()
+        }
 
     def needs(self, cell: Cell) -> str:
         """What is missing of the data of a cell's runs; empty where nothing is.

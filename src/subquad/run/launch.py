@@ -33,7 +33,7 @@ def train_all(jobs: Sequence[Job], hydra: Sequence[str] = (), shown: Sequence[Sh
     is trained then. Ctrl-C and SIGTERM stop the runs at once and end the program, with a sentence on how to go on.
     """
     console = Console(highlight=False)
-    console.print(f"{len(jobs)} runs are to be trained.")
+    console.print(f"{len(jobs)} {'run is' if len(jobs) == 1 else 'runs are'} to be trained.")
     log = Path(str(compose_run(jobs[0].words).paths.outputs)) / "sweeps" / f"{now().replace(':', '')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as file:
