@@ -124,7 +124,7 @@ def read(folder: Path) -> Cache | None:
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"The cache {folder} is damaged or of another version ({error}); delete that folder and run the command again."
+            f"The cache {folder} is damaged or of another version ({error}); delete that folder and try again."
         ) from None
     splits = {
         k: dataclasses.replace(v, offsets=np.array(v.offsets), targets=np.array(v.targets)) for k, v in splits.items()
