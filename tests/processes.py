@@ -106,10 +106,11 @@ def train_together(place: Path, runs: Sequence[tuple[Sequence[str], int | None]]
             started.append(subprocess.Popen(command, env=os.environ | places, stdout=said, stderr=said))
     try:
         for process in started:
-            process.wait(timeout=240)
+            process.wait(timeout=600)  # seconds alone, minutes beside other programs
     finally:
         for process in started:
             process.kill()
+            process.wait()
     said_by = [(place / f"{rank}.txt").read_text() for rank in range(2)]
     assert [process.returncode for process in started] == [0, 0], "\n".join(said_by)
     return said_by
