@@ -220,7 +220,7 @@ def test_a_changed_byte_is_noticed(cache, name, position):
     content = bytearray((cache / name).read_bytes())
     content[position] ^= 1
     (cache / name).write_bytes(content)
-    with pytest.raises(UserError, match=rf"damaged \({name}\); delete"):
+    with pytest.raises(UserError, match=rf"damaged or of another version \({name}\); delete"):
         ragged.read(cache)
 
 

@@ -190,7 +190,7 @@ def test_one_command_trains_what_is_missing_and_shows_the_table(tmp_path):
     words = ("table=dba/2", "rows=[DBA]", "columns=[ListOps,Avg.]", "seeds=[0]", "scale=smoke", "data=standin")
     first = reproduce(tmp_path, *words)
     assert first.returncode == 0, first.stdout + first.stderr
-    assert "1 runs are to be trained" in first.stdout
+    assert "1 run is to be trained" in first.stdout
     [record] = records.read_all(tmp_path)
     assert (record.attention, record.task, record.scale) == ("dba", "lra/listops", "smoke")
     assert f"{100 * record.metrics['test/accuracy']:.2f} (38.10±0.40)" in first.stdout
