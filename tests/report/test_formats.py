@@ -71,6 +71,7 @@ def check(text, columns, rows):
     assert not re.search(r"(?<!\\)[%#]", body)
 
 
+@pytest.mark.slow
 def test_all_tables_of_the_papers_can_be_written(tmp_path, monkeypatch):
     from subquad.run.gather import gather
 

@@ -235,7 +235,7 @@ def test_a_damaged_record_is_told_below_the_table(tmp_path):
     ("script", "words"),
     [
         ("reproduce", ("table=dba/2", "rows=[DBA]", "seeds=[0]", "scale=smoke", "data=standin")),
-        ("report", ("table=blrp/1", "format=markdown", "output=/dev/null/x/y")),
+        pytest.param("report", ("table=blrp/1", "format=markdown", "output=/dev/null/x/y"), marks=pytest.mark.slow),
     ],
 )
 def test_an_outputs_folder_that_cannot_be_written_is_told_in_a_sentence(tmp_path, script, words):
