@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from subquad.errors import UserError
-from subquad.run.doors import answer_help, compose_run, options, prepare_process, script_settings
+from subquad.run.doors import answer_help, compose_run, prepare_process, script_settings
 
 DEFAULTS = {"table": None, "scale": "paper", "protocol": "paper", "data": None, "output": None}
 PASSED = ("logger", "paths.")
@@ -28,25 +28,18 @@ def main() -> None:
     """Prints where the report is kept, and its address where it is sent."""
     passed = [word for word in sys.argv[1:] if word.startswith(PASSED)]
     config = script_settings(OmegaConf.create(DEFAULTS), [word for word in sys.argv[1:] if word not in passed])
-    if config.table is None:
-        raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2.")
-    for key in ("scale", "protocol"):
-        if config[key] not in options(key):
-            raise UserError(f"There is no {key} {config[key]}; choose {', '.join(options(key))}.")
-    if config.data not in (None, "standin"):
-        raise UserError("data= takes standin, or is left out.")
     composed = compose_run(["logger=wandb", *(word for word in passed if word != "logger=wandb")])
     _report(config, composed, [word for word in passed if word.startswith("paths.")])
 
 
 def _report(config: Any, composed: Any, paths: list[str]) -> None:
     from subquad.records import now
-    from subquad.report.content import Scope
     from subquad.run import dashboard
+    from subquad.run.asked import asked_scope
     from subquad.run.gather import gather
 
+    scope = asked_scope(config)
     logger = composed.logger.wandb
-    scope = Scope(config.scale, config.protocol, config.data == "standin")
     [part] = gather([config.table], paths).tables
     target = dashboard.Target(project=logger.project, entity=logger.entity)
     report = dashboard.report(part, scope, dashboard.shown_tasks(part, scope), target, now())

@@ -53,7 +53,7 @@ def main() -> None:
 
     found = records.read_all(outputs / "runs")
     paces = _paces(outputs, found)
-    here = Device.of(machine.facts()["machine"])
+    here = Device.of(machine.describe())
     if config.measure:
         _measure([s for words, s in settings.items() if _left(groups[words]) and paces.of(s, here) is None], outputs)
         paces = _paces(outputs, found)

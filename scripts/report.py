@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from subquad.errors import UserError
-from subquad.run.doors import answer_help, compose_run, options, prepare_process, script_settings, sentence
+from subquad.run.doors import answer_help, compose_run, prepare_process, script_settings, sentence
 
 DEFAULTS = {
     "table": None, "format": "html", "output": None, "scale": "paper", "protocol": "paper", "data": None,
@@ -66,21 +66,14 @@ def _write_pages(config: Any, paths: list[str]) -> None:
 
 
 def _print_table(config: Any, paths: list[str]) -> None:
-    from subquad.report.content import Scope
     from subquad.report.formats import latex, markdown
+    from subquad.run.asked import asked_scope
     from subquad.run.gather import gather
 
-    if config.table is None:
-        raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2.")
-    if config.scale not in options("scale") or config.protocol not in options("protocol"):
-        raise UserError(
-            f"Choose scale= of {', '.join(options('scale'))} and protocol= of {', '.join(options('protocol'))}."
-        )
-    if config.data not in (None, "standin"):
-        raise UserError("data= takes standin, or is left out.")
+    scope = asked_scope(config)
     [part] = gather([config.table], paths).tables
     write = markdown if config.format == "markdown" else latex
-    text = write(part, Scope(config.scale, config.protocol, config.data == "standin"))
+    text = write(part, scope)
     if config.output:
         Path(config.output).parent.mkdir(parents=True, exist_ok=True)
         Path(config.output).write_text(text)

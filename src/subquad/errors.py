@@ -13,3 +13,8 @@ def at_least_one(owner: str, **sizes: int) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise UserError(f"attention.{name} is {size}; {owner} needs at least 1.")
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, or its kind where it says nothing: other libraries explain themselves over many lines."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

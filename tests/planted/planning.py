@@ -27,7 +27,13 @@ BUGS = [
     Bug("shared runs count twice", PLAN, "[str(job.folder)] = job", "[str(len(found[job.words[:-1]]))] = job", TESTS),
     Bug("a part passes for the whole", SHOW, '"at least " * (share.timed < share.left)', '""', TESTS),
     Bug("binary units", SHOW, "count /= 1000", "count /= 1024", TESTS),
-    Bug("weights are fetched to count a model", STEP, 'None if key == "pretrained" else', "", TESTS),
+    Bug(
+        "weights are fetched to count a model",
+        STEP,
+        "int(instantiate(without_weights(setting.module)",
+        "int(instantiate((setting.module)",
+        TESTS,
+    ),
     Bug("the first steps count", STEP, "if self.count > self.warmup:", "if self.count:", TESTS),
     Bug("memory is not looked at", STEP, "if needed > free:", "if False:", TESTS),
     Bug(

@@ -71,6 +71,12 @@ BUGS = [
         "not (False and word",
         QUANTITIES,
     ),
-    Bug("costs need weights", "run/quantities.py", 'if "pretrained" in backbone:', "if False:", QUANTITIES),
+    Bug(
+        "costs need weights",
+        "run/quantities.py",
+        'without_weights(config["task"]["module"]["backbone"])',
+        'config["task"]["module"]["backbone"]',
+        QUANTITIES,
+    ),
     Bug("wide tables are cut", "run/show_table.py", ".maximum > console.width", ".maximum > 1e9", QUANTITIES),
 ]

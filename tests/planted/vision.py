@@ -111,8 +111,8 @@ BUGS = [
     Bug(
         "an evaluated run asks for the file it started from",
         "run/evaluate.py",
-        "config.task.module.backbone.pretrained = None",
-        "pass",
+        "instantiate(without_weights(settings)",
+        "instantiate(settings",
         RUNS,
     ),
     Bug(

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 
 
 def open_albert(folder: Path) -> Any:
@@ -20,5 +20,5 @@ def open_albert(folder: Path) -> Any:
     try:
         return transformers.AlbertModel.from_pretrained(str(folder), local_files_only=True, use_safetensors=True)
     except Exception as error:  # safetensors and the library raise kinds of their own
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise UserError(f"{folder} holds no ALBERT that can be read ({reason}); take the published files.") from None

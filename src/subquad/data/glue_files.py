@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 
 GlueName = Literal["sst2", "qnli", "qqp"]
 _ADDRESS = "https://dl.fbaipublicfiles.com/glue/data/"
@@ -145,7 +145,7 @@ def _parquet(paths: list[Path], table: Table) -> tuple[list[tuple[Any, ...]], in
     try:
         found = pd.concat([pd.read_parquet(path, columns=wanted) for path in paths])
     except Exception as error:  # pyarrow's own, for every way a file can be cut short
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise UserError(f"{paths[0]} cannot be read as {table.folder} ({reason}); fetch it again.") from None
     labels = found["label"].to_numpy()
     if not np.isin(labels, range(len(table.labels))).all():

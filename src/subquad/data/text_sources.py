@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from subquad.data.standin import written_once
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 
 Unit = Literal["file", "paragraph"]
 
@@ -177,7 +177,7 @@ def fetch_dataset(name: str, subset: str | None, root: Path) -> None:
     try:
         written_once(folder, write)
     except Exception as error:  # the library raises those of every transport
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise UserError(
             f"The data set {name} could not be fetched ({reason}); save it elsewhere by the datasets library's "
             f"save_to_disk and put the folder at {folder}."

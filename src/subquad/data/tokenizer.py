@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from subquad.data.standin import written_once
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 
 SPECIAL = {"pad_token": "<pad>", "cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
 """RoBERTa's special tokens, by the names that the transformers library gives their parts; the order is that of ids."""
@@ -67,7 +67,7 @@ class Tokenizer:
             opened = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         except Exception as error:  # the library's parser raises bare exceptions
             raise UserError(
-                f"{folder} holds no tokenizer that can be read ({_first_line(error)}); give data.tokenizer the folder "
+                f"{folder} holds no tokenizer that can be read ({first_line(error)}); give data.tokenizer the folder "
                 "of a tokenizer.json, the name of a published one, or null to train one on the text."
             ) from None
         lacking = [name for name in _NEEDED if getattr(opened, name, None) is None]
@@ -198,10 +198,6 @@ def fetch_tokenizer(name: str, root: Path) -> None:
         written_once(folder, write)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"The tokenizer {name} could not be fetched ({_first_line(error)}); put its tokenizer.json and "
+            f"The tokenizer {name} could not be fetched ({first_line(error)}); put its tokenizer.json and "
             f"tokenizer_config.json into {folder}."
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 
 _FILE = re.compile(r"(?:.*_)?(\d+)(?:\.jpg)?(\.pth|\.npz)")
 _NAME = re.compile(r"(?:.*_)?(\d+)(?:\.jpg)?")
@@ -43,7 +43,7 @@ class Features(abc.ABC):
             OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile,
             pickle.UnpicklingError,
         ) as error:  # fmt: skip
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = first_line(error)
             raise UserError(
                 f"{where} holds no features that can be read ({reason}); extract that image again."
             ) from None

@@ -17,7 +17,7 @@ from subquad.blocks.albert import open_albert
 from subquad.data import ragged
 from subquad.data.ragged import Ragged
 from subquad.data.work import progress
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 
 UNKNOWN = 1
 """The id of a word that the vocabulary lacks; 0 is padding, words follow from 2 on."""
@@ -104,7 +104,7 @@ def albert_ids(folder: Path, questions: Sequence[str], length: int) -> list[np.n
         found = tokenizer(list(questions), truncation=True, max_length=length)["input_ids"]
     except Exception as error:  # the library's parser raises bare exceptions
         raise UserError(
-            f"{folder} holds no tokenizer that can be read ({_first_line(error)}); take the published files."
+            f"{folder} holds no tokenizer that can be read ({first_line(error)}); take the published files."
         ) from None
     return [np.array(ids, np.int32) for ids in found]
 
@@ -144,7 +144,3 @@ def pad(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
     for padded, row in zip(ids, rows, strict=True):
         padded[: len(row)] = row
     return torch.from_numpy(ids), torch.from_numpy(np.arange(ids.shape[1]) < lengths[:, None])
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,4 +1,4 @@
-"""What a command line asks of tables: reproduce.py and plan.py take the same words."""
+"""What a command line asks of tables: reproduce.py and plan.py take the same words, report.py and dashboard.py too."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import ListConfig, OmegaConf
 
 from subquad.errors import UserError
+from subquad.report.content import Scope
 from subquad.run.cells import Runs, load_table, select
 from subquad.run.doors import options, script_settings
 from subquad.tables.table import Table
@@ -50,6 +51,18 @@ def asked_seeds(config: Any, tables: list[Table]) -> dict[str, list[int]]:
     if wrong := [seed for seed in seeds if type(seed) is not int or not 0 <= seed < 2**32]:
         raise UserError(f"seeds has {wrong[0]!r}; it lists whole numbers from 0 to {2**32 - 1}, as in seeds=[0,1,2].")
     return {table.name: list(dict.fromkeys(seeds)) for table in tables}
+
+
+def asked_scope(config: Any) -> Scope:
+    """Scale, protocol and data that the one named table is shown at. Raises UserError at what there is not."""
+    if config.table is None:
+        raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2.")
+    for key in ("scale", "protocol"):
+        if config[key] not in options(key):
+            raise UserError(f"There is no {key} {config[key]}; choose {', '.join(options(key))}.")
+    if config.data not in (None, "standin"):
+        raise UserError("data= takes standin, or is left out.")
+    return Scope(config.scale, config.protocol, config.data == "standin")
 
 
 def smaller(choices: Sequence[str], tables: Sequence[Table]) -> list[str]:

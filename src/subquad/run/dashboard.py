@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 from subquad.records import write_json
 from subquad.report.content import Scope, TablePart, Value
 from subquad.report.formats import markdown
@@ -89,13 +89,9 @@ def send(report: Any) -> str:
         return str(report.save().url)
     except Exception as error:  # the package raises plain exceptions too
         raise UserError(
-            f"Weights & Biases did not take the report ({_why(error)}); check the network, "
+            f"Weights & Biases did not take the report ({first_line(error).rstrip('.')}); check the network, "
             "`wandb login` and logger.wandb.entity, and type the same command again."
         ) from error
-
-
-def _why(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
 
 
 def _reports(api: Any, report: Any) -> list[Any]:

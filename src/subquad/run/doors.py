@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +87,20 @@ def _checked(words: Sequence[str]) -> list[str]:
 
 def _check_keys(words: Sequence[str]) -> None:
     """Raises UserError at a misspelt group or setting: with the + that Hydra advises it would set nothing."""
-    groups = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
+    known = _top_keys()
     for word in words:
         key = word.partition("=")[0].lstrip("+~")
-        if "=" not in word or not re.fullmatch(r"\w+", key) or key in groups:
+        if "=" not in word or not re.fullmatch(r"\w+", key) or key in known:
             continue
-        known = groups.union(*(OmegaConf.load(path) for path in CONFIGS.glob("*.yaml")))
-        close = difflib.get_close_matches(key, [str(name) for name in known], n=1, cutoff=0.75)
-        if key not in known and close:
+        if close := difflib.get_close_matches(key, known, n=1, cutoff=0.75):
             raise UserError(f'There is no setting "{key}"; did you mean {close[0]}?')
+
+
+@cache
+def _top_keys() -> list[str]:
+    """Groups, and settings outside groups; read once, because a sweep composes hundreds of configurations."""
+    groups = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
+    return sorted(groups.union(*(map(str, OmegaConf.load(path)) for path in CONFIGS.glob("*.yaml"))))
 
 
 def _check_launcher(words: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from subquad.cores import usable_cores
 from subquad.errors import UserError
 from subquad.run import machine
 from subquad.run.quiet import quieten
-from subquad.run.settings import check_settings
+from subquad.run.settings import check_settings, without_weights
 from subquad.tasks.supervised import Supervised
 
 
@@ -80,9 +80,8 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
             f"The data differ from those the run was trained on (fingerprint {data.fingerprint}, recorded "
             f"{record.data_fingerprint}); restore the old files, or train again."
         )
-    if OmegaConf.select(config, "task.module.backbone.pretrained") is not None:
-        config.task.module.backbone.pretrained = None  # the checkpoint has all weights
-    module: Supervised = instantiate(config.task.module, _convert_="all")(spec=data.spec)
+    settings: Any = OmegaConf.to_container(config.task.module, resolve=True)
+    module: Supervised = instantiate(without_weights(settings), _convert_="all")(spec=data.spec)
     trainer = pl.Trainer(
         accelerator=config.trainer.accelerator, devices=1, precision=config.trainer.precision, logger=False,
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,

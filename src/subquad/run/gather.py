@@ -14,6 +14,7 @@ from subquad.report.ledger import Ledger, newest, read_ledger, read_measurements
 from subquad.run import measured
 from subquad.run.cells import Runs, load_table
 from subquad.run.doors import compose_run, options
+from subquad.run.lacking import with_means
 from subquad.run.show_table import number, verdict
 from subquad.tables.statistics import summarise
 from subquad.tables.table import Cell, Place, Table
@@ -85,7 +86,7 @@ def _table_part(
     cells = {}
     for place, cell in table.cells.items():
         full, *others = found[place]
-        needs = lacking[table.name, place]
+        needs = lacking.get((table.name, place), "")
         if needs and full.verdict is Verdict.NOT_RUN:
             full = replace(full, verdict=Verdict.NEEDS_DATA)
         cells[place] = CellPart(
@@ -142,11 +143,8 @@ class _InScope:
 
     def lacking(self, table: Table) -> dict[Place, str]:
         """What is missing of the data of each cell; a mean lacks what its parts lack."""
-        own = {place: self.needs(cell) for place, cell in table.cells.items()}
-        return {
-            place: own[place] or next((own[part] for part in cell.mean if own[part]), "")
-            for place, cell in table.cells.items()
-        }
+        own = {place: needs for place, cell in table.cells.items() if (needs := self.needs(cell))}
+        return with_means(table.cells, own)
 
     def needs(self, cell: Cell) -> str:
         """What is missing of the data of a cell's runs; empty where nothing is.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from subquad.run.cells import Runs
-from subquad.tables.table import Place, Table
+from subquad.tables.table import Cell, Place, Table
 
 
 def lacking(table: Table, values: Mapping[Place, Mapping[int, float]], runs: Runs) -> dict[Place, str]:
@@ -13,7 +13,10 @@ def lacking(table: Table, values: Mapping[Place, Mapping[int, float]], runs: Run
     for place, cell in empty.items():
         if (cell.trained or cell.chained) and (reason := runs.needs(runs.run_of(cell, 0))):
             found[place] = reason
-    for place, cell in empty.items():
-        if reasons := [found[part] for part in cell.mean if part in found]:
-            found[place] = reasons[0]
-    return found
+    return with_means(empty, found)
+
+
+def with_means(cells: Mapping[Place, Cell], found: Mapping[Place, str]) -> dict[Place, str]:
+    """The same with what means lack: what the first of their parts lacks."""
+    of_parts = {place: [found[part] for part in cell.mean if part in found] for place, cell in cells.items()}
+    return {**found, **{place: reasons[0] for place, reasons in of_parts.items() if reasons}}

@@ -14,10 +14,10 @@ from subquad.records import now
 
 def facts() -> dict[str, Any]:
     """What every record says of where, with what and when it was made: machine, versions, commit and finished."""
-    return {"machine": _machine(), "versions": _versions(), "commit": _commit(), "finished": now()}
+    return {"machine": describe(), "versions": _versions(), "commit": _commit(), "finished": now()}
 
 
-def _machine() -> dict[str, Any]:
+def describe() -> dict[str, Any]:
     """Processor, cores, threads, GPU and system."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {

@@ -203,12 +203,11 @@ def _network(words: Sequence[str], spec: Any) -> Any:
     """The untrained network: no cost depends on the values of weights, so that none are fetched."""
     from hydra.utils import instantiate
 
+    from subquad.run.settings import without_weights
+
     config = OmegaConf.to_container(compose_run(words), resolve=True)
     assert isinstance(config, dict)
-    backbone = config["task"]["module"]["backbone"]
-    if "pretrained" in backbone:
-        backbone["pretrained"] = None
-    return instantiate(backbone, _convert_="all")(spec=spec)
+    return instantiate(without_weights(config["task"]["module"]["backbone"]), _convert_="all")(spec=spec)
 
 
 def _program(words: Sequence[str], spec: Any, mode: Mode, batch: int) -> Callable[[], None]:

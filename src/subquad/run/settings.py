@@ -35,6 +35,14 @@ def check_settings(section: str, node: Mapping[str, Any]) -> None:
                 raise UserError(f"{section}.{key} is {value}; it should be {reason}.") from None
 
 
+def without_weights(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a model that starts from no published weights: where a checkpoint has all, or none are needed."""
+    return {
+        key: None if key == "pretrained" else without_weights(value) if isinstance(value, Mapping) else value
+        for key, value in node.items()
+    }
+
+
 def _arguments(owner: type) -> tuple[dict[str, Any], bool]:
     """The arguments of a constructor and their types, with those that it hands on to its parents, and whether all are.
 

@@ -30,7 +30,7 @@ from subquad.run.costs import Device, Pace, Setting
 from subquad.run.doors import compose_run
 from subquad.run.needs import missing_data
 from subquad.run.quiet import quieten
-from subquad.run.settings import check_settings
+from subquad.run.settings import check_settings, without_weights
 from subquad.tasks.refresh import RefreshAttention
 
 
@@ -66,7 +66,7 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
     spec = spec_of(setting.data, prepare=True)
     if spec is None:
         raise UserError(f"The model of {setting.task} is not known without its data, which are not here.")
-    module = instantiate(_untrained(setting.module), _convert_="all")(spec=spec)
+    module = instantiate(without_weights(setting.module), _convert_="all")(spec=spec)
     clock = _Clock(steps)
     parts = {key: settings["trainer"][key] for key in _KEPT}
     with tempfile.TemporaryDirectory() as folder:
@@ -170,15 +170,7 @@ def parameters_of(setting: Setting) -> int | None:
     if spec is None:
         return None
     with torch.device("meta"):
-        return int(instantiate(_untrained(setting.module), _convert_="all")(spec=spec).parameter_count)
-
-
-def _untrained(module: Mapping[str, Any]) -> dict[str, Any]:
-    """A module's settings without published weights: neither its size nor its time needs a download."""
-    return {
-        key: None if key == "pretrained" else _untrained(value) if isinstance(value, Mapping) else value
-        for key, value in module.items()
-    }
+        return int(instantiate(without_weights(setting.module), _convert_="all")(spec=spec).parameter_count)
 
 
 def measured_steps(outputs: Path) -> Iterator[StepTime]:
