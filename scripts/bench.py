@@ -19,7 +19,7 @@ from subquad.errors import UserError
 from subquad.run.doors import answer_help, bench_config, load_attention, prepare_process
 
 answer_help(__doc__, "bench.yaml")
-prepare_process()
+prepare_process(own=bench_config([]))
 
 import torch  # noqa: E402  after prepare_process
 

@@ -10,10 +10,12 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from subquad.errors import UserError
-from subquad.run.doors import answer_help, load_attention, prepare_process
+from subquad.run.doors import answer_help, load_attention, prepare_process, script_settings
+
+SIZES = {"length": 3136, "dim": 32, "heads": 1, "batch": 8, "rounds": 3, "threads": None}
 
 answer_help(__doc__)
-prepare_process()
+prepare_process(own=SIZES)
 
 import torch  # noqa: E402  after prepare_process
 from torch import nn  # noqa: E402
@@ -24,14 +26,11 @@ from subquad.measure.memory import LiveTensors  # noqa: E402
 from subquad.measure.timing import interleave  # noqa: E402
 from subquad.specs import Masks, Pattern, Site  # noqa: E402
 
-SIZES = {"length": 3136, "dim": 32, "heads": 1, "batch": 8, "rounds": 3, "threads": None}
-
 
 def main() -> None:
     """Prints one line."""
     words = [word for word in sys.argv[1:] if word.partition("=")[0] not in SIZES]
-    sizes = OmegaConf.from_dotlist([word for word in sys.argv[1:] if word not in words])
-    config = OmegaConf.merge(SIZES, sizes)
+    config = script_settings(OmegaConf.create(SIZES), [word for word in sys.argv[1:] if word not in words])
     name = next((word.partition("=")[2] for word in words if word.startswith("attention=")), "ecoformer")
     torch.set_num_threads(config.threads or usable_cores())
     torch.manual_seed(0)

@@ -16,8 +16,13 @@ from rich.table import Table
 from subquad.errors import UserError
 from subquad.run.doors import answer_help, load_attention, prepare_process, script_settings
 
+SIZES = {
+    "model": "pvt_v2_b0", "attention": ["ecoformer"], "modes": ["inference", "training"], "batch": 8, "size": 224,
+    "rounds": 5, "threads": None, "device": "auto",
+}  # fmt: skip
+
 answer_help(__doc__)
-prepare_process()
+prepare_process(own=SIZES)
 
 import torch  # noqa: E402  after prepare_process
 
@@ -32,10 +37,6 @@ from subquad.measure.bench import Measured  # noqa: E402
 from subquad.measure.images import Models, measure_images  # noqa: E402
 from subquad.specs import ImageSpec  # noqa: E402
 
-SIZES = {
-    "model": "pvt_v2_b0", "attention": ["ecoformer"], "modes": ["inference", "training"], "batch": 8, "size": 224,
-    "rounds": 5, "threads": None, "device": "auto",
-}  # fmt: skip
 FULL, PUBLISHED = "softmax", "published"
 
 

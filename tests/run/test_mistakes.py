@@ -64,6 +64,20 @@ def test_the_command_line_says_it_without_a_traceback(data, outputs, words, caus
         assert "the recipe's sizes, which has listops, text, retrieval, image, pathfinder" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("program", "word", "said"),
+    [
+        ("bench_refresh.py", "lengh=64", 'There is no setting "lengh"; did you mean length?'),
+        ("bench_vision.py", "batch=many", "batch is many; it takes a number."),
+        ("bench.py", "length=[64]", 'There is no setting "length"; did you mean lengths?'),
+    ],
+)
+def test_scripts_know_their_own_settings(data, outputs, program, word, said):
+    """Those that are like the settings of runs (batch, batches) are no misspelt ones."""
+    done = door(data, outputs, f"scripts/{program}", word)
+    assert (done.returncode, done.stderr.strip()) == (1, said)
+
+
 @pytest.mark.parametrize("content", [b"# no checkpoint", b""])
 def test_a_file_that_is_no_checkpoint_is_named_without_advice_to_load_it(data, outputs, tmp_path, content):
     (tmp_path / "notes.ckpt").write_bytes(content)

@@ -5,7 +5,7 @@ import fnmatch
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
 
 
-def prepare_process(check_choices: bool = True) -> None:
+def prepare_process(check_choices: bool = True, own: Collection[str] = ()) -> None:
     """What every program does first, before torch is imported and before Hydra reads the command line.
 
     Threads that wait for work spin for long by default, and programs beside this one stand still meanwhile. A short
@@ -32,7 +32,7 @@ def prepare_process(check_choices: bool = True) -> None:
     kept for the next one. What the user set stays.
 
     Choices on the command line are checked here: a misspelt one, and a `glob` that matches nothing, end the program.
-    Programs whose words are not Hydra's set `check_choices` to False.
+    Programs whose words are not Hydra's set `check_choices` to False; `own` names settings of the program beside them.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -43,7 +43,7 @@ def prepare_process(check_choices: bool = True) -> None:
         return
     try:
         _check_launcher(sys.argv[1:])
-        sys.argv[1:] = _checked(sys.argv[1:])
+        sys.argv[1:] = _checked(sys.argv[1:], own)
     except UserError as error:
         sys.exit(str(error))
 
@@ -58,7 +58,7 @@ def answer_help(page: str | None, settings: str | None = None) -> None:
         raise SystemExit
 
 
-def _checked(words: Sequence[str]) -> list[str]:
+def _checked(words: Sequence[str], own: Collection[str] = ()) -> list[str]:
     """The words with `group=glob(pattern)` written out; raises UserError at a choice that does not exist.
 
     Hydra's own glob does not look into folders (`task=glob(uea/*)`) and takes an empty match for an empty job list.
@@ -67,7 +67,7 @@ def _checked(words: Sequence[str]) -> list[str]:
     if any(word.startswith(("--config-dir", "-cd", "hydra.searchpath")) for word in words):
         return list(words)
     checked = []
-    _check_keys(words)
+    _check_keys(words, [*_top_keys(), *own])
     for word in words:
         group, equals, value = word.partition("=")
         folder = group.partition("@")[0].lstrip("+")
@@ -85,9 +85,8 @@ def _checked(words: Sequence[str]) -> list[str]:
     return checked
 
 
-def _check_keys(words: Sequence[str]) -> None:
+def _check_keys(words: Sequence[str], known: Sequence[str]) -> None:
     """Raises UserError at a misspelt group or setting: with the + that Hydra advises it would set nothing."""
-    known = _top_keys()
     for word in words:
         key = word.partition("=")[0].lstrip("+~")
         if "=" not in word or not re.fullmatch(r"\w+", key) or key in known:
@@ -100,7 +99,7 @@ def _check_keys(words: Sequence[str]) -> None:
 def _top_keys() -> list[str]:
     """Groups, and settings outside groups; read once, because a sweep composes hundreds of configurations."""
     groups = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
-    return sorted(groups.union(*(map(str, OmegaConf.load(path)) for path in CONFIGS.glob("*.yaml"))))
+    return sorted(groups.union(*(map(str, OmegaConf.load(CONFIGS / f"{name}.yaml")) for name in ("train", "eval"))))
 
 
 def _check_launcher(words: Sequence[str]) -> None:
@@ -262,7 +261,11 @@ def bench_config(words: Sequence[str]) -> DictConfig:
 
 
 def script_settings(defaults: Any, words: Sequence[str]) -> DictConfig:
-    """The defaults of a script with the `key=value` words of its command line; raises UserError at an unknown key."""
+    """The defaults of a script with the `key=value` words of its command line.
+
+    Raises UserError at an unknown key, and at what is no number where the default is one.
+    """
+    numbers = [key for key in defaults if type(OmegaConf.select(defaults, str(key))) in (int, float)]
     OmegaConf.set_struct(defaults, True)
     try:
         defaults.merge_with_dotlist(list(words))
@@ -270,4 +273,6 @@ def script_settings(defaults: Any, words: Sequence[str]) -> DictConfig:
         reason = str(error).splitlines()[0]
         raise UserError(f"{reason}; {Path(sys.argv[0]).name} takes {', '.join(map(str, defaults))}.") from None
     assert isinstance(defaults, DictConfig)
+    if wrong := [key for key in numbers if type(defaults[key]) not in (int, float)]:
+        raise UserError(f"{wrong[0]} is {defaults[wrong[0]]}; it takes a number.")
     return defaults
