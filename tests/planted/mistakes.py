@@ -4,7 +4,27 @@ from planted import Bug
 
 TESTS, FILES = "tests/run/test_mistakes.py", "tests/data/test_vqa_files.py"
 BUGS = [
-    Bug("a misspelt setting is added", "run/doors.py", "    _check_keys(words)\n", "", "tests/run/test_mistakes.py"),
+    Bug(
+        "a misspelt setting is added",
+        "run/doors.py",
+        "    _check_keys(words, [*_top_keys(), *own])\n",
+        "",
+        "tests/run/test_mistakes.py",
+    ),
+    Bug(
+        "a program's own setting is a misspelt one of runs",
+        "run/doors.py",
+        "    _check_keys(words, [*_top_keys(), *own])\n",
+        "    _check_keys(words, _top_keys())\n",
+        "tests/run/test_mistakes.py",
+    ),
+    Bug(
+        "a word is a number of a script",
+        "run/doors.py",
+        "if type(defaults[key]) not in (int, float)]:",
+        "if False]:",
+        "tests/run/test_mistakes.py",
+    ),
     Bug("bounds of seeds are not read", "run/settings.py", "constructor, include_extras=True", "constructor", TESTS),
     Bug("keys of parents are unknown", "run/settings.py", "for p in named} | found", "for p in named}", TESTS),
     Bug(
