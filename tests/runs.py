@@ -1,10 +1,12 @@
 """How tests reach the command line: composed and trained in this process, or as a program of its own."""
 
+import io
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -93,6 +95,26 @@ def door(data: Path, outputs: Path, script: str, *words: str) -> "subprocess.Com
     """Runs a program to its end."""
     command, settings = program(data, outputs, script, *words)
     return subprocess.run(command, timeout=300, check=False, **settings)
+
+
+def answer(*words: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a script to its end in this process, which saves the imports: for what is said, not for what is measured."""
+    out, err, status = io.StringIO(), io.StringIO(), None
+    with (
+        mock.patch.object(sys, "argv", [str(ROOT / words[0]), *words[1:]]),
+        mock.patch.dict(os.environ),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        one_thread(),
+    ):
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        except SystemExit as end:
+            status = end.code
+    if isinstance(status, str):  # as the interpreter would
+        err.write(f"{status}\n")
+        status = 1
+    return subprocess.CompletedProcess([*words], status or 0, out.getvalue(), err.getvalue())
 
 
 def weights(run: Path, name: str = "best.ckpt") -> dict[str, torch.Tensor]:

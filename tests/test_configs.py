@@ -1,17 +1,17 @@
 """Every file of configs/ stands for itself: it composes, what it names exists and takes what it is given."""
 
-import functools
 import importlib
 import inspect
 import pkgutil
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import CONFIGS, encoders
 from conftest import node as choice_of
-from hydra.utils import get_method
+from hydra.utils import get_class, get_method
 from omegaconf import OmegaConf
 from runs import composed
 
@@ -22,7 +22,7 @@ from subquad.attention.base import Attention
 from subquad.backbones.base import AttentionEncoder
 from subquad.data.base import SplitData
 from subquad.errors import UserError
-from subquad.run.doors import _checked, bench_config, load_attention, options
+from subquad.run.doors import _checked, bench_config, options
 
 FILES = sorted(CONFIGS.rglob("*.yaml"))
 TASKS = options("task")
@@ -34,6 +34,7 @@ def compose(*words: str) -> Any:
     return composed(Path("/data"), Path("/outputs"), "paths.run=/run", *words)
 
 
+@cache  # several tests ask for each task
 def resolved(*words: str) -> dict[str, Any]:
     own = OWN_SET if any(word.endswith("/custom") for word in words) else ()
     found = OmegaConf.to_container(compose(*words, *own), resolve=True, throw_on_missing=True)
@@ -187,11 +188,8 @@ def test_every_mechanism_has_a_config():
         importlib.import_module(f"subquad.attention.{module.name}")
     for module in pkgutil.iter_modules(subquad.backbones.__path__):
         importlib.import_module(f"subquad.backbones.{module.name}")
-    configured = set()
-    for name in options("attention"):
-        made = load_attention(name)
-        configured.add(made.func if isinstance(made, functools.partial) else made)
-    assert configured == concrete(Attention) | concrete(AttentionEncoder)
+    nodes = [resolved("task=lra/listops", f"attention={name}")["attention"] for name in options("attention")]
+    assert {get_class(node["_target_"]) for node in nodes} == concrete(Attention) | concrete(AttentionEncoder)
 
 
 def test_every_family_of_data_has_a_task():

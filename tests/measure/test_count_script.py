@@ -1,12 +1,9 @@
 """scripts/count.py: whole models from the command line, and inputs as long as a task's longest."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from hydra.utils import instantiate
-from runs import ROOT, composed
+from runs import answer, composed
 
 from subquad.measure.inputs import network_inputs
 from subquad.run.quantities import operations
@@ -14,8 +11,7 @@ from subquad.specs import ImageSpec
 
 
 def counted(tmp_path, *words):
-    command = [sys.executable, str(ROOT / "scripts/count.py"), *words, f"paths.data={tmp_path}"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, cwd=tmp_path)
+    return answer("scripts/count.py", *words, f"paths.data={tmp_path}")
 
 
 def test_models_side_by_side(tmp_path):

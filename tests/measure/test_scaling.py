@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import made, mechanisms
-from runs import ROOT
+from runs import ROOT, answer
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.measure.scaling import crossover, error_to_softmax, exponent, is_linear, scaling, stated_complexity
@@ -106,11 +106,11 @@ class Mine(StatelessAttention):
     assert "memory as n^1." in done.stdout
 
 
-def test_bad_words_are_explained(tmp_path: Path) -> None:
-    unknown = report(tmp_path, "attention=dbaa")
+def test_bad_words_are_explained() -> None:
+    unknown = answer("scripts/check_attention.py", "attention=dbaa")
     assert unknown.returncode == 1
     assert "did you mean dba" in unknown.stderr
-    key = report(tmp_path, "length=[1]")
+    key = answer("scripts/check_attention.py", "length=[1]")
     assert "check_attention.py takes attention, contract, lengths" in key.stderr
 
 

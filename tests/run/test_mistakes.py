@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from runs import TINY, composed, door, record_of, trained
+from runs import TINY, answer, composed, door, record_of, trained
 
 from subquad import records
 from subquad.errors import UserError
@@ -72,9 +72,9 @@ def test_the_command_line_says_it_without_a_traceback(data, outputs, words, caus
         ("bench.py", "length=[64]", 'There is no setting "length"; did you mean lengths?'),
     ],
 )
-def test_scripts_know_their_own_settings(data, outputs, program, word, said):
+def test_scripts_know_their_own_settings(program, word, said):
     """Those that are like the settings of runs (batch, batches) are no misspelt ones."""
-    done = door(data, outputs, f"scripts/{program}", word)
+    done = answer(f"scripts/{program}", word)
     assert (done.returncode, done.stderr.strip()) == (1, said)
 
 

@@ -5,9 +5,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
-from runs import ROOT, finish
+from runs import ROOT, answer, door, finish
 
 from subquad import records
 from subquad.errors import UserError
@@ -178,17 +179,14 @@ def test_an_unknown_table_is_answered_with_the_known_ones():
         load_table("dba/0")
 
 
-def reproduce(outputs, *words):
-    return subprocess.run(
-        [sys.executable, "scripts/reproduce.py", *words],
-        cwd=ROOT, env={**os.environ, "SUBQUAD_OUTPUTS": str(outputs), "COLUMNS": "150"},
-        capture_output=True, text=True,
-    )  # fmt: skip
+def reproduce(outputs, *words, way=answer):
+    with mock.patch.dict(os.environ, SUBQUAD_OUTPUTS=str(outputs), COLUMNS="150"):
+        return way("scripts/reproduce.py", *words)
 
 
 def test_one_command_trains_what_is_missing_and_shows_the_table(tmp_path):
     words = ("table=dba/2", "rows=[DBA]", "columns=[ListOps,Avg.]", "seeds=[0]", "scale=smoke", "data=standin")
-    first = reproduce(tmp_path, *words)
+    first = reproduce(tmp_path, *words, way=lambda *command: door(tmp_path / "data", tmp_path, *command))
     assert first.returncode == 0, first.stdout + first.stderr
     assert "1 run is to be trained" in first.stdout
     [record] = records.read_all(tmp_path)
@@ -202,7 +200,7 @@ def test_one_command_trains_what_is_missing_and_shows_the_table(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("words", "said"),
     [
         ([], "Which table"),
         (["table=dba/2", "rows=[BDA]"], "has no row BDA; its rows are Vanilla Transformer"),
@@ -212,10 +210,10 @@ def test_one_command_trains_what_is_missing_and_shows_the_table(tmp_path):
         (["table=dba/2", "compare=[DBA,Lunar]"], "must name two rows or two columns of table dba/2"),
     ],
 )
-def test_a_wrong_word_is_answered_in_a_sentence(tmp_path, words, answer):
+def test_a_wrong_word_is_answered_in_a_sentence(tmp_path, words, said):
     found = reproduce(tmp_path, *words)
     assert found.returncode == 1
-    assert answer in found.stderr
+    assert said in found.stderr
     assert "Traceback" not in found.stderr
 
 

@@ -14,6 +14,7 @@ from hydra.errors import InstantiationException
 from runs import (
     ROOT,
     TINY,
+    answer,
     composed,
     door,
     has_record,
@@ -338,7 +339,7 @@ def test_two_processes_on_one_run_the_second_says_so(data, outputs):
     ],
 )
 def test_what_cannot_be_prepared_is_answered_by_a_sentence(data, outputs, words, sentence):
-    done = door(data, outputs, "scripts/prepare.py", *words, "data=standin")
+    done = answer("scripts/prepare.py", *words, "data=standin", f"paths.data={data}", f"paths.outputs={outputs}")
     assert done.returncode == 1
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr

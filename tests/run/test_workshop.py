@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from runs import TINY, composed, door, trained, weights
+from runs import TINY, answer, composed, door, trained, weights
 
 from subquad.errors import UserError
 from subquad.measure.head_weights import head_distances
@@ -70,9 +70,8 @@ def test_one_command_trains_and_draws(data, outputs):
         (("scripts/check_theorems.py", "topic=none"), 'There is no topic "none"'),
     ],
 )
-def test_mistakes_are_answered_by_a_sentence(words, said, data, outputs):
-    outputs.mkdir()
-    done = door(data, outputs, *words)
+def test_mistakes_are_answered_by_a_sentence(words, said):
+    done = answer(*words)
     assert done.returncode == 1
     assert said in done.stderr
     assert "Traceback" not in done.stderr

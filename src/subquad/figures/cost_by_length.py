@@ -28,18 +28,18 @@ class CostByLength(Figure):
     def measure(self, shop: Workshop) -> Numbers:
         sides: dict[str, dict[int, Numbers]] = {name: {} for name in self.sides}
         missing = []
+        factories = {name: self._factory(shop, name) for name in self.sides}
         for length in self.lengths:
             batch = self.batch if self.tokens is None else max(1, self.tokens // length)
-            fits = {name for name in self.sides if length <= self.longest.get(name, length)}
+            fits = [name for name in self.sides if length <= self.longest.get(name, length)]
             missing += [
                 f"{name} at {length:,} tokens: not measured (longest)" for name in self.sides if name not in fits
             ]
-            factories = {name: self._factory(shop, name) for name in self.sides if name in fits}
             setting = Setting(
                 level=self.level, mode=self.mode, length=length, batch=batch, device=self.device, **self.sizes
             )
-            found = measure(factories, setting, self.rounds)
-            for name in factories:
+            found = measure({name: factories[name] for name in fits}, setting, self.rounds)
+            for name in fits:
                 costs = found[name]
                 sides[name][length] = {
                     "seconds_per_row": costs.timing.median / batch, "bytes_per_row": costs.peak / batch, "rows": batch,

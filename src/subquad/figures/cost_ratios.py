@@ -32,19 +32,22 @@ class CostRatios(Figure):
         rows = []
         for mode in self.modes:
             for dim in self.dims:
+                sides = [self._factory(shop, side, dim) for side in (self.ours, self.baseline)]
                 for length in self.lengths:
-                    ours, theirs = (self._costs(shop, side, mode, dim, length) for side in (self.ours, self.baseline))
+                    ours, theirs = (self._costs(factory, mode, dim, length) for factory in sides)
                     rows.append({
                         "mode": mode, "dim": dim, "length": length, "ours": ours, "baseline": theirs,
                         "ratios": {what: ours[what] / theirs[what] for what in ours},
                     })  # fmt: skip
         return {"rows": rows, "missing": []}
 
-    def _costs(self, shop: Workshop, side: Sequence[str], mode: Mode, dim: int, length: int) -> dict[str, float]:
+    def _factory(self, shop: Workshop, side: Sequence[str], dim: int) -> Any:
         name, *words = side
+        own = [f"backbone.dim={dim}", f"backbone.heads={self.sizes['heads']}", "backbone.dropout=0.0"]
+        return shop.attention(name, [*own, *words])
+
+    def _costs(self, factory: Any, mode: Mode, dim: int, length: int) -> dict[str, float]:
         setting = Setting(level="model", mode=mode, length=length, dim=dim, ffn=2 * dim, **self.sizes)
-        own = [f"backbone.dim={dim}", f"backbone.heads={setting.heads}", "backbone.dropout=0.0"]
-        factory = shop.attention(name, [*own, *words])
         counted = program_of(factory, dataclasses.replace(setting, device="meta"))
         # Not on the CPU, whose fused kernels of attention and affine maps torch's counter takes for nothing.
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:

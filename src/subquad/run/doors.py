@@ -245,6 +245,7 @@ def load_attention(name: str, overrides: Sequence[str] = ()) -> Any:
     return instantiate(node, _convert_="all")
 
 
+@cache
 def brought_encoder(name: str) -> DictConfig | None:
     """The node of a choice of attention that is an encoder of its own, in place of the backbone; None for others."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
