@@ -1,5 +1,6 @@
 """What all tests share: shape checks, one thread, one seed, and the configs of a group."""
 
+import gc
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -98,6 +99,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in items if item.path in contracts and "NOTSET" not in item.name]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+
+
+def pytest_collection_finish() -> None:
+    """What lives to the end is no garbage: collecting it again before each measurement would take a minute in all."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
