@@ -1,11 +1,15 @@
-"""torch.compile with the compiler that users get, for the exact mechanism and for DBA."""
+"""torch.compile: what the compiler makes of the derivatives of every mechanism, and the code that it writes for two."""
+
+import inspect
+import sys
 
 import pytest
 import torch
-from conftest import made
+from conftest import made, mechanisms
 from torch.testing import assert_close
 
-from attention.checks import stack, tokens
+from attention.cells import declared, mechanism, prefix, shrunk
+from attention.checks import one, stack, tokens
 from subquad.specs import Masks, Pattern
 
 
@@ -24,3 +28,43 @@ def test_inductor_agrees(name: str) -> None:
         gradients.append(torch.autograd.grad(y.square().mean(), x)[0])
     assert_close(*outputs)
     assert_close(*gradients)
+
+
+def own_derivatives(name: str) -> bool:
+    """Whether the file of a mechanism differentiates by hand."""
+    return "autograd.Function" in inspect.getsource(sys.modules[mechanism(made("attention", name)).__module__])
+
+
+HAND_WRITTEN = [name for name in mechanisms() if own_derivatives(name)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:.*should not be instantiated")
+@pytest.mark.parametrize("masked", [False, True], ids=["full", "padded"])
+@pytest.mark.parametrize(
+    ("name", "mixed"), [*((name, False) for name in mechanisms()), *((name, True) for name in HAND_WRITTEN)]
+)
+def test_compiled_training_has_the_same_gradients(name: str, mixed: bool, masked: bool) -> None:
+    """Through the compiler's tracing and its rules of differentiation; only the code that it writes is left out."""
+    torch.compiler.reset()
+    factory = shrunk(made("attention", name))
+    pattern = Pattern.SELF if Pattern.SELF in declared(factory) else Pattern.CROSS
+    attention = one(factory, pattern).float() if mixed else one(factory, pattern)
+    x = tokens(2, 37, 24).to(torch.float32 if mixed else torch.float64)
+    mask = prefix([37, 13], 37) if masked else None
+    found = []
+    for function in (attention, torch.compile(attention, backend="aot_eager_decomp_partition", fullgraph=True)):
+        attention.zero_grad()
+        own = x.clone().requires_grad_()
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            y = function(own, own, Masks(mask, mask))[0]
+        y = y.float() if mixed else y
+        (y if mask is None else y[mask]).square().sum().backward()
+        found.append([y.detach(), own.grad, *(p.grad for p in attention.parameters() if p.grad is not None)])
+    if mixed:
+        for plain, compiled in zip(found[0][:2], found[1][:2], strict=True):
+            assert (compiled - plain).norm() < 0.05 * plain.norm()
+    else:
+        assert_close(found[1], found[0])

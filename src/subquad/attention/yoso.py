@@ -126,16 +126,18 @@ class _Weighed(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, q_codes, k_codes = ctx.saved_tensors
         of_q, of_k, of_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for start in range(0, q.shape[1], _rows(k)):
-            block = slice(start, start + _rows(k))
-            if q_codes is None:
-                weights = _expected(q[:, block], k, ctx.bits)
-            else:
-                weights = _shared(q_codes[:, :, block], k_codes, k.dtype)
-            of_v.baddbmm_(weights.mT, grad[:, block])
-            slopes = weights.mul_(grad[:, block] @ v.mT).mul_(ctx.bits / 2)
-            of_q[:, block] = slopes @ k
-            of_k.baddbmm_(slopes.mT, q[:, block])
+        # A compiler differentiates under the precision of the forward pass.
+        with torch.autocast(grad.device.type, enabled=False):
+            for start in range(0, q.shape[1], _rows(k)):
+                block = slice(start, start + _rows(k))
+                if q_codes is None:
+                    weights = _expected(q[:, block], k, ctx.bits)
+                else:
+                    weights = _shared(q_codes[:, :, block], k_codes, k.dtype)
+                of_v.baddbmm_(weights.mT, grad[:, block])
+                slopes = weights.mul_(grad[:, block] @ v.mT).mul_(ctx.bits / 2)
+                of_q[:, block] = slopes @ k
+                of_k.baddbmm_(slopes.mT, q[:, block])
         return of_q, of_k, of_v, None, None, None
 
 

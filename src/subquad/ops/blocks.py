@@ -34,16 +34,17 @@ class _Windows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, width: int, step: int) -> Tensor:
-        ctx.shape, ctx.width, ctx.step = x.shape, width, step
+        ctx.step = step
         return x.unfold(1, width, step).mT
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        total = grad.new_zeros(ctx.shape)
-        for start in range(0, ctx.width, ctx.step):
-            piece = grad[:, :, start : start + ctx.step]
-            total[:, start:].unfold(1, piece.shape[2], ctx.step)[:, : grad.shape[1]].mT.add_(piece)
-        return total, None, None
+        batch, count, width, dim = grad.shape
+        pieces = grad.split(ctx.step, 2)
+        total = grad.new_zeros(batch, count + len(pieces) - 1, ctx.step, dim)
+        for number, piece in enumerate(pieces):
+            total[:, number : number + count, : piece.shape[2]] += piece
+        return total.flatten(1, 2)[:, : width + (count - 1) * ctx.step], None, None
 
 
 def around_with(

@@ -118,7 +118,7 @@ def of_blocks(
     hidden. The last block is filled up: its outputs behind the n-th are to be cut off. Memory O(n s d).
     """
     batch, count = len(q), seen.shape[2]
-    seen = seen.transpose(1, 2).expand(batch, -1, -1, -1)
+    seen = seen.transpose(1, 2).expand(batch, -1, -1, -1).contiguous()  # else compilers mistake how `real[...]` lies
     there = (seen >= 0) & (seen < count) & ~(seen[..., None] == seen[..., None, :]).tril(-1).any(-1)
     seen = seen.clamp(0, count - 1)
     real = around_mask(mask, q.shape[1], block, 0, 0, q.device).unflatten(0, (-1, count)).expand(batch, -1, -1)
