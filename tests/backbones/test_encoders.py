@@ -14,6 +14,7 @@ from subquad.backbones.base import AttentionEncoder, EncoderFactory, is_encoder,
 from subquad.errors import UserError
 from subquad.run.doors import load_attention
 from subquad.specs import DataSpec
+from subquad.tasks.compiling import compile_network
 
 LONGEST = 13
 TOKENS = DataSpec(max_len=LONGEST, vocab=9, classes=5)
@@ -181,3 +182,27 @@ def test_compiles_to_one_graph(factory: EncoderFactory, spec: DataSpec) -> None:
     model, inputs = built(factory, spec).eval(), batch(spec)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     assert_close(compiled(*inputs), model(*inputs), **exactly)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:.*should not be instantiated")
+@pytest.mark.parametrize("mixed", [False, True], ids=["float64", "bfloat16"])
+def test_compiled_training_has_the_same_gradients(factory: EncoderFactory, mixed: bool) -> None:
+    """As in tests/attention/test_inductor.py."""
+    torch.compiler.reset()
+    model, inputs = built(factory), batch(TOKENS)
+    model = model.float() if mixed else model
+    found = []
+    for compiled in (False, True):
+        if compiled:
+            compile_network(model, "aot_eager_decomp_partition")
+        model.zero_grad()
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            scores = model(*inputs)
+        scores.to(torch.float32 if mixed else torch.float64).square().sum().backward()
+        found.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    close = 0.1 if mixed else 1e-8
+    for name, gradient in found[0].items():
+        assert (found[1][name] - gradient).norm() <= close * gradient.norm() + 1e-3 * close, name

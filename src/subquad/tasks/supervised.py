@@ -15,6 +15,7 @@ from subquad.backbones.base import Grouped, check_fits
 from subquad.data.parts import Part
 from subquad.errors import UserError
 from subquad.specs import Batch
+from subquad.tasks.compiling import compile_network
 from subquad.tasks.strategies import shard
 
 OptimizerFactory = Callable[[Any], Optimizer]
@@ -73,7 +74,7 @@ class Supervised(pl.LightningModule, abc.ABC):
                 "and backbone, and sizes above 0."
             ) from error
         if compile_model:
-            self.network.compile()
+            compile_network(self.network)
         self.make_optimizer, self.make_scheduler = optimizer, scheduler
         self.train_loss, self.val_loss = MeanLoss(), MeanLoss()
         self.val_metric, self.test_metric = self.new_metric(spec), self.new_metric(spec)
