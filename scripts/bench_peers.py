@@ -2,6 +2,7 @@
 
 python scripts/bench_peers.py                          # every mechanism with a peer in configs/peers.yaml
 python scripts/bench_peers.py attention=[dba,linear] lengths=[4096] rounds=15
+python scripts/bench_peers.py attention=[flowformer] compiled=true                        # torch.compile on all sides
 """
 
 import sys
@@ -32,7 +33,8 @@ def main() -> None:
     config = _config(sys.argv[1:])
     torch.set_num_threads(config.threads)
     table = Table(
-        title=f"Ratios to softmax through the fused kernel: d=256, 4 heads, batch 1, {config.threads} threads"
+        title="Ratios to softmax through the fused kernel: d=256, 4 heads, batch 1, "
+        f"{config.threads} threads{', compiled' if config.compiled else ''}"
     )
     for heading in ("attention", "n", "mode", "ms", "time", "floor", "peer", "goal", "", "memory", "peer", ""):
         table.add_column(heading, justify="left" if heading in ("attention", "mode", "") else "right")
@@ -40,14 +42,16 @@ def main() -> None:
         if not config.attention or row.attention in config.attention:
             for length in config.lengths:
                 for mode in MODES:
-                    table.add_row(*_cells(row, length, mode, config.rounds))
+                    setting = Setting(level="layer", mode=mode, length=length, compiled=config.compiled)
+                    table.add_row(*_cells(row, setting, config.rounds))
     Console(width=130).print(table)
 
 
-def _cells(row: DictConfig, length: int, mode: Mode, rounds: int) -> list[str]:
+def _cells(row: DictConfig, setting: Setting, rounds: int) -> list[str]:
+    length, mode = setting.length, setting.mode
     loaded = load_attention(row.attention, row.get("overrides", []))
     factories = {"softmax": PlainSoftmax, "floor": FourMaps, "ours": loaded}
-    measured = measure(factories, Setting(level="layer", mode=mode, length=length), rounds)
+    measured = measure(factories, setting, rounds)
     ours, softmax = measured["ours"], measured["softmax"]
     floor = measured["floor"].timing.ratio(softmax.timing)
     time, memory = ours.timing.ratio(softmax.timing), ours.peak / softmax.peak

@@ -104,7 +104,7 @@ def _gather(
 ) -> Float[Tensor, "b n h e"]:
     """a cos + b sin of x = [a | b]."""
     a, b = x.chunk(2, -1)
-    if torch.compiler.is_compiling():  # the compiler makes one pass of it, and takes `out` to lie as x does
+    if out is None and torch.compiler.is_compiling():  # makes one pass of it, and would take `out` to lie as x does
         return (a * wave[..., 0, :] + b * wave[..., 1, :]).contiguous()
     if out is None:  # heads side by side, as the maps want them, however the heads of x lie
         out = torch.empty(a.shape, device=x.device, dtype=torch.promote_types(a.dtype, wave.dtype))

@@ -89,6 +89,8 @@ def measure(attentions: Mapping[str, AttentionFactory], setting: Setting, rounds
     sides: dict[str, AttentionFactory | None] = dict(attentions)
     if setting.level == "model":
         sides[NO_ATTENTION] = None
+    if setting.compiled:
+        torch.compiler.reset()  # it compiles one function a few times only, and all measurements share theirs
     runs = {name: program_of(factory, setting) for name, factory in sides.items()}
     timings = interleave(runs, rounds)
     return {name: Measured(timing=timings[name], peak=peak_of(run, setting.device)) for name, run in runs.items()}
