@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Maps
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ def published(source: str, model: str | None) -> Weights:
     except FileNotFoundError:
         raise UserError(f"There is no file {source}; set backbone.pretrained to one, to hub, or to null.") from None
     except Exception as error:  # whatever a reader makes of a file that it was not made for
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise UserError(f"{source} holds no weights ({reason}); set backbone.pretrained to a file that does.") from None
     if any(name.startswith("network.") for name in weights):
         raise UserError(f"{source} is a checkpoint of a run of Subquad; give it as ckpt_path, not backbone.pretrained.")
@@ -216,7 +216,7 @@ def _from_hub(name: str | None) -> Weights:
     try:
         weights: Weights = timm.create_model(name, pretrained=True).state_dict()
     except (OSError, RuntimeError, ValueError) as error:  # no network, no such weights
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         config = timm.get_pretrained_cfg(name)
         place = getattr(config, "hf_hub_id", None) or f"timm/{name}"
         raise UserError(

@@ -133,7 +133,7 @@ def read_dataset(place: Path, column: str, scratch: Path) -> dict[str, DatasetTe
     try:
         found = _opened(datasets, place, scratch)
     except Exception as error:  # every format has exceptions of its own
-        reason = next(iter(str(error.__cause__ or error).splitlines()), type(error).__name__)
+        reason = first_line(error.__cause__ or error)
         raise UserError(
             f"{place} cannot be read as a data set ({reason}); fetch it again or mend data.dataset."
         ) from None

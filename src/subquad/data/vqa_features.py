@@ -144,5 +144,5 @@ def _members(path: Path) -> tuple[dict[int, str], object]:
         with h5py.File(path, "r") as file:
             names = {int(match[1]): name for name in file if (match := _NAME.fullmatch(name))}
     except (OSError, RuntimeError) as error:
-        raise UserError(f"{path} is damaged ({str(error).splitlines()[0]}); extract the features again.") from None
+        raise UserError(f"{path} is damaged ({first_line(error)}); extract the features again.") from None
     return names, (sorted(names.values()), path.stat().st_size)

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from subquad.data.vqa_scoring import ANNOTATORS, ANSWER_TYPES
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 
 COUNTS = {"train2014": (443_757, 82_783), "val2014": (214_354, 40_504), "test2015": (447_793, 81_434)}
 """Questions of each split and the images that they are about."""
@@ -130,7 +130,7 @@ def _entries(path: Path, key: str, kind: type) -> list[Any]:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); fetch it again.") from None
     except (ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"{path} is damaged ({reason}); delete it and fetch it again.") from None
     except (KeyError, TypeError):
         raise UserError(f"{path} holds no {key} of VQA v2; put the published file there.") from None

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from subquad.allocator import keep_freed_memory
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 from subquad.run import identity
 
 ROOT = Path(__file__).parents[3]
@@ -271,7 +271,7 @@ def script_settings(defaults: Any, words: Sequence[str]) -> DictConfig:
     try:
         defaults.merge_with_dotlist(list(words))
     except (OmegaConfBaseException, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"{reason}; {Path(sys.argv[0]).name} takes {', '.join(map(str, defaults))}.") from None
     assert isinstance(defaults, DictConfig)
     if wrong := [key for key in numbers if type(defaults[key]) not in (int, float)]:

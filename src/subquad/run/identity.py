@@ -11,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue
 
+from subquad.errors import first_line
 from subquad.records import FOLDER, fingerprint
 
 _KEPT = ("task", "data", "trainer", "callbacks", "protocol", "scale", "recipe", "ckpt_path")
@@ -109,11 +110,9 @@ def _name(config: DictConfig) -> str:
     try:
         return fingerprint(identity(config))
     except MissingMandatoryValue as error:
-        raise SystemExit(
-            f"A setting has no value yet ({str(error).splitlines()[0]}); give it on the command line."
-        ) from None
+        raise SystemExit(f"A setting has no value yet ({first_line(error)}); give it on the command line.") from None
     except InterpolationKeyError as error:
-        recipe, reason = config.recipe.name, str(error).splitlines()[0]
+        recipe, reason = config.recipe.name, first_line(error)
         if "encoder" in config and "'backbone." in reason:
             raise SystemExit(
                 f"This attention is an encoder of its own and does not fit the backbone ({reason}); choose another "

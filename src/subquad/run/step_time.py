@@ -21,7 +21,7 @@ from pytorch_lightning.accelerators import CPUAccelerator
 from torch.utils.data import DataLoader
 
 from subquad.cores import usable_cores
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 from subquad.measure.inputs import random_batch
 from subquad.measure.memory import LiveTensors
 from subquad.records import fingerprint, write_json
@@ -81,7 +81,7 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
             loader: Any = DataLoader(batches, batch_size=None)
             trainer.fit(module, loader, loader)
         except (torch.OutOfMemoryError, MemoryError) as error:
-            raise UserError(f"A batch of {size} does not fit the memory here ({str(error).splitlines()[0]}).") from None
+            raise UserError(f"A batch of {size} does not fit the memory here ({first_line(error)}).") from None
     found = StepTime(
         family=setting.family, seconds=statistics.median(clock.seconds), steps=steps, batch_size=size,
         parameters=module.parameter_count, words=list(setting.words),

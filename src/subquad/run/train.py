@@ -22,7 +22,7 @@ from subquad.backbones.base import Pretrainable
 from subquad.backbones.layers import recompute_layers
 from subquad.cores import usable_cores
 from subquad.data.base import SplitData
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 from subquad.measure.memory import process_peak
 from subquad.run import machine, report, wandb_runs
 from subquad.run.identity import identity, run_of
@@ -206,7 +206,7 @@ def _why(error: Exception) -> str:
         return "it is no checkpoint of this project, or cut short"
     if isinstance(error, KeyError):
         return f"it holds no {error}"
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return first_line(error)
 
 
 def _last_epoch(run: Path) -> dict[str, float]:

@@ -9,7 +9,7 @@ from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasti
 from pytorch_lightning.strategies import DDPStrategy
 
 from subquad.data.base import SplitData
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 from subquad.tasks.strategies import SharedBatches
 from subquad.tasks.until_killed import UntilKilled
 
@@ -25,7 +25,7 @@ def made_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
         plugins = [*instantiate(config.trainer.plugins or [], _convert_="all"), *environment]
         trainer: pl.Trainer = instantiate(config.trainer, plugins=plugins, _convert_="all")
     except (InstantiationException, RuntimeError) as error:
-        reason = str(error.__cause__ or error).splitlines()[0]
+        reason = first_line(error.__cause__ or error)
         raise UserError(f"The trainer cannot be built ({reason}); see the keys of trainer=.") from error
     if isinstance(trainer.accelerator, CPUAccelerator) and precision in ("16-mixed", "16-true", "16"):
         raise UserError(f"A CPU cannot train with trainer.precision={precision}; choose bf16-mixed, or a GPU.")

@@ -32,7 +32,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from subquad.errors import UserError
+from subquad.errors import UserError, first_line
 from subquad.tables.printed import Printed, split_line
 from subquad.tables.verdict import Direction
 
@@ -172,7 +172,7 @@ def load(path: Path, name: str) -> Table:
     try:
         node = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except (YAMLError, OmegaConfBaseException) as error:
-        raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}).") from None
+        raise UserError(f"{path} cannot be read ({first_line(error)}).") from None
     try:
         return _table(node, name)
     except UserError as error:
