@@ -34,6 +34,7 @@ def test_masked_softmax() -> None:
     assert_close(weights[0, MASK[0]], logits[0, MASK[0]].softmax(0))
     assert_close(weights.sum(-1), torch.tensor([1.0, 1.0, 0.0]))
     assert not weights[~MASK].any()
+    assert_close(masked_softmax(logits.T, MASK.T, 0), weights.T)
 
 
 def test_zero_padding_removes_what_is_not_finite() -> None:

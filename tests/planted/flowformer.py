@@ -18,8 +18,8 @@ BUGS = [
     Bug(
         "padding competes",
         "attention/flowformer.py",
-        "masked_softmax(conserved_out.transpose(1, -1), real)",
-        "conserved_out.transpose(1, -1).softmax(-1)",
+        "masked_softmax(conserved_out, None if masks.context is None else masks.context[..., None, None], 1)",
+        "conserved_out.softmax(1)",
     ),
     Bug(
         "padded tokens are counted",

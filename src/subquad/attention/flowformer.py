@@ -46,7 +46,7 @@ class Flowformer(StatelessAttention):
         q = zero_padding(p.query(x, "sigmoid"), masks.query).unflatten(-1, (p.heads, -1))
         k = zero_padding(p.key(context, "sigmoid"), masks.context).unflatten(-1, (p.heads, -1))
         gate, competition = self._flows(q, k, masks)
-        return read((q * gate).to(q.dtype), state((k * competition).to(k.dtype), context, p.value), p.out)
+        return read(_scaled(q, gate), state(_scaled(k, competition), context, p.value), p.out)
 
     def _flows(
         self, q: Float[Tensor, "b n h e"], k: Float[Tensor, "b m h e"], masks: Masks
@@ -64,9 +64,13 @@ class Flowformer(StatelessAttention):
         conserved_in = head_dot(q, (k * outgoing).sum(1))
         conserved_out = head_dot(k, (q * incoming).sum(1))
         n, m = _count(masks.query, q), _count(masks.context, k)
-        real = None if masks.context is None else masks.context[:, None, None, :]
-        share = masked_softmax(conserved_out.transpose(1, -1), real).transpose(1, -1)
+        share = masked_softmax(conserved_out, None if masks.context is None else masks.context[..., None, None], 1)
         return (conserved_in * n / m).sigmoid() * incoming, share * m
+
+
+def _scaled(x: Float[Tensor, "b n h e"], by: Float[Tensor, "b n h 1"]) -> Float[Tensor, "b n h e"]:
+    """Each token's vector times its number, in place where no gradient needs the vector."""
+    return (x * by).to(x.dtype) if torch.is_grad_enabled() else x.mul_(by)
 
 
 def _count(mask: Bool[Tensor, "b n"] | None, x: Float[Tensor, "b n h e"]) -> Tensor | int:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.attention.base import Projections, StatelessAttention
+from subquad.attention.base import Affine, Projections, StatelessAttention
 from subquad.errors import UserError, at_least_one
 from subquad.ops.blocks import around, around_mask, around_with, blocks, unblocks
 from subquad.ops.masking import masked_softmax, zero_padding
@@ -68,7 +68,7 @@ class TransformerLS(StatelessAttention):
         self.block = self.window * math.ceil(QUERIES / self.window)
         self.projections = Projections(site.dim, site.heads)
         self.norm_tokens = nn.LayerNorm(site.dim)
-        self.compress = nn.Linear(site.dim, site.heads * rank, bias=False) if rank else None
+        self.compress = Affine(site.dim, site.heads * rank, bias=False) if rank else None
         self.norm_slots = nn.LayerNorm(site.dim) if rank else None
         self.filters = nn.Parameter(torch.zeros(site.heads, kernel)) if kernel else None
 
@@ -97,11 +97,10 @@ class TransformerLS(StatelessAttention):
         """Pᵀ, normalised at least in single precision."""
         if self.compress is None:
             return None
-        # Batched, because a product of a matrix and a batch comes out transposed, and the softmax would copy it.
-        scores = self.compress.weight.expand(len(x), -1, -1) @ x.mT
+        scores = self.compress(x)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        weights = masked_softmax(scores, None if mask is None else mask[:, None])
-        return weights.to(x.dtype).unflatten(1, (self.site.heads, -1))
+        weights = masked_softmax(scores, None if mask is None else mask[..., None], 1)
+        return weights.to(x.dtype).unflatten(-1, (self.site.heads, -1)).permute(0, 2, 3, 1)
 
     def _visible_rows(
         self, x: Float[Tensor, "b m d"], weights: Float[Tensor, "b h r m"] | None

@@ -69,8 +69,8 @@ class _Residual:
         product = self.labels.mv(y.flatten()).view(len(self.codes), 1, -1)
         if self.taken:
             codes = self.codes[:, : self.taken]
-            inner = (codes * y.view_as(product)).sum(-1)[:, None]
-            product = torch.baddbmm(product, inner, codes, alpha=-2)
+            inner = codes @ y.view_as(product).mT
+            product = torch.baddbmm(product, inner.mT, codes, alpha=-2)
         return product.view_as(y)
 
     def within(self, k: Float[Tensor, "h m bn"], weight: Float[Tensor, " bn"]) -> Float[Tensor, "h m m"]:
@@ -105,7 +105,8 @@ def fit_planes(
     mean square of 1: no code changes, and the hard tanh of sign(a_rᵀ κ) lets gradients pass.
     """
     bits = planes.shape[1]
-    k, rows_real = kernel.flatten(2), mask.to(kernel.dtype)
+    # Contiguous: each step reads all of it twice.
+    k, rows_real = kernel.flatten(2).contiguous(), mask.to(kernel.dtype)
     real, weight = rows_real.flatten(), (rows_real / (rows_real.sum(1, keepdim=True) * bits * len(mask))).flatten()
     residual = _Residual(graph, bits)
 
@@ -148,12 +149,12 @@ def _descend(
     steps: int, rate: float,
 ) -> Float[Tensor, "h m"]:  # fmt: skip
     """SGD with Nesterov momentum 0.9 on the loss with y = 2 sigmoid(z) - 1 = tanh(z / 2) for sign(z)."""
-    velocity, twice = torch.zeros_like(a), 2 * weight
+    velocity, half = torch.zeros_like(a), weight / 2
     for _ in range(steps):
-        s = _project(a, k).sigmoid_()
-        # dy/dz = 2 s (1 - s)
-        slope = torch.addcmul(s, s, s, value=-1).mul_(twice)
-        gradient = _project_back(residual(2 * s - 1).mul_(slope), k).neg_()
+        y = _project(a / 2, k).tanh_()
+        # dy/dz = (1 - y²) / 2
+        slope = torch.addcmul(half, y * half, y, value=-1)
+        gradient = _project_back(residual(y).mul_(slope), k).neg_()
         velocity = gradient.add(velocity, alpha=0.9)
         a = a.sub(gradient.add(velocity, alpha=0.9), alpha=rate)
     return a

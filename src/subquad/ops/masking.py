@@ -10,11 +10,11 @@ def zero_padding(x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None) ->
     return x if mask is None else x.masked_fill(~mask[..., None], 0)
 
 
-def masked_softmax(logits: Tensor, mask: Bool[Tensor, "..."] | None) -> Tensor:
-    """Softmax over the last axis where `mask` (broadcast to `logits`) is True; 0 elsewhere and in rows with no True."""
+def masked_softmax(logits: Tensor, mask: Bool[Tensor, "..."] | None, axis: int = -1) -> Tensor:
+    """Softmax over an axis where `mask` (broadcast to `logits`) is True; 0 elsewhere and in rows with no True."""
     if mask is None:
-        return logits.softmax(-1)
-    weights = logits.masked_fill(~mask, torch.finfo(logits.dtype).min).softmax(-1)
+        return logits.softmax(axis)
+    weights = logits.masked_fill(~mask, torch.finfo(logits.dtype).min).softmax(axis)
     return weights.masked_fill(~mask, 0)
 
 
