@@ -8,8 +8,14 @@ BUGS = [
     Bug(
         "padding enters the mixed blocks",
         FILE,
-        "blocks(zero_padding(x, mask), self.block)",
-        "blocks(x, self.block)",
+        "blocks(zero_padding(y, mask), self.block)",
+        "blocks(y, self.block)",
+    ),
+    Bug(
+        "heads read a part at a time are sorted by the first",
+        FILE,
+        "zip(q, k, v, sort,",
+        "zip(q, k, v, sort[:1] * len(q),",
     ),
     Bug(
         "blocks of padding are sorted too",

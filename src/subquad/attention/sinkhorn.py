@@ -15,6 +15,9 @@ from subquad.ops.pooling import mean_pool, window_mask
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
+_AT_ONCE = 2**18
+"""Numbers of the queries of the heads that are read at once: more save calls in short sequences, fewer memory."""
+
 
 class Sinkhorn(StatelessAttention):
     """y_i = softmax(q_i [K̃_u; K_u]ᵀ / √d_h) [Ṽ_u; V_u] for a query i of block u: its own block and a sorted one.
@@ -52,17 +55,31 @@ class Sinkhorn(StatelessAttention):
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
-        p, (batch, length, _) = self.projections, x.shape
-        sort = self._sort(context, masks.context)
-        # Keys and values have no name here: their memory is free for the output map.
-        y = softmax_attention(
-            p.split(blocks(p.query(x), self.block)),
-            self._with_sorted(p.key(context), masks.context, sort),
-            self._with_sorted(p.value(context), masks.context, sort),
-            attn_mask=self._visible(masks.context, context),
-            dropout_p=self.site.dropout if self.training else 0.0,
+        batch, length, dim = x.shape
+        y = self._read(x, context, masks, max(1, _AT_ONCE // (batch * length * (dim // self.site.heads))))
+        return self.projections.out(unblocks(y.flatten(-2), batch, length))
+
+    def _read(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, at_once: int
+    ) -> Float[Tensor, "blocks w h e"]:
+        """What each query reads, computed for `at_once` heads at a time."""
+        p, visible = self.projections, self._visible(masks.context, context)
+        sort = self._sort(context, masks.context).split(at_once, 1)
+        q, k, v = (
+            blocks(zero_padding(y, mask), self.block).unflatten(-1, (p.heads, -1)).split(at_once, 2)
+            for y, mask in ((p.query(x), None), (p.key(context), masks.context), (p.value(context), masks.context))
         )
-        return p.out(unblocks(y.transpose(1, 2).flatten(-2), batch, length))
+        read = [
+            softmax_attention(
+                queries.transpose(1, 2),
+                _SortedAndOwn.apply(keys, s.to(keys.dtype)).transpose(0, 1),
+                _SortedAndOwn.apply(values, s.to(values.dtype)).transpose(0, 1),
+                attn_mask=visible,
+                dropout_p=self.site.dropout if self.training else 0.0,
+            ).transpose(1, 2)
+            for queries, keys, values, s in zip(q, k, v, sort, strict=True)
+        ]
+        return torch.cat(read, 2) if len(read) > 1 else read[0]
 
     def _sort(self, context: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h k k"]:
         """S, at least in single precision."""
@@ -75,13 +92,6 @@ class Sinkhorn(StatelessAttention):
             tiny = torch.finfo(logits.dtype).tiny
             logits = logits - torch.empty_like(logits).exponential_().clamp(min=tiny).log()
         return balance(logits / self.temperature, None if mask is None else real, self.iterations)
-
-    def _with_sorted(
-        self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None, sort: Float[Tensor, "b h k k"]
-    ) -> Float[Tensor, "blocks h keys e"]:
-        """[mixed block; own block] of keys or values."""
-        own = blocks(zero_padding(x, mask), self.block).unflatten(0, (len(x), -1))
-        return _SortedAndOwn.apply(own, sort.to(x.dtype)).transpose(0, 1)
 
     def _visible(
         self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"]
@@ -96,13 +106,13 @@ class Sinkhorn(StatelessAttention):
 
 
 class _SortedAndOwn(torch.autograd.Function):
-    """[mixed block; own block], [h, b*k, 2 w, e], of blocks [b, k, w, d] and S: each row is written and kept once."""
+    """[mixed block; own block], [h, b*k, 2 w, e], of blocks [b*k, w, h, e] and S: each row is written and kept once."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, sort: Tensor) -> Tensor:
-        (batch, number, size, _), heads = x.shape, sort.shape[1]
-        rows = x.new_empty(heads, batch * number, 2, size, x.shape[-1] // heads)
-        rows[:, :, 1] = x.flatten(0, 1).unflatten(-1, (heads, -1)).permute(2, 0, 1, 3)
+        (count, size, heads, width), (batch, _, number, _) = x.shape, sort.shape
+        rows = x.new_empty(heads, count, 2, size, width)
+        rows[:, :, 1] = x.permute(2, 0, 1, 3)
         mixed, own = rows.view(heads * batch, number, 2, -1).unbind(2)
         weights = sort.transpose(0, 1).reshape(heads * batch, number, number)
         mixed.baddbmm_(weights, own, beta=0)
@@ -113,7 +123,7 @@ class _SortedAndOwn(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         rows, weights = ctx.saved_tensors
-        heads, _, _, size, width = rows.shape
+        heads, count, _, size, width = rows.shape
         batch, number = ctx.batch, weights.shape[1]
         own = rows.view(heads, batch, number, 2, -1)[:, :, :, 1]
         weights = weights.view(heads, batch, number, number)
@@ -126,7 +136,7 @@ class _SortedAndOwn(torch.autograd.Function):
             of_sort[head] = rows_of_head @ own[head].mT
             unsorted = (weights[head].mT @ rows_of_head).view_as(of_own[head])
             total[..., head, :] = unsorted.add_(of_own[head])
-        return total.flatten(-2), of_sort.transpose(0, 1)
+        return total.flatten(0, 1), of_sort.transpose(0, 1)
 
 
 def balance(
