@@ -117,26 +117,17 @@ class _SortedAndOwn(torch.autograd.Function):
         weights = sort.transpose(0, 1).reshape(heads * batch, number, number)
         mixed.baddbmm_(weights, own, beta=0)
         ctx.save_for_backward(rows, weights)
-        ctx.batch = batch
         return rows.flatten(2, 3)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         rows, weights = ctx.saved_tensors
-        heads, count, _, size, width = rows.shape
-        batch, number = ctx.batch, weights.shape[1]
-        own = rows.view(heads, batch, number, 2, -1)[:, :, :, 1]
-        weights = weights.view(heads, batch, number, number)
-        of_mixed, of_own = grad.view(heads, batch, number, 2, size, width).unbind(3)
-        total = grad.new_empty(batch, number, size, heads, width)
-        of_sort = torch.empty_like(weights)
-        # Head by head: what is needed in between is small.
-        for head in range(heads):
-            rows_of_head = of_mixed[head].reshape(batch, number, -1)
-            of_sort[head] = rows_of_head @ own[head].mT
-            unsorted = (weights[head].mT @ rows_of_head).view_as(of_own[head])
-            total[..., head, :] = unsorted.add_(of_own[head])
-        return total.flatten(0, 1), of_sort.transpose(0, 1)
+        own = rows.view(len(weights), weights.shape[1], 2, -1)[:, :, 1]
+        of_mixed, of_own = grad.view_as(rows).unbind(2)
+        of_mixed = of_mixed.reshape(own.shape)
+        total = (weights.mT @ of_mixed).view_as(of_own).add_(of_own)
+        of_sort = (of_mixed @ own.mT).unflatten(0, (len(rows), -1)).transpose(0, 1)
+        return total.permute(1, 2, 0, 3).contiguous(), of_sort
 
 
 def balance(
