@@ -51,7 +51,8 @@ def main() -> None:
     # Heavy: after the words are known to be right.
     from subquad.run import machine, step_time
 
-    found = records.read_all(outputs / "runs")
+    tell = Console(stderr=True, highlight=False).print
+    found = records.read_all(outputs / "runs", lambda error: tell(f"Left out: {error}", soft_wrap=True, markup=False))
     paces = _paces(outputs, found)
     here = Device.of(machine.describe())
     if config.measure:

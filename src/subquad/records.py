@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,9 +131,19 @@ def write_evaluation(
     write_json(evaluation_place(run, changes), {"changes": dict(changes), "metrics": dict(metrics), **facts})
 
 
-def read_all(runs: Path) -> list[Record]:
-    """Every finished run below a folder, oldest first."""
-    found = [read(path.parent) for path in sorted(runs.rglob(RESULT))]
+def read_all(runs: Path, tell: Callable[[UserError], object] | None = None) -> list[Record]:
+    """Every finished run below a folder, oldest first.
+
+    A file that is no record of its folder is left out and told; raises UserError where nobody is told.
+    """
+    found = []
+    for path in sorted(runs.rglob(RESULT)):
+        try:
+            found.append(read(path.parent))
+        except UserError as error:
+            if tell is None:
+                raise
+            tell(error)
     return sorted((r for r in found if r is not None), key=lambda r: r.finished)
 
 

@@ -209,8 +209,12 @@ def test_made_up_batches_train(task, data):
 @pytest.mark.slow
 def test_the_script_prints_a_plan(data, outputs):
     words = ("table=primal_dual/9", "rows=[BasicMotions,Cricket]", "columns=[Softmax]", "seeds=[0,1]")
+    broken = outputs / "runs" / "broken" / "result.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{")
     shown = door(data, outputs, "scripts/plan.py", *words)
     assert shown.returncode == 0, shown.stderr
+    assert f"Left out: {broken} is not a record" in shown.stderr
     assert "4 runs, 0 finished, 4 left." in shown.stdout
     assert "Time: not measured. 4 not measured (measure=true times steps of each here)." in shown.stdout
     assert "Missing for 2 runs of uea/cricket (download: unknown): Cricket_TRAIN.ts" in shown.stdout

@@ -104,6 +104,17 @@ def test_read_all_finds_every_run_oldest_first(tmp_path):
     assert records.read_all(tmp_path / "nowhere") == []
 
 
+def test_read_all_tells_of_broken_files_and_goes_on(tmp_path):
+    records.write(record(finished="2026-03-01", seed=3), tmp_path / "lra" / "x")
+    records.write(record(), tmp_path / "broken")
+    (tmp_path / "broken" / "result.json").write_text('{"seed"')
+    told: list[UserError] = []
+    assert [r.seed for r in records.read_all(tmp_path, told.append)] == [3]
+    assert ["broken/result.json is not a record" in str(error) for error in told] == [True]
+    with pytest.raises(UserError, match=r"broken/result\.json is not a record"):
+        records.read_all(tmp_path)
+
+
 def test_history_reads_numbers_and_leaves_gaps_out(tmp_path):
     path = tmp_path / "metrics.csv"
     assert records.read_history(path) == {}
