@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from subquad.atomic import whole
 from subquad.errors import UserError
 
 RESULT, ERROR, EVALUATIONS = "result.json", "error.json", "evaluations"
@@ -162,14 +163,7 @@ def now() -> str:
 
 def write_json(path: Path, content: Any) -> None:
     """Writes a JSON file that appears as a whole or not at all, also where several processes write it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_suffix(f".json.{os.getpid()}.partial")  # processes of a run may fail at once
-    try:
-        with staging.open("w") as file:
-            json.dump(content, file, indent=1, default=str)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(staging, path)
-    except BaseException:
-        staging.unlink(missing_ok=True)  # as on a full disk
-        raise
+    with whole(path, several=True) as place, place.open("w") as file:  # processes of a run may fail at once
+        json.dump(content, file, indent=1, default=str)
+        file.flush()
+        os.fsync(file.fileno())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from subquad.atomic import whole
 from subquad.errors import UserError
 
 _PIXELS = 3 * 32 * 32
@@ -98,15 +99,13 @@ def fetch(root: Path, name: str) -> None:
 def _take(packed: Path, archive: Archive, root: Path) -> None:
     """Each wanted file appears whole or not at all; nothing else of the archive touches the disk."""
     folder = root / archive.folder
-    folder.mkdir(exist_ok=True)
     with tarfile.open(packed) as members:
         for name in (*archive.train, archive.test):
             source = members.extractfile(f"{archive.folder}/{name}")
             if source is None:
                 raise KeyError(name)
-            partial = folder / f".{name}.partial"
-            partial.write_bytes(source.read())
-            partial.replace(folder / name)
+            with whole(folder / name) as place:
+                place.write_bytes(source.read())
 
 
 def write_standin(root: Path, name: str, rows: int = 40) -> Path:

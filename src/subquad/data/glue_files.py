@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from subquad.atomic import whole
 from subquad.errors import UserError, first_line
 
 GlueName = Literal["sst2", "qnli", "qqp"]
@@ -178,12 +179,10 @@ def fetch(folder: Path, name: str) -> None:
 def take(packed: Path, folder: Path, table: Table) -> None:
     """Each wanted file appears whole or not at all; nothing else of the archive touches the disk."""
     target = folder / table.folder
-    target.mkdir(exist_ok=True)
     with zipfile.ZipFile(packed) as members:
         for name, _ in _FILES.values():
-            partial = target / f".{name}.partial"
-            partial.write_bytes(members.read(f"{table.folder}/{name}"))
-            partial.replace(target / name)
+            with whole(target / name) as place:
+                place.write_bytes(members.read(f"{table.folder}/{name}"))
 
 
 def write_standin(folder: Path, name: str) -> Path:

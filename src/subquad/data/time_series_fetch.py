@@ -3,6 +3,7 @@
 import zipfile
 from pathlib import Path
 
+from subquad.atomic import whole
 from subquad.errors import UserError
 
 UEA = "https://timeseriesclassification.com/aeon-toolkit/{dataset}.zip"
@@ -50,6 +51,5 @@ def _take(archive: Path, names: list[str], folder: Path) -> None:
     with zipfile.ZipFile(archive) as files:
         for name in names:
             [member] = [m for m in files.namelist() if Path(m).name == name] or [name]
-            partial = folder / f".{name}.partial"
-            partial.write_bytes(files.read(member))
-            partial.replace(folder / name)
+            with whole(folder / name) as place:
+                place.write_bytes(files.read(member))

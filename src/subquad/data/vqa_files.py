@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from subquad.atomic import whole
 from subquad.data.vqa_scoring import ANNOTATORS, ANSWER_TYPES
 from subquad.errors import UserError, first_line
 
@@ -194,11 +195,9 @@ def take(packed: Path, target: Path) -> None:
 
     Raises KeyError where the archive holds no such file.
     """
-    partial = target.with_name(f".{target.name}.partial")
     with zipfile.ZipFile(packed) as archive:
         members = [item for item in archive.infolist() if PurePosixPath(item.filename).name == target.name]
         if not members:
             raise KeyError(target.name)
-        with archive.open(members[0]) as source, partial.open("wb") as file:
+        with whole(target) as place, archive.open(members[0]) as source, place.open("wb") as file:
             shutil.copyfileobj(source, file)
-    partial.replace(target)

@@ -1,12 +1,13 @@
 """Templates of this package to HTML files."""
 
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
+
+from subquad.atomic import whole
 
 
 @cache
@@ -24,10 +25,8 @@ def write_page(template: str, path: Path, content: dict[str, Any]) -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file that appears at once, also where two programs write it."""
-    staging = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    staging.parent.mkdir(parents=True, exist_ok=True)
-    staging.write_text(text, encoding="utf-8", errors="replace")
-    staging.replace(path)
+    with whole(path, several=True) as place:
+        place.write_text(text, encoding="utf-8", errors="replace")
 
 
 def figure_svg(figure: Any) -> Markup:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from subquad.atomic import whole
 from subquad.report.content import KINDS, CellPart, Content, Run, TablePart
 from subquad.report.formats import latex, markdown
 from subquad.report.marks import MARKS
@@ -98,10 +99,8 @@ class _Site:
     def _copied(self, source: Path, kind: str, name: str, suffix: str) -> dict[str, str]:
         plain = f"{kind}/{re.sub(r'[^A-Za-z0-9_.+-]', '-', name)}{suffix}"
         target = self.folder / plain
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staging = target.with_name(f"{target.name}.partial")
-        shutil.copyfile(source, staging)
-        staging.replace(target)
+        with whole(target, several=True) as place:
+            shutil.copyfile(source, place)
         self.written.add(plain)
         return {"href": plain, "name": name}
 

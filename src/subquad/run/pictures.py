@@ -1,22 +1,21 @@
 """Pictures and the numbers behind them, on disk."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from subquad.atomic import whole
+
 
 def save(figure: Any, numbers: Mapping[str, Any], folder: Path, name: str) -> list[Path]:
     """Writes <name>.png, .svg and .json into a folder, each appearing whole; numbers get six digits."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.{kind}" for kind in ("png", "svg", "json")]
-    staged = [path.with_name(f".{os.getpid()}{path.suffix}") for path in paths]
-    for place in staged[:2]:
-        figure.savefig(place, dpi=130)
-    staged[2].write_text(json.dumps(_rounded(numbers), indent=1))
-    for place, path in zip(staged, paths, strict=True):
-        os.replace(place, path)
+    *drawn, written = paths = [folder / f"{name}.{kind}" for kind in ("png", "svg", "json")]
+    for path in drawn:
+        with whole(path, several=True) as place:
+            figure.savefig(place, dpi=130, format=path.suffix[1:])
+    with whole(written, several=True) as place:
+        place.write_text(json.dumps(_rounded(numbers), indent=1))
     return paths
 
 

@@ -1,7 +1,6 @@
 """The run's own history: metrics.csv, one row for each logged step, complete after every epoch and every restart."""
 
 import csv
-import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
+from subquad.atomic import whole
 from subquad.records import read_history
 
 
@@ -50,14 +50,11 @@ class MetricsCSV(Logger):
         if not self.unsaved:
             return
         names = sorted({name for row in self.rows.values() for name in row})
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        staging = self.path.with_suffix(".csv.partial")
-        with staging.open("w", newline="") as file:
+        with whole(self.path) as place, place.open("w", newline="") as file:
             writer = csv.DictWriter(file, ["step", *names])
             writer.writeheader()
             for step, row in sorted(self.rows.items()):
                 writer.writerow({"step": step} | {name: _text(value) for name, value in row.items()})
-        os.replace(staging, self.path)
         self.unsaved = False
 
     def finalize(self, status: str) -> None:
