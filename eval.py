@@ -20,10 +20,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from subquad.run.doors import prepare_process, user_errors
 
+sys.argv[1:] = [f"+{word}" if word.startswith("data.") else word for word in sys.argv[1:]]  # keys of any data
 prepare_process()
 if not any(word.startswith(("run=", "-")) for word in sys.argv[1:]):
     sys.exit("Name a run by its folder, as in: python eval.py run=outputs/runs/<task>/<attention>/<fingerprint>-s0")
-sys.argv[1:] = [f"+{word}" if word.startswith("data.") else word for word in sys.argv[1:]]  # keys of any data
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="eval")

@@ -53,6 +53,12 @@ def test_what_does_not_go_together_is_named(data, outputs, words, cause):
         (["task=digits", "sclae=smoke"], 'There is no setting "sclae"; did you mean scale?'),
         (["task=digits", "scale=smoke", "+sede=1"], 'There is no setting "sede"; did you mean seed?'),
         (["task=lra/listops", "scale=smoke", "data.sizes.train=9"], "A list has places 0, 1, ... and no names"),
+        (
+            ["task=digits", "attention=softmax", "attention.fusd=true"],
+            'There is no setting "fusd" in attention; did you mean fused?',
+        ),
+        (["-m", "task=digits", "trainer.max_step=1,2"], 'no setting "max_step" in trainer; did you mean max_steps or'),
+        (["task=digits", "trainer.zzz=1"], "+trainer.zzz= adds an argument that its class takes beside them."),
     ],
 )
 def test_the_command_line_says_it_without_a_traceback(data, outputs, words, cause):

@@ -12,9 +12,11 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import CompactHydraException, HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from subquad.allocator import keep_freed_memory
 from subquad.errors import UserError, first_line
@@ -81,7 +83,7 @@ def _checked(words: Sequence[str], own: Collection[str] = ()) -> list[str]:
                 _check_choices(folder, value)
         checked.append(word)
     _check_reach(checked)
-    _check_places(checked)
+    _check_settings(checked)
     return checked
 
 
@@ -110,23 +112,46 @@ def _check_launcher(words: Sequence[str]) -> None:
         raise UserError("hydra/launcher= is for sweeps, also for those of one run; add -m.")
 
 
-def _check_places(words: Sequence[str]) -> None:
-    """Raises UserError at a name where a list has places: OmegaConf fails there in a way that Hydra does not expect.
+def _check_settings(words: Sequence[str]) -> None:
+    """Raises UserError at a misspelt setting of a group, and at a name where a list has places.
 
-    Only words with two dots are looked at, and not those of a sweep.
+    Hydra advises to add the first with a +, and does not expect the second. Of a sweep the first run is looked at.
     """
-    plain = [word for word in words if not word.startswith("-")]
-    if len(plain) < len(words) or not any(re.match(r"\+*\w+\.\w+\.[\w.]+=", word) for word in plain):
+    plain = [word for word in words if word not in ("-m", "--multirun")]
+    if not any(re.match(r"\+*\w+\.[\w.]+=", word) for word in plain) or any(word.startswith("-") for word in plain):
         return
     try:
+        first = [_first(override) for override in OverridesParser.create().parse_overrides(plain)]
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            compose("train", plain)
-    except (HydraException, OmegaConfBaseException):
-        return  # Hydra says it better
+            compose("train", first)
+    except (HydraException, OmegaConfBaseException) as error:
+        if (unknown := _unknown_setting(error)) is not None:
+            raise unknown from None  # all else Hydra says well
     except ValueError as error:
         raise UserError(
             f"A list has places 0, 1, ... and no names ({error}); write all of it, as in data.sizes=[9,3,3]."
         ) from None
+
+
+def _first(override: Override) -> str:
+    """A word of a sweep with the first of its values, any other word as it is."""
+    if override.is_sweep_override():
+        return f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
+    return str(override.input_line)
+
+
+def _unknown_setting(error: BaseException | None) -> UserError | None:
+    """A sentence where a group has no such setting; None where something else is wrong."""
+    while error is not None and not isinstance(error, ConfigAttributeError | ConfigKeyError):
+        error = error.__cause__
+    if error is None or not isinstance(error.parent_node, DictConfig) or "." not in str(error.full_key):
+        return None
+    group, _, name = str(error.full_key).rpartition(".")
+    known = [str(key) for key in error.parent_node if not str(key).startswith("_")]
+    told = f'There is no setting "{name}" in {group}' + (f"; {hint(name, known)}" if known else ".")
+    if "did you mean" not in told:
+        told += f" +{error.full_key}= adds an argument that its class takes beside them."
+    return UserError(told)
 
 
 def _check_reach(words: Sequence[str]) -> None:
@@ -228,7 +253,7 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             config = compose("train", words, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(str(error)) from None
+        raise _unknown_setting(error) or UserError(str(error)) from None
     HydraConfig.instance().set_config(config)
     return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
 
