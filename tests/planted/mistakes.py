@@ -25,7 +25,9 @@ BUGS = [
         "if False]:",
         "tests/run/test_mistakes.py",
     ),
-    Bug("a misspelt setting of a group is Hydra's", "run/doors.py", "    _check_settings(checked)\n", "", TESTS),
+    Bug(
+        "a misspelt setting of a group is Hydra's", "run/doors.py", "        _check_settings(sys.argv[1:])\n", "", TESTS
+    ),
     Bug("settings of a sweep are not looked at", "run/doors.py", 'not in ("-m", "--multirun")]', "]", TESTS),
     Bug("bounds of seeds are not read", "run/settings.py", "constructor, include_extras=True", "constructor", TESTS),
     Bug("keys of parents are unknown", "run/settings.py", "for p in named} | found", "for p in named}", TESTS),

@@ -46,6 +46,7 @@ def prepare_process(check_choices: bool = True, own: Collection[str] = ()) -> No
     try:
         _check_launcher(sys.argv[1:])
         sys.argv[1:] = _checked(sys.argv[1:], own)
+        _check_settings(sys.argv[1:])
     except UserError as error:
         sys.exit(str(error))
 
@@ -83,7 +84,6 @@ def _checked(words: Sequence[str], own: Collection[str] = ()) -> list[str]:
                 _check_choices(folder, value)
         checked.append(word)
     _check_reach(checked)
-    _check_settings(checked)
     return checked
 
 
@@ -118,19 +118,16 @@ def _check_settings(words: Sequence[str]) -> None:
     Hydra advises to add the first with a +, and does not expect the second. Of a sweep the first run is looked at.
     """
     plain = [word for word in words if word not in ("-m", "--multirun")]
-    if not any(re.match(r"\+*\w+\.[\w.]+=", word) for word in plain) or any(word.startswith("-") for word in plain):
+    by_hydra = any(word.startswith(("-", "hydra.searchpath")) for word in plain)
+    if by_hydra or not any(re.match(r"\+*\w+\.[\w.]+=", word) for word in plain):
         return
     try:
         first = [_first(override) for override in OverridesParser.create().parse_overrides(plain)]
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             compose("train", first)
-    except (HydraException, OmegaConfBaseException) as error:
-        if (unknown := _unknown_setting(error)) is not None:
-            raise unknown from None  # all else Hydra says well
-    except ValueError as error:
-        raise UserError(
-            f"A list has places 0, 1, ... and no names ({error}); write all of it, as in data.sizes=[9,3,3]."
-        ) from None
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        if (told := _of_words(error)) is not None:
+            raise told from None  # all else Hydra says well
 
 
 def _first(override: Override) -> str:
@@ -140,17 +137,24 @@ def _first(override: Override) -> str:
     return str(override.input_line)
 
 
-def _unknown_setting(error: BaseException | None) -> UserError | None:
-    """A sentence where a group has no such setting; None where something else is wrong."""
-    while error is not None and not isinstance(error, ConfigAttributeError | ConfigKeyError):
-        error = error.__cause__
-    if error is None or not isinstance(error.parent_node, DictConfig) or "." not in str(error.full_key):
+def _of_words(error: Exception) -> UserError | None:
+    """A sentence where a group has no such setting or a list no such place; None where something else is wrong."""
+    if isinstance(error, UserError):
+        return error
+    if not isinstance(error, HydraException | OmegaConfBaseException):
+        return UserError(
+            f"A list has places 0, 1, ... and no names ({error}); write all of it, as in data.sizes=[9,3,3]."
+        )
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        cause = cause.__cause__
+    if cause is None or not isinstance(cause.parent_node, DictConfig) or "." not in str(cause.full_key):
         return None
-    group, _, name = str(error.full_key).rpartition(".")
-    known = [str(key) for key in error.parent_node if not str(key).startswith("_")]
+    group, _, name = str(cause.full_key).rpartition(".")
+    known = [str(key) for key in cause.parent_node if not str(key).startswith("_")]
     told = f'There is no setting "{name}" in {group}' + (f"; {hint(name, known)}" if known else ".")
     if "did you mean" not in told:
-        told += f" +{error.full_key}= adds an argument that its class takes beside them."
+        told += f" +{cause.full_key}= adds an argument that its class takes beside them."
     return UserError(told)
 
 
@@ -252,8 +256,8 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             config = compose("train", words, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise _unknown_setting(error) or UserError(str(error)) from None
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise _of_words(error) or UserError(str(error)) from None
     HydraConfig.instance().set_config(config)
     return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
 
