@@ -20,6 +20,7 @@ from torch import distributed
 from torch.testing import assert_close
 
 from subquad import records
+from subquad.errors import UserError
 
 PLAIN = (*TINY, "backbone.dropout=0.0", "backbone.layers=2", "~callbacks.cores")
 UEA = ("task=uea/basic_motions", "scale=smoke", "limits.cases=33", "limits.epochs=4", "recipe.batch_size=8")
@@ -112,7 +113,8 @@ def train_together(place: Path, runs: Sequence[tuple[Sequence[str], int | None]]
             process.kill()
             process.wait()
     said_by = [(place / f"{rank}.txt").read_text() for rank in range(2)]
-    assert [process.returncode for process in started] == [0, 0], "\n".join(said_by)
+    codes = [process.returncode for process in started]
+    assert codes == [0, 0], "\n".join([f"They ended with {codes}.", *said_by])
     return said_by
 
 
@@ -123,11 +125,12 @@ def main(listed: Path) -> None:
             with nullcontext() if after is None else crash(after):
                 trained(compose_run(words))
         except SystemExit as end:  # how the second process ends a run
-            if end.code:
+            if end.code and after is None:
                 raise
-        except RuntimeError:
+        except (RuntimeError, UserError):  # its own crash, or what it hears of the other's
             if after is None:
                 raise
+        if distributed.is_initialized():
             distributed.destroy_process_group()
 
 
