@@ -24,6 +24,7 @@ from subquad.attention.base import (
     UnsupportedPattern,
 )
 from subquad.errors import UserError
+from subquad.ops import affine
 from subquad.specs import Masks, Pattern
 
 exactly = {"rtol": 0, "atol": 1e-10}
@@ -227,6 +228,24 @@ def test_bf16_stays_close(cell: Cell, mixed: bool) -> None:
         assert error.median() < 0.1
     else:
         assert real(close - exact, masks).norm() < 0.03 * real(exact, masks).norm()
+
+
+def test_the_kernel_of_large_products_changes_nothing(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here by small ones: large inputs meet other functions than the rest of these tests."""
+    layers, (x, context), masks = cell.stack(2).float(), cast(cell.inputs(), torch.float32), cell.masks()
+    x.requires_grad_()
+    found = []
+    for worth in (1 << 62, 0):
+        monkeypatch.setattr(affine, "_WORTH", worth)
+        torch.manual_seed(1)
+        y = run(layers.train(), x, context, masks)
+        gradients = torch.autograd.grad(real(y, masks).square().mean(), [x, *layers.parameters()], allow_unused=True)
+        with torch.no_grad():
+            found.append([y, run(layers.eval(), x, context, masks), *(g for g in gradients if g is not None)])
+    if isinstance(layers[0], Discrete):  # a code may flip
+        assert all(part.isfinite().all() for part in found[1])
+    else:
+        assert_close(*found, rtol=1e-3, atol=1e-5)
 
 
 def test_fp16_stays_finite(cell: Cell) -> None:

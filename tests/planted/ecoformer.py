@@ -23,7 +23,8 @@ BUGS = [
         "transpose(0, 1), mask | True, self.neighbours",
     ),
     Bug("A is fitted and not kept", FILE, ", (self.planes, planes))", ")"),
-    Bug("queries keep their length", OTHERS, " / norms(q)[..., None]", ""),
+    Bug("queries keep their length", OTHERS, "q / norms(q)[..., None]", "q"),
+    Bug("what large products gave is overwritten", OTHERS, "directions, shift).exp()", "directions, shift).exp_()"),
     Bug("the mean of features sees padding", OTHERS, "if mask is None:", "if True:"),
     Bug("features are not centred", OTHERS, "sign(phi - mean)", "sign(phi)"),
     Bug(

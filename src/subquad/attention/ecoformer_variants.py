@@ -1,11 +1,14 @@
 """Comparisons of EcoFormer (Liu et al. 2022, https://arxiv.org/abs/2209.09004, Eq. 4 and Tables 4 and 5)."""
 
+import math
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention, SurrogateGradient
 from subquad.errors import UserError
+from subquad.ops.affine import affine
 from subquad.ops.features import orthogonal_directions
 from subquad.ops.hashing import norms, shared_attention, sign, with_bias
 from subquad.specs import Masks, Pattern, Site
@@ -45,7 +48,9 @@ class FPEcoFormer(StatelessAttention):
         with torch.autocast(x.device.type, enabled=False):
             q = q.to(torch.promote_types(x.dtype, torch.float32))
             directions = self.directions.to(q.dtype)
-            phi = (q @ directions.mT / norms(q)[..., None] - 0.5).exp() * len(directions) ** -0.5
+            # exp(w_rᵀ q - 1/2) / √F: one shift of the logits.
+            shift = directions.new_full((len(directions),), -(1 + math.log(len(directions))) / 2)
+            phi = affine(q / norms(q)[..., None], directions, shift).exp()
             features, scale = self._shape(phi, masks.context)
         return shared_attention(features, x, masks.context, self.value, self.out, scale)
 
