@@ -16,7 +16,7 @@ from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
 _AT_ONCE = 2**18
-"""Numbers of the queries of the heads that are read at once: more save calls in short sequences, fewer memory."""
+"""Numbers of the queries of the heads read at once: many save calls where sequences are short, few save memory."""
 
 
 class Sinkhorn(StatelessAttention):
