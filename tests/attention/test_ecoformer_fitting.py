@@ -38,15 +38,17 @@ def codes_of(kappa, planes, mask):
     return torch.where(z >= 0, 1.0, -1.0).to(z.dtype) * mask
 
 
+@pytest.mark.parametrize(("tokens", "lengths"), [(19, [19, 13, 5]), (152, [152, 90, 7])], ids=["few", "in groups"])
 @pytest.mark.parametrize("block", [1, 7, 2**21])
 @pytest.mark.parametrize("count", [1, 3, 10])
-def test_labels_are_the_nearest_and_the_farthest(monkeypatch, block: int, count: int) -> None:
-    monkeypatch.setattr(hash_fitting, "_BLOCK", block * HEADS * ROWS * 19)
-    q, lengths = clustered(19), [19, 13, 5]
-    found = labels(q, prefix(lengths, 19), count).dense()
+def test_labels_are_the_nearest_and_the_farthest(monkeypatch, block: int, count: int, tokens: int, lengths) -> None:
+    monkeypatch.setattr(hash_fitting, "_BLOCK", block * HEADS * ROWS * tokens)
+    monkeypatch.setattr(hash_fitting, "_GROUP", 3 if tokens == 152 else 16)
+    q = clustered(tokens)
+    found = labels(q, prefix(lengths, tokens), count).dense()
     for head in range(HEADS):
         for row, n in enumerate(lengths):
-            want = torch.zeros(19, 19, dtype=q.dtype)
+            want = torch.zeros(tokens, tokens, dtype=q.dtype)
             want[:n, :n] = reference.labels(q[head, row, :n], count)
             assert_close(found[head, row], want)
 

@@ -2,7 +2,7 @@
 
 from planted import Bug
 
-FILE, OTHERS = "attention/ecoformer.py", "attention/ecoformer_variants.py"
+FILE, OTHERS, FITTING = "attention/ecoformer.py", "attention/ecoformer_variants.py", "ops/hash_fitting.py"
 
 BUGS = [
     Bug("the bias is b + 1 in the paper's form", FILE, 'if read_out == "paper" else', "if False else"),
@@ -23,6 +23,8 @@ BUGS = [
         "transpose(0, 1), mask | True, self.neighbours",
     ),
     Bug("A is fitted and not kept", FILE, ", (self.planes, planes))", ")"),
+    Bug("columns of no group are no candidates", FITTING, "torch.cat([members, rest], -1)", "members"),
+    Bug("labels that meet are not added up", FITTING, "index_add_(0, entry,", "index_copy_(0, entry,"),
     Bug("queries keep their length", OTHERS, "q / norms(q)[..., None]", "q"),
     Bug("what large products gave is overwritten", OTHERS, "directions, shift).exp()", "directions, shift).exp_()"),
     Bug("the mean of features sees padding", OTHERS, "if mask is None:", "if True:"),
