@@ -28,6 +28,10 @@ BUGS = [
         "None if mask is None else mask[:, None, None]",
         "None",
     ),
+    Bug(
+        "padding is seen where there are few blocks", "attention/bigbird.py",
+        "return seen if mask is None else seen &", "return seen if True else seen &",
+    ),
     Bug("the band has one side", "attention/bigbird.py", "own - 1, own, own + 1]", "own - 1, own, own - 1]"),
     Bug(
         "on a GPU all heads see the blocks of the first",
@@ -35,4 +39,4 @@ BUGS = [
         "self.random[head, a, slot]",
         "self.random[head * 0, a, slot]",
     ),
-]
+]  # fmt: skip

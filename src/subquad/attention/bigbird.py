@@ -57,6 +57,8 @@ class BigBird(StatelessAttention):
         last = self._last(context, mask)
         if runs_flexible(q, heads, dropout):
             return p.out(flexible(q, k, v, mask, lambda row, head, i, j: self.visible(head, i, j, last[row]), heads))
+        if -(-x.shape[1] // self.block) <= 5 + self.random.shape[-1]:
+            return p.out(attend(q, k, v, self._matrix(last, mask, x.shape[1]), heads, dropout))
         y = of_blocks(q, k, v, mask, self._seen(last, x.shape[1]), block=self.block, heads=heads, dropout=dropout)
         return p.out(self._with_global_rows(y, q, k, v, mask, last, dropout))
 
@@ -64,6 +66,15 @@ class BigBird(StatelessAttention):
         """The block of each row's last real token."""
         places = torch.arange(context.shape[1], device=context.device).expand(context.shape[:2])
         return (places if mask is None else places * mask).amax(1) // self.block
+
+    def _matrix(self, last: Int[Tensor, " b"], mask: Bool[Tensor, "b n"] | None, length: int) -> Bool[Tensor, "c h n n"]:
+        """Which keys each query sees, written out: smaller than copies of keys while there are few blocks."""
+        heads = torch.arange(self.site.heads, device=last.device)[:, None, None]
+        starts = torch.arange(0, length, self.block, device=last.device)
+        last = (last if mask is not None else last[:1])[:, None, None, None]
+        seen = self.visible(heads, starts[:, None], starts, last)
+        seen = seen.repeat_interleave(self.block, -1).repeat_interleave(self.block, -2)[..., :length, :length]
+        return seen if mask is None else seen & mask[:, None, None]
 
     def _seen(self, last: Int[Tensor, " b"], length: int) -> Int[Tensor, "b h a s"]:
         """The blocks that each block of queries sees; -1 and repetitions stand for none."""
