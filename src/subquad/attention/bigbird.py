@@ -67,7 +67,9 @@ class BigBird(StatelessAttention):
         places = torch.arange(context.shape[1], device=context.device).expand(context.shape[:2])
         return (places if mask is None else places * mask).amax(1) // self.block
 
-    def _matrix(self, last: Int[Tensor, " b"], mask: Bool[Tensor, "b n"] | None, length: int) -> Bool[Tensor, "c h n n"]:
+    def _matrix(
+        self, last: Int[Tensor, " b"], mask: Bool[Tensor, "b n"] | None, length: int
+    ) -> Bool[Tensor, "c h n n"]:
         """Which keys each query sees, written out: smaller than copies of keys while there are few blocks."""
         heads = torch.arange(self.site.heads, device=last.device)[:, None, None]
         starts = torch.arange(0, length, self.block, device=last.device)
