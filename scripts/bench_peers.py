@@ -2,10 +2,13 @@
 
 python scripts/bench_peers.py                          # every mechanism with a peer in configs/peers.yaml
 python scripts/bench_peers.py attention=[dba,linear] lengths=[4096] rounds=15
-python scripts/bench_peers.py attention=[flowformer] compiled=true                        # torch.compile on all sides
+python scripts/bench_peers.py attention=[flowformer] compiled=true                # torch.compile on all sides
+python scripts/bench_peers.py attention=[bigbird,yoso] public=true                # the public code in the same run
+python scripts/bench_peers.py attention=[cosformer] public=true checkouts=../clones  # its repository is cloned there
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -20,7 +23,8 @@ prepare_process(check_choices=False)
 
 import torch  # noqa: E402  after prepare_process
 
-from subquad.measure.bench import FourMaps, Mode, PlainSoftmax, Setting, measure  # noqa: E402
+from subquad.measure.bench import PRODUCTS_ALONE, FourMaps, Mode, PlainSoftmax, Setting, measure  # noqa: E402
+from subquad.measure.peers import public  # noqa: E402
 
 MODES: tuple[Mode, ...] = ("inference", "training")
 
@@ -28,47 +32,63 @@ MODES: tuple[Mode, ...] = ("inference", "training")
 def main() -> None:
     """One row for each mechanism, length and mode: ours, the peer's, and whether ours is the smaller.
 
-    "floor" is the time of the four projections alone; mechanisms that compress before they project go below it.
+    "maps" is the time of four projections alone; mechanisms that compress before they project go below it. "floor" is
+    that of the layer's own matrix products, with nothing between them: what no other code around them can go below.
     """
     config = _config(sys.argv[1:])
     torch.set_num_threads(config.threads)
+    beside = "the peers' in this run" if config.public else "the peers' as recorded"
     table = Table(
         title="Ratios to softmax through the fused kernel: d=256, 4 heads, batch 1, "
-        f"{config.threads} threads{', compiled' if config.compiled else ''}"
+        f"{config.threads} threads{', compiled' if config.compiled else ''}; {beside}"
     )
-    for heading in ("attention", "n", "mode", "ms", "time", "floor", "peer", "goal", "", "memory", "peer", ""):
+    for heading in ("attention", "n", "mode", "ms", "time", "maps", "floor", "peer", "goal", "", "memory", "peer", ""):
         table.add_column(heading, justify="left" if heading in ("attention", "mode", "") else "right")
     for row in config.peers:
         if not config.attention or row.attention in config.attention:
             for length in config.lengths:
                 for mode in MODES:
                     setting = Setting(level="layer", mode=mode, length=length, compiled=config.compiled)
-                    table.add_row(*_cells(row, setting, config.rounds))
+                    table.add_row(*_cells(row, setting, config))
     Console(width=130).print(table)
 
 
-def _cells(row: DictConfig, setting: Setting, rounds: int) -> list[str]:
+def _cells(row: DictConfig, setting: Setting, config: DictConfig) -> list[str]:
     length, mode = setting.length, setting.mode
-    loaded = load_attention(row.attention, row.get("overrides", []))
-    factories = {"softmax": PlainSoftmax, "floor": FourMaps, "ours": loaded}
-    measured = measure(factories, setting, rounds)
-    ours, softmax = measured["ours"], measured["softmax"]
-    floor = measured["floor"].timing.ratio(softmax.timing)
-    time, memory = ours.timing.ratio(softmax.timing), ours.peak / softmax.peak
-    place = {(512, "inference"): 0, (4096, "inference"): 1, (512, "training"): 2, (4096, "training"): 3}
-    index = place.get((length, mode))
-    peer_time = None if index is None else row.time[index]
-    peer_memory = None if index is None else row.memory[index]
+    factories = {
+        "softmax": PlainSoftmax,
+        "maps": FourMaps,
+        "ours": load_attention(row.attention, row.get("overrides", [])),
+    }
+    theirs = public(row.attention, config.checkouts and Path(config.checkouts)) if config.public else None
+    if theirs is not None:
+        factories["public"] = theirs
+    measured = measure(factories, setting, config.rounds, alone=None if config.compiled else "ours")
+    own, softmax = measured["ours"], measured["softmax"]
+    maps = measured["maps"].timing.ratio(softmax.timing)
+    alone = measured.get(PRODUCTS_ALONE)
+    floor = None if alone is None else alone.timing.ratio(softmax.timing)
+    time, memory = own.timing.ratio(softmax.timing), own.peak / softmax.peak
+    peer_time, peer_memory = (None, None) if config.public else _recorded(row, setting)
+    if peer := measured.get("public"):
+        peer_time, peer_memory = peer.timing.ratio(softmax.timing), peer.peak / softmax.peak
     goal = peer_time
     if length == 4096:
-        goals = row.get("goal") or [None if row.time[i] is None else 0.8 * row.time[i] for i in (1, 3)]
+        goals = row.get("goal") or [peer_time and 0.8 * peer_time] * 2
         goal = goals[MODES.index(mode)]
-    milliseconds = f"{1e3 * ours.timing.median:.2f}"
+    milliseconds = f"{1e3 * own.timing.median:.2f}"
     return [
         row.attention, str(length), mode, milliseconds,
-        f"{time:.3f}", f"{floor:.3f}", _number(peer_time), _number(goal), _verdict(time, goal),
+        f"{time:.3f}", f"{maps:.3f}", _number(floor), _number(peer_time), _number(goal), _verdict(time, goal),
         f"{memory:.2f}", _number(peer_memory), _verdict(memory, peer_memory),
     ]  # fmt: skip
+
+
+def _recorded(row: DictConfig, setting: Setting) -> tuple[float | None, float | None]:
+    """Time and memory of the peer as measured elsewhere, where that was done for the length."""
+    place = {(512, "inference"): 0, (4096, "inference"): 1, (512, "training"): 2, (4096, "training"): 3}
+    index = place.get((setting.length, setting.mode))
+    return (None, None) if index is None else (row.time[index], row.memory[index])
 
 
 def _number(value: float | None) -> str:

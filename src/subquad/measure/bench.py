@@ -14,6 +14,7 @@ from subquad.backbones.base import is_encoder, sized
 from subquad.backbones.sequence import SequenceEncoder
 from subquad.errors import UserError
 from subquad.measure.memory import LiveTensors
+from subquad.measure.products import products_of
 from subquad.measure.timing import Timing, interleave
 from subquad.ops.heads import split_heads
 from subquad.specs import DataSpec, Masks, Pattern, Site
@@ -21,6 +22,7 @@ from subquad.specs import DataSpec, Masks, Pattern, Site
 Level = Literal["layer", "model"]
 Mode = Literal["inference", "training"]
 NO_ATTENTION = "no attention"
+PRODUCTS_ALONE = "products alone"
 
 
 class PlainSoftmax(StatelessAttention):
@@ -84,14 +86,21 @@ class Measured:
     peak: int
 
 
-def measure(attentions: Mapping[str, AttentionFactory], setting: Setting, rounds: int) -> dict[str, Measured]:
-    """Measures all attentions in turn; a model without attention joins them at the level "model"."""
+def measure(
+    attentions: Mapping[str, AttentionFactory], setting: Setting, rounds: int, alone: str | None = None
+) -> dict[str, Measured]:
+    """Measures all attentions in turn; a model without attention joins them at the level "model".
+
+    `alone` names one whose matrix products, and nothing between them, join as PRODUCTS_ALONE.
+    """
     sides: dict[str, AttentionFactory | None] = dict(attentions)
     if setting.level == "model":
         sides[NO_ATTENTION] = None
     if setting.compiled:
         torch.compiler.reset()  # it compiles one function a few times only, and all measurements share theirs
     runs = {name: program_of(factory, setting) for name, factory in sides.items()}
+    if alone is not None:
+        runs[PRODUCTS_ALONE] = products_of(runs[alone])
     timings = interleave(runs, rounds)
     return {name: Measured(timing=timings[name], peak=peak_of(run, setting.device)) for name, run in runs.items()}
 
