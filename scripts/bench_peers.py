@@ -23,8 +23,10 @@ prepare_process(check_choices=False)
 
 import torch  # noqa: E402  after prepare_process
 
+from subquad.attention.base import AttentionFactory  # noqa: E402
 from subquad.measure.bench import PRODUCTS_ALONE, FourMaps, Mode, PlainSoftmax, Setting, measure  # noqa: E402
 from subquad.measure.peers import public  # noqa: E402
+from subquad.specs import Pattern, Site  # noqa: E402
 
 MODES: tuple[Mode, ...] = ("inference", "training")
 
@@ -44,24 +46,40 @@ def main() -> None:
     )
     for heading in ("attention", "n", "mode", "ms", "time", "maps", "floor", "peer", "goal", "", "memory", "peer", ""):
         table.add_column(heading, justify="left" if heading in ("attention", "mode", "") else "right")
-    for row in config.peers:
-        if not config.attention or row.attention in config.attention:
-            for length in config.lengths:
-                for mode in MODES:
-                    setting = Setting(level="layer", mode=mode, length=length, compiled=config.compiled)
-                    table.add_row(*_cells(row, setting, config))
+    rows = [row for row in config.peers if not config.attention or row.attention in config.attention]
+    if config.public:
+        _check_public(rows, config)
+    for row in rows:
+        for length in config.lengths:
+            for mode in MODES:
+                setting = Setting(level="layer", mode=mode, length=length, compiled=config.compiled)
+                table.add_row(*_cells(row, setting, config))
     Console(width=130).print(table)
+
+
+def _check_public(rows: list[DictConfig], config: DictConfig) -> None:
+    """Raises UserError with all that is missing, before anything is measured."""
+    site = Site(pattern=Pattern.SELF, dim=256, heads=4, query_len=512, context_len=512)
+    missing = []
+    for row in rows:
+        try:
+            if theirs := _public(row, config):
+                theirs(site=site)
+        except UserError as error:
+            missing.append(f"{row.attention}: {error}")
+    if missing:
+        raise UserError("\n".join(missing))
+
+
+def _public(row: DictConfig, config: DictConfig) -> AttentionFactory | None:
+    return public(row.attention, None if config.checkouts is None else Path(config.checkouts))
 
 
 def _cells(row: DictConfig, setting: Setting, config: DictConfig) -> list[str]:
     length, mode = setting.length, setting.mode
-    factories = {
-        "softmax": PlainSoftmax,
-        "maps": FourMaps,
-        "ours": load_attention(row.attention, row.get("overrides", [])),
-    }
-    theirs = public(row.attention, config.checkouts and Path(config.checkouts)) if config.public else None
-    if theirs is not None:
+    ours = load_attention(row.attention, row.get("overrides", []))
+    factories: dict[str, AttentionFactory] = {"softmax": PlainSoftmax, "maps": FourMaps, "ours": ours}
+    if config.public and (theirs := _public(row, config)):
         factories["public"] = theirs
     measured = measure(factories, setting, config.rounds, alone=None if config.compiled else "ours")
     own, softmax = measured["ours"], measured["softmax"]

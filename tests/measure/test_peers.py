@@ -116,3 +116,13 @@ def test_the_script_shows_the_ratio_of_this_run() -> None:
     rows = [line.split("│") for line in shown.splitlines() if "fnet" in line]
     assert len(rows) == 2
     assert all(float(row[8]) > 0 and row[13].strip() in ("met", "above") for row in rows)
+
+
+def test_all_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
+    words = ["attention=[cosformer,fnet,transformer_ls]", "public=true", f"checkouts={tmp_path}"]
+    done = subprocess.run(
+        [sys.executable, "scripts/bench_peers.py", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert not done.stdout
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["cosformer", "transformer_ls"]

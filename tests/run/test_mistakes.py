@@ -75,6 +75,7 @@ def test_the_command_line_says_it_without_a_traceback(data, outputs, words, caus
     [
         ("bench_refresh.py", "lengh=64", 'There is no setting "lengh"; did you mean length?'),
         ("bench_vision.py", "batch=many", "batch is many; it takes a number."),
+        ("bench_peers.py", "public=maybe", "public is maybe; it takes true or false."),
         ("bench.py", "length=[64]", 'There is no setting "length"; did you mean lengths?'),
     ],
 )

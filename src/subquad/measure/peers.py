@@ -143,7 +143,6 @@ def bigbird(site: Site, checkouts: Path | None) -> Layer:
 def yoso(site: Site, checkouts: Path | None) -> Layer:
     """Of transformers, the expectation."""
     code = _installed("transformers", "transformers.models.yoso.modeling_yoso")
-
     settings = code.YosoConfig(**_sizes(site), use_expectation=True)
     return code.YosoAttention(settings), lambda module, x: module(x, x.new_ones(x.shape[:2]))[0]
 
@@ -151,7 +150,6 @@ def yoso(site: Site, checkouts: Path | None) -> Layer:
 def fnet(site: Site, checkouts: Path | None) -> Layer:
     """Of transformers."""
     code = _installed("transformers", "transformers.models.fnet.modeling_fnet")
-
     settings = code.FNetConfig(hidden_size=site.dim, hidden_dropout_prob=0.0)
     return code.FNetFourierTransform(settings), _first
 

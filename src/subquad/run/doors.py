@@ -293,9 +293,9 @@ def bench_config(words: Sequence[str]) -> DictConfig:
 def script_settings(defaults: Any, words: Sequence[str]) -> DictConfig:
     """The defaults of a script with the `key=value` words of its command line.
 
-    Raises UserError at an unknown key, and at what is no number where the default is one.
+    Raises UserError at an unknown key, and at what is no number, or neither true nor false, where the default is one.
     """
-    numbers = [key for key in defaults if type(OmegaConf.select(defaults, str(key))) in (int, float)]
+    kinds = {key: type(OmegaConf.select(defaults, str(key))) for key in defaults}
     OmegaConf.set_struct(defaults, True)
     try:
         defaults.merge_with_dotlist(list(words))
@@ -303,6 +303,9 @@ def script_settings(defaults: Any, words: Sequence[str]) -> DictConfig:
         reason = first_line(error)
         raise UserError(f"{reason}; {Path(sys.argv[0]).name} takes {', '.join(map(str, defaults))}.") from None
     assert isinstance(defaults, DictConfig)
-    if wrong := [key for key in numbers if type(defaults[key]) not in (int, float)]:
-        raise UserError(f"{wrong[0]} is {defaults[wrong[0]]}; it takes a number.")
+    for key, kind in kinds.items():
+        if kind in (int, float) and type(defaults[key]) not in (int, float):
+            raise UserError(f"{key} is {defaults[key]}; it takes a number.")
+        if kind is bool and type(defaults[key]) is not bool:
+            raise UserError(f"{key} is {defaults[key]}; it takes true or false.")
     return defaults
