@@ -19,10 +19,17 @@ BUGS = [
         "tests/run/test_mistakes.py",
     ),
     Bug(
+        "a word is true for a script",
+        "run/doors.py",
+        "if kind is bool and",
+        "if False and",
+        "tests/run/test_mistakes.py",
+    ),
+    Bug(
         "a word is a number of a script",
         "run/doors.py",
-        "if type(defaults[key]) not in (int, float)]:",
-        "if False]:",
+        "if kind in (int, float) and",
+        "if False and",
         "tests/run/test_mistakes.py",
     ),
     Bug(
