@@ -24,9 +24,16 @@ prepare_process(check_choices=False)
 import torch  # noqa: E402  after prepare_process
 
 from subquad.attention.base import AttentionFactory  # noqa: E402
-from subquad.measure.bench import PRODUCTS_ALONE, FourMaps, Mode, PlainSoftmax, Setting, measure  # noqa: E402
+from subquad.measure.bench import (  # noqa: E402
+    PRODUCTS_ALONE,
+    FourMaps,
+    Mode,
+    PlainSoftmax,
+    Setting,
+    measure,
+    program_of,
+)
 from subquad.measure.peers import public  # noqa: E402
-from subquad.specs import Pattern, Site  # noqa: E402
 
 MODES: tuple[Mode, ...] = ("inference", "training")
 
@@ -59,12 +66,11 @@ def main() -> None:
 
 def _check_public(rows: list[DictConfig], config: DictConfig) -> None:
     """Raises UserError with all that is missing, before anything is measured."""
-    site = Site(pattern=Pattern.SELF, dim=256, heads=4, query_len=512, context_len=512)
     missing = []
     for row in rows:
         try:
             if theirs := _public(row, config):
-                theirs(site=site)
+                program_of(theirs, Setting(level="layer", mode="inference", length=512))
         except UserError as error:
             missing.append(f"{row.attention}: {error}")
     if missing:

@@ -5,19 +5,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from subquad.measure.bench import PRODUCTS_ALONE, FourMaps, PlainSoftmax, Setting, measure, program_of
-from subquad.measure.products import PRODUCTS, _Products, products_of
+from subquad.measure.products import PRODUCTS, Call, _Products, products_of
 
 
-def names(run) -> list[str]:
+def products(run) -> list[Call]:
     with _Products() as recorded:
         run()
-    return [call[0].overloadpacket.__name__ for call in recorded.calls]
+    return recorded.calls
 
 
 def layout(run) -> list[tuple[torch.Size, tuple[int, ...], int]]:
-    with _Products() as recorded:
-        run()
-    tensors = (part for call in recorded.calls for part in call[1] if isinstance(part, torch.Tensor))
+    tensors = (part for _, args, _ in products(run) for part in args if isinstance(part, torch.Tensor))
     return [(tensor.shape, tensor.stride(), tensor.storage_offset()) for tensor in tensors]
 
 
@@ -53,7 +51,7 @@ def test_nothing_else_is_computed() -> None:
 def test_all_products_of_a_layer_are_there(mode, count: int) -> None:
     """Four maps, and two products of each in the backward pass."""
     run = program_of(FourMaps, Setting(level="layer", mode=mode, length=32, dim=16))
-    assert len(names(run)) == len(names(products_of(run))) == count
+    assert len(products(run)) == len(products(products_of(run))) == count
 
 
 def test_they_are_measured_beside_the_layer() -> None:

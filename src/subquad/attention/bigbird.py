@@ -57,6 +57,7 @@ class BigBird(StatelessAttention):
         last = self._last(context, mask)
         if runs_flexible(q, heads, dropout):
             return p.out(flexible(q, k, v, mask, lambda row, head, i, j: self.visible(head, i, j, last[row]), heads))
+        # No more blocks than a query may see.
         if -(-x.shape[1] // self.block) <= 5 + self.random.shape[-1]:
             return p.out(attend(q, k, v, self._matrix(last, mask, x.shape[1]), heads, dropout))
         y = of_blocks(q, k, v, mask, self._seen(last, x.shape[1]), block=self.block, heads=heads, dropout=dropout)

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-import subquad.torchvision_shim  # noqa: F401  before transformers
 from subquad.attention.base import AttentionFactory, StatelessAttention
 from subquad.errors import UserError
 from subquad.specs import Masks, Pattern, Site
@@ -201,6 +200,8 @@ def _file(checkouts: Path | None, url: str, path: str) -> ModuleType:
 
 def _installed(package: str, module: str) -> ModuleType:
     """A module of a package that pip installs."""
+    import subquad.torchvision_shim  # noqa: F401  before transformers
+
     try:
         return importlib.import_module(module)
     except ImportError as error:

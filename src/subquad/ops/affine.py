@@ -2,7 +2,7 @@
 
 On a CPU in single precision torch multiplies through a library that knows some processors better than others, writes
 the bias before and the activation after. oneDNN, which torch carries too, does the three in one pass; see
-`scripts/bench_peers.py`, whose softmax layer and floor are plain `nn.Linear`.
+`scripts/bench_peers.py`, whose softmax layer is made of plain `nn.Linear`.
 """
 
 from typing import Any, Literal
