@@ -9,8 +9,8 @@ BUGS = [
     for name, old, new in [
         (
             "a given scale is ignored",
-            "if scale is None else scale)",
-            "if scale is None else 1 / math.sqrt(q.shape[-1]))",
+            "if scale is None else scale",
+            "if scale is None else 1 / math.sqrt(q.shape[-1])",
         ),
         ("rows without keys are the mean of padding", ", v.masked_fill(~attn_mask.mT, 0)", ", v"),
         ("padding is seen", "masked_fill(~attn_mask, torch", "masked_fill(attn_mask, torch"),

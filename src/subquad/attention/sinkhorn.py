@@ -15,7 +15,7 @@ from subquad.ops.pooling import mean_pool, window_mask
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
-_AT_ONCE = 2**18
+_AT_ONCE = 2**19
 """Numbers of the queries of the heads read at once: many save calls where sequences are short, few save memory."""
 
 

@@ -122,7 +122,8 @@ class TransformerLS(StatelessAttention):
         real = around_mask(mask, context.shape[1], self.block, self.beside, self.beside, device)
         # Summaries are seen by all; a small mask is cheaper to widen than the large one.
         band, real = (F.pad(part, (self.rank, 0), value=True) for part in (band, real))
-        visible = (band & real[:, None])[:, None]
+        # Queries side by side in memory, as the kernel for few keys reads masks.
+        visible = (band.mT.contiguous() & real[..., None]).mT[:, None]
         return visible if mask is not None else visible.expand(len(context), -1, -1, -1, -1).flatten(0, 1)
 
     def _convolved(self, values: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:

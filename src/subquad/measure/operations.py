@@ -17,6 +17,7 @@ from subquad.attention.base import Attention
 from subquad.blocks.layer import FeedForward
 from subquad.blocks.multihead import MultiHead
 from subquad.errors import UserError
+from subquad.kernels.build import torchs_own
 from subquad.measure.aten import SURVIVED, Tally, rule
 from subquad.measure.places import ModulePlaces
 from subquad.measure.published import count_published
@@ -52,6 +53,7 @@ class Operations:
 class OperationCounter(TorchDispatchMode):
     """Counts the operators that run inside the block, forward and backward, on tensors of any kind, fakes among them.
 
+    Inside, torch's operators run in place of our kernels, so that fakes and numbers are counted alike.
     A product with a code (`subquad.ops.codes`) takes no multiplications. Views and copies of a code are codes, and so
     is a code times one number for each vector along its last axis: that number can be multiplied after the sum.
 
@@ -71,6 +73,7 @@ class OperationCounter(TorchDispatchMode):
 
     def __enter__(self) -> "OperationCounter":
         self._open.enter_context(self._places)
+        self._open.enter_context(torchs_own())
         self._open.enter_context(hearing(lambda x: self._codes.add(x.untyped_storage())))
         super().__enter__()
         return self

@@ -12,8 +12,9 @@ _FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 PRODUCTS = {
     "addbmm", "addmm", "addmm_", "addmv", "baddbmm", "baddbmm_", "bmm", "convolution", "convolution_backward", "dot",
     "linear", "matmul", "mm", "mv", "_linear_pointwise", _FUSED, f"{_FUSED}_backward", "scaled_dot_product_attention",
+    "short_attention", "short_attention_backward",
 }  # fmt: skip
-"""Operators that multiply matrices, and the fused kernel, which is a product with a softmax inside."""
+"""Operators that multiply matrices, and fused kernels, which are products with a softmax inside."""
 
 Call = tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]
 

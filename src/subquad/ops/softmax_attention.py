@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from subquad.kernels.short_attention import short_attention, takes
 from subquad.ops.dropout import drop
 from subquad.ops.masking import masked_softmax
 
@@ -21,13 +22,15 @@ def softmax_attention(
 
     q: [..., n, e], k: [..., m, e], v: [..., m, c]; attn_mask: True at the keys that a query sees, or what is added to
     the logits; scale: 1/√e by default. Queries that see no key get zeros. Where nothing is dropped, and on a GPU, it is
-    torch's fused kernel.
+    torch's fused kernel, or ours for few keys on a CPU.
     """
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if dropout_p == 0 and takes(q, k, v, attn_mask):
+        return short_attention(q, k, v, attn_mask, scale)
     plain = q.dtype in (torch.float32, torch.float64) and (attn_mask is None or attn_mask.dtype == torch.bool)
     if dropout_p == 0 or q.device.type != "cpu" or not plain or torch.compiler.is_compiling():
         return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, scale=scale)
-    q = q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    logits = q @ k.mT
+    logits = (q * scale) @ k.mT
     if attn_mask is None:
         weights = logits.softmax(-1)
     elif attn_mask.shape[-2] == 1:  # padding: one row for all queries

@@ -73,7 +73,9 @@ def sliding_window(
     real = _real(mask, m, keys, first, q.device)
     real = around_mask(real, m if real is None else real.shape[1], step, ahead, behind, q.device)
     real = real if mask is not None else real.repeat(len(q), 1)
-    seen = _band(keys, stride, before, after, first, (ahead, behind), q.device) & real[:, None]
+    band = _band(keys, stride, before, after, first, (ahead, behind), q.device)
+    # Queries side by side in memory, as the kernel for few keys reads masks.
+    seen = (band.mT.contiguous() & real[..., None]).mT
     if first:
         k, v = (_each_block_after(x[:, :first], x, keys) for x in (k, v))
     key_windows, value_windows = (around(x, step, ahead, behind) for x in (k, v))

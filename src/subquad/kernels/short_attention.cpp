@@ -1,0 +1,262 @@
+// Softmax attention of float32 over so few keys that the logits of 64 queries stay in a core's cache.
+//
+//     Y = softmax(scale · Q Kᵀ) V          L = log Σ_j exp(scale · q kⱼ), kept for the gradients
+//     P = exp(scale · Q Kᵀ - L)            dV = Pᵀ dY
+//     dS = scale · P ⊙ (dY Vᵀ - D)         D = Σ_j P ⊙ dY Vᵀ      dQ = dS K      dK = dSᵀ Q
+//
+// Logits lie transposed, key by query: one instruction then works on the logits of 8 or 16 queries, and the maximum,
+// the exponential and the sums over keys need nothing across lanes. All products are `multiply`, whose tile of the
+// result stays in registers.
+
+#include <omp.h>
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16, ROWS = 6, VECTORS = 4;
+#elif defined(__AVX2__)
+constexpr int LANES = 8, ROWS = 6, VECTORS = 2;
+#else
+constexpr int LANES = 4, ROWS = 6, VECTORS = 4;
+#endif
+constexpr long QUERIES = 64;     // of a tile of logits
+constexpr float HIDDEN = -3e38f; // the logit of a key that a query does not see
+
+typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int Integers __attribute__((vector_size(4 * LANES)));
+typedef unsigned char Bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+
+inline Vector &at(float *place) { return *reinterpret_cast<Vector *>(place); }
+inline const Vector &at(const float *place) { return *reinterpret_cast<const Vector *>(place); }
+
+// A matrix whose element (i, k) is data[i * row + k * column].
+struct Matrix {
+    const float *data;
+    long row, column;
+};
+
+// c (+)= A B for R rows and V vectors of columns.
+template <int R, int V>
+inline __attribute__((always_inline)) void tile(float *c, long c_row, Matrix a, const float *b, long b_row, long depth,
+                                                bool add) {
+    Vector sum[R][V];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) sum[r][v] = add ? at(c + r * c_row + v * LANES) : Vector{};
+    for (long k = 0; k < depth; k++) {
+        Vector row[V];
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) row[v] = at(b + k * b_row + v * LANES);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+            for (int v = 0; v < V; v++) sum[r][v] += a.data[r * a.row + k * a.column] * row[v];
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) at(c + r * c_row + v * LANES) = sum[r][v];
+}
+
+template <int V>
+inline void columns(float *c, long c_row, Matrix a, const float *b, long b_row, long rows, long depth, bool add) {
+    auto below = [&](long count) { c += count * c_row, a.data += count * a.row, rows -= count; };
+    for (; rows >= ROWS; below(ROWS)) tile<ROWS, V>(c, c_row, a, b, b_row, depth, add);
+    for (; rows >= 2; below(2)) tile<2, V>(c, c_row, a, b, b_row, depth, add);
+    if (rows) tile<1, V>(c, c_row, a, b, b_row, depth, add);
+}
+
+// C (+)= A B, where C and B have `width` columns, a multiple of LANES, one after the other.
+void multiply(float *c, long c_row, Matrix a, const float *b, long b_row, long rows, long width, long depth, bool add) {
+    long j = 0;
+    for (; width - j >= VECTORS * LANES; j += VECTORS * LANES)
+        columns<VECTORS>(c + j, c_row, a, b + j, b_row, rows, depth, add);
+    for (; width - j >= LANES; j += LANES) columns<1>(c + j, c_row, a, b + j, b_row, rows, depth, add);
+}
+
+// exp of numbers up to 0, to about one unit in the last place; exactly 0 where the true one is below 1e-38.
+inline Vector exponential(Vector x) {
+    const Vector shift = Vector{} + 12582912.0f; // 1.5 · 2²³: adding it rounds to an integer
+    const Vector power = (x * 1.44269504f + shift) - shift;
+    const Vector rest = x - power * 0.693145752f - power * 1.42860677e-6f;
+    Vector sum = rest * 1.3981999e-3f + 8.3334519e-3f;
+    sum = sum * rest + 4.1666646e-2f;
+    sum = sum * rest + 1.6666667e-1f;
+    sum = sum * rest + 0.5f;
+    sum = sum * rest * rest + rest + 1.0f;
+    const Integers exponent = (__builtin_convertvector(power, Integers) + 127) << 23;
+    return x < -87.0f ? Vector{} : sum * (Vector)exponent;
+}
+
+// Turns a square of LANES rows: at each step numbers `S` apart change places across rows `S` apart.
+template <int S> inline __attribute__((always_inline)) void turn(Vector (&rows)[LANES]) {
+    Integers upper, lower;
+    for (int l = 0; l < LANES; l++) {
+        upper[l] = l & S ? LANES + l - S : l;
+        lower[l] = l & S ? LANES + l : l + S;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < LANES; r++) {
+        if (r & S) continue;
+        const Vector a = rows[r], b = rows[r + S];
+        rows[r] = __builtin_shuffle(a, b, upper);
+        rows[r + S] = __builtin_shuffle(a, b, lower);
+    }
+    if constexpr (2 * S < LANES) turn<2 * S>(rows);
+}
+
+// The operands of one call. Axes of all of them: rows of the batch, heads, tokens; `seen` has the keys as a fourth.
+struct Call {
+    long batch, heads, queries, keys, features, channels, chunks, threads;
+    float scale;
+    const float *q, *k, *v;
+    const unsigned char *seen; // null where all keys are seen
+    float *y, *lse, *scratch;  // lse: [batch, heads, queries]; scratch: `threads` times what `room` says
+    const float *dy;
+    float *dq, *dk, *dv; // dk and dv have an axis of chunks ahead
+    long q_step[3], k_step[3], v_step[3], y_step[3], dy_step[3], dq_step[3], dk_step[4], dv_step[4], seen_step[4];
+};
+
+inline long whole(long count) { return (count + LANES - 1) / LANES * LANES; }
+
+inline long offset(const long *step, long row, long head, long token) {
+    return row * step[0] + head * step[1] + token * step[2];
+}
+
+// One tile: up to 64 queries of one head of one row of the batch.
+struct Tile {
+    const Call &call;
+    long row, head, first, count, width; // width: the count filled up to whole vectors
+
+    Tile(const Call &call, long row, long head, long number)
+        : call(call), row(row), head(head), first(number * QUERIES),
+          count(call.queries - first < QUERIES ? call.queries - first : QUERIES), width(whole(count)) {}
+
+    // [channels, width] of [count, channels], times `by`; zeros where there are no queries.
+    void transpose(float *to, const float *from, long step, long channels, float by) const {
+        for (long i = 0; i < width; i += LANES)
+            for (long d = 0; d < channels; d += LANES) {
+                Vector rows[LANES];
+#pragma GCC unroll 16
+                for (int r = 0; r < LANES; r++) rows[r] = i + r < count ? at(from + (i + r) * step + d) * by : Vector{};
+                turn<1>(rows);
+#pragma GCC unroll 16
+                for (int r = 0; r < LANES; r++) at(to + (d + r) * width + i) = rows[r];
+            }
+    }
+
+    void hide(float *logits) const {
+        const long *step = call.seen_step;
+        const unsigned char *seen = call.seen + offset(step, row, head, first);
+        for (long j = 0; j < call.keys; j++, seen += step[3], logits += width) {
+            if (step[2] == 0) {
+                if (!*seen)
+                    for (long i = 0; i < width; i += LANES) at(logits + i) = Vector{} + HIDDEN;
+                continue;
+            }
+            long i = 0;
+            for (; count - i >= LANES; i += LANES) {
+                const Integers shown = __builtin_convertvector(*reinterpret_cast<const Bytes *>(seen + i), Integers);
+                at(logits + i) = shown ? at(logits + i) : Vector{} + HIDDEN;
+            }
+            for (; i < count; i++) logits[i] = seen[i] ? logits[i] : HIDDEN;
+        }
+    }
+
+    // scale · K Qᵀ, [keys, width]; `turned` is room for scale · Qᵀ.
+    void logits(float *to, float *turned) const {
+        transpose(turned, call.q + offset(call.q_step, row, head, first), call.q_step[2], call.features, call.scale);
+        const Matrix keys = {call.k + offset(call.k_step, row, head, 0), call.k_step[2], 1};
+        multiply(to, width, keys, turned, width, call.keys, width, call.features, false);
+        if (call.seen) hide(to);
+    }
+
+    void forward(float *room) const {
+        float *weights = room + call.features * QUERIES, *share = weights + call.keys * QUERIES;
+        logits(weights, room);
+        for (long i = 0; i < width; i += LANES) {
+            Vector top = at(weights + i), sum = {};
+            for (long j = 1; j < call.keys; j++) {
+                const Vector other = at(weights + j * width + i);
+                top = top > other ? top : other;
+            }
+            for (long j = 0; j < call.keys; j++) {
+                Vector &weight = at(weights + j * width + i);
+                sum += weight = exponential(weight - top);
+            }
+            at(share + i) = top <= HIDDEN ? Vector{} : 1.0f / sum;
+            at(share + QUERIES + i) = top; // to the left of the exponential until here
+        }
+        float *y = call.y + offset(call.y_step, row, head, first);
+        const float *values = call.v + offset(call.v_step, row, head, 0);
+        multiply(y, call.y_step[2], {weights, 1, width}, values, call.v_step[2], count, call.channels, call.keys, false);
+        float *lse = call.lse + (row * call.heads + head) * call.queries + first;
+        for (long i = 0; i < count; i++, y += call.y_step[2]) {
+            for (long d = 0; d < call.channels; d++) y[d] = share[i] ? y[d] * share[i] : 0; // not what values that nobody sees hold
+            lse[i] = share[i] ? share[QUERIES + i] - __builtin_logf(share[i]) : -HIDDEN;
+        }
+    }
+
+    void backward(float *room, float *dk, float *dv, bool add) const {
+        float *turned = room, *weights = turned + (call.features + call.channels) * QUERIES;
+        float *slopes = weights + call.keys * QUERIES, *lse = slopes + call.keys * QUERIES;
+        logits(weights, turned);
+        const float *kept = call.lse + (row * call.heads + head) * call.queries + first;
+        for (long i = 0; i < width; i++) lse[i] = i < count ? kept[i] : -HIDDEN;
+        const float *dy = call.dy + offset(call.dy_step, row, head, first);
+        const Matrix values = {call.v + offset(call.v_step, row, head, 0), call.v_step[2], 1};
+        transpose(turned, dy, call.dy_step[2], call.channels, 1);
+        multiply(slopes, width, values, turned, width, call.keys, width, call.channels, false);
+        for (long i = 0; i < width; i += LANES) {
+            Vector mean = {};
+            for (long j = i; j < call.keys * width; j += width) {
+                at(weights + j) = exponential(at(weights + j) - at(lse + i));
+                mean += at(weights + j) * at(slopes + j);
+            }
+            for (long j = i; j < call.keys * width; j += width)
+                at(slopes + j) = at(weights + j) * (at(slopes + j) - mean) * call.scale;
+        }
+        const float *q = call.q + offset(call.q_step, row, head, first), *k = call.k + offset(call.k_step, row, head, 0);
+        float *dq = call.dq + offset(call.dq_step, row, head, first);
+        multiply(dv, call.dv_step[3], {weights, width, 1}, dy, call.dy_step[2], call.keys, call.channels, count, add);
+        multiply(dk, call.dk_step[3], {slopes, width, 1}, q, call.q_step[2], call.keys, call.features, count, add);
+        multiply(dq, call.dq_step[2], {slopes, 1, width}, k, call.k_step[2], count, call.features, call.keys, false);
+    }
+};
+
+inline long tiles(const Call &call) { return (call.queries + QUERIES - 1) / QUERIES; }
+
+} // namespace
+
+extern "C" {
+
+// Numbers that a thread needs for itself.
+long room(const Call *call) {
+    return whole(QUERIES * (call->features + call->channels + 2 * call->keys + 2));
+}
+
+void forward(const Call *call) {
+    const long each = tiles(*call), items = call->batch * call->heads * each, size = room(call);
+#pragma omp parallel for num_threads(call->threads) schedule(static)
+    for (long item = 0; item < items; item++)
+        Tile(*call, item / each / call->heads, item / each % call->heads, item % each)
+            .forward(call->scratch + omp_get_thread_num() * size);
+}
+
+// The queries of one head are cut into `chunks`, and each has gradients of keys and values of its own, to be summed.
+void backward(const Call *call) {
+    const long each = tiles(*call), items = call->batch * call->heads * call->chunks, size = room(call);
+#pragma omp parallel for num_threads(call->threads) schedule(static)
+    for (long item = 0; item < items; item++) {
+        const long chunk = item % call->chunks, head = item / call->chunks % call->heads;
+        const long row = item / call->chunks / call->heads;
+        const long from = chunk * each / call->chunks, to = (chunk + 1) * each / call->chunks;
+        float *dk = call->dk + chunk * call->dk_step[0] + offset(call->dk_step + 1, row, head, 0);
+        float *dv = call->dv + chunk * call->dv_step[0] + offset(call->dv_step + 1, row, head, 0);
+        for (long number = from; number < to; number++)
+            Tile(*call, row, head, number)
+                .backward(call->scratch + omp_get_thread_num() * size, dk, dv, number > from);
+    }
+}
+}

@@ -1,0 +1,122 @@
+"""Kernels are compiled once, and nothing breaks where they cannot be."""
+
+import ctypes
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from subquad.errors import UserError
+from subquad.kernels import build
+from subquad.kernels.build import cache_folder
+
+needs_compiler = pytest.mark.skipif(
+    sys.platform != "linux" or build._compiler() is None, reason="kernels need Linux and a C++ compiler"
+)
+
+
+def library() -> ctypes.CDLL | None:
+    """As a process that starts now would find it."""
+    return build.library.__wrapped__("short_attention")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("SUBQUAD_KERNELS", raising=False)
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The compiler's calls that make something."""
+    calls, run = [], subprocess.run
+
+    def watched(command, **options):
+        if "-o" in command:
+            calls.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", watched)
+    return calls
+
+
+def compiler(folder: Path, body: str) -> str:
+    """A program that says a version and otherwise does as the lines of a shell say."""
+    place = folder / "compiler"
+    place.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit 0\n{body}\n')
+    place.chmod(0o755)
+    return str(place)
+
+
+@needs_compiler
+def test_compiles_once_and_keeps_it(compilations: list[list[str]]) -> None:
+    assert library().forward
+    assert library().forward
+    assert len(compilations) == 1
+    assert len(list(cache_folder().iterdir())) == 1
+
+
+@needs_compiler
+def test_another_processor_gets_a_kernel_of_its_own(
+    compilations: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library()
+    monkeypatch.setattr(build, "_processor", lambda: b"another")
+    library()
+    assert len(list(cache_folder().iterdir())) == len(compilations) == 2
+
+
+@needs_compiler
+def test_a_broken_file_is_made_again(compilations: list[list[str]]) -> None:
+    program = "from subquad.kernels.build import library; library('short_attention')"
+    subprocess.run([sys.executable, "-c", program], check=True)  # what this process has loaded it would not read again
+    (file,) = cache_folder().iterdir()
+    file.write_bytes(b"half of a libr")
+    assert library().forward
+    assert len(compilations) == 1
+
+
+def test_off_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBQUAD_KERNELS", "off")
+    assert library() is None
+    assert not cache_folder().exists()
+
+
+def test_a_word_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUBQUAD_KERNELS", "never")
+    with pytest.raises(UserError, match=r"never.*on or off"):
+        library()
+
+
+def test_without_a_compiler_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert library() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels are for Linux")
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("echo it is raining >&2; exit 1", "it is raining"), ('touch "$(eval echo \\$$#)"', "file too short")],
+)
+def test_a_compiler_that_fails_is_quoted_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, body: str, said: str
+) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, body))
+    with caplog.at_level(logging.WARNING):
+        assert library() is None
+    assert said in caplog.text
+    assert "SUBQUAD_KERNELS=off" in caplog.text
+    assert not [file for file in cache_folder().iterdir() if file.name.endswith(".partial")]
+
+
+@needs_compiler
+def test_a_folder_that_takes_nothing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "a file"
+    place.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+    assert library() is None
+    assert str(place) in caplog.text

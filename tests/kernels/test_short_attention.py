@@ -1,0 +1,208 @@
+"""Our kernel for few keys beside softmax written out in double precision."""
+
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.testing import assert_close
+
+from subquad.kernels.build import library, torchs_own
+from subquad.kernels.short_attention import MOST_KEYS, short_attention, takes
+from subquad.ops.softmax_attention import softmax_attention
+
+pytestmark = pytest.mark.skipif(library("short_attention") is None, reason="kernels need Linux and a C++ compiler")
+
+SHAPES = {  # batch, heads, queries, keys, features, channels
+    "a window": (4, 2, 64, 128, 64, 64),
+    "tiles of queries, the last one odd": (2, 2, 150, 40, 32, 32),
+    "few of all": (3, 2, 5, 3, 16, 48),
+    "one query and one key": (2, 1, 1, 1, 16, 16),
+    "many keys": (1, 2, 70, MOST_KEYS, 16, 80),
+    "one head for several threads": (1, 1, 300, 33, 48, 16),
+}
+
+
+def tensors(shape: tuple[int, ...], heads_first: bool = True) -> list[Tensor]:
+    batch, heads, queries, keys, features, channels = shape
+    torch.manual_seed(0)
+    sizes = ((queries, features), (keys, features), (keys, channels))
+    parts = [torch.randn(batch, heads, *s) if heads_first else torch.randn(batch, s[0], heads, s[1]) for s in sizes]
+    return [(x if heads_first else x.transpose(1, 2)).requires_grad_() for x in parts]
+
+
+def masks(shape: tuple[int, ...]) -> dict[str, Tensor | None]:
+    batch, heads, queries, keys = shape[:4]
+    generator = torch.Generator().manual_seed(1)
+    some = torch.rand(batch, heads, queries, keys, generator=generator) < 0.6
+    some[-1, 0, queries // 2] = False
+    return {
+        "all": None,
+        "padding": some[:, :1, :1],
+        "each head": some[:1, :, :1],
+        "each query": some[:1, :1],
+        "each": some,
+        "each, queries side by side": some.mT.contiguous().mT,
+        "nothing": torch.zeros(1, 1, 1, keys, dtype=torch.bool),
+    }
+
+
+def written_out(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> Tensor:
+    logits = q @ k.mT * scale
+    if seen is None:
+        return logits.softmax(-1) @ v
+    weights = torch.where(seen, (logits - logits.amax(-1, keepdim=True)).exp(), 0)
+    return weights / weights.sum(-1, keepdim=True).clamp(min=1e-300) @ v
+
+
+def with_gradients(function, inputs: list[Tensor], *arguments) -> list[Tensor]:
+    y = function(*inputs, *arguments)
+    gradient = torch.randn(y.shape, generator=torch.Generator().manual_seed(2)).to(y.dtype)
+    return [y.detach(), *torch.autograd.grad(y, inputs, gradient)]
+
+
+@pytest.mark.parametrize("heads_first", [True, False])
+@pytest.mark.parametrize("mask", masks((1,) * 4))
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_equals_softmax_written_out(shape: tuple[int, ...], mask: str, heads_first: bool) -> None:
+    inputs, seen = tensors(shape, heads_first), masks(shape)[mask]
+    assert takes(*inputs, seen)
+    ours = with_gradients(short_attention, inputs, seen, 0.3)
+    exact = with_gradients(written_out, [x.detach().double().requires_grad_() for x in inputs], seen, 0.3)
+    for got, want in zip(ours, exact, strict=True):
+        assert_close(got.double(), want, atol=2e-5, rtol=1e-5)
+
+
+def test_large_logits_neither_overflow_nor_lose_their_order() -> None:
+    q, k, v = tensors(SHAPES["a window"])
+    ours = with_gradients(short_attention, [q, k, v], None, 20.0)
+    exact = with_gradients(written_out, [x.detach().double().requires_grad_() for x in (q, k, v)], None, 20.0)
+    for got, want in zip(ours, exact, strict=True):
+        assert_close(got.double(), want, atol=0.1, rtol=1e-3)  # logits of some hundreds in single precision
+
+
+def test_what_a_query_does_not_see_has_no_effect_at_all() -> None:
+    shape = SHAPES["a window"]
+    inputs, seen = [x.detach() for x in tensors(shape)], masks(shape)["padding"]
+    before = short_attention(*inputs, seen, 0.3)
+    hidden = ~seen.mT.expand_as(inputs[1])
+    inputs[1][hidden], inputs[2][hidden] = float("nan"), 1e30
+    assert torch.equal(short_attention(*inputs, seen, 0.3), before)
+
+
+def test_where_nothing_is_seen_values_need_not_be_numbers() -> None:
+    q, k, v = (x.detach() for x in tensors(SHAPES["few of all"]))
+    nothing = torch.zeros(1, 1, 1, 3, dtype=torch.bool)
+    assert torch.equal(
+        short_attention(q, k, v + float("nan"), nothing, 1.0),
+        torch.zeros(3, 2, 5, 48),
+    )
+
+
+def test_numbers_that_are_none_are_passed_on() -> None:
+    q, k, v = (x.detach() for x in tensors(SHAPES["few of all"]))
+    q[0, 0, 0, 0] = float("nan")
+    y = short_attention(q, k, v, None, 1.0)
+    assert y[0, 0, 0].isnan().all()
+    assert y[0, 0, 1:].isfinite().all()
+
+
+def test_overlapping_windows_and_columns_of_wider_rows_are_read_where_they_lie() -> None:
+    rows = torch.randn(1, 200, 96)
+    windows = rows[..., 16:48].unfold(1, 72, 32).mT[0, :, None]  # [5, 1, 72, 32], a view
+    q = torch.randn(5, 1, 32, 32)
+    assert_close(
+        short_attention(q, windows, windows, None, 0.2), F.scaled_dot_product_attention(q, windows, windows, scale=0.2)
+    )
+    turned = torch.randn(5, 1, 32, 72).mT  # numbers of a row apart
+    assert_close(
+        short_attention(q, turned, turned, None, 0.2), F.scaled_dot_product_attention(q, turned, turned, scale=0.2)
+    )
+
+
+def test_the_result_lies_as_the_output_map_reads_it() -> None:
+    assert short_attention(*tensors(SHAPES["a window"]), None, 1.0).transpose(1, 2).is_contiguous()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda q, k, v: (q.double(), k.double(), v.double(), None),
+        lambda q, k, v: (q.bfloat16(), k.bfloat16(), v.bfloat16(), None),
+        lambda q, k, v: (q[..., :8], k[..., :8], v, None),
+        lambda q, k, v: (q, k, v[..., :8], None),
+        lambda q, k, v: (q[0], k[0], v[0], None),
+        lambda q, k, v: (q, k[:1], v[:1], None),
+        lambda q, k, v: (q[:, :, :0], k, v, None),
+        lambda q, k, v: (q, k[:, :, :0], v[:, :, :0], None),
+        lambda q, k, v: (q, k.repeat(1, 1, 9, 1), v.repeat(1, 1, 9, 1), None),
+        lambda q, k, v: (q, k, v, torch.zeros(64, 128)[None, None]),
+        lambda q, k, v: (q, k, v, torch.ones(64, 128, dtype=torch.bool)),
+    ],
+)
+def test_other_operands_are_left_to_torch(change) -> None:
+    inputs = [x.detach() for x in tensors(SHAPES["a window"])]
+    assert takes(*inputs, None)
+    assert not takes(*change(*inputs))
+
+
+def test_who_asks_for_torchs_own_gets_it() -> None:
+    inputs = tensors(SHAPES["a window"])
+    with torchs_own():
+        assert not takes(*inputs, None)
+    assert takes(*inputs, None)
+
+
+def test_who_watches_operators_sees_torchs_own() -> None:
+    inputs = tensors(SHAPES["a window"])
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        assert not takes(*inputs, None)
+    with torch.autocast("cpu"):
+        assert not takes(*inputs, None)
+    with torch.overrides.BaseTorchFunctionMode():
+        assert not takes(*inputs, None)
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert not takes(*(mode.from_tensor(x) for x in inputs), None)
+
+
+def test_softmax_attention_runs_it_and_gives_the_same_without_it() -> None:
+    inputs = tensors(SHAPES["a window"])
+    with torch.profiler.profile() as profile:
+        ours = with_gradients(softmax_attention, inputs)
+    names = {event.name for event in profile.events()}
+    assert {"subquad::short_attention", "subquad::short_attention_backward"} <= names
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        theirs = with_gradients(softmax_attention, inputs)
+    for got, want in zip(ours, theirs, strict=True):
+        assert_close(got, want, atol=1e-5, rtol=1e-5)
+
+
+def test_more_threads_than_heads_share_one_head() -> None:
+    inputs = tensors(SHAPES["one head for several threads"])
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 4):
+            torch.set_num_threads(threads)
+            results.append(with_gradients(short_attention, inputs, None, 1 / math.sqrt(48)))
+    finally:
+        torch.set_num_threads(before)
+    for one, four in zip(*results, strict=True):
+        assert_close(one, four, atol=1e-5, rtol=1e-5)
+
+
+def test_off_in_a_process_of_its_own() -> None:
+    program = (
+        "import torch; from subquad.kernels.short_attention import takes; x = torch.randn(1, 1, 64, 64); "
+        "print(takes(x, x, x, None))"
+    )
+    for word, answer in (("on", "True"), ("off", "False")):
+        environment = {**os.environ, "SUBQUAD_KERNELS": word}
+        said = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
+        assert said.stdout.strip() == answer
