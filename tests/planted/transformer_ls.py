@@ -6,7 +6,12 @@ FILE = "attention/transformer_ls.py"
 
 BUGS = [
     Bug("summaries read padding", FILE, "None if mask is None else mask[..., None], 1)\n", "None, 1)\n"),
-    Bug("windows read padding", FILE, "band & real[:, None]", "band & torch.ones_like(real)[:, None]"),
+    Bug(
+        "windows read padding",
+        FILE,
+        "band.mT.contiguous() & real[..., None]",
+        "band.mT.contiguous() & torch.ones_like(real)[..., None]",
+    ),
     Bug("the window slides with the token", FILE, "[:, None] // self.window * self.window", "[:, None]"),
     Bug("no neighbours of a segment of one token", FILE, "max(self.window // 2, 1)", "self.window // 2"),
     Bug("one norm for tokens and summaries", FILE, "self.norm_slots((weights", "self.norm_tokens((weights"),
