@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
+from subquad.kernels import short_attention as kernel
 from subquad.kernels.build import library, torchs_own
-from subquad.kernels.short_attention import MOST_KEYS, short_attention, takes
+from subquad.kernels.short_attention import MOST_KEYS
 from subquad.ops.softmax_attention import softmax_attention
 
 pytestmark = pytest.mark.skipif(library("short_attention") is None, reason="kernels need Linux and a C++ compiler")
@@ -25,6 +26,20 @@ SHAPES = {  # batch, heads, queries, keys, features, channels
     "many keys": (1, 2, 70, MOST_KEYS, 16, 80),
     "one head for several threads": (1, 1, 300, 33, 48, 16),
 }
+
+
+def short_attention(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> Tensor:
+    return kernel.short_attention(q, [k], [v], seen, scale)
+
+
+def in_two_parts(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> Tensor:
+    """The first third of the keys, then the others."""
+    sizes = (k.shape[2] // 3, k.shape[2] - k.shape[2] // 3)
+    return kernel.short_attention(q, k.split(sizes, 2), v.split(sizes, 2), seen, scale)
+
+
+def takes(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> bool:
+    return kernel.takes(q, [k], [v], seen)
 
 
 def tensors(shape: tuple[int, ...], heads_first: bool = True) -> list[Tensor]:
@@ -71,10 +86,10 @@ def with_gradients(function, inputs: list[Tensor], *arguments) -> list[Tensor]:
 def test_equals_softmax_written_out(shape: tuple[int, ...], mask: str, heads_first: bool) -> None:
     inputs, seen = tensors(shape, heads_first), masks(shape)[mask]
     assert takes(*inputs, seen)
-    ours = with_gradients(short_attention, inputs, seen, 0.3)
     exact = with_gradients(written_out, [x.detach().double().requires_grad_() for x in inputs], seen, 0.3)
-    for got, want in zip(ours, exact, strict=True):
-        assert_close(got.double(), want, atol=2e-5, rtol=1e-5)
+    for function in (short_attention, in_two_parts) if shape[3] >= 3 else (short_attention,):
+        for got, want in zip(with_gradients(function, inputs, seen, 0.3), exact, strict=True):
+            assert_close(got.double(), want, atol=2e-5, rtol=1e-5)
 
 
 def test_large_logits_neither_overflow_nor_lose_their_order() -> None:
@@ -195,10 +210,33 @@ def test_more_threads_than_heads_share_one_head() -> None:
         assert_close(one, four, atol=1e-5, rtol=1e-5)
 
 
+def test_parts_are_read_where_they_lie_and_have_gradients_of_their_own() -> None:
+    q, own, values = tensors(SHAPES["a window"])
+    shared = torch.randn(1, 2, 20, 64, requires_grad=True)  # the same for all blocks, a view
+    inputs = [q, own, values, shared]
+
+    def attend(q: Tensor, own: Tensor, values: Tensor, shared: Tensor) -> Tensor:
+        first = shared.expand(4, -1, -1, -1)
+        return softmax_attention(q, (first, own), (first.sin(), values))
+
+    ours = with_gradients(attend, inputs)
+    with torchs_own():
+        theirs = with_gradients(attend, inputs)
+    for got, want in zip(ours, theirs, strict=True):
+        assert_close(got, want, atol=1e-4, rtol=1e-5)
+
+
+def test_three_parts_are_left_to_torch() -> None:
+    q, k, v = tensors(SHAPES["a window"])
+    parts = [x.detach().split((50, 50, 28), 2) for x in (k, v)]
+    assert not kernel.takes(q, *parts, None)
+    assert_close(softmax_attention(q, *parts), F.scaled_dot_product_attention(q, k, v))
+
+
 def test_off_in_a_process_of_its_own() -> None:
     program = (
         "import torch; from subquad.kernels.short_attention import takes; x = torch.randn(1, 1, 64, 64); "
-        "print(takes(x, x, x, None))"
+        "print(takes(x, [x], [x], None))"
     )
     for word, answer in (("on", "True"), ("off", "False")):
         environment = {**os.environ, "SUBQUAD_KERNELS": word}

@@ -106,16 +106,25 @@ template <int S> inline __attribute__((always_inline)) void turn(Vector (&rows)[
     if constexpr (2 * S < LANES) turn<2 * S>(rows);
 }
 
-// The operands of one call. Axes of all of them: rows of the batch, heads, tokens; `seen` has the keys as a fourth.
+// Keys and values that lie in one place. Axes of all operands: rows of the batch, heads, tokens; dk and dv have an axis
+// of chunks ahead.
+struct Part {
+    long keys;
+    const float *k, *v;
+    float *dk, *dv;
+    long k_step[3], v_step[3], dk_step[4], dv_step[4];
+};
+
+// The operands of one call. Keys come in one part or in two, the second behind the first.
 struct Call {
-    long batch, heads, queries, keys, features, channels, chunks, threads;
+    long batch, heads, queries, keys, features, channels, chunks, threads, parts;
     float scale;
-    const float *q, *k, *v;
-    const unsigned char *seen; // null where all keys are seen
+    const float *q, *dy;
+    const unsigned char *seen; // the keys are its fourth axis; null where all keys are seen
     float *y, *lse, *scratch;  // lse: [batch, heads, queries]; scratch: `threads` times what `room` says
-    const float *dy;
-    float *dq, *dk, *dv; // dk and dv have an axis of chunks ahead
-    long q_step[3], k_step[3], v_step[3], y_step[3], dy_step[3], dq_step[3], dk_step[4], dv_step[4], seen_step[4];
+    float *dq;
+    long q_step[3], y_step[3], dy_step[3], dq_step[3], seen_step[4];
+    Part part[2];
 };
 
 inline long whole(long count) { return (count + LANES - 1) / LANES * LANES; }
@@ -132,6 +141,12 @@ struct Tile {
     Tile(const Call &call, long row, long head, long number)
         : call(call), row(row), head(head), first(number * QUERIES),
           count(call.queries - first < QUERIES ? call.queries - first : QUERIES), width(whole(count)) {}
+
+    // Calls f(part, number of its first key).
+    template <class F> inline void each_part(F f) const {
+        f(call.part[0], 0);
+        if (call.parts == 2) f(call.part[1], call.part[0].keys);
+    }
 
     // [channels, width] of [count, channels], times `by`; zeros where there are no queries.
     void transpose(float *to, const float *from, long step, long channels, float by) const {
@@ -167,8 +182,10 @@ struct Tile {
     // scale · K Qᵀ, [keys, width]; `turned` is room for scale · Qᵀ.
     void logits(float *to, float *turned) const {
         transpose(turned, call.q + offset(call.q_step, row, head, first), call.q_step[2], call.features, call.scale);
-        const Matrix keys = {call.k + offset(call.k_step, row, head, 0), call.k_step[2], 1};
-        multiply(to, width, keys, turned, width, call.keys, width, call.features, false);
+        each_part([&](const Part &part, long from) {
+            const Matrix keys = {part.k + offset(part.k_step, row, head, 0), part.k_step[2], 1};
+            multiply(to + from * width, width, keys, turned, width, part.keys, width, call.features, false);
+        });
         if (call.seen) hide(to);
     }
 
@@ -189,8 +206,11 @@ struct Tile {
             at(share + QUERIES + i) = top; // to the left of the exponential until here
         }
         float *y = call.y + offset(call.y_step, row, head, first);
-        const float *values = call.v + offset(call.v_step, row, head, 0);
-        multiply(y, call.y_step[2], {weights, 1, width}, values, call.v_step[2], count, call.channels, call.keys, false);
+        each_part([&](const Part &part, long from) {
+            const float *values = part.v + offset(part.v_step, row, head, 0);
+            multiply(y, call.y_step[2], {weights + from * width, 1, width}, values, part.v_step[2], count,
+                     call.channels, part.keys, from);
+        });
         float *lse = call.lse + (row * call.heads + head) * call.queries + first;
         for (long i = 0; i < count; i++, y += call.y_step[2]) {
             for (long d = 0; d < call.channels; d++) y[d] = share[i] ? y[d] * share[i] : 0; // not what values that nobody sees hold
@@ -198,16 +218,18 @@ struct Tile {
         }
     }
 
-    void backward(float *room, float *dk, float *dv, bool add) const {
+    void backward(float *room, long chunk, bool add) const {
         float *turned = room, *weights = turned + (call.features + call.channels) * QUERIES;
         float *slopes = weights + call.keys * QUERIES, *lse = slopes + call.keys * QUERIES;
         logits(weights, turned);
         const float *kept = call.lse + (row * call.heads + head) * call.queries + first;
         for (long i = 0; i < width; i++) lse[i] = i < count ? kept[i] : -HIDDEN;
         const float *dy = call.dy + offset(call.dy_step, row, head, first);
-        const Matrix values = {call.v + offset(call.v_step, row, head, 0), call.v_step[2], 1};
         transpose(turned, dy, call.dy_step[2], call.channels, 1);
-        multiply(slopes, width, values, turned, width, call.keys, width, call.channels, false);
+        each_part([&](const Part &part, long from) {
+            const Matrix values = {part.v + offset(part.v_step, row, head, 0), part.v_step[2], 1};
+            multiply(slopes + from * width, width, values, turned, width, part.keys, width, call.channels, false);
+        });
         for (long i = 0; i < width; i += LANES) {
             Vector mean = {};
             for (long j = i; j < call.keys * width; j += width) {
@@ -217,11 +239,18 @@ struct Tile {
             for (long j = i; j < call.keys * width; j += width)
                 at(slopes + j) = at(weights + j) * (at(slopes + j) - mean) * call.scale;
         }
-        const float *q = call.q + offset(call.q_step, row, head, first), *k = call.k + offset(call.k_step, row, head, 0);
+        const float *q = call.q + offset(call.q_step, row, head, first);
         float *dq = call.dq + offset(call.dq_step, row, head, first);
-        multiply(dv, call.dv_step[3], {weights, width, 1}, dy, call.dy_step[2], call.keys, call.channels, count, add);
-        multiply(dk, call.dk_step[3], {slopes, width, 1}, q, call.q_step[2], call.keys, call.features, count, add);
-        multiply(dq, call.dq_step[2], {slopes, 1, width}, k, call.k_step[2], count, call.features, call.keys, false);
+        each_part([&](const Part &part, long from) {
+            const Matrix weight = {weights + from * width, width, 1}, slope = {slopes + from * width, width, 1};
+            const float *k = part.k + offset(part.k_step, row, head, 0);
+            float *dk = part.dk + chunk * part.dk_step[0] + offset(part.dk_step + 1, row, head, 0);
+            float *dv = part.dv + chunk * part.dv_step[0] + offset(part.dv_step + 1, row, head, 0);
+            multiply(dv, part.dv_step[3], weight, dy, call.dy_step[2], part.keys, call.channels, count, add);
+            multiply(dk, part.dk_step[3], slope, q, call.q_step[2], part.keys, call.features, count, add);
+            multiply(dq, call.dq_step[2], {slope.data, 1, width}, k, part.k_step[2], count, call.features, part.keys,
+                     from);
+        });
     }
 };
 
@@ -252,11 +281,8 @@ void backward(const Call *call) {
         const long chunk = item % call->chunks, head = item / call->chunks % call->heads;
         const long row = item / call->chunks / call->heads;
         const long from = chunk * each / call->chunks, to = (chunk + 1) * each / call->chunks;
-        float *dk = call->dk + chunk * call->dk_step[0] + offset(call->dk_step + 1, row, head, 0);
-        float *dv = call->dv + chunk * call->dv_step[0] + offset(call->dv_step + 1, row, head, 0);
         for (long number = from; number < to; number++)
-            Tile(*call, row, head, number)
-                .backward(call->scratch + omp_get_thread_num() * size, dk, dv, number > from);
+            Tile(*call, row, head, number).backward(call->scratch + omp_get_thread_num() * size, chunk, number > from);
     }
 }
 }

@@ -5,6 +5,7 @@ library below it. See `short_attention.cpp` for the formulas.
 """
 
 import ctypes
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +21,18 @@ MOST_KEYS = 1024
 _TILE, _VECTOR = 64, 16
 
 
-_COUNTS = ("batch", "heads", "queries", "keys", "features", "channels", "chunks", "threads")
-_POINTERS = ("q", "k", "v", "seen", "y", "lse", "scratch", "dy", "dq", "dk", "dv")
+_COUNTS = ("batch", "heads", "queries", "keys", "features", "channels", "chunks", "threads", "parts")
+
+
+class _Part(ctypes.Structure):
+    """`Part` of short_attention.cpp, in its order."""
+
+    _fields_ = (
+        ("keys", ctypes.c_long),
+        *((name, ctypes.c_void_p) for name in ("k", "v", "dk", "dv")),
+        *((f"{name}_step", ctypes.c_long * 3) for name in ("k", "v")),
+        *((f"{name}_step", ctypes.c_long * 4) for name in ("dk", "dv")),
+    )
 
 
 class _Call(ctypes.Structure):
@@ -30,24 +41,23 @@ class _Call(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_long) for name in _COUNTS),
         ("scale", ctypes.c_float),
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        *((f"{name}_step", ctypes.c_long * 3) for name in ["q", "k", "v", "y", "dy", "dq"]),
-        *((f"{name}_step", ctypes.c_long * 4) for name in ["dk", "dv", "seen"]),
+        *((name, ctypes.c_void_p) for name in ("q", "dy", "seen", "y", "lse", "scratch", "dq")),
+        *((f"{name}_step", ctypes.c_long * 3) for name in ("q", "y", "dy", "dq")),
+        ("seen_step", ctypes.c_long * 4),
+        ("part", _Part * 2),
     )
 
 
-def takes(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> bool:
+def takes(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], seen: Tensor | None) -> bool:
     """Whether the kernel is for these operands, of four axes each, and may run where this is called."""
+    operands = (q, *keys, *values)
     return (
-        type(q) is type(k) is type(v) is Tensor  # what watches or replaces operators gets torch's own
-        and q.device.type == "cpu"
-        and q.dtype == k.dtype == v.dtype == torch.float32
-        and q.dim() == k.dim() == v.dim() == 4
-        and k.shape[:2] == v.shape[:2] == q.shape[:2]
-        and 0 < k.shape[2] <= MOST_KEYS
-        and q.shape[3] % _VECTOR == v.shape[3] % _VECTOR == 0
-        and q.numel() > 0
-        and v.numel() > 0
+        all(type(x) is Tensor for x in operands)  # what watches or replaces operators gets torch's own
+        and all(x.device.type == "cpu" and x.dtype == torch.float32 and x.dim() == 4 for x in operands)
+        and all(x.shape[:2] == q.shape[:2] and x.numel() > 0 for x in operands)
+        and len(keys) <= 2
+        and sum(x.shape[2] for x in keys) <= MOST_KEYS
+        and q.shape[3] % _VECTOR == values[0].shape[3] % _VECTOR == 0
         and (seen is None or (seen.dtype == torch.bool and seen.dim() == 4))
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
@@ -60,56 +70,71 @@ def takes(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> bool:
 
 def short_attention(
     q: Float[Tensor, "b h n e"],
-    k: Float[Tensor, "b h m e"],
-    v: Float[Tensor, "b h m c"],
+    keys: Sequence[Float[Tensor, "b h _ e"]],
+    values: Sequence[Float[Tensor, "b h _ c"]],
     seen: Bool[Tensor, "#b #h #n #m"] | None,
     scale: float,
 ) -> Float[Tensor, "b h n c"]:
-    """softmax(scale · Q Kᵀ) V over the keys that `seen` shows; 0 for a query that sees none. For what `takes` takes."""
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        y: Tensor = _ShortAttention.apply(q, k, v, seen, scale)
+    """softmax(scale · Q Kᵀ) V over the keys that `seen` shows; 0 for a query that sees none. For what `takes` takes.
+
+    Keys and values come in one part or in two, the second behind the first; each is read where it lies.
+    """
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, *keys, *values)):
+        y: Tensor = _ShortAttention.apply(seen, scale, q, *keys, *values)
         return y
-    return torch.ops.subquad.short_attention(q, k, v, seen, scale)[0]
+    return torch.ops.subquad.short_attention(q, keys, values, seen, scale)[0]
 
 
 class _ShortAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> Tensor:
-        y, lse = torch.ops.subquad.short_attention(q, k, v, seen, scale)
-        ctx.save_for_backward(q, k, v, seen, lse)
+    def forward(ctx: Any, seen: Tensor | None, scale: float, q: Tensor, *parts: Tensor) -> Tensor:
+        count = len(parts) // 2
+        y, lse = torch.ops.subquad.short_attention(q, parts[:count], parts[count:], seen, scale)
+        ctx.save_for_backward(seen, lse, q, *parts)
         ctx.scale = scale
         return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        q, k, v, seen, lse = ctx.saved_tensors
-        return *torch.ops.subquad.short_attention_backward(dy, q, k, v, seen, lse, ctx.scale), None, None
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        seen, lse, q, *parts = ctx.saved_tensors
+        count = len(parts) // 2
+        gradients = torch.ops.subquad.short_attention_backward(
+            dy, q, parts[:count], parts[count:], seen, lse, ctx.scale
+        )
+        return None, None, *gradients
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+def _forward(
+    q: Tensor, keys: list[Tensor], values: list[Tensor], seen: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
     """y, in memory as [b, n, h, c], and the logarithm of each query's sum of weights."""
     batch, heads, queries, _ = q.shape
-    q, k, v = map(_rows, (q, k, v))
-    y = q.new_empty(batch, queries, heads, v.shape[3]).transpose(1, 2)
+    y = q.new_empty(batch, queries, heads, values[0].shape[3]).transpose(1, 2)
     lse = q.new_empty(batch, heads, queries)
-    call, _kept = _call(q, k, v, seen, lse, scale, y=y)
+    parts = [{"k": _rows(k), "v": _rows(v)} for k, v in zip(keys, values, strict=True)]
+    call, _kept = _call(parts, seen, lse, scale, q=_rows(q), y=y)
     _library().forward(ctypes.byref(call))
     return y, lse
 
 
 def _backward(
-    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, lse: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v, each in memory as its operand."""
-    dy, q, k, v = map(_rows, (dy, q, k, v))
+    dy: Tensor, q: Tensor, keys: list[Tensor], values: list[Tensor], seen: Tensor | None, lse: Tensor, scale: float
+) -> list[Tensor]:
+    """Gradients of q, of the parts of the keys and of those of the values, each in memory as its operand."""
     # With few heads the queries of each are cut for the threads, which then add to keys' gradients of their own.
     chunks = min(-(-q.shape[2] // _TILE), -(-torch.get_num_threads() // (q.shape[0] * q.shape[1])))
-    dk, dv = (x.new_empty(chunks, *x.shape) if chunks > 1 else torch.empty_like(x)[None] for x in (k, v))
+    parts = []
+    for k, v in zip(map(_rows, keys), map(_rows, values), strict=True):
+        dk, dv = (x.new_empty(chunks, *x.shape) if chunks > 1 else torch.empty_like(x)[None] for x in (k, v))
+        parts.append({"k": k, "v": v, "dk": dk, "dv": dv})
+    q = _rows(q)
     dq = torch.empty_like(q)
-    call, _kept = _call(q, k, v, seen, lse, scale, dy=dy, dq=dq, dk=dk, dv=dv)
+    call, _kept = _call(parts, seen, lse, scale, q=q, dy=_rows(dy), dq=dq)
+    call.chunks = chunks
     _library().backward(ctypes.byref(call))
-    return (dq, dk.sum(0), dv.sum(0)) if chunks > 1 else (dq, dk[0], dv[0])
+    of_parts = [part[name] for name in ("dk", "dv") for part in parts]
+    return [dq, *(x.sum(0) if chunks > 1 else x[0] for x in of_parts)]
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -117,29 +142,31 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _call(
-    q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, lse: Tensor, scale: float, **others: Tensor
+    parts: list[dict[str, Tensor]], seen: Tensor | None, lse: Tensor, scale: float, **operands: Tensor
 ) -> tuple[_Call, list[Tensor]]:
     """The call, and the tensors whose memory it names, which must outlive it."""
-    operands = {"q": q, "k": k, "v": v, "lse": lse, **others}
+    q, keys = operands["q"], sum(part["k"].shape[2] for part in parts)
+    sizes = (*q.shape[:3], keys, q.shape[3], parts[0]["v"].shape[3])
+    call = _Call(*sizes, threads=torch.get_num_threads(), parts=len(parts), scale=scale, lse=lse.data_ptr())
     if seen is not None:
         # Queries side by side in memory, as the kernel reads them, or one row for all of them.
         rows = seen if seen.shape[2] == 1 or seen.stride(2) <= 1 else seen.mT.contiguous().mT
-        operands["seen"] = rows.expand(*q.shape[:3], k.shape[2])
-    call = _Call(*q.shape[:3], *k.shape[2:], v.shape[3], scale=scale, threads=torch.get_num_threads())
-    call.chunks = len(others["dk"]) if "dk" in others else 1
-    for name, x in operands.items():
-        setattr(call, name, x.data_ptr())
-        if name != "lse":
-            setattr(call, f"{name}_step", _steps(x, name))
+        operands["seen"] = rows.expand(*q.shape[:3], keys)
+    _name(call, operands)
+    for place, part in zip(call.part, parts, strict=False):
+        _name(place, part)
+        place.keys = part["k"].shape[2]
     scratch = q.new_empty(call.threads * _library().room(ctypes.byref(call)))
     call.scratch = scratch.data_ptr()
-    return call, [scratch, *operands.values()]
+    return call, [scratch, lse, *operands.values(), *(x for part in parts for x in part.values())]
 
 
-def _steps(x: Tensor, name: str) -> Any:
-    """Strides of all axes but the last, whose numbers lie side by side; of all axes of `seen`."""
-    strides = x.stride() if name == "seen" else x.stride()[:-1]
-    return (ctypes.c_long * len(strides))(*strides)
+def _name(into: ctypes.Structure, operands: Mapping[str, Tensor]) -> None:
+    """Where the operands lie, and the strides of all axes but the last, whose stride is 1; `seen` has all four."""
+    for name, x in operands.items():
+        strides = x.stride() if name == "seen" else x.stride()[:-1]
+        setattr(into, name, x.data_ptr())
+        setattr(into, f"{name}_step", (ctypes.c_long * len(strides))(*strides))
 
 
 def _library() -> ctypes.CDLL:
@@ -149,10 +176,8 @@ def _library() -> ctypes.CDLL:
 
 
 _operators = torch.library.Library("subquad", "DEF")
-_operands = "Tensor q, Tensor k, Tensor v, Tensor? seen"
+_operands = "Tensor q, Tensor[] keys, Tensor[] values, Tensor? seen"
 _operators.define(f"short_attention({_operands}, float scale) -> (Tensor, Tensor)")
-_operators.define(
-    f"short_attention_backward(Tensor dy, {_operands}, Tensor lse, float scale) -> (Tensor, Tensor, Tensor)"
-)
+_operators.define(f"short_attention_backward(Tensor dy, {_operands}, Tensor lse, float scale) -> Tensor[]")
 _operators.impl("short_attention", _forward, "CPU")
 _operators.impl("short_attention_backward", _backward, "CPU")
