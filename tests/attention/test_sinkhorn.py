@@ -25,17 +25,6 @@ def test_equals_the_printed_form(block: int, iterations: int, temperature: float
     agree(stack(partial(Sinkhorn, **sizes), Pattern.SELF), partial(reference.layer, heads=HEADS, **sizes), lengths)
 
 
-def test_heads_read_at_once_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    attention, real = one(partial(Sinkhorn, block=4)), torch.arange(19) < torch.tensor([[19], [11]])
-    x = tokens(2, 19, 24).requires_grad_()
-    found = []
-    for numbers in (1, 2**18):
-        monkeypatch.setattr(sinkhorn, "_AT_ONCE", numbers)
-        y, _ = attention(x, x, Masks(real, real))
-        found.append([y, *torch.autograd.grad(y.square().sum(), [x, *attention.parameters()])])
-    assert_close(*found)
-
-
 def test_columns_sum_to_one_and_rows_tend_to() -> None:
     scores = torch.randn(1, 1, 8, 8, dtype=torch.float64)
     errors = []

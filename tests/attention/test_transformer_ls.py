@@ -61,16 +61,16 @@ def test_without_scores_summaries_are_means() -> None:
     nn.init.zeros_(attention.compress.weight)
     weights = attention._weights(x, None)
     assert_close(weights, torch.full_like(weights, 1 / LONGEST))
-    rows = attention._visible_rows(x, weights)[:, :3]
+    summaries = attention.projections.merge(attention._rows(x, weights)[0])
     mean = attention.norm_slots(x.mean(1))
-    assert_close(rows, mean[:, None].expand_as(rows))
+    assert_close(summaries, mean.repeat_interleave(len(summaries) // 2, 0)[:, None].expand_as(summaries))
 
 
 def test_summaries_do_not_know_the_order() -> None:
     attention, x = one(partial(TransformerLS, window=4, rank=3)), tokens(2, LONGEST, 24)
     moved = x[:, torch.randperm(LONGEST)]
-    rows = [attention._visible_rows(t, attention._weights(t, None))[:, :3] for t in (x, moved)]
-    assert_close(*rows)
+    summaries = [attention._rows(t, attention._weights(t, None))[0] for t in (x, moved)]
+    assert_close(*summaries)
 
 
 def test_convolution_starts_at_zero() -> None:

@@ -16,7 +16,7 @@ BUGS = [
         ),
         ("odd queries of a mask are seen", "logits[i] = seen[i] ?", "logits[i] = true ?"),
         ("where nothing is seen, values are averaged", "top <= HIDDEN ? Vector{} :", "false ? Vector{} :"),
-        ("later tiles overwrite the gradients of keys", "dk, dv, number > from)", "dk, dv, false)"),
+        ("later tiles overwrite the gradients of keys", "size, chunk, number > from)", "size, chunk, false)"),
         ("slopes keep their mean", "(at(slopes + j) - mean)", "at(slopes + j)"),
         ("the gradient of queries lacks the scale", "- mean) * call.scale", "- mean)"),
         ("the largest logit is not taken out", "exponential(weight - top)", "exponential(weight)"),
@@ -28,14 +28,30 @@ BUGS += [
     for name, old, new in [
         (
             "memory of the threads is let go before the call",
-            "return call, [scratch, *operands.values()]",
+            "return call, [scratch, lse, *operands.values(), *(x for part in parts for x in part.values())]",
             "return call, []",
         ),
-        ("gradients of the chunks are not summed", "(dq, dk.sum(0), dv.sum(0))", "(dq, dk[0], dv[0])"),
-        ("heads of another width are taken", "q.shape[3] % _VECTOR == v.shape[3] % _VECTOR == 0", "True"),
+        ("gradients of the chunks are not summed", "x.sum(0) if chunks > 1 else x[0]", "x[0]"),
+        ("heads of another width are taken", "q.shape[3] % _VECTOR == values[0].shape[3] % _VECTOR == 0", "True"),
         ("who watches operators sees none", "        and not torch._C._is_torch_function_mode_enabled()\n", ""),
         ("masks are read across", "seen.mT.contiguous().mT", "seen"),
         ("numbers of a row are taken for neighbours", "x if x.stride(3) == 1 else x.contiguous()", "x"),
+    ]
+]
+BUGS += [
+    Bug(name, "kernels/short_attention.cpp", old, new, tests=ATTENTION)
+    for name, old, new in [
+        (
+            "the second part overwrites what the first gave",
+            "count,\n                     call.channels, part.keys, from);",
+            "count,\n                     call.channels, part.keys, false);",
+        ),
+        ("logits of the second part lie on the first's", "multiply(to + from * width,", "multiply(to,"),
+        (
+            "queries forget the slopes of the first part",
+            "part.keys,\n                     from);",
+            "part.keys,\n                     false);",
+        ),
     ]
 ]
 BUGS += [

@@ -8,15 +8,10 @@ BUGS = [
     Bug(
         "padding enters the mixed blocks",
         FILE,
-        "blocks(zero_padding(y, mask), self.block)",
-        "blocks(y, self.block)",
+        "blocks(zero_padding(x, mask), self.block)",
+        "blocks(x, self.block)",
     ),
-    Bug(
-        "heads read a part at a time are sorted by the first",
-        FILE,
-        "zip(q, k, v, sort,",
-        "zip(q, k, v, sort[:1] * len(q),",
-    ),
+    Bug("every head is sorted as the first", FILE, "(sort.to(x.dtype) @ rows)", "(sort[:1].to(x.dtype) @ rows)"),
     Bug(
         "blocks of padding are sorted too",
         FILE,
@@ -27,19 +22,9 @@ BUGS = [
     Bug("no temperature", FILE, "logits / self.temperature", "logits"),
     Bug("ends on a row", FILE, "s = logits.exp()", "s = logits.softmax(-1)"),
     Bug("noise in eval", FILE, "if self.gumbel and self.training:", "if self.gumbel:"),
-    Bug(
-        "sorts by the transpose",
-        FILE,
-        "mixed.baddbmm_(weights, own, beta=0)",
-        "mixed.baddbmm_(weights.mT, own, beta=0)",
-    ),
+    Bug("sorts by the transpose", FILE, "sort.to(x.dtype) @ rows", "sort.mT.to(x.dtype) @ rows"),
     Bug(
         "every place of a mixed block is seen", FILE, "own.any(1, keepdim=True).expand_as(own)", "torch.ones_like(own)"
     ),
-    Bug(
-        "gradient of the sorted blocks lost",
-        FILE,
-        "total = (weights.mT",
-        "total = (0 * weights.mT",
-    ),
+    Bug("gradient of the sorted blocks lost", FILE, "mixed = (sort.to", "mixed = (sort.detach().to"),
 ]

@@ -1,7 +1,6 @@
 """Sparse Sinkhorn attention (Tay et al. 2020, https://arxiv.org/abs/2002.11296, Sections 3.1-3.2, Eq. 1-5)."""
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,9 +13,6 @@ from subquad.ops.masking import zero_padding
 from subquad.ops.pooling import mean_pool, window_mask
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
-
-_AT_ONCE = 2**19
-"""Numbers of the queries of the heads read at once: many save calls where sequences are short, few save memory."""
 
 
 class Sinkhorn(StatelessAttention):
@@ -55,31 +51,27 @@ class Sinkhorn(StatelessAttention):
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
-        batch, length, dim = x.shape
-        y = self._read(x, context, masks, max(1, _AT_ONCE // (batch * length * (dim // self.site.heads))))
-        return self.projections.out(unblocks(y.flatten(-2), batch, length))
-
-    def _read(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, at_once: int
-    ) -> Float[Tensor, "blocks w h e"]:
-        """What each query reads, computed for `at_once` heads at a time."""
-        p, visible = self.projections, self._visible(masks.context, context)
-        sort = self._sort(context, masks.context).split(at_once, 1)
-        q, k, v = (
-            blocks(zero_padding(y, mask), self.block).unflatten(-1, (p.heads, -1)).split(at_once, 2)
-            for y, mask in ((p.query(x), None), (p.key(context), masks.context), (p.value(context), masks.context))
+        p, (batch, length, _) = self.projections, x.shape
+        sort = self._sort(context, masks.context).transpose(0, 1)
+        keys, values = (self._mixed_and_own(linear(context), sort, masks.context) for linear in (p.key, p.value))
+        y = softmax_attention(
+            p.split(blocks(p.query(x), self.block)),
+            keys,
+            values,
+            attn_mask=self._visible(masks.context, context),
+            dropout_p=self.site.dropout if self.training else 0.0,
         )
-        read = [
-            softmax_attention(
-                queries.transpose(1, 2),
-                _SortedAndOwn.apply(keys, s.to(keys.dtype)).transpose(0, 1),
-                _SortedAndOwn.apply(values, s.to(values.dtype)).transpose(0, 1),
-                attn_mask=visible,
-                dropout_p=self.site.dropout if self.training else 0.0,
-            ).transpose(1, 2)
-            for queries, keys, values, s in zip(q, k, v, sort, strict=True)
-        ]
-        return torch.cat(read, 2) if len(read) > 1 else read[0]
+        return p.out(unblocks(y.transpose(1, 2).flatten(-2), batch, length))
+
+    def _mixed_and_own(
+        self, x: Float[Tensor, "b m d"], sort: Float[Tensor, "h b k k"], mask: Bool[Tensor, "b m"] | None
+    ) -> list[Float[Tensor, "blocks h w e"]]:
+        """Blocks mixed by S and the blocks themselves: heads first, so that a block of a head is one row of numbers."""
+        cut = blocks(zero_padding(x, mask), self.block).unflatten(-1, (self.site.heads, -1))
+        own = cut.permute(2, 0, 1, 3).contiguous()
+        rows = own.unflatten(1, (len(x), -1)).flatten(-2)
+        mixed = (sort.to(x.dtype) @ rows).view_as(own)
+        return [part.transpose(0, 1) for part in (mixed, own)]
 
     def _sort(self, context: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h k k"]:
         """S, at least in single precision."""
@@ -103,31 +95,6 @@ class Sinkhorn(StatelessAttention):
         mixed = own.any(1, keepdim=True).expand_as(own)
         visible = torch.cat([mixed, own], 2).expand(len(context), -1, -1)
         return visible.flatten(0, 1)[:, None, None]
-
-
-class _SortedAndOwn(torch.autograd.Function):
-    """[mixed block; own block], [h, b*k, 2 w, e], of blocks [b*k, w, h, e] and S: each row is written and kept once."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, sort: Tensor) -> Tensor:
-        (count, size, heads, width), (batch, _, number, _) = x.shape, sort.shape
-        rows = x.new_empty(heads, count, 2, size, width)
-        rows[:, :, 1] = x.permute(2, 0, 1, 3)
-        mixed, own = rows.view(heads * batch, number, 2, -1).unbind(2)
-        weights = sort.transpose(0, 1).reshape(heads * batch, number, number)
-        mixed.baddbmm_(weights, own, beta=0)
-        ctx.save_for_backward(rows, weights)
-        return rows.flatten(2, 3)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        rows, weights = ctx.saved_tensors
-        own = rows.view(len(weights), weights.shape[1], 2, -1)[:, :, 1]
-        of_mixed, of_own = grad.view_as(rows).unbind(2)
-        of_mixed = of_mixed.reshape(own.shape)
-        total = (weights.mT @ of_mixed).view_as(of_own).add_(of_own)
-        of_sort = (of_mixed @ own.mT).unflatten(0, (len(rows), -1)).transpose(0, 1)
-        return total.permute(1, 2, 0, 3).contiguous(), of_sort
 
 
 def balance(

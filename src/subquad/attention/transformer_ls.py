@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Affine, Projections, StatelessAttention
 from subquad.errors import UserError, at_least_one
-from subquad.ops.blocks import around, around_mask, around_with, blocks, unblocks
+from subquad.ops.blocks import around, around_mask, blocks, unblocks
 from subquad.ops.masking import masked_softmax, zero_padding
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
@@ -78,14 +78,14 @@ class TransformerLS(StatelessAttention):
         p, (batch, length, _) = self.projections, x.shape
         raw = p.key(context)
         weights = self._weights(context if self.scores == "input" else raw, masks.context)
-        keys = self._visible_rows(self.norm_tokens(raw), weights)
+        keys = self._rows(self.norm_tokens(raw), weights)
         # Here and below: what is not needed any more makes room.
         del raw
         values = self.norm_tokens(p.value(context))
         y = softmax_attention(
-            self.projections.split(blocks(p.query(x), self.block)),
-            self.projections.split(keys),
-            self.projections.split(self._visible_rows(values, weights)),
+            p.split(blocks(p.query(x), self.block)),
+            keys,
+            self._rows(values, weights),
             attn_mask=self._visible(masks.context, context),
             dropout_p=self.site.dropout if self.training else 0.0,
         )
@@ -102,14 +102,17 @@ class TransformerLS(StatelessAttention):
         weights = masked_softmax(scores, None if mask is None else mask[..., None], 1)
         return weights.to(x.dtype).unflatten(-1, (self.site.heads, -1)).permute(0, 2, 3, 1)
 
-    def _visible_rows(
+    def _rows(
         self, x: Float[Tensor, "b m d"], weights: Float[Tensor, "b h r m"] | None
-    ) -> Float[Tensor, "blocks keys d"]:
-        """For each block of queries the summaries of x and the window around the block."""
+    ) -> list[Float[Tensor, "blocks h _ e"]]:
+        """What the queries of a block read of x: the summaries, if there are any, and the window around the block."""
+        split = self.projections.split
+        windows = split(around(x, self.block, self.beside, self.beside))
         if weights is None or self.norm_slots is None:
-            return around(x, self.block, self.beside, self.beside)
-        slots = self.norm_slots((weights.to(x.dtype) @ self.projections.split(x)).transpose(1, 2).flatten(-2))
-        return around_with(slots.to(x.dtype), x, self.block, self.beside, self.beside)
+            return [windows]
+        slots = self.norm_slots((weights.to(x.dtype) @ split(x)).transpose(1, 2).flatten(-2)).to(x.dtype)
+        count = len(windows) // len(x)
+        return [split(slots)[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1), windows]
 
     def _visible(
         self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"]

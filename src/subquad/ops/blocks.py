@@ -47,43 +47,6 @@ class _Windows(torch.autograd.Function):
         return total.flatten(1, 2)[:, : width + (count - 1) * ctx.step], None, None
 
 
-def around_with(
-    first: Float[Tensor, "b f d"], x: Float[Tensor, "b m d"], size: int, before: int, after: int
-) -> Float[Tensor, "bk v d"]:
-    """The rows `first`, then `around`, of each block, written once; `before` and `after` are at most `size`."""
-    return _FirstAndWindows.apply(first, x, size, before, after).flatten(0, 1)
-
-
-class _FirstAndWindows(torch.autograd.Function):
-    """[b, k, first + before + size + after, d]."""
-
-    @staticmethod
-    def forward(ctx: Any, first: Tensor, x: Tensor, size: int, before: int, after: int) -> Tensor:
-        batch, length, dim = x.shape
-        ctx.parts, ctx.length = (first.shape[1], before, size, after), length
-        rows = x.new_empty(batch, -(-length // size), sum(ctx.parts), dim)
-        shared, ahead, own, behind = rows.split(ctx.parts, 2)
-        shared.copy_(first[:, None])
-        whole = length // size
-        own[:, :whole] = x[:, : whole * size].unflatten(1, (whole, size))
-        if whole < rows.shape[1]:
-            own[:, whole, : length % size] = x[:, whole * size :]
-            own[:, whole, length % size :] = 0
-        ahead[:, 0], behind[:, -1] = 0, 0
-        ahead[:, 1:] = own[:, :-1, size - before :]
-        behind[:, :-1] = own[:, 1:, :after]
-        return rows
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        shared, ahead, own, behind = grad.split(ctx.parts, 2)
-        _, before, size, after = ctx.parts
-        total = own.clone(memory_format=torch.contiguous_format)
-        total[:, :-1, size - before :] += ahead[:, 1:]
-        total[:, 1:, :after] += behind[:, :-1]
-        return shared.sum(1), total.flatten(1, 2)[:, : ctx.length], None, None, None
-
-
 def around_mask(
     mask: Bool[Tensor, "b m"] | None, length: int, size: int, before: int, after: int, device: torch.device
 ) -> Bool[Tensor, "ck w"]:
