@@ -61,7 +61,7 @@ def test_without_scores_summaries_are_means() -> None:
     nn.init.zeros_(attention.compress.weight)
     weights = attention._weights(x, None)
     assert_close(weights, torch.full_like(weights, 1 / LONGEST))
-    summaries = attention.projections.merge(attention._rows(x, weights)[0])
+    summaries = attention._rows(x, weights)[0].transpose(1, 2).flatten(-2)
     mean = attention.norm_slots(x.mean(1))
     assert_close(summaries, mean.repeat_interleave(len(summaries) // 2, 0)[:, None].expand_as(summaries))
 
