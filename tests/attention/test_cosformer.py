@@ -8,9 +8,8 @@ from reference import cosformer as reference
 from torch import Tensor
 from torch.testing import assert_close
 
-from attention.cells import HEADS, prefix, site
+from attention.cells import HEADS, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
-from subquad.attention import cosformer
 from subquad.attention.cosformer import CosFormer
 from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
@@ -33,19 +32,6 @@ def with_values(value: float) -> CosFormer:
 @pytest.mark.parametrize("pattern", Pattern)
 def test_equals_the_printed_form(pattern: Pattern, lengths: str) -> None:
     agree(stack(CosFormer, pattern), layer, lengths)
-
-
-@pytest.mark.parametrize("pattern", Pattern)
-@pytest.mark.parametrize("padded", [False, True])
-def test_chunks_without_gradient_add_up(pattern: Pattern, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cosformer, "_CHUNK", 8)
-    attention, context = one(CosFormer, pattern), tokens(2, LONGEST, 24)
-    x = context if pattern is Pattern.SELF else tokens(2, 20, 24)
-    mask = prefix([LONGEST, 11], LONGEST) if padded else None
-    masks = Masks(mask if x is context else None, mask)
-    with torch.no_grad():
-        in_chunks = attention(x, context, masks)[0]
-    assert_close(in_chunks, attention(x, context, masks)[0])
 
 
 def test_distances_are_shares_of_the_longest_side() -> None:

@@ -91,7 +91,8 @@ def _compiler() -> list[str] | None:
 def _fingerprint(source: Path, compiler: list[str]) -> str:
     """Differs where the compiled kernel would: machines of many kinds may share one cache folder."""
     version = subprocess.run([*compiler, "--version"], check=True, capture_output=True, timeout=60).stdout
-    parts = [source.read_bytes(), " ".join([*compiler, *FLAGS]).encode(), version, _processor()]
+    code = [file.read_bytes() for file in (source, *sorted(source.parent.glob("*.h")))]
+    parts = [*code, " ".join([*compiler, *FLAGS]).encode(), version, _processor()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 

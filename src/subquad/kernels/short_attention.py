@@ -5,7 +5,7 @@ library below it. See `short_attention.cpp` for the formulas.
 """
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,12 +13,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from subquad.kernels.build import allowed, library
+from subquad.kernels.operands import fit, loaded, point, rows, scratch
 
 MOST_KEYS = 1024
 """With more of them the logits of a tile of queries leave the cache, and torch's kernel is as good."""
 
-_TILE, _VECTOR = 64, 16
+_KERNEL, _TILE = "short_attention", 64
 
 
 _COUNTS = ("batch", "heads", "queries", "keys", "features", "channels", "chunks", "threads", "parts")
@@ -50,21 +50,13 @@ class _Call(ctypes.Structure):
 
 def takes(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], seen: Tensor | None) -> bool:
     """Whether the kernel is for these operands, of four axes each, and may run where this is called."""
-    operands = (q, *keys, *values)
     return (
-        all(type(x) is Tensor for x in operands)  # what watches or replaces operators gets torch's own
-        and all(x.device.type == "cpu" and x.dtype == torch.float32 and x.dim() == 4 for x in operands)
-        and all(x.shape[:2] == q.shape[:2] and x.numel() > 0 for x in operands)
+        fit(_KERNEL, q, *keys, *values)
+        and all(x.shape[:2] == q.shape[:2] for x in (*keys, *values))
         and len(keys) <= 2
         and sum(x.shape[2] for x in keys) <= MOST_KEYS
-        and q.shape[3] % _VECTOR == values[0].shape[3] % _VECTOR == 0
         and (seen is None or (seen.dtype == torch.bool and seen.dim() == 4))
-        and not torch.compiler.is_compiling()
-        and not torch.is_autocast_enabled("cpu")
-        and not torch._C._is_torch_function_mode_enabled()
         and torch.backends.cuda.flash_sdp_enabled()  # the switch of `torch.nn.attention.sdpa_kernel`
-        and allowed()
-        and library("short_attention") is not None
     )
 
 
@@ -112,9 +104,9 @@ def _forward(
     batch, heads, queries, _ = q.shape
     y = q.new_empty(batch, queries, heads, values[0].shape[3]).transpose(1, 2)
     lse = q.new_empty(batch, heads, queries)
-    parts = [{"k": _rows(k), "v": _rows(v)} for k, v in zip(keys, values, strict=True)]
-    call, _kept = _call(parts, seen, lse, scale, q=_rows(q), y=y)
-    _library().forward(ctypes.byref(call))
+    parts = [{"k": rows(k), "v": rows(v)} for k, v in zip(keys, values, strict=True)]
+    call, _kept = _call(parts, seen, scale, q=rows(q), y=y, lse=lse)
+    loaded(_KERNEL).forward(ctypes.byref(call))
     return y, lse
 
 
@@ -125,57 +117,37 @@ def _backward(
     # With few heads the queries of each are cut for the threads, which then add to keys' gradients of their own.
     chunks = min(-(-q.shape[2] // _TILE), -(-torch.get_num_threads() // (q.shape[0] * q.shape[1])))
     parts = []
-    for k, v in zip(map(_rows, keys), map(_rows, values), strict=True):
+    for k, v in zip(map(rows, keys), map(rows, values), strict=True):
         dk, dv = (x.new_empty(chunks, *x.shape) if chunks > 1 else torch.empty_like(x)[None] for x in (k, v))
         parts.append({"k": k, "v": v, "dk": dk, "dv": dv})
-    q = _rows(q)
+    q = rows(q)
     dq = torch.empty_like(q)
-    call, _kept = _call(parts, seen, lse, scale, q=q, dy=_rows(dy), dq=dq)
+    call, _kept = _call(parts, seen, scale, q=q, dy=rows(dy), lse=lse, dq=dq)
     call.chunks = chunks
-    _library().backward(ctypes.byref(call))
+    loaded(_KERNEL).backward(ctypes.byref(call))
     of_parts = [part[name] for name in ("dk", "dv") for part in parts]
     return [dq, *(x.sum(0) if chunks > 1 else x[0] for x in of_parts)]
 
 
-def _rows(x: Tensor) -> Tensor:
-    return x if x.stride(3) == 1 else x.contiguous()
-
-
 def _call(
-    parts: list[dict[str, Tensor]], seen: Tensor | None, lse: Tensor, scale: float, **operands: Tensor
+    parts: list[dict[str, Tensor]], seen: Tensor | None, scale: float, **operands: Tensor
 ) -> tuple[_Call, list[Tensor]]:
     """The call, and the tensors whose memory it names, which must outlive it."""
     q, keys = operands["q"], sum(part["k"].shape[2] for part in parts)
     sizes = (*q.shape[:3], keys, q.shape[3], parts[0]["v"].shape[3])
-    call = _Call(*sizes, threads=torch.get_num_threads(), parts=len(parts), scale=scale, lse=lse.data_ptr())
+    call = _Call(*sizes, threads=torch.get_num_threads(), parts=len(parts), scale=scale)
     if seen is not None:
         # Queries side by side in memory, as the kernel reads them, or one row for all of them.
-        rows = seen if seen.shape[2] == 1 or seen.stride(2) <= 1 else seen.mT.contiguous().mT
-        operands["seen"] = rows.expand(*q.shape[:3], keys)
-    _name(call, operands)
+        turned = seen if seen.shape[2] == 1 or seen.stride(2) <= 1 else seen.mT.contiguous().mT
+        operands["seen"] = turned.expand(*q.shape[:3], keys)
+    point(call, **operands)
     for place, part in zip(call.part, parts, strict=False):
-        _name(place, part)
+        point(place, **part)
         place.keys = part["k"].shape[2]
-    scratch = q.new_empty(call.threads * _library().room(ctypes.byref(call)))
-    call.scratch = scratch.data_ptr()
-    return call, [scratch, lse, *operands.values(), *(x for part in parts for x in part.values())]
+    return call, [scratch(_KERNEL, call), *operands.values(), *(x for part in parts for x in part.values())]
 
 
-def _name(into: ctypes.Structure, operands: Mapping[str, Tensor]) -> None:
-    """Where the operands lie, and the strides of all axes but the last, whose stride is 1; `seen` has all four."""
-    for name, x in operands.items():
-        strides = x.stride() if name == "seen" else x.stride()[:-1]
-        setattr(into, name, x.data_ptr())
-        setattr(into, f"{name}_step", (ctypes.c_long * len(strides))(*strides))
-
-
-def _library() -> ctypes.CDLL:
-    loaded = library("short_attention")
-    assert loaded is not None
-    return loaded
-
-
-_operators = torch.library.Library("subquad", "DEF")
+_operators = torch.library.Library("subquad", "FRAGMENT")
 _operands = "Tensor q, Tensor[] keys, Tensor[] values, Tensor? seen"
 _operators.define(f"short_attention({_operands}, float scale) -> (Tensor, Tensor)")
 _operators.define(f"short_attention_backward(Tensor dy, {_operands}, Tensor lse, float scale) -> Tensor[]")

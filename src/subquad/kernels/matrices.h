@@ -1,0 +1,71 @@
+// Products of small matrices of float32, whose tile of the result stays in registers.
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16, ROWS = 6, VECTORS = 4;
+#elif defined(__AVX2__)
+constexpr int LANES = 8, ROWS = 6, VECTORS = 2;
+#else
+constexpr int LANES = 4, ROWS = 6, VECTORS = 4;
+#endif
+
+typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int Integers __attribute__((vector_size(4 * LANES)));
+
+inline Vector &at(float *place) { return *reinterpret_cast<Vector *>(place); }
+inline const Vector &at(const float *place) { return *reinterpret_cast<const Vector *>(place); }
+
+// A matrix whose element (i, k) is data[i * row + k * column].
+struct Matrix {
+    const float *data;
+    long row, column;
+};
+
+// c (+)= A B for R rows and V vectors of columns.
+template <int R, int V>
+inline __attribute__((always_inline)) void tile(float *c, long c_row, Matrix a, const float *b, long b_row, long depth,
+                                                bool add) {
+    Vector sum[R][V];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) sum[r][v] = add ? at(c + r * c_row + v * LANES) : Vector{};
+    for (long k = 0; k < depth; k++) {
+        Vector row[V];
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) row[v] = at(b + k * b_row + v * LANES);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+            for (int v = 0; v < V; v++) sum[r][v] += a.data[r * a.row + k * a.column] * row[v];
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) at(c + r * c_row + v * LANES) = sum[r][v];
+}
+
+template <int V>
+inline void columns(float *c, long c_row, Matrix a, const float *b, long b_row, long rows, long depth, bool add) {
+    auto below = [&](long count) { c += count * c_row, a.data += count * a.row, rows -= count; };
+    for (; rows >= ROWS; below(ROWS)) tile<ROWS, V>(c, c_row, a, b, b_row, depth, add);
+    for (; rows >= 2; below(2)) tile<2, V>(c, c_row, a, b, b_row, depth, add);
+    if (rows) tile<1, V>(c, c_row, a, b, b_row, depth, add);
+}
+
+// C (+)= A B, where C and B have `width` columns, a multiple of LANES, one after the other.
+void multiply(float *c, long c_row, Matrix a, const float *b, long b_row, long rows, long width, long depth, bool add) {
+    long j = 0;
+    for (; width - j >= VECTORS * LANES; j += VECTORS * LANES)
+        columns<VECTORS>(c + j, c_row, a, b + j, b_row, rows, depth, add);
+    for (; width - j >= LANES; j += LANES) columns<1>(c + j, c_row, a, b + j, b_row, rows, depth, add);
+}
+
+inline long whole(long count) { return (count + LANES - 1) / LANES * LANES; }
+
+inline long offset(const long *step, long row, long head, long token) {
+    return row * step[0] + head * step[1] + token * step[2];
+}
+
+} // namespace

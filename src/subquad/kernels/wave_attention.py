@@ -1,0 +1,157 @@
+"""Linear attention whose weights depend on angles of places, in two passes over the tokens.
+
+Around the matrix products torch would write values times cosines and sines to memory and read them again. See
+`wave_attention.cpp` for the formulas.
+"""
+
+import ctypes
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from subquad.kernels.operands import fit, loaded, point, rows, scratch
+
+_KERNEL, _TILE = "wave_attention", 32
+_COUNTS = ("batch", "tokens", "heads", "features", "channels", "chunks", "threads")
+_POINTERS = ("wave", "x", "v", "dy", "state", "turned", "total", "y", "weight", "dx", "dv", "of_state", "of_total")
+
+
+class _Call(ctypes.Structure):
+    """`Call` of wave_attention.cpp, in its order."""
+
+    _fields_ = (
+        *((name, ctypes.c_long) for name in _COUNTS),
+        ("least", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in (*_POINTERS, "scratch")),
+        *((f"{name}_step", ctypes.c_long * 3) for name in ("x", "v", "dy", "y", "dx", "dv")),
+    )
+
+
+def takes(k: Tensor, v: Tensor) -> bool:
+    """Whether the kernel is for these features and values, `[b, n, h, _]`, and may run where this is called."""
+    return fit(_KERNEL, k, v)
+
+
+def wave_state(
+    k: Float[Tensor, "b m h e"], v: Float[Tensor, "b m h c"], wave: Float[Tensor, "m 2"]
+) -> tuple[Float[Tensor, "b h e f"], Float[Tensor, "b h 2 e"]]:
+    """S = Σ_j k_j [v_j cos_j | v_j sin_j]ᵀ and T = Σ_j [cos_j, sin_j] k_j in each head; `wave` holds [cos_j, sin_j]."""
+    state, total = _State.apply(k, v, wave)
+    return state, total
+
+
+def wave_read(
+    q: Float[Tensor, "b n h e"],
+    wave: Float[Tensor, "n 2"],
+    state: Float[Tensor, "b h e f"],
+    total: Float[Tensor, "b h 2 e"],
+    least: float,
+) -> Float[Tensor, "b n h c"]:
+    """y = (A cos + B sin) / max(q · (T₁ cos + T₂ sin), least) with [A | B] = qᵀ S."""
+    y: Tensor = _Read.apply(q, wave, state, total, least)
+    return y
+
+
+class _State(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, v: Tensor, wave: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(k, v, wave)
+        state, total = torch.ops.subquad.wave_state(k, v, wave)
+        return state, total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_state: Tensor, of_total: Tensor) -> tuple[Tensor, Tensor, None]:
+        return *torch.ops.subquad.wave_state_backward(of_state, of_total, *ctx.saved_tensors), None
+
+
+class _Read(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, wave: Tensor, state: Tensor, total: Tensor, least: float) -> Tensor:
+        y, weight = torch.ops.subquad.wave_read(q, wave, state, total, least)
+        ctx.save_for_backward(q, wave, state, total, y, weight)
+        ctx.least = least
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None]:
+        dq, of_state, of_total = torch.ops.subquad.wave_read_backward(dy, *ctx.saved_tensors, ctx.least)
+        return dq, None, of_state, of_total, None
+
+
+def _state(k: Tensor, v: Tensor, wave: Tensor) -> tuple[Tensor, Tensor]:
+    call = _call(k, channels=v.shape[3])
+    sums = _sums(call)
+    _run("state", call, x=k, v=v, wave=wave, **sums)
+    return sums["of_state"].sum(0), sums["of_total"].sum(0)
+
+
+def _state_backward(of_state: Tensor, of_total: Tensor, k: Tensor, v: Tensor, wave: Tensor) -> tuple[Tensor, Tensor]:
+    dk, dv = torch.empty_like(rows(k)), torch.empty_like(rows(v))
+    gradients = {"state": of_state, "turned": of_state.mT, "total": of_total}
+    _run("state_backward", _call(k, channels=v.shape[3]), x=k, v=v, wave=wave, dx=dk, dv=dv, **gradients)
+    return dk, dv
+
+
+def _read(q: Tensor, wave: Tensor, state: Tensor, total: Tensor, least: float) -> tuple[Tensor, Tensor]:
+    channels = state.shape[3] // 2
+    y, weight = q.new_empty(*q.shape[:3], channels), q.new_empty(q.shape[:3])
+    _run("read", _call(q, channels, least), x=q, wave=wave, state=state, total=total, y=y, weight=weight)
+    return y, weight
+
+
+def _read_backward(
+    dy: Tensor, q: Tensor, wave: Tensor, state: Tensor, total: Tensor, y: Tensor, weight: Tensor, least: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    call, dq = _call(q, y.shape[3], least), torch.empty_like(rows(q))
+    sums, kept = _sums(call), {"turned": state.mT, "total": total, "y": y, "weight": weight}
+    _run("read_backward", call, x=q, wave=wave, dy=dy, dx=dq, **kept, **sums)
+    return dq, sums["of_state"].sum(0), sums["of_total"].sum(0)
+
+
+def _call(x: Tensor, channels: int, least: float = 0.0) -> _Call:
+    """The sizes of a call. Tokens of a head are cut so that every thread has some, and each cut has sums of its own."""
+    batch, tokens, heads, features = x.shape
+    threads = torch.get_num_threads()
+    chunks = min(-(-tokens // _TILE), -(-threads // (batch * heads)))
+    return _Call(batch, tokens, heads, features, channels, chunks, threads, least)
+
+
+def _sums(call: _Call) -> dict[str, Tensor]:
+    heads = call.chunks, call.batch, call.heads
+    return {
+        "of_state": torch.empty(*heads, call.features, 2 * call.channels),
+        "of_total": torch.empty(*heads, 2, call.features),
+    }
+
+
+def _run(function: str, call: _Call, **operands: Tensor) -> None:
+    """Calls the function on operands whose last axis lies side by side, those without heads' strides in one piece."""
+    laid = {name: rows(x) if hasattr(call, f"{name}_step") else x.contiguous() for name, x in operands.items()}
+    point(call, **laid)
+    memory = scratch(_KERNEL, call)
+    getattr(loaded(_KERNEL), function)(ctypes.byref(call))
+    del memory  # until here
+
+
+_operators = torch.library.Library("subquad", "FRAGMENT")
+_operators.define("wave_state(Tensor k, Tensor v, Tensor wave) -> (Tensor, Tensor)")
+_operators.define(
+    "wave_state_backward(Tensor of_state, Tensor of_total, Tensor k, Tensor v, Tensor wave) -> (Tensor, Tensor)"
+)
+_operators.define("wave_read(Tensor q, Tensor wave, Tensor state, Tensor total, float least) -> (Tensor, Tensor)")
+_operators.define(
+    "wave_read_backward(Tensor dy, Tensor q, Tensor wave, Tensor state, Tensor total, Tensor y, Tensor weight, "
+    "float least) -> (Tensor, Tensor, Tensor)"
+)
+for _name, _function in (
+    ("wave_state", _state),
+    ("wave_state_backward", _state_backward),
+    ("wave_read", _read),
+    ("wave_read_backward", _read_backward),
+):
+    _operators.impl(_name, _function, "CPU")
