@@ -28,14 +28,11 @@ BUGS += [
     for name, old, new in [
         (
             "memory of the threads is let go before the call",
-            "return call, [scratch, lse, *operands.values(), *(x for part in parts for x in part.values())]",
+            "return call, [scratch(_KERNEL, call), *operands.values(), *(x for part in parts for x in part.values())]",
             "return call, []",
         ),
         ("gradients of the chunks are not summed", "x.sum(0) if chunks > 1 else x[0]", "x[0]"),
-        ("heads of another width are taken", "q.shape[3] % _VECTOR == values[0].shape[3] % _VECTOR == 0", "True"),
-        ("who watches operators sees none", "        and not torch._C._is_torch_function_mode_enabled()\n", ""),
         ("masks are read across", "seen.mT.contiguous().mT", "seen"),
-        ("numbers of a row are taken for neighbours", "x if x.stride(3) == 1 else x.contiguous()", "x"),
     ]
 ]
 BUGS += [
@@ -52,6 +49,14 @@ BUGS += [
             "part.keys,\n                     from);",
             "part.keys,\n                     false);",
         ),
+    ]
+]
+BUGS += [
+    Bug(name, "kernels/operands.py", old, new, tests=ATTENTION)
+    for name, old, new in [
+        ("heads of another width are taken", "x.shape[3] % VECTOR == 0", "True"),
+        ("who watches operators sees none", "        and not torch._C._is_torch_function_mode_enabled()\n", ""),
+        ("numbers of a row are taken for neighbours", "x if x.stride(-1) == 1 else x.contiguous()", "x"),
     ]
 ]
 BUGS += [

@@ -13,8 +13,9 @@ PRODUCTS = {
     "addbmm", "addmm", "addmm_", "addmv", "baddbmm", "baddbmm_", "bmm", "convolution", "convolution_backward", "dot",
     "linear", "matmul", "mm", "mv", "_linear_pointwise", _FUSED, f"{_FUSED}_backward", "scaled_dot_product_attention",
     "short_attention", "short_attention_backward",
+    "wave_state", "wave_state_backward", "wave_read", "wave_read_backward",
 }  # fmt: skip
-"""Operators that multiply matrices, and fused kernels, which are products with a softmax inside."""
+"""Operators that multiply matrices, and fused kernels, which are products with something inside."""
 
 Call = tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]
 
