@@ -64,11 +64,12 @@ def test_equals_all_weights_written_out(shape: tuple[int, ...], least: float) ->
         assert_close(got.double(), want, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("least", [1e-6, 30.0])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_equals_torchs_operators(shape: tuple[int, ...]) -> None:
+def test_equals_torchs_operators(shape: tuple[int, ...], least: float) -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         sums = wave_attention.state(k, v, wave(k.shape[1], 400))
-        return wave_attention.read(q, wave(q.shape[1], 400), *sums, 1e-6)
+        return wave_attention.read(q, wave(q.shape[1], 400), *sums, least)
 
     inputs = operands(shape)
     with torch.profiler.profile() as profile:
