@@ -58,7 +58,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 # What needs a cluster is run by tests/run/test_slurm_cluster.py.
-RUNS = [c for c in commands() if c.startswith("python ") and "tests/" not in c and "slurm" not in c]
+RUNS = [c for c in commands() if re.match(r"([A-Z_]+=\w+ )*python ", c) and "tests/" not in c and "slurm" not in c]
 
 
 def test_the_commands_of_the_page_on_clusters_compose() -> None:
@@ -78,7 +78,12 @@ def test_the_commands_of_the_page_on_clusters_compose() -> None:
 @pytest.mark.parametrize("command", RUNS)
 def test_commands_run(command: str, tmp_path: Path) -> None:
     """As printed, with the settings above appended; placeholders are filled with a run made here."""
+    given, command = (
+        re.findall(r"([A-Z_]+)=(\w+) ", command.partition("python ")[0]),
+        command[command.index("python ") :],
+    )
     environment = os.environ | {"SUBQUAD_OUTPUTS": str(tmp_path / "outputs"), "SUBQUAD_DATA": str(tmp_path / "data")}
+    environment |= dict(given)
 
     def run(words: list[str]) -> subprocess.CompletedProcess[str]:
         done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -11,6 +11,7 @@ import pytest
 from subquad.errors import UserError
 from subquad.kernels import build
 from subquad.kernels.build import cache_folder
+from subquad.run.machine import facts
 
 needs_compiler = pytest.mark.skipif(
     sys.platform != "linux" or build._compiler() is None, reason="kernels need Linux and a C++ compiler"
@@ -56,6 +57,14 @@ def test_compiles_once_and_keeps_it(compilations: list[list[str]]) -> None:
     assert library().forward
     assert len(compilations) == 1
     assert len(list(cache_folder().iterdir())) == 1
+
+
+@needs_compiler
+def test_records_name_the_kernels_that_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_in_use", set())
+    assert facts()["versions"]["kernels"] == "none"
+    library()
+    assert facts()["versions"]["kernels"] == "short_attention"
 
 
 @needs_compiler

@@ -37,17 +37,7 @@ def library(name: str) -> ctypes.CDLL | None:
         log.info("Kernel %s is off: torch's own operators run in its place.", name)
         return None
     try:
-        source = Path(__file__).with_name(f"{name}.cpp")
-        place = cache_folder() / f"{name}-{_fingerprint(source, compiler)}.so"
-        if place.exists():
-            try:
-                return ctypes.CDLL(str(place))
-            except OSError:  # half of it was written, or the C library is another one now
-                log.info("%s cannot be loaded and is compiled again.", place)
-        with whole(place, several=True) as partial:
-            command = [*compiler, *FLAGS, str(source), "-o", str(partial)]
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
-        return ctypes.CDLL(str(place))
+        found = _load(name, compiler)
     except (OSError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", None) or error).strip()
         log.warning(
@@ -56,6 +46,31 @@ def library(name: str) -> ctypes.CDLL | None:
             "what it makes. It said: %s", name, said,
         )  # fmt: skip
         return None
+    _in_use.add(name)
+    return found
+
+
+def _load(name: str, compiler: list[str]) -> ctypes.CDLL:
+    """The compiled kernel; compiles it where it is not there or cannot be loaded."""
+    source = Path(__file__).with_name(f"{name}.cpp")
+    place = cache_folder() / f"{name}-{_fingerprint(source, compiler)}.so"
+    if place.exists():
+        try:
+            return ctypes.CDLL(str(place))
+        except OSError:  # half of it was written, or the C library is another one now
+            log.info("%s cannot be loaded and is compiled again.", place)
+    with whole(place, several=True) as partial:
+        command = [*compiler, *FLAGS, str(source), "-o", str(partial)]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    return ctypes.CDLL(str(place))
+
+
+_in_use: set[str] = set()
+
+
+def in_use() -> list[str]:
+    """Kernels that this process has loaded so far."""
+    return sorted(_in_use)
 
 
 _allowed: ContextVar[bool] = ContextVar("kernels allowed", default=True)

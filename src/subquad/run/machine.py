@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from subquad.cores import usable_cores
+from subquad.kernels.build import in_use
 from subquad.records import now
 
 
@@ -30,9 +31,13 @@ def describe() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """Python and the packages that decide numbers; "not installed" where a package runs from its source folder."""
+    """Python, the packages that decide numbers and the kernels of ours that ran so far.
+
+    A package that runs from its source folder is "not installed".
+    """
     packages = ("subquad", "torch", "pytorch-lightning", "hydra-core", "numpy", "sktime")
-    return {"python": platform.python_version()} | {name: _version(name) for name in packages}
+    versions = {"python": platform.python_version()} | {name: _version(name) for name in packages}
+    return versions | {"kernels": "+".join(in_use()) or "none"}
 
 
 def _commit() -> str:
