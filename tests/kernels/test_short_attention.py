@@ -152,6 +152,8 @@ def test_the_result_lies_as_the_output_map_reads_it() -> None:
         lambda q, k, v: (q, k, v[..., :8], None),
         lambda q, k, v: (q[0], k[0], v[0], None),
         lambda q, k, v: (q, k[:1], v[:1], None),
+        lambda q, k, v: (q, k, v[:, :, :64], None),
+        lambda q, k, v: (q, k[..., :32], v, None),
         lambda q, k, v: (q[:, :, :0], k, v, None),
         lambda q, k, v: (q, k[:, :, :0], v[:, :, :0], None),
         lambda q, k, v: (q, k.repeat(1, 1, 9, 1), v.repeat(1, 1, 9, 1), None),
@@ -224,6 +226,14 @@ def test_parts_are_read_where_they_lie_and_have_gradients_of_their_own() -> None
         theirs = with_gradients(attend, inputs)
     for got, want in zip(ours, theirs, strict=True):
         assert_close(got, want, atol=1e-4, rtol=1e-5)
+
+
+def test_parts_that_do_not_belong_together_are_left_to_torch() -> None:
+    q, k, v = (x.detach() for x in tensors(SHAPES["a window"]))
+    assert kernel.takes(q, [k, k], [v, v], None)
+    assert not kernel.takes(q, [k, k], [v], None)
+    assert not kernel.takes(q, [k, k], [v, v[..., :16]], None)
+    assert not kernel.takes(q, [k, k], [v, v[:, :, :5]], None)
 
 
 def test_three_parts_are_left_to_torch() -> None:

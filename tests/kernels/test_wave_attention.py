@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from subquad.kernels.build import library, torchs_own
-from subquad.kernels.wave_attention import takes, wave_read, wave_state
+from subquad.kernels.wave_attention import reads, sums_up, wave_read, wave_state
 from subquad.ops import wave_attention
 
 pytestmark = pytest.mark.skipif(library("wave_attention") is None, reason="kernels need Linux and a C++ compiler")
@@ -58,7 +58,7 @@ def with_gradients(function, inputs: list[Tensor], *arguments) -> list[Tensor]:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_equals_all_weights_written_out(shape: tuple[int, ...], least: float) -> None:
     inputs = operands(shape)
-    assert takes(*inputs[1:])
+    assert sums_up(*inputs[1:], wave(shape[3], 400))
     exact = with_gradients(written_out, [x.detach().double().requires_grad_() for x in inputs], least)
     for got, want in zip(with_gradients(attend, inputs, least), exact, strict=True):
         assert_close(got.double(), want, atol=2e-5, rtol=2e-5)
@@ -125,10 +125,21 @@ def test_threads_change_nothing() -> None:
 
 
 def test_other_operands_are_left_to_torch() -> None:
-    _, k, v = (x.detach() for x in operands(SHAPES["several tiles"]))
-    assert takes(k, v)
-    assert not takes(k.double(), v.double())
-    assert not takes(k[..., :8], v)
-    assert not takes(k, v[:, :0])
+    q, k, v = (x.detach() for x in operands(SHAPES["several tiles"]))
+    places = wave(128, 128)
+    state, total = wave_state(k, v, places)
+    assert sums_up(k, v, places)
+    assert not sums_up(k.double(), v.double(), places.double())
+    assert not sums_up(k[..., :8], v, places)
+    assert not sums_up(k, v[:, :0], places)
+    assert not sums_up(k, v[:, :64], places)
+    assert not sums_up(k, v, places[:64])
+    assert not sums_up(k, v, places.double())
     with torch.autocast("cpu"):
-        assert not takes(k, v)
+        assert not sums_up(k, v, places)
+    assert reads(q, places[:96], state, total)
+    assert not reads(q, places, state, total)
+    assert not reads(q[..., :16], places[:96], state, total)
+    assert not reads(q, places[:96], state, total[:1])
+    assert not reads(q, places[:96], state[:, :1], total)
+    assert not reads(q, places[:96], state[..., :16], total)

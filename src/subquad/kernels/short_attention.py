@@ -52,8 +52,9 @@ def takes(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], seen: Ten
     """Whether the kernel is for these operands, of four axes each, and may run where this is called."""
     return (
         fit(_KERNEL, q, *keys, *values)
-        and all(x.shape[:2] == q.shape[:2] for x in (*keys, *values))
-        and len(keys) <= 2
+        and len(keys) == len(values) <= 2
+        and all(k.shape == (*q.shape[:2], k.shape[2], q.shape[3]) for k in keys)
+        and all(v.shape == (*k.shape[:3], values[0].shape[3]) for k, v in zip(keys, values, strict=True))
         and sum(x.shape[2] for x in keys) <= MOST_KEYS
         and (seen is None or (seen.dtype == torch.bool and seen.dim() == 4))
         and torch.backends.cuda.flash_sdp_enabled()  # the switch of `torch.nn.attention.sdpa_kernel`

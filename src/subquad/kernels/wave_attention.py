@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from subquad.kernels.operands import fit, loaded, point, rows, scratch
+from subquad.kernels.operands import VECTOR, fit, loaded, point, rows, scratch
 
 _KERNEL, _TILE = "wave_attention", 32
 _COUNTS = ("batch", "tokens", "heads", "features", "channels", "chunks", "threads")
@@ -30,9 +30,25 @@ class _Call(ctypes.Structure):
     )
 
 
-def takes(k: Tensor, v: Tensor) -> bool:
-    """Whether the kernel is for these features and values, `[b, n, h, _]`, and may run where this is called."""
-    return fit(_KERNEL, k, v)
+def sums_up(k: Tensor, v: Tensor, wave: Tensor) -> bool:
+    """Whether the kernel may make sums of these features and values, `[b, m, h, _]`, where this is called."""
+    return fit(_KERNEL, k, v) and k.shape[:3] == v.shape[:3] and _fits(wave, k)
+
+
+def reads(q: Tensor, wave: Tensor, state: Tensor, total: Tensor) -> bool:
+    """Whether the kernel may read these sums for the features q, `[b, n, h, e]`, where this is called."""
+    batch, _, heads, features = q.shape
+    return (
+        fit(_KERNEL, q, state, total)
+        and state.shape[:3] == (batch, heads, features)
+        and state.shape[3] % (2 * VECTOR) == 0
+        and total.shape == (batch, heads, 2, features)
+        and _fits(wave, q)
+    )
+
+
+def _fits(wave: Tensor, x: Tensor) -> bool:
+    return wave.shape == (x.shape[1], 2) and wave.dtype == x.dtype and wave.device == x.device
 
 
 def wave_state(

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from subquad.kernels.wave_attention import takes, wave_read, wave_state
+from subquad.kernels.wave_attention import reads, sums_up, wave_read, wave_state
 from subquad.ops.kernel_attention import head_dot
 
 
@@ -18,7 +18,7 @@ def state(
     k: Float[Tensor, "b m h e"], v: Float[Tensor, "b m h c"], wave: Float[Tensor, "m 2"]
 ) -> tuple[Float[Tensor, "b h e f"], Float[Tensor, "b h 2 e"]]:
     """S = Σ_j k_j [v_j cos_j | v_j sin_j]ᵀ and T = Σ_j [cos_j, sin_j] k_j in each head."""
-    if takes(k, v):
+    if sums_up(k, v, wave):
         return wave_state(k, v, wave)
     wave = wave.to(v.dtype)
     sums = k.permute(0, 2, 3, 1) @ _Spread.apply(v, wave[:, None, :, None]).transpose(1, 2)
@@ -33,7 +33,7 @@ def read(
     least: float,
 ) -> Float[Tensor, "b n h c"]:
     """y = (A cos + B sin) / w with [A | B] = qᵀ S, w = max(q · (T₁ cos + T₂ sin), least), in the wave's precision."""
-    if takes(q, state):
+    if reads(q, wave, state, total):
         return wave_read(q, wave, state, total, least)
     sums = torch.cat([head_dot(q, total[:, :, 0]), head_dot(q, total[:, :, 1])], -1)
     weight = (sums * wave[:, None]).sum(-1, keepdim=True).clamp(min=least)

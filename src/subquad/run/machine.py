@@ -31,7 +31,7 @@ def describe() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """Python, the packages that decide numbers and the kernels of ours that ran so far.
+    """Python, the packages that decide numbers and the kernels of ours that this process has loaded.
 
     A package that runs from its source folder is "not installed".
     """
