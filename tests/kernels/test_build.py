@@ -14,7 +14,7 @@ from subquad.kernels.build import cache_folder
 from subquad.run.machine import facts
 
 needs_compiler = pytest.mark.skipif(
-    sys.platform != "linux" or build._compiler() is None, reason="kernels need Linux and a C++ compiler"
+    build.library("short_attention") is None, reason="needs Linux and g++ of GCC 9 or newer"
 )
 
 
@@ -97,6 +97,19 @@ def test_a_word_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("SUBQUAD_KERNELS", "never")
     with pytest.raises(UserError, match=r"never.*on or off"):
         library()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels are for Linux")
+@pytest.mark.parametrize(("name", "value"), [("CXX", "g++ 'half a quote"), ("HOME", None)])
+def test_an_environment_that_makes_no_sense_is_told(
+    name: str, value: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("Could not determine home")))
+    if value is not None:
+        monkeypatch.setenv(name, value)
+    assert library() is None
+    assert "SUBQUAD_KERNELS=off" in caplog.text
 
 
 def test_without_a_compiler_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

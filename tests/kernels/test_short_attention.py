@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.testing import assert_close
 
 from subquad.kernels import short_attention as kernel
@@ -16,7 +17,7 @@ from subquad.kernels.build import library, torchs_own
 from subquad.kernels.short_attention import MOST_KEYS
 from subquad.ops.softmax_attention import softmax_attention
 
-pytestmark = pytest.mark.skipif(library("short_attention") is None, reason="kernels need Linux and a C++ compiler")
+pytestmark = pytest.mark.skipif(library("short_attention") is None, reason="needs Linux and g++ of GCC 9 or newer")
 
 SHAPES = {  # batch, heads, queries, keys, features, channels
     "a window": (4, 2, 64, 128, 64, 64),
@@ -124,6 +125,12 @@ def test_numbers_that_are_none_are_passed_on() -> None:
     y = short_attention(q, k, v, None, 1.0)
     assert y[0, 0, 0].isnan().all()
     assert y[0, 0, 1:].isfinite().all()
+    for seen in ([True, True, False], [True, False, False], [False, True, True]):
+        y = short_attention(q, k, v, torch.tensor(seen)[None, None, None], 1.0)
+        assert y[0, 0, 0].isnan().all()
+        assert y[0, 0, 1:].isfinite().all()
+    k[0, 0, 1] = float("nan")
+    assert short_attention(q, k, v, torch.tensor([True, True, False])[None, None, None], 1.0)[0, 0].isnan().all()
 
 
 def test_overlapping_windows_and_columns_of_wider_rows_are_read_where_they_lie() -> None:
@@ -184,6 +191,47 @@ def test_who_watches_operators_sees_torchs_own() -> None:
         assert not takes(*inputs, None)
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
         assert not takes(*(mode.from_tensor(x) for x in inputs), None)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # of torch itself
+def test_what_differentiates_otherwise_gets_torchs_own() -> None:
+    q, k, v = (x.detach() for x in tensors(SHAPES["a window"]))
+    slope = torch.func.grad(lambda q: softmax_attention(q, k, v).sin().sum())(q)
+    [expected] = torch.autograd.grad(softmax_attention(q.requires_grad_(), k, v).sin().sum(), q)
+    assert_close(slope, expected, atol=1e-5, rtol=1e-5)
+    q = q.detach()
+    with forward_ad.dual_level():
+        assert not takes(forward_ad.make_dual(q, torch.ones_like(q)), k, v, None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_precision_changes_nothing(dtype: torch.dtype) -> None:
+    inputs = tensors(SHAPES["a window"])
+    expected = with_gradients(short_attention, inputs, None, 0.3)
+    torch.set_default_dtype(dtype)
+    try:
+        gradient = torch.randn(4, 2, 64, 64, generator=torch.Generator().manual_seed(2), dtype=torch.float32)
+        y = short_attention(*inputs, None, 0.3)
+        found = [y.detach(), *torch.autograd.grad(y, inputs, gradient)]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert_close(found, expected)
+
+
+def test_gradients_of_views_whose_rows_overlap() -> None:
+    q, line = torch.randn(1, 1, 20, 16), torch.randn(1, 1, 18)
+
+    def attend(line: Tensor) -> Tensor:
+        k = line.unfold(-1, 16, 1)  # [1, 1, 3, 16], strides of 1 and 1
+        return short_attention(q, k, k, None, 0.3)
+
+    def plain(line: Tensor) -> Tensor:
+        k = line.unfold(-1, 16, 1)
+        return F.scaled_dot_product_attention(q, k, k, scale=0.3)
+
+    inputs = [line.requires_grad_()]
+    for got, want in zip(with_gradients(attend, inputs), with_gradients(plain, inputs), strict=True):
+        assert_close(got, want, atol=1e-5, rtol=1e-5)
 
 
 def test_softmax_attention_runs_it_and_gives_the_same_without_it() -> None:

@@ -9,7 +9,7 @@ from subquad.kernels.build import library, torchs_own
 from subquad.kernels.wave_attention import reads, sums_up, wave_read, wave_state
 from subquad.ops import wave_attention
 
-pytestmark = pytest.mark.skipif(library("wave_attention") is None, reason="kernels need Linux and a C++ compiler")
+pytestmark = pytest.mark.skipif(library("wave_attention") is None, reason="needs Linux and g++ of GCC 9 or newer")
 
 SHAPES = {  # batch, heads, queries, keys, features, channels
     "several tiles": (2, 2, 96, 128, 32, 64),
@@ -109,6 +109,17 @@ def test_operands_are_read_where_they_lie() -> None:
     expected = with_gradients(attend, inputs, 1e-6)
     for others in (wide, turned, apart):
         assert_close(with_gradients(attend, others, 1e-6), expected)
+
+
+def test_the_default_precision_changes_nothing() -> None:
+    inputs = operands(SHAPES["odd last tiles"])
+    places = wave(70, 70)
+    expected = [x.detach() for x in wave_state(*inputs[1:], places)]
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert_close([x.detach() for x in wave_state(*inputs[1:], places)], expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_threads_change_nothing() -> None:

@@ -15,7 +15,11 @@ BUGS = [
             "2 * i < width; i += LANES) at(logits + i) = V",
         ),
         ("odd queries of a mask are seen", "logits[i] = seen[i] ?", "logits[i] = true ?"),
-        ("where nothing is seen, values are averaged", "top <= HIDDEN ? Vector{} :", "false ? Vector{} :"),
+        (
+            "where nothing is seen, values are averaged",
+            "(top <= HIDDEN) & (sum == sum) ? Vector{} :",
+            "(top != top) ? Vector{} :",
+        ),
         ("later tiles overwrite the gradients of keys", "size, chunk, number > from)", "size, chunk, false)"),
         ("slopes keep their mean", "(at(slopes + j) - mean)", "at(slopes + j)"),
         ("the gradient of queries lacks the scale", "- mean) * call.scale", "- mean)"),
@@ -52,8 +56,21 @@ BUGS += [
     ]
 ]
 BUGS += [
+    Bug(
+        "a sum that is no number counts as none",
+        "kernels/short_attention.cpp",
+        "(top <= HIDDEN) & (sum == sum)",
+        "(top <= HIDDEN)",
+        tests=ATTENTION,
+    )
+]
+BUGS += [
     Bug(name, "kernels/operands.py", old, new, tests=ATTENTION)
     for name, old, new in [
+        ("tangents are lost", "forward_ad._current_level < 0", "True"),
+        ("transforms are not seen", "not torch._C._are_functorch_transforms_active()", "True"),
+        ("scratch has the default precision", ', dtype=torch.float32, device="cpu"', ""),
+        ("gradients of overlapping rows overlap", "y if y.stride(-1) == 1 else", "y if True else"),
         ("heads of another width are taken", "x.shape[3] % VECTOR == 0", "True"),
         ("who watches operators sees none", "        and not torch._C._is_torch_function_mode_enabled()\n", ""),
         ("numbers of a row are taken for neighbours", "x if x.stride(-1) == 1 else x.contiguous()", "x"),

@@ -13,7 +13,7 @@ from subquad.ops.softmax_attention import softmax_attention
 
 
 class MultiHead(nn.Module):
-    """softmax(Q Kᵀ / s) V W_O in each head, through torch's fused kernel.
+    """softmax(Q Kᵀ / s) V W_O in each head, through a fused kernel.
 
     A head is ⌈dim / heads⌉ wide, so that any number of heads goes with any width. `scale` chooses s: the root of the
     width of a head ("d_head") or of the whole ("d_model"). Maps start Xavier-uniform, biases at 0.

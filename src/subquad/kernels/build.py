@@ -32,13 +32,15 @@ def library(name: str) -> ctypes.CDLL | None:
     switch = os.environ.get("SUBQUAD_KERNELS", "on")
     if switch not in ("on", "off"):
         raise UserError(f'SUBQUAD_KERNELS is "{switch}"; write on or off, or leave it unset.')
-    compiler = _compiler()
-    if switch == "off" or sys.platform != "linux" or compiler is None:
-        log.info("Kernel %s is off: torch's own operators run in its place.", name)
+    if switch == "off" or sys.platform != "linux":
         return None
     try:
+        compiler = _compiler()
+        if compiler is None:
+            log.info("There is no g++, so that torch's own operators run in place of the kernel %s.", name)
+            return None
         found = _load(name, compiler)
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:  # no home, CXX with half a quote
         said = str(getattr(error, "stderr", None) or error).strip()
         log.warning(
             "Kernel %s cannot be compiled or loaded, so that torch's own operators run, which give the same and take "
@@ -97,10 +99,10 @@ def cache_folder() -> Path:
 
 
 def _compiler() -> list[str] | None:
-    """The words that call the C++ compiler: what CXX says, else the first one that is installed."""
+    """The words that call GCC's C++ compiler: what CXX says, else g++ where it is installed."""
     if chosen := shlex.split(os.environ.get("CXX", "")):
         return chosen if shutil.which(chosen[0]) else None
-    return next(([name] for name in ("g++", "clang++", "c++") if shutil.which(name)), None)
+    return ["g++"] if shutil.which("g++") else None
 
 
 def _fingerprint(source: Path, compiler: list[str]) -> str:

@@ -4,6 +4,7 @@ import ctypes
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from subquad.kernels.build import allowed, library
 
@@ -20,6 +21,8 @@ def fit(kernel: str, *operands: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._is_torch_function_mode_enabled()
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0  # no tangents are carried
         and allowed()
         and library(kernel) is not None
     )
@@ -37,6 +40,12 @@ def rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def like(x: Tensor) -> Tensor:
+    """Memory for a gradient that lies as its operand does, the numbers of its last axis side by side."""
+    y = torch.empty_like(x)
+    return y if y.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
 def point(structure: ctypes.Structure, **operands: Tensor) -> None:
     """Writes where each operand lies, and as many of its strides as `<name>_step` of the structure takes, if any.
 
@@ -51,6 +60,6 @@ def point(structure: ctypes.Structure, **operands: Tensor) -> None:
 
 def scratch(kernel: str, call: ctypes.Structure) -> Tensor:
     """Memory for the call's threads, which the call then names."""
-    memory = torch.empty(call.threads * loaded(kernel).room(ctypes.byref(call)))
+    memory = torch.empty(call.threads * loaded(kernel).room(ctypes.byref(call)), dtype=torch.float32, device="cpu")
     call.scratch = memory.data_ptr()
     return memory

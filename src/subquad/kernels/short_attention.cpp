@@ -140,7 +140,7 @@ struct Tile {
                 Vector &weight = at(weights + j * width + i);
                 sum += weight = exponential(weight - top);
             }
-            at(share + i) = top <= HIDDEN ? Vector{} : 1.0f / sum;
+            at(share + i) = (top <= HIDDEN) & (sum == sum) ? Vector{} : 1.0f / sum; // a sum that is no number stays
             at(share + QUERIES + i) = top; // to the left of the exponential until here
         }
         float *y = call.y + offset(call.y_step, row, head, first);

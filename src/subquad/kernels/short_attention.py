@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from subquad.kernels.operands import fit, loaded, point, rows, scratch
+from subquad.kernels.operands import fit, like, loaded, point, rows, scratch
 
 MOST_KEYS = 1024
 """With more of them the logits of a tile of queries leave the cache, and torch's kernel is as good."""
@@ -119,10 +119,10 @@ def _backward(
     chunks = min(-(-q.shape[2] // _TILE), -(-torch.get_num_threads() // (q.shape[0] * q.shape[1])))
     parts = []
     for k, v in zip(map(rows, keys), map(rows, values), strict=True):
-        dk, dv = (x.new_empty(chunks, *x.shape) if chunks > 1 else torch.empty_like(x)[None] for x in (k, v))
+        dk, dv = (x.new_empty(chunks, *x.shape) if chunks > 1 else like(x)[None] for x in (k, v))
         parts.append({"k": k, "v": v, "dk": dk, "dv": dv})
     q = rows(q)
-    dq = torch.empty_like(q)
+    dq = like(q)
     call, _kept = _call(parts, seen, scale, q=q, dy=rows(dy), lse=lse, dq=dq)
     call.chunks = chunks
     loaded(_KERNEL).backward(ctypes.byref(call))

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from subquad.kernels.operands import VECTOR, fit, loaded, point, rows, scratch
+from subquad.kernels.operands import VECTOR, fit, like, loaded, point, rows, scratch
 
 _KERNEL, _TILE = "wave_attention", 32
 _COUNTS = ("batch", "tokens", "heads", "features", "channels", "chunks", "threads")
@@ -107,7 +107,7 @@ def _state(k: Tensor, v: Tensor, wave: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _state_backward(of_state: Tensor, of_total: Tensor, k: Tensor, v: Tensor, wave: Tensor) -> tuple[Tensor, Tensor]:
-    dk, dv = torch.empty_like(rows(k)), torch.empty_like(rows(v))
+    dk, dv = like(rows(k)), like(rows(v))
     gradients = {"state": of_state, "turned": of_state.mT, "total": of_total}
     _run("state_backward", _call(k, channels=v.shape[3]), x=k, v=v, wave=wave, dx=dk, dv=dv, **gradients)
     return dk, dv
@@ -123,7 +123,7 @@ def _read(q: Tensor, wave: Tensor, state: Tensor, total: Tensor, least: float) -
 def _read_backward(
     dy: Tensor, q: Tensor, wave: Tensor, state: Tensor, total: Tensor, y: Tensor, weight: Tensor, least: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    call, dq = _call(q, y.shape[3], least), torch.empty_like(rows(q))
+    call, dq = _call(q, y.shape[3], least), like(rows(q))
     sums, kept = _sums(call), {"turned": state.mT, "total": total, "y": y, "weight": weight}
     _run("read_backward", call, x=q, wave=wave, dy=dy, dx=dq, **kept, **sums)
     return dq, sums["of_state"].sum(0), sums["of_total"].sum(0)
@@ -140,8 +140,8 @@ def _call(x: Tensor, channels: int, least: float = 0.0) -> _Call:
 def _sums(call: _Call) -> dict[str, Tensor]:
     heads = call.chunks, call.batch, call.heads
     return {
-        "of_state": torch.empty(*heads, call.features, 2 * call.channels),
-        "of_total": torch.empty(*heads, 2, call.features),
+        "of_state": torch.empty(*heads, call.features, 2 * call.channels, dtype=torch.float32, device="cpu"),
+        "of_total": torch.empty(*heads, 2, call.features, dtype=torch.float32, device="cpu"),
     }
 
 
