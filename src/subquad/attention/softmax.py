@@ -17,9 +17,10 @@ from subquad.specs import Masks, Pattern, Site
 class Softmax(StatelessAttention):
     """Y = softmax(Q Kᵀ / √d_h) V in each head.
 
-    `fused` runs torch's fused kernel, or ours for few keys on a CPU, which never holds the n x m weights. Without it the three products are written
-    out as in the paper: the baseline that papers of the field time themselves against. `heads_at_once` heads hold
-    their weights at a time then, all of them by default: long sequences fit in memory with fewer.
+    `fused` runs torch's fused kernel, or ours for few keys on a CPU, and never holds the n x m weights. Without it the
+    three products are written out as in the paper: the baseline that papers of the field time themselves against.
+    `heads_at_once` heads hold their weights at a time then, all of them by default: long sequences fit in memory with
+    fewer.
 
     Released code: as the paper, written out (`fused=false`).
     """
