@@ -11,6 +11,8 @@ from subquad.backbones.base import is_encoder
 from subquad.kernels.build import torchs_own
 from subquad.specs import Masks, Pattern
 
+pytestmark = pytest.mark.slow  # by their number
+
 LENGTH, DIM, HEADS = 150, 64, 2
 FACTORIES = {name: made("attention", name) for name in mechanisms()}
 
