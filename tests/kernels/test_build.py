@@ -99,7 +99,7 @@ def test_a_word_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -
         library()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="kernels are for Linux")
+@needs_compiler
 @pytest.mark.parametrize(("name", "value"), [("CXX", "g++ 'half a quote"), ("HOME", None)])
 def test_an_environment_that_makes_no_sense_is_told(
     name: str, value: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -25,23 +25,6 @@ BUGS = [
         ("the gradient of queries lacks the scale", "- mean) * call.scale", "- mean)"),
         ("the largest logit is not taken out", "exponential(weight - top)", "exponential(weight)"),
         ("threads share a room", ".forward(call->scratch + omp_get_thread_num() * size)", ".forward(call->scratch)"),
-    ]
-]
-BUGS += [
-    Bug(name, "kernels/short_attention.py", old, new, tests=ATTENTION)
-    for name, old, new in [
-        (
-            "memory of the threads is let go before the call",
-            "return call, [scratch(_KERNEL, call), *operands.values(), *(x for part in parts for x in part.values())]",
-            "return call, []",
-        ),
-        ("gradients of the chunks are not summed", "x.sum(0) if chunks > 1 else x[0]", "x[0]"),
-        ("masks are read across", "seen.mT.contiguous().mT", "seen"),
-    ]
-]
-BUGS += [
-    Bug(name, "kernels/short_attention.cpp", old, new, tests=ATTENTION)
-    for name, old, new in [
         (
             "the second part overwrites what the first gave",
             "count,\n                     call.channels, part.keys, from);",
@@ -53,16 +36,20 @@ BUGS += [
             "part.keys,\n                     from);",
             "part.keys,\n                     false);",
         ),
+        ("a sum that is no number counts as none", "(top <= HIDDEN) & (sum == sum)", "(top <= HIDDEN)"),
     ]
 ]
 BUGS += [
-    Bug(
-        "a sum that is no number counts as none",
-        "kernels/short_attention.cpp",
-        "(top <= HIDDEN) & (sum == sum)",
-        "(top <= HIDDEN)",
-        tests=ATTENTION,
-    )
+    Bug(name, "kernels/short_attention.py", old, new, tests=ATTENTION)
+    for name, old, new in [
+        (
+            "memory of the threads is let go before the call",
+            "return call, [scratch(_KERNEL, call), *operands.values(), *(x for part in parts for x in part.values())]",
+            "return call, []",
+        ),
+        ("gradients of the chunks are not summed", "x.sum(0) if count > 1 else x[0]", "x[0]"),
+        ("masks are read across", "seen.mT.contiguous().mT", "seen"),
+    ]
 ]
 BUGS += [
     Bug(name, "kernels/operands.py", old, new, tests=ATTENTION)

@@ -9,8 +9,8 @@ BUGS = [
     Bug(
         "windows read padding",
         FILE,
-        "band.mT.contiguous() & real[..., None]",
-        "band.mT.contiguous() & torch.ones_like(real)[..., None]",
+        "seen_of_windows(band, real)",
+        "seen_of_windows(band, torch.ones_like(real))",
     ),
     Bug("the window slides with the token", FILE, "[:, None] // self.window * self.window", "[:, None]"),
     Bug("no neighbours of a segment of one token", FILE, "max(self.window // 2, 1)", "self.window // 2"),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Affine, Projections, StatelessAttention
 from subquad.errors import UserError, at_least_one
-from subquad.ops.blocks import around, around_mask, blocks, unblocks
+from subquad.ops.blocks import around, around_mask, blocks, seen_of_windows, unblocks
 from subquad.ops.masking import masked_softmax, zero_padding
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
@@ -125,9 +125,8 @@ class TransformerLS(StatelessAttention):
         real = around_mask(mask, context.shape[1], self.block, self.beside, self.beside, device)
         # Summaries are seen by all; a small mask is cheaper to widen than the large one.
         band, real = (F.pad(part, (self.rank, 0), value=True) for part in (band, real))
-        # Queries side by side in memory, as the kernel for few keys reads masks.
-        visible = (band.mT.contiguous() & real[..., None]).mT[:, None]
-        return visible if mask is not None else visible.expand(len(context), -1, -1, -1, -1).flatten(0, 1)
+        real = real if mask is not None else real.repeat(len(context), 1)
+        return seen_of_windows(band, real)[:, None]
 
     def _convolved(self, values: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """Each head's values, filtered along the tokens."""

@@ -58,6 +58,11 @@ def point(structure: ctypes.Structure, **operands: Tensor) -> None:
             steps[:] = x.stride()[: len(steps)]
 
 
+def chunks(kernel: str, tokens: int, heads: int) -> int:
+    """Into how many parts the tokens of each head are cut, so that every thread has some; none of them is empty."""
+    return min(-(-tokens // loaded(kernel).tile_size()), -(-torch.get_num_threads() // heads))
+
+
 def scratch(kernel: str, call: ctypes.Structure) -> Tensor:
     """Memory for the call's threads, which the call then names."""
     memory = torch.empty(call.threads * loaded(kernel).room(ctypes.byref(call)), dtype=torch.float32, device="cpu")

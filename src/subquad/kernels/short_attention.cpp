@@ -141,7 +141,7 @@ struct Tile {
                 sum += weight = exponential(weight - top);
             }
             at(share + i) = (top <= HIDDEN) & (sum == sum) ? Vector{} : 1.0f / sum; // a sum that is no number stays
-            at(share + QUERIES + i) = top; // to the left of the exponential until here
+            at(share + QUERIES + i) = top;
         }
         float *y = call.y + offset(call.y_step, row, head, first);
         each_part([&](const Part &part, long from) {
@@ -151,7 +151,8 @@ struct Tile {
         });
         float *lse = call.lse + (row * call.heads + head) * call.queries + first;
         for (long i = 0; i < count; i++, y += call.y_step[2]) {
-            for (long d = 0; d < call.channels; d++) y[d] = share[i] ? y[d] * share[i] : 0; // not what values that nobody sees hold
+            // Where nothing is seen: 0, and not 0 times what values hold.
+            for (long d = 0; d < call.channels; d++) y[d] = share[i] ? y[d] * share[i] : 0;
             lse[i] = share[i] ? share[QUERIES + i] - __builtin_logf(share[i]) : -HIDDEN;
         }
     }
@@ -197,6 +198,8 @@ inline long tiles(const Call &call) { return (call.queries + QUERIES - 1) / QUER
 } // namespace
 
 extern "C" {
+
+long tile_size() { return QUERIES; }
 
 // Numbers that a thread needs for itself.
 long room(const Call *call) {

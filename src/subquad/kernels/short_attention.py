@@ -13,14 +13,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from subquad.kernels.operands import fit, like, loaded, point, rows, scratch
+from subquad.kernels.operands import chunks, fit, like, loaded, point, rows, scratch
 
 MOST_KEYS = 1024
 """With more of them the logits of a tile of queries leave the cache, and torch's kernel is as good."""
 
-_KERNEL, _TILE = "short_attention", 64
-
-
+_KERNEL = "short_attention"
 _COUNTS = ("batch", "heads", "queries", "keys", "features", "channels", "chunks", "threads", "parts")
 
 
@@ -116,18 +114,18 @@ def _backward(
 ) -> list[Tensor]:
     """Gradients of q, of the parts of the keys and of those of the values, each in memory as its operand."""
     # With few heads the queries of each are cut for the threads, which then add to keys' gradients of their own.
-    chunks = min(-(-q.shape[2] // _TILE), -(-torch.get_num_threads() // (q.shape[0] * q.shape[1])))
+    count = chunks(_KERNEL, q.shape[2], q.shape[0] * q.shape[1])
     parts = []
     for k, v in zip(map(rows, keys), map(rows, values), strict=True):
-        dk, dv = (x.new_empty(chunks, *x.shape) if chunks > 1 else like(x)[None] for x in (k, v))
+        dk, dv = (x.new_empty(count, *x.shape) if count > 1 else like(x)[None] for x in (k, v))
         parts.append({"k": k, "v": v, "dk": dk, "dv": dv})
     q = rows(q)
     dq = like(q)
     call, _kept = _call(parts, seen, scale, q=q, dy=rows(dy), lse=lse, dq=dq)
-    call.chunks = chunks
+    call.chunks = count
     loaded(_KERNEL).backward(ctypes.byref(call))
     of_parts = [part[name] for name in ("dk", "dv") for part in parts]
-    return [dq, *(x.sum(0) if chunks > 1 else x[0] for x in of_parts)]
+    return [dq, *(x.sum(0) if count > 1 else x[0] for x in of_parts)]
 
 
 def _call(

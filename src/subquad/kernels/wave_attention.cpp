@@ -181,6 +181,8 @@ template <class F> void each_part(const Call *call, F f) {
 
 extern "C" {
 
+long tile_size() { return TOKENS; }
+
 // Numbers that a thread needs for itself.
 long room(const Call *call) { return TOKENS * 4 * call->channels; }
 

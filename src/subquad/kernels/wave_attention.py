@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from subquad.kernels.operands import VECTOR, fit, like, loaded, point, rows, scratch
+from subquad.kernels.operands import VECTOR, chunks, fit, like, loaded, point, rows, scratch
 
-_KERNEL, _TILE = "wave_attention", 32
+_KERNEL = "wave_attention"
 _COUNTS = ("batch", "tokens", "heads", "features", "channels", "chunks", "threads")
 _POINTERS = ("wave", "x", "v", "dy", "state", "turned", "total", "y", "weight", "dx", "dv", "of_state", "of_total")
 
@@ -130,11 +130,10 @@ def _read_backward(
 
 
 def _call(x: Tensor, channels: int, least: float = 0.0) -> _Call:
-    """The sizes of a call. Tokens of a head are cut so that every thread has some, and each cut has sums of its own."""
+    """The sizes of a call. Each part of a head's tokens has sums of its own."""
     batch, tokens, heads, features = x.shape
-    threads = torch.get_num_threads()
-    chunks = min(-(-tokens // _TILE), -(-threads // (batch * heads)))
-    return _Call(batch, tokens, heads, features, channels, chunks, threads, least)
+    count = chunks(_KERNEL, tokens, batch * heads)
+    return _Call(batch, tokens, heads, features, channels, count, torch.get_num_threads(), least)
 
 
 def _sums(call: _Call) -> dict[str, Tensor]:

@@ -47,6 +47,14 @@ class _Windows(torch.autograd.Function):
         return total.flatten(1, 2)[:, : width + (count - 1) * ctx.step], None, None
 
 
+def seen_of_windows(band: Bool[Tensor, "q w"], real: Bool[Tensor, "ck w"]) -> Bool[Tensor, "ck q w"]:
+    """Which places of its window each query sees: those of the band that are real.
+
+    Queries lie side by side in memory, as our kernel for few keys reads masks.
+    """
+    return (band.mT.contiguous() & real[..., None]).mT
+
+
 def around_mask(
     mask: Bool[Tensor, "b m"] | None, length: int, size: int, before: int, after: int, device: torch.device
 ) -> Bool[Tensor, "ck w"]:

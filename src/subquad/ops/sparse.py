@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from subquad.ops.blocks import around, around_mask, blocks, unblocks
+from subquad.ops.blocks import around, around_mask, blocks, seen_of_windows, unblocks
 from subquad.ops.heads import split_heads
 from subquad.ops.softmax_attention import softmax_attention
 
@@ -74,8 +74,7 @@ def sliding_window(
     real = around_mask(real, m if real is None else real.shape[1], step, ahead, behind, q.device)
     real = real if mask is not None else real.repeat(len(q), 1)
     band = _band(keys, stride, before, after, first, (ahead, behind), q.device)
-    # Queries side by side in memory, as the kernel for few keys reads masks.
-    seen = (band.mT.contiguous() & real[..., None]).mT
+    seen = seen_of_windows(band, real)
     if first:
         k, v = (_each_block_after(x[:, :first], x, keys) for x in (k, v))
     key_windows, value_windows = (around(x, step, ahead, behind) for x in (k, v))
