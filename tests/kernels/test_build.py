@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from kernels.checks import needs
 from subquad.errors import UserError
 from subquad.kernels import build
 from subquad.kernels.build import cache_folder
 from subquad.run.machine import facts
 
-needs_compiler = pytest.mark.skipif(
-    build.library("short_attention") is None, reason="needs Linux and g++ of GCC 9 or newer"
-)
+needs_compiler = needs("short_attention")
 
 
 def library() -> ctypes.CDLL | None:

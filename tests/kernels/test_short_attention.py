@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.testing import assert_close
 
+from kernels.checks import needs, threads, with_gradients
 from subquad.kernels import short_attention as kernel
-from subquad.kernels.build import library, torchs_own
+from subquad.kernels.build import torchs_own
 from subquad.kernels.short_attention import MOST_KEYS
 from subquad.ops.softmax_attention import softmax_attention
 
-pytestmark = pytest.mark.skipif(library("short_attention") is None, reason="needs Linux and g++ of GCC 9 or newer")
+pytestmark = needs("short_attention")
 
 SHAPES = {  # batch, heads, queries, keys, features, channels
     "a window": (4, 2, 64, 128, 64, 64),
@@ -73,12 +74,6 @@ def written_out(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: flo
         return logits.softmax(-1) @ v
     weights = torch.where(seen, (logits - logits.amax(-1, keepdim=True)).exp(), 0)
     return weights / weights.sum(-1, keepdim=True).clamp(min=1e-300) @ v
-
-
-def with_gradients(function, inputs: list[Tensor], *arguments) -> list[Tensor]:
-    y = function(*inputs, *arguments)
-    gradient = torch.randn(y.shape, generator=torch.Generator().manual_seed(2)).to(y.dtype)
-    return [y.detach(), *torch.autograd.grad(y, inputs, gradient)]
 
 
 @pytest.mark.parametrize("heads_first", [True, False])
@@ -248,14 +243,10 @@ def test_softmax_attention_runs_it_and_gives_the_same_without_it() -> None:
 
 def test_more_threads_than_heads_share_one_head() -> None:
     inputs = tensors(SHAPES["one head for several threads"])
-    before = torch.get_num_threads()
     results = []
-    try:
-        for threads in (1, 4):
-            torch.set_num_threads(threads)
+    for count in (1, 4):
+        with threads(count):
             results.append(with_gradients(short_attention, inputs, None, 1 / math.sqrt(48)))
-    finally:
-        torch.set_num_threads(before)
     for one, four in zip(*results, strict=True):
         assert_close(one, four, atol=1e-5, rtol=1e-5)
 

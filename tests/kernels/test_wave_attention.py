@@ -5,11 +5,12 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from subquad.kernels.build import library, torchs_own
+from kernels.checks import needs, threads, with_gradients
+from subquad.kernels.build import torchs_own
 from subquad.kernels.wave_attention import reads, sums_up, wave_read, wave_state
 from subquad.ops import wave_attention
 
-pytestmark = pytest.mark.skipif(library("wave_attention") is None, reason="needs Linux and g++ of GCC 9 or newer")
+pytestmark = needs("wave_attention")
 
 SHAPES = {  # batch, heads, queries, keys, features, channels
     "several tiles": (2, 2, 96, 128, 32, 64),
@@ -46,12 +47,6 @@ def written_out(q: Tensor, k: Tensor, v: Tensor, least: float) -> Tensor:
     weights = torch.einsum("bnhe,bmhe->bhnm", q, k) * share
     total = weights.sum(-1).clamp(min=least).mT[..., None]
     return torch.einsum("bhnm,bmhc->bnhc", weights, v) / total
-
-
-def with_gradients(function, inputs: list[Tensor], *arguments) -> list[Tensor]:
-    y = function(*inputs, *arguments)
-    gradient = torch.randn(y.shape, generator=torch.Generator().manual_seed(2)).to(y.dtype)
-    return [y.detach(), *torch.autograd.grad(y, inputs, gradient)]
 
 
 @pytest.mark.parametrize("least", [1e-6, 30.0])
@@ -124,14 +119,10 @@ def test_the_default_precision_changes_nothing() -> None:
 
 def test_threads_change_nothing() -> None:
     inputs = operands(SHAPES["one head for several threads"])
-    before = torch.get_num_threads()
     results = []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
+    for count in (1, 3):
+        with threads(count):
             results.append(with_gradients(attend, inputs, 1e-6))
-    finally:
-        torch.set_num_threads(before)
     assert_close(*results, atol=1e-5, rtol=1e-5)
 
 

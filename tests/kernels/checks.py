@@ -1,0 +1,33 @@
+"""What the tests of the kernels share."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from subquad.kernels.build import library
+
+
+def needs(kernel: str) -> pytest.MarkDecorator:
+    """Skips where the kernel cannot be compiled."""
+    return pytest.mark.skipif(library(kernel) is None, reason="needs Linux and g++ of GCC 9 or newer")
+
+
+def with_gradients(function: Callable[..., Tensor], inputs: list[Tensor], *arguments: object) -> list[Tensor]:
+    """What the function gives, and the gradients of its inputs for a gradient drawn from one seed."""
+    y = function(*inputs, *arguments)
+    gradient = torch.randn(y.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float32).to(y.dtype)
+    return [y.detach(), *torch.autograd.grad(y, inputs, gradient)]
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Inside the block torch, and so a kernel, takes so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
