@@ -21,6 +21,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from subquad.allocator import keep_freed_memory
 from subquad.errors import UserError, first_line
 from subquad.run import identity
+from subquad.run.composing import parse_files_once
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = ROOT / "configs"
@@ -40,6 +41,7 @@ def prepare_process(check_choices: bool = True, own: Collection[str] = ()) -> No
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         os.environ.setdefault("KMP_BLOCKTIME", "1")
     keep_freed_memory()
+    parse_files_once()
     identity.register()
     if not check_choices:
         return
@@ -251,6 +253,7 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
 
     Raises UserError where the words do not compose.
     """
+    parse_files_once()
     identity.register()
     words = [f"paths.root={Path.cwd()}", *_checked(overrides)]
     try:
@@ -259,7 +262,9 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise _of_words(error) or UserError(str(error)) from None
     HydraConfig.instance().set_config(config)
-    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    OmegaConf.set_struct(config, None)
+    del config["hydra"]
+    return config
 
 
 def load_attention(name: str, overrides: Sequence[str] = ()) -> Any:
