@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check bench docs site clean
+.PHONY: help setup demo test test-slow test-all check bench docs site clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -25,7 +25,10 @@ test: $(READY)  ## Run the test suite on up to four cores
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 test-slow: $(READY)  ## Run the tests that train for longer
-	$(BIN)/python -m pytest -m "slow and not gpu"
+	$(BIN)/python -m pytest -m "slow and not release and not gpu" --numprocesses auto --maxprocesses 4 --dist loadgroup
+
+test-all: $(READY)  ## Run every test, as before a release
+	$(BIN)/python -m pytest -m "not gpu" --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 check: $(READY)  ## Formatting, lint, types and import rules
 	$(BIN)/ruff format --check .

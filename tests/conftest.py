@@ -22,11 +22,13 @@ from hydra import compose, initialize_config_dir  # noqa: E402
 from hydra.utils import instantiate  # noqa: E402
 from omegaconf import DictConfig, OmegaConf  # noqa: E402
 
+from subquad.run.composing import parse_files_once  # noqa: E402
 from subquad.run.doors import brought_encoder, load_attention  # noqa: E402
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
 torch.set_num_threads(1)
+parse_files_once()
 
 
 def names(group: str) -> list[str]:
@@ -55,9 +57,16 @@ def node(group: str, name: str) -> DictConfig:
     return OmegaConf.select(config, group.replace("/", "."))
 
 
+@cache
 def made(group: str, name: str) -> Any:
-    """What the choice instantiates to; with `_partial_` a factory."""
+    """The factory of a choice; the same object for all tests, which never change it."""
     return instantiate(node(group, name))
+
+
+@cache
+def encoder_factories() -> dict[str, Any]:
+    """The factories of the choices of attention that bring an encoder of their own."""
+    return {name: load_attention(name) for name in encoders()}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,15 +1,16 @@
 """Every command that the documentation shows is run, smaller; every link leads somewhere."""
 
-import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from omegaconf import OmegaConf
+from runs import answer
 
 from subquad.run.doors import compose_run, options
 
@@ -31,10 +32,10 @@ SMALL = {
 }
 
 
-def commands() -> list[str]:
+def commands(pages: Sequence[Path] = tuple(PAGES)) -> list[str]:
     """The lines of all bash blocks, and python lines quoted in the text, without comments."""
     found = []
-    for page in PAGES:
+    for page in pages:
         text = page.read_text()
         for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL):
             found += [line.split(" #")[0].strip() for line in block.splitlines() if line.strip()]
@@ -59,6 +60,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 # What needs a cluster is run by tests/run/test_slurm_cluster.py.
 RUNS = [c for c in commands() if re.match(r"([A-Z_]+=\w+ )*python ", c) and "tests/" not in c and "slurm" not in c]
+SHOWN = {*RUNS} & {*commands(PAGES[:1])} | {*{re.search(r"\w+\.py", c)[0]: c for c in reversed(RUNS)}.values()}
+"""The commands of README.md and one of each program: continuous integration runs these, a release all."""
 
 
 def test_the_commands_of_the_page_on_clusters_compose() -> None:
@@ -74,21 +77,28 @@ def test_the_commands_of_the_page_on_clusters_compose() -> None:
     assert {"partition", "account", "timeout_min"} <= named
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", RUNS)
-def test_commands_run(command: str, tmp_path: Path) -> None:
+def run(words: list[str]) -> None:
+    """Runs a program in this process, which saves the imports, or in its own where several processes train."""
+    if {"trainer=ddp", "trainer=fsdp", "trainer=ddp_cpu"} & {*words}:
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    else:
+        done = answer(*words)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(c, marks=[pytest.mark.slow, *[pytest.mark.release] * (c not in SHOWN)]) for c in RUNS]
+)
+def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As printed, with the settings above appended; placeholders are filled with a run made here."""
     given, command = (
         re.findall(r"([A-Z_]+)=(\w+) ", command.partition("python ")[0]),
         command[command.index("python ") :],
     )
-    environment = os.environ | {"SUBQUAD_OUTPUTS": str(tmp_path / "outputs"), "SUBQUAD_DATA": str(tmp_path / "data")}
-    environment |= dict(given)
-
-    def run(words: list[str]) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run([sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done
+    places = {"SUBQUAD_OUTPUTS": str(tmp_path / "outputs"), "SUBQUAD_DATA": str(tmp_path / "data")}
+    for name, value in (places | dict(given)).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(ROOT)
 
     program, *words = shlex.split(command)[1:]
     if "data.folder=/path/to/folder" in words:

@@ -53,6 +53,12 @@ def mechanism(factory: Callable[..., Attention]) -> Any:
     return target
 
 
+def first_of_each_class(found: dict[str, Callable[..., Attention]]) -> dict[str, Callable[..., Attention]]:
+    """One choice of each class: what depends on the class alone is shown on it."""
+    first = {mechanism(factory): name for name, factory in reversed(found.items())}
+    return {name: factory for name, factory in found.items() if name in first.values()}
+
+
 def declared(factory: Callable[..., Attention]) -> frozenset[Pattern]:
     """The wirings of the class behind a factory."""
     return getattr(mechanism(factory), "patterns", frozenset(Pattern))

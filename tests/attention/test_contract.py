@@ -261,8 +261,10 @@ def test_fp16_stays_finite(cell: Cell) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
-def test_compiles_to_one_graph(cell: Cell) -> None:
+def test_compiles_to_one_graph(first_cell: Cell) -> None:
+    """One choice of each class; tests/attention/test_inductor.py compiles every choice, with its gradients."""
     torch.compiler.reset()
+    cell = first_cell
     attention, (x, context), masks = cell.build(), cell.inputs(), cell.masks()
     outputs = []
     for module in (torch.compile(attention, backend="eager", fullgraph=True), attention):

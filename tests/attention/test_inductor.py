@@ -41,7 +41,7 @@ HAND_WRITTEN = [name for name in mechanisms() if own_derivatives(name)]
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:.*should not be instantiated")
-@pytest.mark.parametrize("masked", [False, True], ids=["full", "padded"])
+@pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.release), True], ids=["full", "padded"])
 @pytest.mark.parametrize(
     ("name", "mixed"), [*((name, False) for name in mechanisms()), *((name, True) for name in HAND_WRITTEN)]
 )

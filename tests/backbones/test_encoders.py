@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 import torch
 from attention.cells import prefix
-from conftest import encoders, own_attentions
+from conftest import encoder_factories, own_attentions
 from torch import Tensor
 from torch.testing import assert_close
 
 from subquad.backbones.base import AttentionEncoder, EncoderFactory, is_encoder, sized
 from subquad.errors import UserError
-from subquad.run.doors import load_attention
 from subquad.specs import DataSpec
 from subquad.tasks.compiling import compile_network
 
@@ -27,7 +26,7 @@ exactly = {"rtol": 0, "atol": 1e-10}
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "factory" in metafunc.fixturenames:
-        found = own_attentions(metafunc.config) or {name: load_attention(name) for name in encoders()}
+        found = own_attentions(metafunc.config) or encoder_factories()
         found = {name: factory for name, factory in found.items() if is_encoder(factory)}
         metafunc.parametrize("factory", found.values(), ids=found)
     if "spec" in metafunc.fixturenames:
@@ -187,7 +186,7 @@ def test_compiles_to_one_graph(factory: EncoderFactory, spec: DataSpec) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:.*should not be instantiated")
-@pytest.mark.parametrize("mixed", [False, True], ids=["float64", "bfloat16"])
+@pytest.mark.parametrize("mixed", [False, pytest.param(True, marks=pytest.mark.release)], ids=["float64", "bfloat16"])
 def test_compiled_training_has_the_same_gradients(factory: EncoderFactory, mixed: bool) -> None:
     """As in tests/attention/test_inductor.py."""
     torch.compiler.reset()

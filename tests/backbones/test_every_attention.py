@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from attention.cells import first_of_each_class
 from conftest import made, mechanisms
 
 from subquad.attention.dba import DBA
@@ -31,11 +32,11 @@ def twins(attention):
 
 
 def deit(attention):
-    return ViT(SPEC, attention, layers=12, dim=192, heads=3, ffn=768, patch=16, class_token=True)
+    return ViT(SPEC, attention, layers=2, dim=192, heads=3, ffn=192, patch=16, class_token=True)
 
 
 def deit_with_a_grid(attention):
-    return ViT(SPEC, attention, layers=2, dim=192, heads=3, ffn=768, patch=16)
+    return ViT(SPEC, attention, layers=2, dim=192, heads=3, ffn=192, patch=16)
 
 
 def sequence(attention):
@@ -69,8 +70,15 @@ def test_it_learns(model, name):
     check_learns(MODELS[model](factory(name)))
 
 
+FIRST = first_of_each_class({name: made("attention", name) for name in mechanisms()})
+first_are_slow = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FIRST else pytest.mark.release) for name in mechanisms()]
+)
+"""One choice of each class is run by continuous integration, all before a release."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", mechanisms())
+@first_are_slow
 def test_it_learns_in_twins(name):
     check_learns(twins(factory(name)))
 
@@ -85,7 +93,7 @@ SMALLER = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
-@pytest.mark.parametrize("name", mechanisms())
+@first_are_slow
 def test_a_model_compiles_to_one_graph(name):
     """A second pass, with a carry where there is one, takes the graph of the first."""
     for make in (SMALLER["vit with a class token"], sequence):
@@ -95,7 +103,7 @@ def test_a_model_compiles_to_one_graph(name):
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("name", mechanisms())
+@first_are_slow
 def test_a_pyramid_compiles_to_one_graph(name):
     check_one_graph(pvt(factory(name)).eval())
 
@@ -120,7 +128,7 @@ def reversed_rows(given):
     return tuple(tensor.flip(0) for tensor in given)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # inside torch
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")

@@ -255,8 +255,7 @@ def test_sequences_are_refused(make):
         make(DataSpec(max_len=3, vocab=2))
 
 
-@pytest.mark.parametrize("fit", ["released", "strong", "klsh"])
-@pytest.mark.parametrize("side", [32, 64])
+@pytest.mark.parametrize(("side", "fit"), [(32, "released"), (32, "strong"), (64, "klsh")])
 def test_ecoformer_is_fitted_and_trains_on_stages_of_few_tokens(side, fit, caplog):
     """At 32 pixels the stages have 64, 16, 4 and 1 tokens, at 64 pixels 256, 64, 16 and 4."""
     factory = partial(EcoFormer, fit=fit)

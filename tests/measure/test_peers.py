@@ -1,6 +1,5 @@
 """Public implementations as layers: those that are installed run, others are read where they lie or asked for."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 import torch
 from attention.cells import site
 from omegaconf import OmegaConf
+from runs import ROOT, answer
 from torch import nn
 
 from subquad.errors import UserError
@@ -15,7 +15,6 @@ from subquad.measure.bench import Setting, measure
 from subquad.measure.peers import public
 from subquad.specs import Masks, Pattern
 
-ROOT = Path(__file__).parents[2]
 LENGTH, DIM = 512, 32
 PLACE = {"query_len": LENGTH, "context_len": LENGTH, "dim": DIM, "heads": 2}
 COSFORMER = '''
@@ -109,9 +108,7 @@ def test_it_is_measured_beside_ours() -> None:
 def test_the_script_shows_the_ratio_of_this_run() -> None:
     """No peer was measured at 64 tokens before, and nothing is "-"."""
     words = ["attention=[fnet]", "public=true", "lengths=[64]", "rounds=1"]
-    shown = subprocess.run(
-        [sys.executable, "scripts/bench_peers.py", *words], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    shown = answer("scripts/bench_peers.py", *words).stdout
     assert "the peers' in this run" in " ".join(shown.split())
     rows = [line.split("│") for line in shown.splitlines() if "fnet" in line]
     assert len(rows) == 2
@@ -120,9 +117,7 @@ def test_the_script_shows_the_ratio_of_this_run() -> None:
 
 def test_all_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
     words = ["attention=[cosformer,fnet,transformer_ls]", "public=true", f"checkouts={tmp_path}"]
-    done = subprocess.run(
-        [sys.executable, "scripts/bench_peers.py", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = answer("scripts/bench_peers.py", *words)
     assert done.returncode == 1
     assert not done.stdout
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["cosformer", "transformer_ls"]

@@ -83,6 +83,7 @@ def report(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_report_of_a_class_with_faults(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         """

@@ -17,8 +17,8 @@ def parse_files_once() -> None:
     Hydra parses some 25 files for each run that it composes, 50 of 120 ms, and spends another 25 ms on interpolations
     in defaults lists that have none. A sweep, a table or a test session composes hundreds of runs of the same files.
     """
-    ConfigRepository.load_config = _remembering(ConfigRepository.load_config)
-    defaults_list._create_interpolation_map = _where_needed(defaults_list._create_interpolation_map)
+    setattr(ConfigRepository, "load_config", _remembering(ConfigRepository.load_config))  # noqa: B010
+    setattr(defaults_list, "_create_interpolation_map", _where_needed(defaults_list._create_interpolation_map))  # noqa: B010
 
 
 def _remembering(load: Any) -> Any:
