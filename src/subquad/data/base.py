@@ -103,6 +103,14 @@ class SplitData(pl.LightningDataModule, abc.ABC):
         )
         return self._train_loader(batches)
 
+    def place(self, epoch: int, batch: int) -> tuple[int, int]:
+        """Which pass over the training rows a batch of an epoch belongs to, and which batch of it that is; from 0.
+
+        An epoch of `steps_per_epoch` batches ends with a validation; a pass may be longer or shorter.
+        """
+        per_pass = -(-len(self.splits["train"].lengths) // self.batch_size)
+        return divmod(epoch * (self.steps_per_epoch or per_pass) + batch, per_pass)
+
     def whole_batch(self, rows: Rows) -> Batch:
         """A batch of training as one process alone would see it."""
         return self.batched("train").__getitems__(rows)  # type: ignore[attr-defined]
