@@ -212,6 +212,18 @@ def test_flowformer_reads_series_as_published(task, epochs):
 
 
 @pytest.mark.parametrize(
+    ("experiment", "epochs", "refit"),
+    [("cifar100", 300, 300), ("cifar100_twins", 300, 300), ("imagenet", 30, 30), ("imagenet_scratch", 300, 30)],
+)
+def test_ecoformer_learns_its_hash_anew_as_often_as_the_paper_says(experiment, epochs, refit):
+    agree(
+        read(f"experiment=ecoformer/{experiment}"),
+        {"trainer.max_epochs": epochs, "attention.refit_epochs": refit},
+    )
+    assert read(f"experiment=ecoformer/{experiment}", "attention=ecoformer_released").attention.refit_epochs is None
+
+
+@pytest.mark.parametrize(
     ("recipe", "dim", "ffn", "lr", "batch", "parts"),
     [("mcan", 512, 2048, 1e-4, 64, 1), ("mcan_large", 1024, 4096, 7e-5, 64, 2)],
 )
