@@ -21,7 +21,7 @@ Transform = Callable[[Any], Tensor]
 class Augment:
     """How training sees a set of pictures; all of it is timm's.
 
-    crop: "resized" takes a random part (8 % of the area or more) to the full size; "random" enlarges the shorter edge to
+    crop: "resized" takes a random part (8 % of the area or more) to the full size; "random" brings the shorter edge to
         size · 256/224 and cuts the size out; "padded" pads by an eighth of the size and cuts the size out again;
         "none" sees what evaluation sees.
     flip: left and right, in half of the cases.

@@ -94,8 +94,13 @@ class SplitData(pl.LightningDataModule, abc.ABC):
         """Identifies the bytes the splits came from; stored in every record."""
         return self._loaded[1]
 
+    @property
+    def bucketed_lengths(self) -> np.ndarray:
+        """int64 [N]: lengths of the training rows; a batch holds rows of similar ones."""
+        return self.splits["train"].lengths  # type: ignore[no-any-return]
+
     def train_dataloader(self) -> DataLoader[Batch]:
-        lengths = self.splits["train"].lengths
+        lengths = self.bucketed_lengths
         if not len(lengths):
             raise UserError("No row is left to train on; raise limits.cases or lower data.val_fraction.")
         batches = TrainBatches(
@@ -162,6 +167,12 @@ class SequenceData(SplitData):
     def pad_to(self) -> int | None:
         """Every batch is padded to this length; None pads to the longest row of the batch."""
         return None
+
+    @property
+    def bucketed_lengths(self) -> np.ndarray:
+        """Alike where every batch is padded to one length: similar rows would then save no time, only bias batches."""
+        lengths = super().bucketed_lengths
+        return lengths if self.pad_to is None else np.full_like(lengths, self.pad_to)
 
     def batched(self, split: str) -> Dataset[SequenceBatch]:
         """Batches of padded sequences."""
