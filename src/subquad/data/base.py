@@ -97,7 +97,7 @@ class SplitData(pl.LightningDataModule, abc.ABC):
     @property
     def bucketed_lengths(self) -> np.ndarray:
         """int64 [N]: lengths of the training rows; a batch holds rows of similar ones."""
-        return self.splits["train"].lengths  # type: ignore[no-any-return]
+        return self.splits["train"].lengths
 
     def train_dataloader(self) -> DataLoader[Batch]:
         lengths = self.bucketed_lengths
