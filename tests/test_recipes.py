@@ -33,6 +33,8 @@ LUNA_MORE = {
     "optimizer.betas": [[0.9, 0.98]] * 5,
     "scheduler._target_": ["subquad.tasks.schedules.inverse_sqrt"] * 5,
     "trainer.gradient_clip_val": [None] * 5,
+    "data.steps_per_epoch": [100, 100, 2000, None, None],  # the scripts: 20, 100, 2000, and passes
+    "callbacks.best.monitor": ["val/accuracy"] * 5,
 }
 # Xiong et al. 2021, LRA/code/lra_config.py: one model for every task.
 NYSTROMFORMER = """
@@ -91,6 +93,7 @@ LRA_OFFICIAL_MORE = {
     "recipe.steps_per_epoch": [50, 100, 100, 175, 312, 2500],
     "trainer.gradient_clip_val": [None] * 5 + [1.0],
     "data.max_len": [None, 1000, 4000, None, None, None],
+    "callbacks.best.monitor": [None] * 6,
 }
 # Wu et al. 2022, Flowformer_LRA: 0.005 / sqrt(warm-up) for the first two.
 FLOWFORMER_LRA = """
@@ -110,6 +113,7 @@ BLRP_MORE = {
     "recipe.size.segment": [100, 10, 100],
     "optimizer.betas": [[0.9, 0.98]] * 3,
     "optimizer.eps": [1e-9] * 3,
+    "callbacks.best.monitor": [None] * 3,
 }
 TABLES = {
     "luna": (LRA, LUNA, LUNA_MORE),
@@ -169,7 +173,8 @@ def test_retrieval_combines_features_as_published(recipe, expected):
     assert (model.combine, model.head_layers, model.head_hidden) == expected
 
 
-# DBA, Table 8, which prints the settings of Zerveas et al.; two rows of TSER from their Table 15.
+# DBA, Table 8, which prints the settings of Zerveas et al., but for SpokenArabicDigits (README of their code). TSER: a
+# public reproduction of their Table 15.
 SERIES = """
 uea/ethanol_concentration    1  8  64 256
 uea/face_detection           3  8 128 256
@@ -179,11 +184,16 @@ uea/japanese_vowels          3  8 128 256
 uea/pems_sf                  1  8 128 512
 uea/self_regulation_scp1     3  8 128 256
 uea/self_regulation_scp2     3  8 128 256
-uea/spoken_arabic_digits     3  8 128 256
+uea/spoken_arabic_digits     3  8  64 256
 uea/uwave_gesture_library    3 16 256 256
 uea/lsst                     3  8 128 256
 tser/appliances_energy       3  8 128 512
 tser/benzene_concentration   3  8 128 256
+tser/beijing_pm10_quality    3  8  64 256
+tser/beijing_pm25_quality    3  8 128 256
+tser/live_fuel_moisture_content 3 8 64 256
+tser/ieeeppg                 3  8 512 512
+tser/tecator                 3  8 128 256
 """
 
 
@@ -191,13 +201,51 @@ tser/benzene_concentration   3  8 128 256
 def test_series_are_trained_as_published(line):
     task, *sizes = line.split()
     backbone = dict(zip(("layers", "heads", "dim", "ffn"), map(int, sizes), strict=True))
+    batch, epochs = (64, 400) if task.startswith("uea") else (128, 100)
     agree(
         read(f"task={task}", "recipe=mvts"),
-        {f"backbone.{name}": size for name, size in backbone.items()}
+        {"data.batch_size": batch, "trainer.max_epochs": epochs, "trainer.check_val_every_n_epoch": 2}
+        | {f"backbone.{name}": size for name, size in backbone.items()}
         | {"backbone.dropout": 0.1, "backbone.norm": "batch", "backbone.position": "learned", "optimizer.lr": 1e-3}
         | {"optimizer._target_": "torch.optim.RAdam", "optimizer.betas": [0.9, 0.999], "optimizer.weight_decay": 0.0}
         | {"trainer.gradient_clip_val": 4.0, "scheduler._target_": "subquad.tasks.schedules.constant"},
     )
+
+
+# BrightQin/DBA-Time-Series, its scripts: rate, decay of all weights, dropout.
+DBA_SERIES = """
+ethanol_concentration 1e-3 5e-4 0.15
+face_detection        2e-3 2e-4 0.1
+handwriting           1e-3 1e-4 0.1
+heartbeat             1e-3 1e-4 0.1
+japanese_vowels       1e-3 5e-4 0.1
+pems_sf               1e-3 5e-5 0.1
+self_regulation_scp1  5e-4 0    0.1
+self_regulation_scp2  1e-3 0    0.1
+spoken_arabic_digits  1e-3 5e-5 0.1
+uwave_gesture_library 1e-3 1e-4 0.1
+"""
+
+
+@pytest.mark.parametrize("line", DBA_SERIES.strip().splitlines(), ids=lambda line: line.split()[0])
+def test_dba_reads_series_as_its_scripts_do_in_its_printed_sizes(line):
+    task, *values = line.split()
+    places = ("optimizer.lr", "optimizer.weight_decay", "backbone.dropout")
+    expected = dict(zip(places, map(float, values), strict=True))
+    config = read("experiment=dba/uea", f"task=uea/{task}")
+    agree(
+        config,
+        expected
+        | {"backbone.norm": "layer", "optimizer._target_": "torch.optim.RAdam", "data.batch_size": 64}
+        | {"optimizer.decoupled_weight_decay": True, "trainer.max_epochs": 400, "trainer.gradient_clip_val": 4.0},
+    )
+    assert config.backbone.dim == (128 if task == "spoken_arabic_digits" else read(f"task=uea/{task}").backbone.dim)
+
+
+def test_the_short_form_of_series_is_a_scale_of_its_own():
+    for task in ("japanese_vowels", "basic_motions"):
+        expected = {"data.batch_size": 32, "trainer.max_epochs": 100, "trainer.check_val_every_n_epoch": 1}
+        agree(read(f"task=uea/{task}", "scale=laptop"), expected | {"data.max_cases": None})
 
 
 @pytest.mark.parametrize(("task", "epochs"), [("heartbeat", 100), ("pems_sf", 400), ("lsst", 100)])
@@ -209,6 +257,18 @@ def test_flowformer_reads_series_as_published(task, epochs):
         | {"data.batch_size": 16, "optimizer.lr": 1e-3, "trainer.max_epochs": epochs, "trainer.gradient_clip_val": 4.0}
         | {"optimizer._target_": "torch.optim.RAdam", "backbone.position": "learned"},
     )
+
+
+@pytest.mark.parametrize(
+    ("experiment", "epochs", "refit"),
+    [("cifar100", 300, 300), ("cifar100_twins", 300, 300), ("imagenet", 30, 30), ("imagenet_scratch", 300, 30)],
+)
+def test_ecoformer_learns_its_hash_anew_as_often_as_the_paper_says(experiment, epochs, refit):
+    agree(
+        read(f"experiment=ecoformer/{experiment}"),
+        {"trainer.max_epochs": epochs, "attention.refit_epochs": refit},
+    )
+    assert read(f"experiment=ecoformer/{experiment}", "attention=ecoformer_released").attention.refit_epochs is None
 
 
 @pytest.mark.parametrize(
@@ -252,7 +312,7 @@ def test_labels_are_fine_tuned_as_roberta(task, steps, warmup):
 
 
 def test_no_recipe_for_sequences_is_without_a_table():
-    covered = {*TABLES, "mvts", "flowformer", "mcan", "mcan_large", "linformer_mlm", "glue"}
+    covered = {*TABLES, "mvts", "dba_series", "flowformer", "mcan", "mcan_large", "linformer_mlm", "glue"}
     covered |= {recipe for recipe in options("recipe") if recipe.startswith("s4_")}  # tested with their encoder
     assert covered <= set(options("recipe"))
     for recipe in set(options("recipe")) - covered:

@@ -152,7 +152,7 @@ def test_evaluation_takes_the_middle_in_the_colours_of_imagenet():
     assert (evaluation(224)(edged)[:, :, 0] < 0).all()
 
 
-@pytest.mark.parametrize("crop", ["none", "padded", "resized"])
+@pytest.mark.parametrize("crop", ["none", "padded", "random", "resized"])
 def test_crops_differ_by_what_they_leave_to_chance(crop):
     transform, whole = Augment(crop=crop).training(32), evaluation(32)(picture(32))
     with drawn_from([0]):
@@ -164,6 +164,14 @@ def test_crops_differ_by_what_they_leave_to_chance(crop):
         known = {*whole.flatten(1).T.unique(dim=0).sum(1).tolist()}
         black = ((0 - torch.tensor([0.485, 0.456, 0.406])) / torch.tensor([0.229, 0.224, 0.225])).sum().item()
         assert {round(v, 4) for v in one.sum(0).flatten().tolist()} <= {round(v, 4) for v in (*known, black)}
+
+
+def test_a_random_crop_is_a_window_of_the_picture_enlarged_to_256_for_224():
+    transform, whole = Augment(crop="random").training(56), evaluation(64, 1.0)(picture(64))
+    windows = whole.unfold(1, 56, 1).unfold(2, 56, 1).permute(1, 2, 0, 3, 4).flatten(0, 1)
+    with drawn_from([0]):
+        places = [(windows == transform(picture(64))).flatten(1).all(1).nonzero().item() for _ in range(8)]
+    assert len(set(places)) > 4
 
 
 def test_each_strength_reaches_timm():

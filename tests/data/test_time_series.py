@@ -85,6 +85,13 @@ def test_batches_hold_padded_float_steps_masks_and_classes(root):
     assert sum(int(batch.valid.sum()) for batch in batches) == data.splits["train"].lengths.sum()
 
 
+@pytest.mark.parametrize(("pad", "alike"), [("max_len", False), ("batch", True)])
+def test_rows_of_a_batch_are_drawn_at_random_where_all_are_padded_alike(root, pad, alike):
+    data = ready(root, "JapaneseVowels", protocol="paper", pad=pad)
+    lengths = [data.splits["train"].lengths[rows] for rows in data.train_dataloader().batch_sampler]
+    assert (np.mean([batch.std() for batch in lengths]) < 1) == alike
+
+
 def test_pad_batch_pads_to_the_longest_row_only(root):
     data = ready(root, "JapaneseVowels", protocol="paper", pad="batch")
     widths = {batch.inputs.shape[1] for batch in data.test_dataloader()}

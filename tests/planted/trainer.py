@@ -46,9 +46,16 @@ BUGS = [
     Bug(
         "a hash is fitted to the first part",
         "tasks/refresh.py",
-        "batch = trainer.datamodule.whole_batch(batch.whole).to(pl_module.device)",
+        "batch = data.whole_batch(batch.whole).to(pl_module.device)",
         "batch = batch.batch",
         SAME,
+    ),
+    Bug(
+        "epochs are intervals between validations",
+        "tasks/refresh.py",
+        "place = data.place(*place)",
+        "pass",
+        "tests/tasks/test_refresh.py",
     ),
     Bug(
         "losses of batches have equal weights",

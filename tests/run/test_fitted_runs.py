@@ -12,27 +12,29 @@ from subquad.records import fingerprint
 from subquad.run.identity import identity
 
 WORDS = (
-    "task=uea/basic_motions", "attention=ecoformer", "scale=smoke", "limits.epochs=5", "recipe.batch_size=6",
-    "attention.refit_epochs=3", "attention.bits=4", "attention.anchors=5", *TINY, "backbone.layers=2",
+    "task=uea/basic_motions", "attention=ecoformer", "scale=smoke", "limits.epochs=3", "recipe.batch_size=6",
+    "+data.steps_per_epoch=5", "attention.refit_epochs=3", "attention.bits=4", "attention.anchors=5", *TINY,
+    "backbone.layers=2",
 )  # fmt: skip
+"""Validates after 5 batches, while a pass over the 24 cases of training has 4."""
 
 
-def test_a_run_fits_at_its_first_batch_and_at_every_interval_and_resumes_to_the_same_end(data, tmp_path):
+def test_a_run_fits_at_its_first_batch_and_after_so_many_passes_and_resumes_to_the_same_end(data, tmp_path):
     seen, intact = [], EcoFormer.due
 
     def due(self, epoch, batch, step):
         answer = intact(self, epoch, batch, step)
         if answer:
-            seen.append((self.site.layer, epoch, batch))
+            seen.append((self.site.layer, epoch, batch, step))
         return answer
 
     whole = composed(data, tmp_path / "whole", *WORDS)
     with mock.patch.object(EcoFormer, "due", due):
         trained(whole)
-    assert seen == [(0, 0, 0), (1, 0, 0), (0, 3, 0), (1, 3, 0)]
+    assert seen == [(0, 0, 0, 0), (1, 0, 0, 0), (0, 3, 0, 12), (1, 3, 0, 12)]
 
     broken = composed(data, tmp_path / "broken", *WORDS)
-    for step in (5, 8, 5):  # of 4 steps an epoch: behind the first fit, right behind the second, an epoch later
+    for step in (6, 8, 4):  # in the second interval, right after the second fit, and there again
         with crash(step), pytest.raises(RuntimeError, match="plug"):
             trained(composed(data, tmp_path / "broken", *WORDS))
     trained(composed(data, tmp_path / "broken", *WORDS))

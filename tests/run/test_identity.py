@@ -41,7 +41,7 @@ def base() -> str:
         ("compile_model=true", "checkpoint_activations=true"),
         ("+trainer.profiler=simple",),
         ("recipe.sizes.face_detection.layers=7",),
-        ("recipe.sizes.default.dim=64",),
+        ("recipe.sizes.classification.dim=64",),
         ("attention@exact=linear",),
         ("+callbacks.progress.lines=3",),
         ("recipe=mvts", "protocol=paper", "scale=paper"),

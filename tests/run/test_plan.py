@@ -32,8 +32,8 @@ def setting(*words: str):
     [
         (("task=lra/listops", "recipe=luna"), 5000),
         (("task=lra/listops", "recipe=luna", "scale=smoke"), 4),
-        (("task=uea/japanese_vowels",), 900),  # 100 epochs of 9 batches: 270 cases by 32
-        (("task=uea/japanese_vowels", "protocol=clean"), 700),  # 216 of them
+        (("task=uea/japanese_vowels",), 2000),  # 400 epochs of 5 batches: 270 cases by 64
+        (("task=uea/japanese_vowels", "protocol=clean"), 1600),  # 216 of them
         (("task=uea/japanese_vowels", "scale=smoke"), 1),
         (("task=cifar/cifar10", "recipe=deit", "recipe.size={side:32,batch:100,lr:0.1,epochs:3}"), 1500),
         (("task=uea/custom", "data.dataset=Mine", "data.folder=/nowhere"), None),

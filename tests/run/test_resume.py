@@ -9,7 +9,7 @@ from runs import TINY, composed, crash, identical, trained, weights
 
 from subquad import records
 
-EPOCHS = ("task=uea/basic_motions", "attention=dba", "scale=smoke", "limits.epochs=4", "recipe.batch_size=6", *TINY)
+EPOCHS = ("task=uea/basic_motions", "attention=dba", "scale=smoke", "limits.epochs=5", "recipe.batch_size=6", *TINY)
 STEPS = (
     "task=lra/listops", "attention=dba", "scale=smoke", "limits.steps=12", "recipe.steps_per_epoch=3",
     "optimizer.lr=0.01", "scheduler.warmup=4", *TINY,
@@ -33,7 +33,12 @@ def assert_same(run: Path, expected: Path) -> None:
     assert records.read(run).metrics == records.read(expected).metrics
 
 
-@pytest.mark.parametrize("step", [1, 9], ids="step{}".format)
+def test_series_are_validated_after_the_first_every_second_and_the_last_epoch(undisturbed):
+    history = records.read_history(undisturbed[EPOCHS][1] / "metrics.csv")
+    assert [step // 4 for step, row in history.items() if "val/accuracy" in row] == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize("step", [1, 9, 13], ids="step{}".format)
 def test_a_run_of_epochs_that_crashed_ends_as_one_that_did_not(data, outputs, undisturbed, step):
     config = composed(data, outputs, *EPOCHS)
     with crash(step), pytest.raises(RuntimeError, match="plug"):

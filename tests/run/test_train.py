@@ -18,6 +18,7 @@ from runs import (
     composed,
     door,
     has_record,
+    identical,
     one_thread,
     prepared,
     program,
@@ -221,6 +222,25 @@ def test_weights_that_do_not_fit_are_refused(data, outputs, tmp_path):
     assert "no weights for this model" in refused(data, outputs, *MOTIONS, f"ckpt_path={tmp_path}/none.ckpt")
     torch.save({"state_dict": {"x": torch.zeros(1)}}, tmp_path / "other.ckpt")
     assert "no weights for this model" in refused(data, outputs, *MOTIONS, f"ckpt_path={tmp_path}/other.ckpt")
+
+
+def test_the_last_checkpoint_is_tested_where_none_is_monitored(data, outputs):
+    words = (
+        "task=lra/listops",
+        "scale=smoke",
+        "limits.steps=4",
+        "recipe.steps_per_epoch=1",
+        "scheduler.warmup=1",
+        *TINY,
+    )
+    config = composed(data, outputs, *words, "optimizer.lr=0.1", "callbacks.best.monitor=null")
+    record, run = trained(config), Path(config.paths.run)
+    accuracies = [
+        row["val/accuracy"] for row in records.read_history(run / "metrics.csv").values() if "val/loss" in row
+    ]
+    assert accuracies[-1] < max(accuracies)
+    assert record.metrics["val/accuracy"] == accuracies[-1]
+    assert identical(weights(run, "best.ckpt"), weights(run, "last.ckpt"))
 
 
 def test_a_run_that_ends_before_its_first_validation_says_so(data, outputs):

@@ -13,7 +13,7 @@ from subquad.tasks import estimate
 from subquad.tasks.checkpoints import AtomicCheckpoints
 from subquad.tasks.clock import WallClock
 from subquad.tasks.estimate import TimeEstimate
-from subquad.tasks.guards import SeedEpochs, StopOnNaN
+from subquad.tasks.guards import SeedEpochs, StopOnNaN, ValidateFirstAndLast
 from subquad.tasks.metrics_csv import MetricsCSV
 
 
@@ -23,6 +23,21 @@ def history(path, *rows):
         logger.log_metrics(metrics, step)
     logger.save()
     return path.read_text()
+
+
+def test_validation_comes_after_the_first_and_the_last_epoch_too():
+    def looks(interval, epochs, first=0):
+        facts, callback = trainer(check_val_every_n_epoch=interval, max_epochs=epochs), ValidateFirstAndLast()
+        callback.on_train_start(facts, None)
+        for facts.current_epoch in range(first, epochs):
+            callback.on_train_epoch_start(facts, None)
+            if (facts.current_epoch + 1) % facts.check_val_every_n_epoch == 0:
+                yield facts.current_epoch
+
+    assert [*looks(2, 7)] == [0, 1, 3, 5, 6]
+    assert [*looks(2, 7, first=4)] == [5, 6]
+    assert [*looks(3, 1)] == [0]
+    assert [*looks(1, 3)] == [0, 1, 2]
 
 
 def test_history_has_one_row_a_step_and_every_column(tmp_path):

@@ -1,6 +1,6 @@
 """The callback that renews attention mechanisms: what they are given, when, and that nothing else notices."""
 
-import functools
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +11,9 @@ from torch.testing import assert_close
 
 from subquad.attention.base import Refreshable, StatelessAttention
 from subquad.backbones.mvts import MVTSEncoder
+from subquad.data.base import SplitData
+from subquad.data.batches import Rows
+from subquad.data.parts import cut
 from subquad.specs import DataSpec, Pattern, SequenceBatch
 from subquad.tasks.classification import Classification
 from subquad.tasks.refresh import RefreshAttention
@@ -47,7 +50,7 @@ class Redrawn(StatelessAttention, Refreshable):
 
 def module(redraw=(2, 2), **choices):
     sites = iter(redraw)
-    encoder = functools.partial(
+    encoder = partial(
         MVTSEncoder, attention=lambda site: Redrawn(site, next(sites)), layers=len(redraw), dim=16, heads=2, ffn=32,
         dropout=0.3, norm="batch",
     )  # fmt: skip
@@ -60,7 +63,7 @@ def batch():
 
 
 def trainer(step=0, **changes):
-    facts = {"current_epoch": 0, "global_step": step, "is_global_zero": True, "world_size": 1}
+    facts = {"current_epoch": 0, "global_step": step, "is_global_zero": True, "world_size": 1, "datamodule": None}
     return SimpleNamespace(**facts | changes)
 
 
@@ -125,6 +128,20 @@ def test_every_renewal_draws_anew_even_if_nothing_else_is_random() -> None:
         seen += [attention.direction.clone() for attention in attentions(model)]
     assert len(torch.stack(seen[:4]).unique(dim=0)) == 4
     assert torch.equal(seen[0], seen[4])
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_an_epoch_is_a_pass_over_the_training_rows_whatever_the_validation_interval(parts) -> None:
+    """Validation after every 3 batches of 7 a pass: the batch number 16 is the third one of the third pass."""
+    model, rows, asked = module((100, 100)), batch(), []
+    attentions(model)[0].due = lambda *place: bool(asked.append(place))
+    rows13 = {"train": SimpleNamespace(lengths=range(13))}
+    data = SimpleNamespace(steps_per_epoch=3, batch_size=2, splits=rows13)
+    data.place = partial(SplitData.place, data)
+    facts = trainer(16, current_epoch=5, accumulate_grad_batches=parts, datamodule=data)
+    given = rows if parts == 1 else cut(rows, Rows(list(range(6)), place=16), parts)[0]
+    RefreshAttention().on_train_batch_start(facts, model, given, 1 * parts)
+    assert asked == [(2, 2, 16)]
 
 
 def test_weights_shared_by_layers_are_renewed_once() -> None:

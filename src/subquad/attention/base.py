@@ -114,7 +114,7 @@ class Refreshable(abc.ABC):
 
     @abc.abstractmethod
     def due(self, epoch: int, batch: int, step: int) -> bool:
-        """Whether to renew before this batch of this epoch (both from 0), after `step` steps of the optimiser."""
+        """Whether to renew before this batch of this pass over the training rows (both from 0), after `step` steps."""
 
     @abc.abstractmethod
     def refresh(self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks) -> None:

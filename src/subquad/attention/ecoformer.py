@@ -36,8 +36,8 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
         (see fit_planes). "klsh": the random hyperplanes of kernelised LSH (Kulis and Grauman 2011), which read the
         anchors only.
     anchors_from: "first" draws the anchors from the real tokens of the first row, "all" from those of all rows.
-    refit_epochs, fit_batch: the hash is fitted on batch `fit_batch` of each epoch whose number (from 0) `refit_epochs`
-        divides, and of the first epoch that finds it unfitted; refit_epochs=null fits once.
+    refit_epochs, fit_batch: the hash is fitted on batch `fit_batch` of each pass over the training rows whose number
+        (from 0) `refit_epochs` divides, and of the first pass that finds it unfitted; refit_epochs=null fits once.
     fit_rows: rows of the batch that are used, null for all.
 
     Until it is fitted A and the anchors are random, and μ is the similarity at the mean distance.
@@ -121,7 +121,7 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
         return sign(z.unflatten(1, q.shape[:2]).permute(1, 2, 0, 3).contiguous())
 
     def due(self, epoch: int, batch: int, step: int) -> bool:
-        """On batch `fit_batch` of an epoch that refits, or of any while the hash is not fitted."""
+        """On batch `fit_batch` of a pass that refits, or of any while the hash is not fitted."""
         if batch != self.fit_batch:
             return False
         return (self.refit_epochs is not None and epoch % self.refit_epochs == 0) or not self.fitted

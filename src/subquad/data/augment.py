@@ -21,8 +21,9 @@ Transform = Callable[[Any], Tensor]
 class Augment:
     """How training sees a set of pictures; all of it is timm's.
 
-    crop: "resized" takes a random part (8 % of the area or more) to the full size; "padded" pads by an eighth of the
-        size and cuts the size out again; "none" sees what evaluation sees.
+    crop: "resized" takes a random part (8 % of the area or more) to the full size; "random" brings the shorter edge to
+        size · 256/224 and cuts the size out; "padded" pads by an eighth of the size and cuts the size out again;
+        "none" sees what evaluation sees.
     flip: left and right, in half of the cases.
     auto_augment: timm's word for a policy, such as rand-m9-mstd0.5-inc1; colours are then not jittered, as in timm.
     color_jitter: strength of changes of brightness, contrast and saturation.
@@ -33,7 +34,7 @@ class Augment:
         https://arxiv.org/abs/1901.09335).
     """
 
-    crop: Literal["resized", "padded", "none"] = "none"
+    crop: Literal["resized", "random", "padded", "none"] = "none"
     flip: bool = False
     auto_augment: str | None = None
     color_jitter: float = 0.0
@@ -44,10 +45,11 @@ class Augment:
 
     def __post_init__(self) -> None:
         strengths = (self.color_jitter, self.erasing, self.mixup, self.cutmix)
-        if self.crop not in ("resized", "padded", "none") or min(strengths) < 0 or self.erasing > 1 or self.repeats < 1:
+        crops = ("resized", "random", "padded", "none")
+        if self.crop not in crops or min(strengths) < 0 or self.erasing > 1 or self.repeats < 1:
             raise UserError(
-                "data.augment needs a crop of resized, padded or none, strengths of at least 0, an erasing of at most "
-                f"1 and repeats of at least 1; got {self}."
+                "data.augment needs a crop of resized, random, padded or none, strengths of at least 0, an erasing of "
+                f"at most 1 and repeats of at least 1; got {self}."
             )
 
     def training(self, size: int) -> Transform:
@@ -71,6 +73,8 @@ class Augment:
             ) from None
         if self.crop == "none":
             drawn.transforms[:1] = evaluation(size).transforms[:2]
+        if self.crop == "random":
+            drawn.transforms[:1] = [evaluation(size, 224 / 256).transforms[0], transforms.RandomCrop(size)]
         if self.crop == "padded":
             drawn.transforms[:1] = [*evaluation(size, 1.0).transforms[:2], transforms.RandomCrop(size, size // 8)]
         return drawn

@@ -94,14 +94,27 @@ class SplitData(pl.LightningDataModule, abc.ABC):
         """Identifies the bytes the splits came from; stored in every record."""
         return self._loaded[1]
 
+    @property
+    def bucketed_lengths(self) -> np.ndarray:
+        """int64 [N]: lengths of the training rows; a batch holds rows of similar ones."""
+        return self.splits["train"].lengths
+
     def train_dataloader(self) -> DataLoader[Batch]:
-        lengths = self.splits["train"].lengths
+        lengths = self.bucketed_lengths
         if not len(lengths):
             raise UserError("No row is left to train on; raise limits.cases or lower data.val_fraction.")
         batches = TrainBatches(
             lengths, self.batch_size, self.seed, self.steps_per_epoch, rank=self._rank, world_size=self._world
         )
         return self._train_loader(batches)
+
+    def place(self, epoch: int, batch: int) -> tuple[int, int]:
+        """Which pass over the training rows a batch of an epoch belongs to, and which batch of it that is; from 0.
+
+        An epoch of `steps_per_epoch` batches ends with a validation; a pass may be longer or shorter.
+        """
+        per_pass = -(-len(self.splits["train"].lengths) // self.batch_size)
+        return divmod(epoch * (self.steps_per_epoch or per_pass) + batch, per_pass)
 
     def whole_batch(self, rows: Rows) -> Batch:
         """A batch of training as one process alone would see it."""
@@ -154,6 +167,12 @@ class SequenceData(SplitData):
     def pad_to(self) -> int | None:
         """Every batch is padded to this length; None pads to the longest row of the batch."""
         return None
+
+    @property
+    def bucketed_lengths(self) -> np.ndarray:
+        """Alike where every batch is padded to one length: similar rows would then save no time, only bias batches."""
+        lengths = super().bucketed_lengths
+        return lengths if self.pad_to is None else np.full_like(lengths, self.pad_to)
 
     def batched(self, split: str) -> Dataset[SequenceBatch]:
         """Batches of padded sequences."""

@@ -23,9 +23,9 @@ _NOT_IDENTITY = {
         "accelerator", "devices", "num_nodes", "strategy", "callbacks", "logger", "default_root_dir", "profiler",
         "log_every_n_steps", "enable_progress_bar", "enable_model_summary", "plugins", "accumulate_grad_batches",
     ),
-    "callbacks": ("estimate", "progress", "cores", "refresh"),
+    "callbacks": ("estimate", "progress", "cores", "refresh", "ends"),
     "data": ("root", "num_workers", "workers", "eval_batch_size", "release_dir"),
-    "recipe": ("sizes", "size"),
+    "recipe": ("sizes", "size", "kind"),
 }  # fmt: skip
 
 

@@ -130,7 +130,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         best, tested = _trained_and_tested(trainer, module, data, checkpoints)
     if rank():
         return None
-    metrics = {**_last_epoch(run), **tested, config.task.monitor: best}
+    metrics = {**_last_epoch(run), **tested} | ({} if best is None else {config.task.monitor: best})
 
     [clock] = [c for c in trainer.callbacks if isinstance(c, WallClock)]  # type: ignore[attr-defined]
     record = records.Record(
@@ -158,18 +158,21 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
 
 def _trained_and_tested(
     trainer: pl.Trainer, module: Supervised, data: SplitData, checkpoints: Path
-) -> tuple[float, dict[str, float]]:
-    """The best validation metric, and what its checkpoint reaches on the test split."""
+) -> tuple[float | None, dict[str, float]]:
+    """The best validation metric, and what its checkpoint reaches on the test split.
+
+    None where `callbacks.best` monitors nothing: its checkpoint is then that of the last validation.
+    """
     last = checkpoints / "last.ckpt"
     trainer.fit(module, data, ckpt_path=last if last.exists() else None, weights_only=True)
     best = trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
-    if best is None:
+    if not (checkpoints / "best.ckpt").exists():
         raise UserError(
             f"Training ended after {trainer.global_step} steps, before its first validation; raise limits.steps "
             "or trainer.max_steps, or lower recipe.steps_per_epoch."
         )
     [tested] = trainer.test(module, data, ckpt_path=str(checkpoints / "best.ckpt"), verbose=False, weights_only=True)
-    return float(best), {name: float(value) for name, value in tested.items()}
+    return None if best is None else float(best), {name: float(value) for name, value in tested.items()}
 
 
 def _check_loads(checkpoint: Path, run: Path) -> None:

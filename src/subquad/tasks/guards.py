@@ -1,4 +1,4 @@
-"""Callbacks that keep a run honest: seeds that survive a restart, and a stop at the first loss that is not a number."""
+"""Callbacks that keep a run honest: seeds that survive a restart, validation at both ends, a stop at a loss of NaN."""
 
 import random
 from typing import Any
@@ -39,6 +39,18 @@ class SeedEpochs(pl.Callback):
         torch.manual_seed(torch_seed)
         np.random.seed(numpy_seed)
         random.seed(python_seed)
+
+
+class ValidateFirstAndLast(pl.Callback):
+    """Validates after the first and the last epoch too, where `trainer.check_val_every_n_epoch` leaves them out."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.interval = trainer.check_val_every_n_epoch
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.interval is not None:
+            end = trainer.current_epoch in (0, (trainer.max_epochs or 0) - 1)
+            trainer.check_val_every_n_epoch = 1 if end else self.interval
 
 
 class StopOnNaN(pl.Callback):

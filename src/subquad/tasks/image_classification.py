@@ -43,6 +43,7 @@ class ImageClassification(Supervised):
         self.label_smoothing, self.eval_mode = label_smoothing, eval_mode
 
     def on_train_epoch_start(self) -> None:
+        super().on_train_epoch_start()
         if self.eval_mode:
             self.network.eval()
 

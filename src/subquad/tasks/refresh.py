@@ -16,6 +16,8 @@ from subquad.data.parts import Part
 class RefreshAttention(pl.Callback):
     """Before each training batch asks every `Refreshable` whether it is due, and gives those that are what they read.
 
+    Epochs are passes over the training rows here, whatever the interval between validations is.
+
     One pass of the batch through the model without gradients renews the due mechanisms from the first to the last, so
     that the second is fitted to what the renewed first one makes of the batch. The pass leaves no trace but theirs: no
     dropout, running statistics of BatchNorm and random generators as before. It runs eagerly where the model is
@@ -32,12 +34,14 @@ class RefreshAttention(pl.Callback):
             if not batch.first:
                 return
             batch_idx //= trainer.accumulate_grad_batches
-        place = trainer.current_epoch, batch_idx, trainer.global_step
-        due = [m for m in pl_module.modules() if isinstance(m, Refreshable) and m.due(*place)]
+        place, data = (trainer.current_epoch, batch_idx), trainer.datamodule  # type: ignore[attr-defined]
+        if data is not None:
+            place = data.place(*place)
+        due = [m for m in pl_module.modules() if isinstance(m, Refreshable) and m.due(*place, trainer.global_step)]
         if not due:
             return
         if isinstance(batch, Part):
-            batch = trainer.datamodule.whole_batch(batch.whole).to(pl_module.device)  # type: ignore[attr-defined]
+            batch = data.whole_batch(batch.whole).to(pl_module.device)
         _renew(due, pl_module, batch, trainer.global_step)
         if trainer.world_size > 1:
             _share(due, trainer)

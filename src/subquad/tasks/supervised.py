@@ -110,6 +110,9 @@ class Supervised(pl.LightningModule, abc.ABC):
         averaged = self.trainer.world_size * self.trainer.accumulate_grad_batches
         return self.objective(loss * (averaged * batch.weight / self.step_weight), self.step_weight)
 
+    def on_train_epoch_start(self) -> None:
+        self.train_loss.reset()  # of an epoch without validation, which a resumed run would not know
+
     def validation_step(self, batch: Batch) -> None:
         outputs = self(batch)
         self.val_metric.update(self.predictions(outputs), batch.target)
