@@ -86,6 +86,7 @@ def run(words: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec")  # inside torch, of Lightning's loaders
 @pytest.mark.parametrize(
     "command", [pytest.param(c, marks=[pytest.mark.slow, *[pytest.mark.release] * (c not in SHOWN)]) for c in RUNS]
 )
