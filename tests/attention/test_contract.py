@@ -16,6 +16,7 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.testing import assert_close
 
 from attention.cells import CONTEXT, DIM, Cell, declared, prefix, run, site
+from attention.gpu_autocast import rules_of_cuda
 from subquad.attention.base import (
     Attention,
     Discrete,
@@ -248,11 +249,12 @@ def test_the_kernel_of_large_products_changes_nothing(cell: Cell, monkeypatch: p
         assert_close(*found, rtol=1e-3, atol=1e-5)
 
 
-def test_fp16_stays_finite(cell: Cell) -> None:
-    """Under autocast as on a GPU, with rows of every length down to one token."""
-    layers, (x, context), masks = cell.stack(2).float(), cell.inputs(), cell.masks()
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+def test_mixed_precision_of_a_gpu_stays_finite(cell: Cell, half: torch.dtype) -> None:
+    """In training with dropout, with rows of every length down to one token."""
+    layers, (x, context), masks = cell.stack(2, dropout=0.2).float(), cell.inputs(), cell.masks()
     tokens = context.float().requires_grad_()
-    with torch.autocast("cpu", torch.float16):
+    with rules_of_cuda(), torch.autocast("cpu", half):
         y = run(layers, tokens if x is context else x.float(), tokens, masks)
     assert y.isfinite().all()
     y.float().square().mean().backward()
