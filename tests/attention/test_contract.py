@@ -159,6 +159,15 @@ def test_state_dict_is_all_there_is(cell: Cell) -> None:
         assert_close(*outputs, rtol=0, atol=0)
 
 
+def test_the_carry_is_no_parameter(cell: Cell) -> None:
+    """Nor a view of one, which FSDP would free before the next layer reads it."""
+    attention = cell.build(layers=2)
+    _, carry = attention(*cell.inputs(), Masks())
+    if carry is not None:
+        held = {p.untyped_storage().data_ptr() for p in attention.parameters()}
+        assert carry.untyped_storage().data_ptr() not in held
+
+
 def test_every_parameter_learns(cell: Cell) -> None:
     """A bias may learn by rounding only: on keys it adds the same to all logits of a query, which softmax ignores."""
     layers, (x, context) = cell.stack(3), cell.inputs()
