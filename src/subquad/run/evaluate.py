@@ -1,8 +1,5 @@
 """The best checkpoint of a finished run, evaluated again."""
 
-import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
-
-# isort: split
 import inspect
 import traceback
 from collections.abc import Mapping
