@@ -25,9 +25,6 @@ from subquad.run.doors import answer_help, compose_run, options, prepare_process
 answer_help(__doc__)
 prepare_process(check_choices=False)
 
-import subquad.torchvision_shim  # noqa: E402, F401  before pytorch_lightning
-
-# isort: split
 import torch  # noqa: E402
 from hydra.utils import instantiate  # noqa: E402
 

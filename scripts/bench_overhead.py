@@ -21,9 +21,6 @@ from subquad.run.doors import answer_help, compose_run, prepare_process
 answer_help(__doc__)
 prepare_process()
 
-import subquad.torchvision_shim  # noqa: E402, F401  before pytorch_lightning
-
-# isort: split
 import pytorch_lightning as pl  # noqa: E402
 import torch  # noqa: E402
 from hydra.utils import instantiate  # noqa: E402

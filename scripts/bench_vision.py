@@ -24,12 +24,8 @@ SIZES = {
 answer_help(__doc__)
 prepare_process(own=SIZES)
 
-import torch  # noqa: E402  after prepare_process
-
-import subquad.torchvision_shim  # noqa: E402, F401  before timm
-
-# isort: split
-import timm  # noqa: E402
+import timm  # noqa: E402  after prepare_process
+import torch  # noqa: E402
 
 from subquad.backbones.vision import Pyramid, PyramidName, ViT  # noqa: E402
 from subquad.cores import usable_cores  # noqa: E402

@@ -99,12 +99,17 @@ def train_together(place: Path, runs: Sequence[tuple[Sequence[str], int | None]]
     place.mkdir(parents=True)
     listed = place / "runs.json"
     listed.write_text(json.dumps([[words, after, _free_port()] for words, after in runs]))
+    return two_processes(place, __file__, str(listed))
+
+
+def two_processes(place: Path, *command: str) -> list[str]:
+    """Runs a Python program twice at once, as LOCAL_RANK 0 and 1, to the end. Returns what the two printed."""
     started = []
     for rank in range(2):
         places = {"LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
         with (place / f"{rank}.txt").open("w") as said:
-            command = [sys.executable, __file__, str(listed)]
-            started.append(subprocess.Popen(command, env=os.environ | places, stdout=said, stderr=said))
+            line = [sys.executable, *command]
+            started.append(subprocess.Popen(line, env=os.environ | places, stdout=said, stderr=said))
     try:
         for process in started:
             process.wait(timeout=600)  # seconds alone, minutes beside other programs

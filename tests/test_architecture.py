@@ -68,3 +68,9 @@ def test_programs_answer_help_before_anything_heavy_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_torchvision_is_imported_by_whoever_comes_first():
+    """Also beside a torch without CUDA, as in the lock file."""
+    done = subprocess.run([sys.executable, "-c", "import subquad, timm"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -2,20 +2,46 @@
 
 PyPI's torchvision carries CUDA operators; next to a CPU-only torch its extension cannot be loaded and the import dies
 with "operator torchvision::nms does not exist". Datasets, transforms and timm never call those operators, so declaring
-their schemas is enough. pytorch-lightning imports torchvision through torchmetrics: import this module before it.
+their schemas is enough. It is done when torchvision is imported: by timm, by transformers, and by pytorch_lightning
+through torchmetrics.
 """
 
 import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
-
-import torch
+from types import ModuleType
+from typing import Any
 
 _SCHEMAS = ("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
             "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # fmt: skip
-_library: list[torch.library.Library] = []  # a Library's definitions live as long as the object
+
+
+class _OperatorsOfTorchvision(MetaPathFinder):
+    """Finds no module; declares the operators before the first import of torchvision."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.library: Any = None  # its definitions live as long as it does
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if name == "torchvision" and not self.asked:
+            self.asked = True
+            if not _extension_loads():
+                self._declare()
+
+    def _declare(self) -> None:
+        import torch
+
+        self.library = torch.library.Library("torchvision", "DEF")
+        for schema in _SCHEMAS:
+            self.library.define(schema)
 
 
 def _extension_loads() -> bool:
+    import torch
+
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
         return True
@@ -27,7 +53,4 @@ def _extension_loads() -> bool:
     return True
 
 
-if not _extension_loads() and not _library:
-    _library.append(torch.library.Library("torchvision", "DEF"))
-    for _schema in _SCHEMAS:
-        _library[0].define(_schema)
+sys.meta_path.insert(0, _OperatorsOfTorchvision())

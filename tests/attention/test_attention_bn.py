@@ -10,7 +10,7 @@ from reference import attention_bn as reference
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from attention.cells import HEADS, prefix
+from attention.cells import HEADS, prefix, site
 from attention.checks import LENGTHS, agree, one, stack, tokens
 from subquad.attention.attention_bn import AttentionBN
 from subquad.attention.softmax import Softmax
@@ -29,9 +29,9 @@ def test_equals_the_printed_form(choices: dict, pattern: Pattern, lengths: str) 
 
 @pytest.mark.parametrize("pattern", Pattern)
 def test_learned_weight_of_the_mean(pattern: Pattern) -> None:
-    layers = stack(partial(AttentionBN, beta=0.3, learned=True), pattern)
-    assert all(attention.beta == torch.tensor(0.3) for attention in layers)
-    agree(layers, partial(layer, beta=None), "padded")
+    factory = partial(AttentionBN, beta=0.3, learned=True)
+    assert factory(site=site(pattern)).beta == torch.tensor(0.3)
+    agree(stack(factory, pattern), partial(layer, beta=None), "padded")
 
 
 def test_epsilon_is_added_to_the_variance() -> None:

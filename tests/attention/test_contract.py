@@ -16,6 +16,7 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.testing import assert_close
 
 from attention.cells import CONTEXT, DIM, Cell, declared, prefix, run, site
+from attention.gpu_autocast import rules_of_cuda
 from subquad.attention.base import (
     Attention,
     Discrete,
@@ -158,6 +159,15 @@ def test_state_dict_is_all_there_is(cell: Cell) -> None:
         assert_close(*outputs, rtol=0, atol=0)
 
 
+def test_the_carry_is_no_parameter(cell: Cell) -> None:
+    """Nor a view of one, which FSDP would free before the next layer reads it."""
+    attention = cell.build(layers=2)
+    _, carry = attention(*cell.inputs(), Masks())
+    if carry is not None:
+        held = {p.untyped_storage().data_ptr() for p in attention.parameters()}
+        assert carry.untyped_storage().data_ptr() not in held
+
+
 def test_every_parameter_learns(cell: Cell) -> None:
     """A bias may learn by rounding only: on keys it adds the same to all logits of a query, which softmax ignores."""
     layers, (x, context) = cell.stack(3), cell.inputs()
@@ -248,11 +258,12 @@ def test_the_kernel_of_large_products_changes_nothing(cell: Cell, monkeypatch: p
         assert_close(*found, rtol=1e-3, atol=1e-5)
 
 
-def test_fp16_stays_finite(cell: Cell) -> None:
-    """Under autocast as on a GPU, with rows of every length down to one token."""
-    layers, (x, context), masks = cell.stack(2).float(), cell.inputs(), cell.masks()
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+def test_mixed_precision_of_a_gpu_stays_finite(cell: Cell, half: torch.dtype) -> None:
+    """In training with dropout, with rows of every length down to one token."""
+    layers, (x, context), masks = cell.stack(2, dropout=0.2).float(), cell.inputs(), cell.masks()
     tokens = context.float().requires_grad_()
-    with torch.autocast("cpu", torch.float16):
+    with rules_of_cuda(), torch.autocast("cpu", half):
         y = run(layers, tokens if x is context else x.float(), tokens, masks)
     assert y.isfinite().all()
     y.float().square().mean().backward()

@@ -1,8 +1,10 @@
 """What all mechanisms that are a pattern of keys share: their masks, the GPU's path, memory; and the windows below."""
 
 import itertools
+import pkgutil
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -12,10 +14,12 @@ from reference import bigbird, local, longformer, pattern, pixelfly, sparse
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck
+from torch.nn.attention.flex_attention import create_block_mask
 from torch.testing import assert_close
 
 from attention.cells import HEADS, prefix
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
+from subquad import attention
 from subquad.attention.base import Attention
 from subquad.attention.bigbird import BigBird
 from subquad.attention.local import Local
@@ -70,6 +74,35 @@ def test_the_path_of_a_gpu_equals_that_of_a_cpu(name: str, lengths: str, monkeyp
         monkeypatch.setattr(f"{kind.__module__}.runs_flexible", lambda *_: taken.append(1) or True)
         assert_close(layer(x, x, masks)[0][mask], blocked[mask])
     assert taken
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
+@each_pattern
+def test_the_block_mask_compiles_as_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With padding; blocks of 4 tokens in place of 128, so that there are many."""
+    kind, _, choices = PATTERNS[name]
+    x, mask = tokens(2, 37, 24), prefix([37, 20], 37)
+    found: list[Any] = []
+
+    def both(*args: Any, **kwargs: Any) -> None:
+        torch.compiler.reset()
+        for make in (create_block_mask, torch.compile(create_block_mask, backend="eager")):
+            found.append(make(*args, **kwargs, BLOCK_SIZE=4))
+
+    monkeypatch.setattr(f"{kind.__module__}.runs_flexible", lambda *_: True)
+    monkeypatch.setattr(sparse_ops, "create_block_mask", both)
+    monkeypatch.setattr(sparse_ops, "flex_attention", lambda q, *_, **__: q)
+    one(partial(kind, **choices))(x, x, Masks(mask, mask))
+    plain, compiled = ([part for part in made.as_tuple() if isinstance(part, Tensor)] for made in found)
+    assert len(plain[1].unique()) > 1  # indices of blocks
+    assert_close(compiled, plain, rtol=0, atol=0)
+
+
+def test_every_attention_that_may_run_flexible_is_among_the_patterns() -> None:
+    modules = [import_module(f"subquad.attention.{found.name}") for found in pkgutil.iter_modules(attention.__path__)]
+    flexible = {kind for module in modules for kind in vars(module).values() if hasattr(kind, "visible")}
+    assert flexible == {kind for kind, _, _ in PATTERNS.values()}
 
 
 @each_pattern

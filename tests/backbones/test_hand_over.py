@@ -6,14 +6,10 @@ import re
 from functools import partial
 
 import pytest
+import timm
 import torch
 from conftest import made, mechanisms
 from safetensors.torch import save_file
-
-import subquad.torchvision_shim  # noqa: F401  before timm
-
-# isort: split
-import timm
 
 from subquad.attention.attention_bn import AttentionBN
 from subquad.attention.ecoformer import EcoFormer

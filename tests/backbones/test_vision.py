@@ -6,10 +6,6 @@ from functools import partial
 import pytest
 import torch
 from conftest import made
-
-import subquad.torchvision_shim  # noqa: F401  before timm
-
-# isort: split
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
 from timm.models.twins import Twins
 from timm.models.vision_transformer import VisionTransformer

@@ -149,6 +149,16 @@ class Pretended:
     accumulate_grad_batches, global_rank, world_size = 4, 1, 2
 
 
+@pytest.mark.parametrize(("given", "batch", "size"), [(None, 24, 3), (None, 8, 1), (None, 4, 1), (5, 24, 5)])
+def test_as_many_rows_are_evaluated_at_once_as_trained_on(given, batch, size):
+    """By each of 2 processes with 4 parts a step."""
+    data = Memory(batch_size=batch, seed=0, eval_batch_size=given)
+    assert data.eval_batch_size == (given or batch)
+    data.trainer = Pretended()
+    assert data.eval_batch_size == size
+    assert list(data.val_dataloader().batch_sampler) == list(EvalBatches(np.array(LENGTHS), size, 1, 2))
+
+
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loaders_give_the_parts_of_a_batch_one_after_another(workers):

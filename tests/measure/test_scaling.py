@@ -11,7 +11,16 @@ from conftest import made, mechanisms
 from runs import ROOT, answer
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.measure.scaling import crossover, error_to_softmax, exponent, is_linear, scaling, stated_complexity
+from subquad.measure import scaling as scaling_module
+from subquad.measure.scaling import (
+    Scaling,
+    crossover,
+    error_to_softmax,
+    exponent,
+    is_linear,
+    scaling,
+    stated_complexity,
+)
 from subquad.run.doors import load_attention
 from subquad.specs import Masks, Pattern, Site
 
@@ -37,6 +46,33 @@ class Scaled(StatelessAttention):
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
 def test_the_exponent_of_a_power_law_is_found(power: float) -> None:
     assert exponent({n: 3 * n**power for n in (1024, 4096, 16384)}) == pytest.approx(power)
+
+
+def made_up(times: dict[int, list[float]], memory: float = 1.0) -> Scaling:
+    return Scaling(rounds={n: tuple(each) for n, each in times.items()}, peak={n: int(n**memory) for n in times})
+
+
+@pytest.mark.parametrize(
+    ("times", "memory", "verdict"),
+    [
+        ({1024: [1, 9, 1, 1], 4096: [4, 4, 4, 9], 16384: [99, 16, 16, 16]}, 1.0, "holds"),  # slow rounds
+        ({1024: [1, 1], 4096: [16, 16], 16384: [256, 256]}, 1.0, "fails"),
+        ({4096: [97, 97], 8192: [20.7, 20.7], 16384: [339, 339]}, 1.0, "unsure"),  # not monotone
+        ({1024: [1, 1], 4096: [4, 7], 16384: [16, 50]}, 1.0, "unsure"),  # n^1.0 by one half, n^1.4 by the other
+        ({1024: [1, 1], 4096: [4, 4], 16384: [16, 16]}, 1.2, "fails"),  # memory
+        ({1024: [9, 9], 4096: [4, 4], 16384: [16, 16]}, 1.2, "fails"),
+    ],
+)
+def test_a_verdict_needs_times_that_agree(times: dict[int, list[float]], memory: float, verdict: str) -> None:
+    assert made_up(times, memory).linear == verdict
+
+
+def test_each_round_visits_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[int] = []
+    monkeypatch.setattr(scaling_module, "program_of", lambda _, setting: lambda: order.append(setting.length))
+    found = scaling(made("attention", "linear"), [16, 32, 64], rounds=2)
+    assert order[:12] == [16, 32, 64] * 4  # with two rounds to warm up
+    assert [len(times) for times in found.rounds.values()] == [2, 2, 2]
 
 
 def test_memory_of_written_out_softmax_grows_with_the_square_and_linear_attention_does_not() -> None:

@@ -49,8 +49,8 @@ BUGS = [
     Bug(
         "perplexity is a mean over batches",
         "tasks/masked_language_model.py",
-        'target, reduction="sum")\n        self.tokens += len(target)',
-        "target)\n        self.tokens += 1",
+        "target)\n        self.tokens += len(target)",
+        "target) / max(1, len(target))\n        self.tokens += 1",
         TASK,
     ),
     Bug(

@@ -100,9 +100,6 @@ def test_a_wrong_setting_of_a_nested_node_is_named(data, outputs):
 
 
 def test_the_schedule_is_timms():
-    import subquad.torchvision_shim  # noqa: F401  before timm
-
-    # isort: split
     from timm.scheduler import CosineLRScheduler
 
     def optimizer():

@@ -15,6 +15,8 @@ from subquad.attention.softmax import Softmax
 from subquad.backbones.language import LanguageModel
 from subquad.backbones.sequence import SequenceEncoder
 from subquad.errors import UserError
+from subquad.measure.memory import LiveTensors
+from subquad.ops import cross_entropy
 from subquad.specs import UNMASKED, MaskedBatch, TextSpec
 from subquad.tasks.masked_language_model import MaskedLanguageModel, Perplexity
 from subquad.tasks.schedules import constant
@@ -51,6 +53,32 @@ def test_the_loss_is_the_mean_over_the_hidden_tokens():
     logits = module.network(batch.inputs, batch.valid, torch.ones_like(batch.valid)).view(16, 20, 50)
     expected = F.cross_entropy(logits.flatten(0, 1), batch.target.flatten(), ignore_index=UNMASKED)
     torch.testing.assert_close(module.loss(module(batch), batch.target), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [0, 1, 9])
+def test_cross_entropy_a_few_rows_at_a_time(rows, dtype, monkeypatch):
+    monkeypatch.setattr(cross_entropy, "NUMBERS_AT_ONCE", 4 * 50)
+    logits, target = (torch.randn(rows, 50) * 5).to(dtype).requires_grad_(), torch.randint(0, 50, (rows,))
+    found = cross_entropy.summed_cross_entropy(logits, target)
+    expected = F.cross_entropy(logits.to(found.dtype), target, reduction="sum")
+    torch.testing.assert_close(found, expected)
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(*(torch.autograd.grad(loss / 7, logits)[0] for loss in (found, expected)))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_loss_holds_logits_and_their_gradient_only(training, monkeypatch):
+    monkeypatch.setattr(cross_entropy, "NUMBERS_AT_ONCE", 1 << 14)
+    module, metric = language_model(), Perplexity()
+    logits = torch.randn(400, 1000, dtype=torch.bfloat16, requires_grad=training)
+    target = torch.randint(0, 1000, (20, 20))
+    with LiveTensors() as memory:
+        if training:
+            module.loss(logits, target).backward()
+        else:
+            metric.update(logits, target.flatten())
+    assert memory.peak < (1.3 if training else 0.3) * logits.nbytes
 
 
 def test_a_batch_without_hidden_tokens_costs_nothing():

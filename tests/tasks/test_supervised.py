@@ -1,6 +1,7 @@
 """The two kinds of tasks learn: a few rows are fitted in seconds."""
 
 import functools
+import itertools
 
 import pytest
 import torch
@@ -48,13 +49,17 @@ def test_classification_fits_one_batch(attention):
     assert torch.equal(module.predictions(module(batch)), batch.target)
 
 
-def test_regression_fits_one_batch():
-    valid = torch.arange(12) < torch.randint(4, 13, (16, 1))
-    batch = SequenceBatch(torch.randn(16, 12, 3) * valid[..., None], valid, torch.randn(16) * 5)
+def regression():
     encoder = functools.partial(
         MVTSEncoder, attention=Softmax, layers=1, dim=16, heads=2, ffn=32, dropout=0.0, norm="layer"
     )
-    module = Regression(SERIES, encoder, torch.optim.Adam, constant)
+    return Regression(SERIES, encoder, torch.optim.Adam, constant)
+
+
+def test_regression_fits_one_batch():
+    valid = torch.arange(12) < torch.randint(4, 13, (16, 1))
+    batch = SequenceBatch(torch.randn(16, 12, 3) * valid[..., None], valid, torch.randn(16) * 5)
+    module = regression()
     assert module(batch).shape == (16, 1)
     assert fitted(module, batch, 200) < 0.5
 
@@ -64,6 +69,33 @@ def test_rmse_is_the_root_over_the_whole_split():
     metric.update(torch.tensor([1.0, 2.0, 3.0]), torch.zeros(3))
     metric.update(torch.tensor([6.0]), torch.zeros(1))
     assert metric.compute().item() == pytest.approx((50 / 4) ** 0.5)
+
+
+@pytest.mark.parametrize("ends", [[], [1], [2, 5, 15]], ids=str)
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_scores_do_not_depend_on_the_batches(kind, ends, monkeypatch):
+    """Of 16 rows with known outputs, in batches of any sizes."""
+    module = regression() if kind == "regression" else classification(Softmax)
+    batch, outputs = tokens(), torch.randn(16, 1 if kind == "regression" else 10)
+    target = torch.randn(16) if kind == "regression" else batch.target
+    found = {}
+    monkeypatch.setattr(module, "log", lambda name, value: found.update({name: float(value)}))
+    for start, end in itertools.pairwise([0, *ends, 16]):
+        rows = slice(start, end)
+        monkeypatch.setattr(module.network, "forward", lambda *_, rows=rows: outputs[rows])
+        part = SequenceBatch(batch.inputs[rows], batch.valid[rows], target[rows])
+        module.validation_step(part)
+        module.test_step(part)
+    module.on_validation_epoch_end()
+    module.on_test_epoch_end()
+    if kind == "regression":
+        square = float((outputs[:, 0] - target).square().mean())
+        expected = {"val/loss": square, "val/rmse": square**0.5, "test/rmse": square**0.5}
+    else:
+        right = float((outputs.argmax(1) == target).float().mean())
+        loss = float(torch.nn.functional.cross_entropy(outputs, target))
+        expected = {"val/loss": loss, "val/accuracy": right, "test/accuracy": right}
+    assert found == pytest.approx(expected)
 
 
 def test_accuracy_is_a_fraction_of_rows():

@@ -33,7 +33,7 @@ class AttentionBN(StatelessAttention):
         self, site: Site, beta: float = 1.0, learned: bool = False, variance: bool = False, eps: float = 1e-5
     ) -> None:
         super().__init__(site)
-        self.beta = nn.Parameter(torch.tensor(float(beta))) if learned else beta
+        self.beta = nn.Parameter(torch.tensor([float(beta)])) if learned else beta
         self.variance, self.eps = variance, eps
         self.projections = Projections(site.dim, site.heads)
 

@@ -13,7 +13,10 @@ from subquad.ops.heads import split_heads
 from subquad.specs import Masks, Pattern, Site
 
 Carry = Tensor | None
-"""What a layer hands to the next one for the same sequences (Luna's and DBA's latent); None before the first."""
+"""What a layer hands to the next one for the same sequences (Luna's and DBA's latent); None before the first.
+
+Not a parameter, nor a view of one: FSDP frees the parameters of a layer after its forward pass.
+"""
 
 
 Maps = Mapping[str, tuple[Tensor, Tensor | None]]

@@ -44,8 +44,9 @@ class BigBird(StatelessAttention):
         """Whether the query sees the key, both by their places; `last` is the number of the last real block."""
         a, b = query // self.block, key // self.block
         seen = ((a - b).abs() <= 1) | (a == 0) | (b == 0) | (a == last) | (b == last)
-        for slot in range(self.random.shape[-1]):
-            seen = seen | (self.random[head, a, slot] == b)
+        # torch.compile cannot trace a whole number among the indices of a mask of flex attention.
+        for chosen in self.random.unbind(-1):
+            seen = seen | (chosen[head, a] == b)
         return seen
 
     def attend(

@@ -130,7 +130,7 @@ class DBA(Attention):
                 f"DBA in layer {self.site.layer} needs Z of the layer before it; "
                 "use DBA in all layers or attention.z_mode=per_layer."
             )
-        return self.latent.expand(batch, -1, -1)
+        return self.latent.clone().expand(batch, -1, -1)  # a carry is no parameter
 
     def _self(self, x: Tensor, _: Tensor, masks: Masks, z: Tensor) -> tuple[Tensor, Tensor]:
         """Self-attention of x [b, n, d] with Z [b, d_p, d]; also returns W_r X [b, d_p, d]."""

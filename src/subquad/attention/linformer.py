@@ -94,7 +94,7 @@ class Linformer(Attention):
     def _shared(self, carry: Carry) -> tuple[Sequence[Tensor], Sequence[Tensor], Carry]:
         if self.sharing != "layer" or self.projection in ("mean", "max"):
             return list(self.key_map), list(self.value_map or self.key_map), carry
-        own = self.key_map[0] if len(self.key_map) else carry
+        own = self.key_map[0].clone() if len(self.key_map) else carry  # a carry is no parameter
         if own is None:
             raise UserError(
                 f"Linformer in layer {self.site.layer} needs the projection of the first layer "

@@ -124,7 +124,8 @@ class Reformer(Discrete, StatelessAttention):
             for other in (*places[:r], *places[r + 1 :]):
                 of_query, of_key = self._pairs(other.gather(-1, orders[r]))
                 meetings += (of_query - of_key) >> 1 == 0
-            bias = bias - meetings.clamp(min=1).to(dtype).log()
+            # CUDA's autocast takes logarithms in float32.
+            bias = bias - meetings.clamp(min=1).to(dtype).log().to(dtype)
         return torch.where(visible, bias, -math.inf)
 
     def _pairs(self, of_tokens: Int[Tensor, "b h n"]) -> tuple[Int[Tensor, "g k c 1"], Int[Tensor, "g k 1 w"]]:

@@ -99,7 +99,7 @@ class RowWeights(nn.Module):
         self.rows, self.groups = rows, groups
         self.latent = nn.Parameter(torch.randn(rows, dim) / math.sqrt(dim)) if guided else None
         self.map = nn.Linear(dim, dim, bias=False) if guided else nn.Linear(dim, groups * rows)
-        self.log_sharpness = nn.Parameter(torch.zeros(())) if locality == "learned" else None
+        self.log_sharpness = nn.Parameter(torch.zeros(1)) if locality == "learned" else None
 
     def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b g p n"]:
         if self.latent is None:

@@ -186,9 +186,6 @@ class ViT(ImageBackbone):
                 f"A width of {dim} cannot be split into {heads} heads; "
                 "choose backbone.heads so that it divides backbone.dim."
             )
-        import subquad.torchvision_shim  # noqa: F401  before timm
-
-        # isort: split
         from timm.models.vision_transformer import VisionTransformer
 
         model = VisionTransformer(
@@ -229,9 +226,6 @@ class Pyramid(ImageBackbone):
             )
         if not set(stages) <= {1, 2, 3, 4}:
             raise UserError(f"There are stages 1 to 4, and backbone.stages is {list(stages)}.")
-        import subquad.torchvision_shim  # noqa: F401  before timm
-
-        # isort: split
         import timm
 
         built = timm.create_model(

@@ -11,9 +11,6 @@ def open_albert(folder: Path) -> Any:
 
     Raises UserError where it cannot be read.
     """
-    import subquad.torchvision_shim  # noqa: F401  before transformers
-
-    # isort: split
     import transformers
 
     transformers.utils.logging.disable_progress_bar()

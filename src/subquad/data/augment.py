@@ -54,9 +54,6 @@ class Augment:
 
     def training(self, size: int) -> Transform:
         """The transform of training, to `size` x `size` pixels; it draws from the generators of the process."""
-        import subquad.torchvision_shim  # noqa: F401  before torchvision
-
-        # isort: split
         from timm.data import create_transform
         from torchvision import transforms
 
@@ -100,9 +97,6 @@ def evaluation(size: int, share: float | None = None) -> Any:
 
     None takes 224/256, and all of pictures of up to 32 pixels.
     """
-    import subquad.torchvision_shim  # noqa: F401  before torchvision
-
-    # isort: split
     from timm.data import create_transform
 
     return create_transform(size, interpolation="bicubic", crop_pct=share or (224 / 256 if size > 32 else 1.0))

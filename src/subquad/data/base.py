@@ -33,6 +33,8 @@ class SplitData(pl.LightningDataModule, abc.ABC):
 
     A family writes `prepare_data` (fetch or make, once per machine), `load` (open what `prepare_data` left), `batched`
     (rows to batches), `spec` and `baselines`.
+
+    eval_batch_size: rows that a process evaluates at once; by default as many as it trains on at once.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class SplitData(pl.LightningDataModule, abc.ABC):
                 "data.num_workers at least 0."
             )
         self.batch_size, self.seed, self.steps_per_epoch = batch_size, seed, steps_per_epoch
-        self.eval_batch_size = eval_batch_size or batch_size
+        self._eval_batch_size = eval_batch_size
         self.num_workers = num_workers
 
     def fetch(self) -> None:
@@ -133,10 +135,9 @@ class SplitData(pl.LightningDataModule, abc.ABC):
 
     def _train_loader(self, batches: TrainBatches) -> Any:
         """Batches of one optimiser step each; or their parts, where processes share them or they are accumulated."""
-        parts = self.trainer.accumulate_grad_batches if self.trainer else 1
-        if parts * self._world == 1:
+        if self._parts * self._world == 1:
             return self._loader(self.batched("train"), batches)
-        return PartLoader(self._loader(CutBatches(self.batched("train"), parts), batches), parts)
+        return PartLoader(self._loader(CutBatches(self.batched("train"), self._parts), batches), self._parts)
 
     def _loader(self, batched: Dataset[Any], batches: Sampler[list[int]]) -> DataLoader[Any]:
         # A generator of its own: without one a loader draws from torch's, and dropout depends on the number of workers.
@@ -145,6 +146,15 @@ class SplitData(pl.LightningDataModule, abc.ABC):
             num_workers=self.num_workers, persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(), generator=torch.Generator(),
         )  # fmt: skip
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Rows that a process evaluates at once."""
+        return self._eval_batch_size or max(1, self.batch_size // (self._world * self._parts))
+
+    @property
+    def _parts(self) -> int:
+        return self.trainer.accumulate_grad_batches if self.trainer else 1
 
     @property
     def _rank(self) -> int:

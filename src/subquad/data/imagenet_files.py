@@ -28,9 +28,6 @@ _ENDINGS = (".jpeg", ".jpg", ".png")
 @cache
 def wnids() -> tuple[str, ...]:
     """The names of the 1,000 class folders, sorted."""
-    import subquad.torchvision_shim  # noqa: F401  before timm
-
-    # isort: split
     from timm.data import ImageNetInfo
 
     return tuple(ImageNetInfo("imagenet-1k").label_names())

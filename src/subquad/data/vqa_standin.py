@@ -87,9 +87,6 @@ def _write_grids(folder: Path, images: list[int]) -> None:
 
 def write_albert(folder: Path) -> None:
     """A tiny ALBERT with random weights and a tokenizer of letters and a few words, in the format of the hub."""
-    import subquad.torchvision_shim  # noqa: F401  before transformers
-
-    # isort: split
     from transformers import AlbertConfig, AlbertModel, AlbertTokenizer, utils
 
     utils.logging.disable_progress_bar()

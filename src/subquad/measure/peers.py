@@ -200,8 +200,6 @@ def _file(checkouts: Path | None, url: str, path: str) -> ModuleType:
 
 def _installed(package: str, module: str) -> ModuleType:
     """A module of a package that pip installs."""
-    import subquad.torchvision_shim  # noqa: F401  before transformers
-
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,8 @@ import torch
 from subquad.attention.base import AttentionFactory
 from subquad.attention.softmax import Softmax
 from subquad.backbones.base import is_encoder
-from subquad.measure.bench import Level, Measured, Setting, measure
+from subquad.measure.bench import Level, Setting, peak_of, program_of
+from subquad.measure.timing import interleave
 from subquad.specs import Masks, Pattern, Site
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
@@ -59,10 +60,15 @@ def is_linear(complexity: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Seconds and peak bytes of one forward pass at each length."""
+    """Seconds of each round and peak bytes of one forward pass at each length, two rounds or more."""
 
-    seconds: dict[int, float]
+    rounds: dict[int, tuple[float, ...]]
     peak: dict[int, int]
+
+    @property
+    def seconds(self) -> dict[int, float]:
+        """The shortest time at each length: other programs only ever add to it."""
+        return {n: min(times) for n, times in self.rounds.items()}
 
     @property
     def time_exponent(self) -> float:
@@ -70,21 +76,45 @@ class Scaling:
         return exponent(self.seconds)
 
     @property
+    def time_exponents(self) -> tuple[float, float]:
+        """The smaller and the larger exponent by the odd rounds alone and by the even rounds alone."""
+        halves = (exponent({n: min(times[first::2]) for n, times in self.rounds.items()}) for first in (0, 1))
+        low, high = sorted(halves)
+        return low, high
+
+    @property
     def memory_exponent(self) -> float:
         """The p of memory ~ n^p."""
         return exponent(self.peak)
 
+    @property
+    def linear(self) -> Literal["holds", "fails", "unsure"]:
+        """Whether time and memory grow as those of a linear mechanism.
 
-def scaling(factory: AttentionFactory, lengths: Sequence[int] = LENGTHS, rounds: int = 5) -> Scaling:
-    """Measures a layer, or an encoder, of width 64 with 2 heads on one sequence of each length, without gradients."""
-    found: dict[int, Measured] = {}
-    for length in lengths:
-        level: Level = "model" if is_encoder(factory) else "layer"
-        setting = Setting(level=level, mode="inference", length=length, dim=64, heads=2, ffn=128)
-        found[length] = measure({"it": factory}, setting, rounds)["it"]
-    return Scaling(
-        seconds={n: min(m.timing.seconds) for n, m in found.items()}, peak={n: m.peak for n, m in found.items()}
-    )
+        Unsure where a longer input took less time than a shorter one, or where the odd and the even rounds disagree:
+        the machine was too busy. Memory is counted, not timed, and always sure.
+        """
+        if self.memory_exponent > LINEAR_MEMORY:
+            return "fails"
+        times = [self.seconds[n] for n in sorted(self.seconds)]
+        found = {p > LINEAR_TIME for p in (self.time_exponent, *self.time_exponents)}
+        if times != sorted(times) or len(found) > 1:
+            return "unsure"
+        return "fails" if found.pop() else "holds"
+
+
+def scaling(factory: AttentionFactory, lengths: Sequence[int] = LENGTHS, rounds: int = 6) -> Scaling:
+    """Measures a layer, or an encoder, of width 64 with 2 heads on one sequence of each length, without gradients.
+
+    Each round visits every length, so that a slow minute of the machine slows them all.
+    """
+    level: Level = "model" if is_encoder(factory) else "layer"
+    runs = {
+        n: program_of(factory, Setting(level=level, mode="inference", length=n, dim=64, heads=2, ffn=128))
+        for n in lengths
+    }
+    timings = interleave({str(n): run for n, run in runs.items()}, rounds)
+    return Scaling(rounds={n: timings[str(n)].seconds for n in runs}, peak={n: peak_of(run) for n, run in runs.items()})
 
 
 @torch.no_grad()

@@ -1,8 +1,5 @@
 """The best checkpoint of a finished run, evaluated again."""
 
-import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
-
-# isort: split
 import inspect
 import traceback
 from collections.abc import Mapping
@@ -84,6 +81,7 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
     module: Supervised = instantiate(without_weights(settings), _convert_="all")(spec=data.spec)
     trainer = pl.Trainer(
         accelerator=config.trainer.accelerator, devices=1, precision=config.trainer.precision, logger=False,
+        accumulate_grad_batches=config.trainer.accumulate_grad_batches,  # the size of batches follows it
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
         plugins=[LightningEnvironment()],  # alone, also where several processes trained
     )  # fmt: skip

@@ -1,8 +1,5 @@
 """How long a training step of a configuration takes here, on made-up inputs; kept on disk, one file a device."""
 
-import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
-
-# isort: split
 import dataclasses
 import json
 import statistics

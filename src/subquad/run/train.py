@@ -1,8 +1,5 @@
 """One training run, from its configuration to its record."""
 
-import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
-
-# isort: split
 import logging
 import pickle
 import time

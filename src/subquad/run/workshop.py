@@ -1,8 +1,5 @@
 """What figures ask for: mechanisms by name, runs by their words, with records, weights and data."""
 
-import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
-
-# isort: split
 from collections.abc import Mapping
 from typing import Any, cast
 

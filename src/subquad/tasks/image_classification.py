@@ -1,8 +1,5 @@
 """One label for each image."""
 
-import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
-
-# isort: split
 from functools import partial
 from typing import Any
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
@@ -11,6 +10,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from subquad.backbones.language import LanguageModel
 from subquad.errors import UserError
+from subquad.ops.cross_entropy import summed_cross_entropy
 from subquad.specs import UNMASKED, MaskedBatch, TextSpec
 from subquad.tasks.supervised import BackboneFactory, OptimizerFactory, SchedulerFactory, Supervised
 
@@ -30,7 +30,7 @@ class Perplexity(Metric):
 
     def update(self, logits: Float[Tensor, "m vocab"], target: Int[Tensor, " m"]) -> None:
         """Adds tokens of one batch."""
-        self.nll += F.cross_entropy(logits.float(), target, reduction="sum")
+        self.nll += summed_cross_entropy(logits, target)
         self.tokens += len(target)
 
     def compute(self) -> Tensor:
@@ -73,7 +73,7 @@ class MaskedLanguageModel(Supervised):
     def loss(self, outputs: Float[Tensor, "m vocab"], target: Int[Tensor, "b n"]) -> Float[Tensor, ""]:
         """Mean over the hidden tokens; 0 where a batch has none."""
         asked = target[target != UNMASKED]
-        return F.cross_entropy(outputs, asked, reduction="sum") / max(1, len(asked))
+        return summed_cross_entropy(outputs, asked) / max(1, len(asked))
 
     def predictions(self, outputs: Float[Tensor, "m vocab"]) -> Float[Tensor, "m vocab"]:
         """The outputs as they are: perplexity needs all of them."""

@@ -1,8 +1,5 @@
 """One answer for each question on an image."""
 
-import subquad.torchvision_shim  # noqa: F401  before pytorch_lightning
-
-# isort: split
 from typing import Any
 
 import torch

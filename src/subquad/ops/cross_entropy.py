@@ -1,0 +1,46 @@
+"""Cross entropy over a large vocabulary, a few rows at a time."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+NUMBERS_AT_ONCE = 1 << 22
+"""Logits that are worked on at a time: 16 MiB in float32."""
+
+
+def summed_cross_entropy(logits: Float[Tensor, "m vocab"], target: Int[Tensor, " m"]) -> Float[Tensor, ""]:
+    """The sum over the rows of -log softmax(logits)[target]; logits in half precision are widened to float32.
+
+    Holds the logits, their gradient and a few rows: `F.cross_entropy` holds the logarithms of all probabilities too,
+    and a float32 copy of logits in half precision.
+    """
+    total: Tensor = _Summed.apply(logits, target)
+    return total
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
+        norms = torch.cat([_wide(rows).logsumexp(1) for rows in logits.split(_rows(logits))])
+        ctx.save_for_backward(logits, target, norms)
+        return (norms - logits.gather(1, target[:, None])[:, 0]).sum()
+
+    @staticmethod
+    def backward(ctx: Any, of_sum: Tensor) -> tuple[Tensor, None]:
+        logits, *by_row = ctx.saved_tensors
+        of_logits, size = torch.empty_like(logits), _rows(logits)
+        for rows, of_rows, target, norms in zip(*(x.split(size) for x in (logits, of_logits, *by_row)), strict=True):
+            weights = (_wide(rows) - norms[:, None]).exp_()
+            weights[torch.arange(len(weights), device=weights.device), target] -= 1
+            of_rows.copy_(weights.mul_(of_sum))
+        return of_logits, None
+
+
+def _rows(logits: Tensor) -> int:
+    return max(1, NUMBERS_AT_ONCE // logits.shape[1])
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,41 @@
+"""Two processes that divide the parameters of a model have its loss and its gradients, with every attention."""
+
+import json
+import pickle
+from functools import partial
+from pathlib import Path
+
+import pytest
+from attention.cells import shrunk
+from conftest import encoders, made, mechanisms
+from processes import two_processes
+
+from subquad.backbones.base import sized
+from subquad.backbones.sequence import SequenceEncoder
+from subquad.run.doors import load_attention
+
+SIZES = {"layers": 2, "dim": 24, "heads": 4, "ffn": 20}
+ENCODER_SIZES = {**SIZES, "segment": 4, "latents": 3, "d_state": 8, "d_p": 5, "dropout": 0.0}
+VARIANTS = {"dba, one Z": ("dba", {"z_mode": "shared"})}
+"""Keys with which an attention hands on something else."""
+
+
+def models():
+    """What makes a small model of each attention."""
+    found = {name: shrunk(made("attention", name)) for name in mechanisms()}
+    found |= {name: partial(found[of], **keys) for name, (of, keys) in VARIANTS.items()}
+    stacks = {name: partial(SequenceEncoder, attention=factory, **SIZES) for name, factory in found.items()}
+    return stacks | {name: sized(load_attention(name), **ENCODER_SIZES) for name in encoders()}
+
+
+@pytest.fixture(scope="module")
+def problems(tmp_path_factory):
+    place = tmp_path_factory.mktemp("sharded")
+    (place / "models.pickle").write_bytes(pickle.dumps(models()))
+    two_processes(place, str(Path(__file__).parents[1] / "sharded.py"), str(place))
+    return json.loads((place / "problems.json").read_text())
+
+
+@pytest.mark.parametrize("name", [*mechanisms(), *encoders(), *VARIANTS])
+def test_two_processes_have_the_gradients_of_one(problems, name):
+    assert problems[name] is None, problems[name]
