@@ -94,6 +94,10 @@ class SplitData(pl.LightningDataModule, abc.ABC):
         """Identifies the bytes the splits came from; stored in every record."""
         return self._loaded[1]
 
+    def state_dict(self) -> dict[str, Any]:
+        """What Lightning keeps of the data in every checkpoint."""
+        return {"fingerprint": self.fingerprint}
+
     def train_dataloader(self) -> DataLoader[Batch]:
         lengths = self.splits["train"].lengths
         if not len(lengths):
