@@ -209,9 +209,7 @@ def _read(path: Path, kind: type[_Kind], name: str, remedy: str) -> _Kind | None
         ) from None
 
 
-@cache
-def _schema(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_schema: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def write_evaluation(

@@ -66,6 +66,8 @@ BUGS = [
         "for key in ():",
         RESUME,
     ),
+    Bug("a folder may have no name", "run/doors.py", "    _check_paths(words)\n", "", TESTS),
+    Bug("tags are letters", "run/train.py", "given if isinstance(given, list) else [given]", "list(given)", TESTS),
     Bug("made-up data look real", "run/report.py", '["data"].get("standin")', '["data"].get("made_up")', TESTS),
     Bug("numbers of any size pass", "data/vqa_files.py", "not 0 <= value < 1 << 63", "False", FILES),
 ]

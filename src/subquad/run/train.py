@@ -98,6 +98,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     quieten()
     if type(config.seed) is not int or not 0 <= config.seed < 2**32:
         raise UserError(f"seed is {config.seed}; it must lie between 0 and {2**32 - 1}, a whole number.")
+    tags = _tags(settings["tags"])
     if missing := OmegaConf.missing_keys(config.data):
         key = min(missing)
         raise UserError(f"{key} has no value; say {key}=<value> on the command line.")
@@ -114,7 +115,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     for logger in trainer.loggers:
         logger.log_hyperparams(settings)
     choices = HydraConfig.get().runtime.choices
-    wandb_runs.describe(trainer.loggers, config.tags, choices["attention"], name)
+    wandb_runs.describe(trainer.loggers, tags, choices["attention"], name)
 
     checkpoints = run / "checkpoints"
     if (checkpoints / "last.ckpt").exists():
@@ -147,7 +148,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         wall_seconds=clock.seconds,
         **process_peak(module.device),  # type: ignore[arg-type]
         data_fingerprint=data.fingerprint,
-        tags=list(config.tags),
+        tags=tags,
         config=settings,
         **machine.facts(),
     )
@@ -170,6 +171,14 @@ def _trained_and_tested(
     check_best(kept, monitor, float(best), run)
     [tested] = trainer.test(module, data, ckpt_path=str(kept), verbose=False, weights_only=True)
     return float(best), {name: float(value) for name, value in tested.items()}
+
+
+def _tags(given: Any) -> list[str]:
+    """A list of words: a single one is a list of itself. Raises UserError at anything else."""
+    tags = [] if given is None else given if isinstance(given, list) else [given]
+    if wrong := [tag for tag in tags if type(tag) not in (str, int, float)]:
+        raise UserError(f"tags has {wrong[0]!r}; it takes words, as in tags=[first,second].")
+    return [str(tag) for tag in tags]
 
 
 def _last_epoch(run: Path) -> dict[str, float]:
