@@ -28,6 +28,10 @@ def main(config: DictConfig) -> float:
         from subquad.run.train import train  # heavy: after composition, so that --help and --cfg answer at once
 
         record = train(config)
+    elif not rank():
+        from subquad.run.checkpoints import check_finished
+
+        check_finished(config, record, run)
     if config.evaluate and not rank():
         from subquad.run.evaluate import evaluate_missing
 

@@ -1,4 +1,4 @@
-"""The ledger: what a run is, and what came out of it. Standard library only."""
+"""What runs and measurements leave on disk, and how it is read: everything is checked against one schema."""
 
 import csv
 import dataclasses
@@ -9,8 +9,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from subquad.atomic import whole
 from subquad.errors import UserError
@@ -21,6 +24,50 @@ FOLDER = re.compile(r"[0-9a-f]{12}-s\d+")
 """The name of a run's folder: its fingerprint and its seed."""
 
 
+_Kind = TypeVar("_Kind")
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+def _having(kinds: Mapping[str, type | tuple[type, ...]]) -> AfterValidator:
+    """Requires keys of a mapping, with dots for mappings inside it, and the types of their values."""
+
+    def check(mapping: dict[str, Any]) -> dict[str, Any]:
+        for key, kind in kinds.items():
+            value: Any = mapping
+            for part in key.split("."):
+                if not isinstance(value, dict) or part not in value:
+                    raise ValueError(f"it has no {key}")
+                value = value[part]
+            if not isinstance(value, kind):
+                raise ValueError(f"{key} is {value!r:.40}")
+        return mapping
+
+    return AfterValidator(check)
+
+
+def _iso(text: str) -> str:
+    datetime.datetime.fromisoformat(text)
+    return text
+
+
+_Amount = Annotated[FiniteFloat, Field(ge=0)]
+_Count = Annotated[int, Field(ge=0)]
+_Time = Annotated[str, AfterValidator(_iso)]
+_Machine = Annotated[
+    dict[str, Any],
+    _having({"cpu": str, "cores": int, "threads": int, "gpu": (str, type(None)), "system": str}),
+]
+_Config = Annotated[
+    dict[str, Any],
+    _having(
+        {
+            "task.monitor": str, "task.module": dict, "data": dict, "trainer.devices": object,
+            "trainer.num_nodes": object, "trainer.precision": object,
+        }
+    ),
+]  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """One finished run. Exists on disk if and only if the run finished.
@@ -29,27 +76,53 @@ class Record:
     model; wall_seconds: training and testing, over all restarts.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
     fingerprint: str
-    seed: int
+    seed: _Count
     task: str
     attention: str
     recipe: str
     protocol: str
     scale: str
     metrics: dict[str, float]
-    baselines: dict[str, float]
-    parameters: int
-    steps: int
-    wall_seconds: float
-    peak_memory_mib: float
+    baselines: dict[str, FiniteFloat]
+    parameters: _Count
+    steps: _Count
+    wall_seconds: _Amount
+    peak_memory_mib: _Amount
     peak_memory_of: str
     data_fingerprint: str
     tags: list[str]
-    machine: dict[str, Any]
+    machine: _Machine
     versions: dict[str, str]
     commit: str
-    finished: str
-    config: dict[str, Any]
+    finished: _Time
+    config: _Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What `measure` of a table's cell gave: a number or words; where, with what and when."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    value: FiniteFloat | str
+    measure: dict[str, Any]
+    words: list[str]
+    machine: _Machine
+    versions: dict[str, str]
+    commit: str
+    finished: _Time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evaluation:
+    """What is read of an evaluation."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)
+
+    metrics: dict[str, float]
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
@@ -84,17 +157,9 @@ def read(run: Path) -> Record | None:
     Raises UserError when the file is there and is no record, or that of a run whose folder has another name.
     """
     path = run / RESULT
-    if not path.exists():
+    record = _read(path, Record, "a record", "run")
+    if record is None:
         return None
-    try:
-        record = Record(**json.loads(path.read_text()))
-        no_numbers = [name for name, value in record.metrics.items() if type(value) not in (int, float)]
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is not a record of this version ({error}); delete it to run again.") from None
-    if no_numbers:
-        raise UserError(
-            f"{path} is not a record of this version ({no_numbers[0]} is no number); delete it to run again."
-        )
     name = f"{record.fingerprint}-s{record.seed}"
     if FOLDER.fullmatch(run.name) and run.name != name:
         raise UserError(f"{path} is the record of another run ({name}); delete it to run this one.")
@@ -116,13 +181,35 @@ def read_evaluation(run: Path, changes: Mapping[str, Any]) -> dict[str, float] |
 
     Raises UserError when the file is there and is no evaluation.
     """
-    path = evaluation_place(run, changes)
+    found = _read(evaluation_place(run, changes), _Evaluation, "an evaluation", "evaluate")
+    return None if found is None else found.metrics
+
+
+def read_measurement(path: Path) -> Measurement | None:
+    """A kept measurement, or None where there is none; raises UserError when the file is something else."""
+    return _read(path, Measurement, "a measurement", "measure")
+
+
+def _read(path: Path, kind: type[_Kind], name: str, remedy: str) -> _Kind | None:
+    """A file that must fit a class; None where there is none. Raises UserError, naming what is wrong."""
     try:
-        return {str(name): float(value) for name, value in json.loads(path.read_text())["metrics"].items()}
+        found: _Kind = _schema(kind).validate_json(path.read_bytes())
+        return found
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} is no evaluation of this version ({error}); delete it to evaluate again.") from None
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read as {name} ({error.strerror}); mend it, or delete it to {remedy} again."
+        ) from None
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = "".join(f"{part}: " for part in (".".join(map(str, first["loc"])),) if part)
+        raise UserError(
+            f"{path} is not {name} of this version ({where}{first['msg']}); delete it to {remedy} again."
+        ) from None
+
+
+_schema: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def write_evaluation(

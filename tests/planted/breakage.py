@@ -49,7 +49,9 @@ BUGS = [
     Bug("what cannot be remembered ends it", "run/cells.py", "suppress(OSError)", "suppress(KeyError)", REPRODUCE),
     Bug("any switch", "run/asked.py", "not in (True, False, None)", "in ()", ASKED),
     Bug("the record of another run", "records.py", "FOLDER.fullmatch(run.name) and run.name != name", "False", RECORDS),
-    Bug("metrics of words", "records.py", "    if no_numbers:", "    if False:", RECORDS),
+    Bug("metrics of words", "records.py", 'extra="forbid", strict=True', 'extra="forbid"', RECORDS),
+    Bug("a machine of no name", "records.py", "or part not in value", "or False", RECORDS),
+    Bug("an unknown scale ends the page", "run/gather.py", "if not _unknown(scope))", "if scope)", GATHER),
     Bug("nan is a value", "run/cells.py", "not math.isfinite(value)", "False", REPRODUCE),
     Bug(
         "a damaged record ends the table",

@@ -3,6 +3,7 @@
 from planted import Bug
 
 TESTS, FILES = "tests/run/test_mistakes.py", "tests/data/test_vqa_files.py"
+RESUME = "tests/run/test_resume.py"
 BUGS = [
     Bug(
         "a misspelt setting is added",
@@ -44,11 +45,29 @@ BUGS = [
     Bug("data of another kind pass", "backbones/base.py", "and not isinstance(spec, wanted)", "and False", TESTS),
     Bug(
         "torch's advice is handed on",
-        "run/train.py",
-        "isinstance(error, (pickle.UnpicklingError, EOFError))",
+        "run/checkpoints.py",
+        "isinstance(error, pickle.UnpicklingError | EOFError | IndexError)",
         "False",
         TESTS,
     ),
+    Bug(
+        "a moved run forgets its best epoch",
+        "run/trainer.py",
+        "trainer.callbacks.append(MovedCheckpoints())",
+        "pass",
+        RESUME,
+    ),
+    Bug("any data will do", "run/checkpoints.py", "data.fingerprint != trained_on", "False", RESUME),
+    Bug("any best checkpoint will do", "run/checkpoints.py", "if reached != best:", "if False:", RESUME),
+    Bug(
+        "checkpoints may lack anything",
+        "run/checkpoints.py",
+        'for key in ("state_dict", *needed):',
+        "for key in ():",
+        RESUME,
+    ),
+    Bug("a folder may have no name", "run/doors.py", "    _check_paths(words)\n", "", TESTS),
+    Bug("tags are letters", "run/train.py", "given if isinstance(given, list) else [given]", "list(given)", TESTS),
     Bug("made-up data look real", "run/report.py", '["data"].get("standin")', '["data"].get("made_up")', TESTS),
     Bug("numbers of any size pass", "data/vqa_files.py", "not 0 <= value < 1 << 63", "False", FILES),
 ]

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from runs import FACTS
 
 from subquad import records
 from subquad.report.content import Content
@@ -86,7 +87,7 @@ def finish(folder: Path, accuracy: float, seed: int = 0, attention: str = "softm
         "peak_memory_mib": 321.0, "peak_memory_of": "resident set", "data_fingerprint": "d", "tags": [],
         "machine": {"cpu": "A <CPU>", "cores": 2, "threads": 2, "gpu": None, "system": "Linux"},
         "versions": {"torch": "2"}, "commit": "abc123", "finished": f"2026-01-0{seed + 1}T10:00:00+00:00",
-        "config": {"task": {"monitor": "val/accuracy"}, "data": {"standin": standin}, "deep": {"key": [1, "</pre>"]}},
+        "config": FACTS["config"] | {"data": {"standin": standin}, "deep": {"key": [1, "</pre>"]}},
     } | changes)  # fmt: skip
     records.write(record, folder)
     rows = [f"{step},{0.5 + step / 100},{1 / step},{2 / step}" for step in range(1, 41)]

@@ -5,7 +5,9 @@ import re
 
 import pytest
 from made_pages import ODD, OTHER, build, finish
+from runs import FACTS
 
+from subquad.records import write_json
 from subquad.report.content import FULL, Scope
 from subquad.report.site import write_site
 from subquad.run import gather as gathering
@@ -84,7 +86,12 @@ def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
     monkeypatch.setattr(gathering, "load_table", {"other/7": table}.__getitem__)
     for (row, _), cell in table.cells.items():
         folder = Runs(words).job(cell.words, 0).folder
-        odd = {"test/accuracy": float("nan"), "val/accuracy": float("-inf"), "val/loss": float("nan")}
+        odd = {
+            "test/accuracy": float("nan"),
+            "val/accuracy": float("-inf"),
+            "val/loss": float("nan"),
+            "val/huge": 10**400,
+        }
         finish(folder, 0.0, attention=row.lower(), **({"metrics": odd} if row == "Performer" else {}))
         (folder / "metrics.csv").write_text("step,val/accuracy,val/loss\n1,nan,inf\n2,0.5,nan\n3,0.6,-inf\n")
     content = gathering.gather(["other/7"], words)
@@ -92,11 +99,34 @@ def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
     values = {row: cell.values[0].values for (row, _), cell in content.tables[0].cells.items()}
     assert values == {"Performer": {}, "Luna": {0: 0.0}}
     assert {problem.message.partition(",")[0] for problem in content.broken} == {
-        f"`{name}` of the record is {value}" for name, value in odd.items()
+        f"`{name}` of the record is {float('inf') if name == 'val/huge' else value}" for name, value in odd.items()
     }  # fmt: skip
     assert len(list(pages.glob("runs/**/*-s0.html"))) == 2
     for page in pages.rglob("*.html"):
         assert not re.search(r"""[ "',(](nan|-?inf)[ "',)]""", "".join(re.findall("<svg.*?</svg>", page.read_text())))
+
+
+def test_a_strange_record_or_measurement_is_named_and_stops_no_page(tmp_path, monkeypatch):
+    (tmp_path / "other.yaml").write_text(OTHER)
+    table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
+    monkeypatch.setattr(gathering, "load_table", {"other/7": table}.__getitem__)
+    [cell] = table
+    finish(Runs(words).job(cell.words, 0).folder, 0.5, attention="performer")
+    strange: list[dict[str, object]] = [
+        {"wall_seconds": float("nan")}, {"finished": 5}, {"machine": {}}, {"scale": None}, {"protocol": 7},
+        {"scale": "no [such"}, {"protocol": "7"},
+    ]  # fmt: skip
+    for number, change in enumerate(strange):
+        write_json(tmp_path / "outputs" / "runs" / str(number) / "result.json", FACTS | change)
+    for name, value in (("nan", float("nan")), ("list", [])):
+        content = {"value": value, "measure": {}, "words": ["scale=zzz"]}
+        facts = {key: FACTS[key] for key in ("machine", "versions", "commit", "finished")}
+        write_json(tmp_path / "outputs" / "measured" / f"{name}.json", content | facts)
+    content = gathering.gather(["other/7"], words)
+    assert content.tables[0].cells["Performer", "Accuracy"].values[0].values == {0: 50.0}
+    assert len(content.broken) == len(strange) + 2
+    assert "There is no scale 'no [such' in configs/" in " ".join(problem.message for problem in content.broken)
+    assert write_site(tmp_path / "pages", content).exists()
 
 
 def test_a_second_call_composes_no_cell(made, monkeypatch):

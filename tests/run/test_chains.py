@@ -173,5 +173,5 @@ def test_a_run_starts_only_from_one_that_has_finished(data, outputs):
         assert not (start / records.ERROR).exists()
     place = records.evaluation_place(start, {"multiply": 2})
     place.write_text("{")
-    with pytest.raises(UserError, match="is no evaluation of this version"):
+    with pytest.raises(UserError, match="is not an evaluation of this version"):
         records.read_evaluation(start, {"multiply": 2})

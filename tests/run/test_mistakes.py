@@ -8,6 +8,7 @@ from runs import TINY, answer, composed, door, record_of, trained
 
 from subquad import records
 from subquad.errors import UserError
+from subquad.run.doors import compose_run
 from subquad.run.report import show
 from subquad.run.settings import check_settings
 
@@ -35,6 +36,7 @@ def refusal(data, outputs, *words) -> str:
         (("task=lra/listops", "scale=smoke", "recipe=mvts"), "MVTSEncoder has no head_hidden, which was set for an"),
         ((*MOTIONS, "seed=x"), "seed is x; it must lie between 0 and 4294967295, a whole number."),
         (("task=uea/custom", "attention=softmax"), "data.dataset has no value; say data.dataset=<value>"),
+        ((*MOTIONS, "tags=[[a]]"), "tags has ['a']; it takes words, as in tags=[first,second]."),
         ((*MOTIONS, "+attention.fuse=true"), "attention of Softmax has no key fuse; did you mean attention.fused?"),
     ],
     ids=lambda words: words[-1] if isinstance(words, tuple) else "",
@@ -68,6 +70,28 @@ def test_the_command_line_says_it_without_a_traceback(data, outputs, words, caus
     assert "Traceback" not in done.stderr
     if words[0] == "recipe=luna":
         assert "the recipe's sizes, which has listops, text, retrieval, image, pathfinder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "word", ["paths.outputs=", "paths.outputs=null", "++paths.data=''", "~paths.run", "data.root="]
+)
+def test_a_folder_without_a_name_is_refused(word):
+    with pytest.raises(UserError, match="names no folder; give a path, or leave the word out for the default"):
+        compose_run([*MOTIONS, word])
+
+
+def test_an_empty_variable_is_one_that_is_not_set(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", "")
+    monkeypatch.setenv("SUBQUAD_DATA", "/else where,x")
+    paths = compose_run(MOTIONS).paths
+    assert (paths.outputs, paths.data) == (str(tmp_path / "outputs"), "/else where,x")
+
+
+@pytest.mark.parametrize(("word", "kept"), [("tags=null", []), ("tags=abc", ["abc"]), ("tags=[5,a b]", ["5", "a b"])])
+def test_tags_are_words(data, outputs, word, kept):
+    trained(composed(data, outputs, *MOTIONS, word))
+    assert records.read(record_of(outputs)).tags == kept
 
 
 @pytest.mark.parametrize(

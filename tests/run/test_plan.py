@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from hydra.utils import instantiate
-from runs import composed, door, one_thread, record_of, trained
+from runs import FACTS, composed, door, one_thread, record_of, trained
 
 from subquad import records
 from subquad.errors import UserError
@@ -90,9 +90,8 @@ def test_plans_prefer_this_device_and_whole_runs_and_pass_over_short_ones():
 
 
 def record(**changes) -> records.Record:
-    blank = dict.fromkeys(records.Record.__dataclass_fields__, "")
     machine = {"gpu": "a GPU", "cpu": "this CPU", "threads": 1}
-    return records.Record(**(blank | {"machine": machine, "steps": 100, "wall_seconds": 50.0} | changes))
+    return records.Record(**(FACTS | {"machine": machine, "steps": 100, "wall_seconds": 50.0} | changes))
 
 
 def test_gpu_hours_count_every_gpu_of_a_run():

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 
 import pytest
+from runs import FACTS
 
 from subquad import records
 from subquad.errors import UserError
@@ -12,30 +14,7 @@ from subquad.run.doors import sentence
 
 
 def record(**changes) -> Record:
-    facts = {
-        "fingerprint": "0" * 12,
-        "seed": 0,
-        "task": "lra/listops",
-        "attention": "dba",
-        "recipe": "luna",
-        "protocol": "paper",
-        "scale": "smoke",
-        "metrics": {"test/accuracy": 0.1 + 0.2},
-        "baselines": {"majority class": 0.17},
-        "parameters": 3,
-        "steps": 4,
-        "wall_seconds": 1.5,
-        "peak_memory_mib": 2.0,
-        "peak_memory_of": "resident set",
-        "data_fingerprint": "ab",
-        "tags": ["x"],
-        "machine": {"cores": 2},
-        "versions": {"torch": "2"},
-        "commit": "unknown",
-        "finished": "2026-01-01T00:00:00+00:00",
-        "config": {"seed": 0, "data": {"root": "/d"}},
-    }
-    return Record(**{**facts, **changes})
+    return Record(**{**FACTS, **changes})
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path):
@@ -75,10 +54,49 @@ def test_a_damaged_record_is_named(tmp_path, text):
         records.read(tmp_path)
 
 
-def test_a_metric_that_is_no_number_is_named(tmp_path):
-    records.write(record(metrics={"test/accuracy": "<b>0.9</b>"}), tmp_path)
-    with pytest.raises(UserError, match=r"is not a record of this version \(test/accuracy is no number\); delete it"):
+STRANGE = [
+    ({"metrics": {"test/accuracy": "<b>0.9</b>"}}, "metrics.test/accuracy: Input should be a valid number"),
+    ({"metrics": {"test/accuracy": True}}, "metrics.test/accuracy"),
+    ({"baselines": {"majority class": float("inf")}}, "baselines.majority class"),
+    ({"wall_seconds": float("nan")}, "wall_seconds"),
+    ({"wall_seconds": -1}, "wall_seconds"),
+    ({"finished": 5}, "finished"),
+    ({"finished": None}, "finished"),
+    ({"finished": "soon"}, "finished"),
+    ({"machine": {}}, "machine: .*it has no cpu"),
+    ({"scale": None}, "scale"),
+    ({"protocol": 7}, "protocol"),
+    ({"tags": "abc"}, "tags"),
+    ({"seed": True}, "seed"),
+    ({"config": FACTS["config"] | {"task": {"module": {}}}}, "config: .*it has no task.monitor"),
+    ({"config": FACTS["config"] | {"data": 3}}, "config: .*data is 3"),
+    ({"more": 1}, "more"),
+]
+
+
+@pytest.mark.parametrize(("change", "cause"), STRANGE, ids=str)
+def test_what_a_record_cannot_hold_is_named_and_left_out(tmp_path, change, cause):
+    records.write(record(), tmp_path / "good")
+    records.write_json(tmp_path / "strange" / "result.json", FACTS | change)
+    told: list[UserError] = []
+    assert records.read_all(tmp_path, told.append) == [record()]
+    [error] = told
+    assert re.search(
+        rf"strange/result\.json is not a record of this version \({cause}.*\); delete it to run", str(error)
+    )
+
+
+def test_a_record_that_cannot_be_opened_is_left_out(tmp_path):
+    (tmp_path / "result.json").mkdir()
+    with pytest.raises(UserError, match=r"result\.json cannot be read as a record \(Is a directory\)"):
         records.read(tmp_path)
+
+
+@pytest.mark.parametrize("value", ["1", True, None], ids=repr)
+def test_an_evaluation_of_no_number_is_named(tmp_path, value):
+    records.write_evaluation(tmp_path, {"multiply": 2}, {"test/accuracy": value}, {})
+    with pytest.raises(UserError, match=r"is not an evaluation of this version \(metrics\.test/accuracy"):
+        records.read_evaluation(tmp_path, {"multiply": 2})
 
 
 def test_the_record_of_another_run_is_refused_where_the_folder_tells(tmp_path):

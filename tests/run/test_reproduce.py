@@ -170,7 +170,7 @@ def test_a_measured_cell_is_measured_once(table, tmp_path):
     assert known(table.cells["DBA", "Width"], words) is None  # another configuration
     [path] = (tmp_path / "measured").iterdir()
     path.write_text("{")
-    with pytest.raises(UserError, match="is no measurement of this version"):
+    with pytest.raises(UserError, match="is not a measurement of this version"):
         known(cell, words)
 
 

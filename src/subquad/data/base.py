@@ -101,6 +101,10 @@ class SplitData(pl.LightningDataModule, abc.ABC):
         """int64 [N]: lengths of the training rows; a batch holds rows of similar ones."""
         return self.splits["train"].lengths
 
+    def state_dict(self) -> dict[str, Any]:
+        """What Lightning keeps of the data in every checkpoint."""
+        return {"fingerprint": self.fingerprint}
+
     def train_dataloader(self) -> DataLoader[Batch]:
         lengths = self.bucketed_lengths
         if not len(lengths):

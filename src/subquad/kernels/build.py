@@ -29,7 +29,7 @@ def library(name: str) -> ctypes.CDLL | None:
 
     Raises UserError where SUBQUAD_KERNELS is neither "on" nor "off".
     """
-    switch = os.environ.get("SUBQUAD_KERNELS", "on")
+    switch = os.environ.get("SUBQUAD_KERNELS") or "on"
     if switch not in ("on", "off"):
         raise UserError(f'SUBQUAD_KERNELS is "{switch}"; write on or off, or leave it unset.')
     if switch == "off" or sys.platform != "linux":

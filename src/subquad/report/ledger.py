@@ -1,6 +1,6 @@
 """The outputs folder, read with patience: what cannot be read is named and stops nothing."""
 
-import json
+import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,11 +30,10 @@ def read_ledger(root: Path) -> Ledger:
         ended.add(folder)
         try:
             record = records.read(folder)
-            if record is None:
-                continue
-            _check(record)
-        except (UserError, OSError, UnicodeDecodeError) as error:
+        except UserError as error:
             broken.append(Problem(path=str(path), message=str(error)))
+            continue
+        if record is None:
             continue
         history: dict[int, dict[str, float]] = {}
         try:
@@ -57,19 +56,6 @@ def read_ledger(root: Path) -> Ledger:
     return Ledger(dict(runs), broken, failed, len(started - ended))
 
 
-def _check(record: records.Record) -> None:
-    """Raises UserError where a part of a record has not the type that the page relies on."""
-    for name in ("metrics", "baselines", "machine", "versions", "config"):
-        if not isinstance(getattr(record, name), dict):
-            raise UserError(f"`{name}` of the record is no mapping; delete result.json to run again.")
-    for name, value in {**record.metrics, **record.baselines}.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UserError(f"`{name}` of the record is {value!r} and no number; delete result.json to run again.")
-    sections = [record.config.get(name, {}) for name in ("task", "data")]
-    if not all(isinstance(section, dict) for section in sections):
-        raise UserError("`config` of the record lacks its sections; delete result.json to run again.")
-
-
 def _command(folder: Path, record: records.Record) -> str:
     """The line that trained a run, from the words that Hydra keeps beside it."""
     import yaml
@@ -88,13 +74,10 @@ def read_measurements(folder: Path) -> tuple[dict[Path, dict[str, Any]], list[Pr
     found, broken = {}, []
     for path in sorted(folder.glob("*.json")):
         try:
-            content = json.loads(path.read_text())
-            kinds = {"value": int | float | str, "measure": dict, "words": list}
-            if not all(isinstance(content.get(name), kind) for name, kind in kinds.items()):
-                raise ValueError("no measurement of this version")
-            found[path] = content
-        except (OSError, ValueError, AttributeError) as error:
-            broken.append(Problem(path=str(path), message=f"This measurement cannot be read ({error})."))
+            if (content := records.read_measurement(path)) is not None:
+                found[path] = dataclasses.asdict(content)
+        except UserError as error:
+            broken.append(Problem(path=str(path), message=str(error)))
     return found, broken
 
 

@@ -69,6 +69,7 @@ def _checked(words: Sequence[str], own: Collection[str] = ()) -> list[str]:
     Hydra's own glob does not look into folders (`task=glob(uea/*)`) and takes an empty match for an empty job list.
     With a configuration folder of the user's own, only Hydra knows all choices.
     """
+    _check_paths(words)
     if any(word.startswith(("--config-dir", "-cd", "hydra.searchpath")) for word in words):
         return list(words)
     checked = []
@@ -87,6 +88,14 @@ def _checked(words: Sequence[str], own: Collection[str] = ()) -> list[str]:
         checked.append(word)
     _check_reach(checked)
     return checked
+
+
+def _check_paths(words: Sequence[str]) -> None:
+    """Raises UserError at a folder without a name: it would be the root of the file system, or called None."""
+    for word in words:
+        key, _, value = word.lstrip("+~").partition("=")
+        if re.fullmatch(r"paths(\.\w+)?|data\.root", key) and value.strip(" '\"").lower() in ("", "null"):
+            raise UserError(f"{word} names no folder; give a path, or leave the word out for the default.")
 
 
 def _check_keys(words: Sequence[str], known: Sequence[str]) -> None:

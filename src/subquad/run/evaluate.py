@@ -17,6 +17,7 @@ from subquad import records
 from subquad.cores import usable_cores
 from subquad.errors import UserError
 from subquad.run import machine
+from subquad.run.checkpoints import check_data, read_checkpoint
 from subquad.run.quiet import quieten
 from subquad.run.settings import check_settings, without_weights
 from subquad.tasks.supervised import Supervised
@@ -72,11 +73,8 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
     config.data = _changed(record.config["data"], changes or {})
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
-    if data.fingerprint != record.data_fingerprint:
-        raise UserError(
-            f"The data differ from those the run was trained on (fingerprint {data.fingerprint}, recorded "
-            f"{record.data_fingerprint}); restore the old files, or train again."
-        )
+    check_data(data, record.data_fingerprint, run)
+    read_checkpoint(checkpoint, run)
     settings: Any = OmegaConf.to_container(config.task.module, resolve=True)
     module: Supervised = instantiate(without_weights(settings), _convert_="all")(spec=data.spec)
     trainer = pl.Trainer(

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from subquad.records import now, write_json
+from subquad.records import RESULT, now, write_json
 from subquad.report.commands import cell_command, table_command
-from subquad.report.content import FULL, CellPart, Content, Run, Scope, TablePart, Value
+from subquad.report.content import FULL, CellPart, Content, Problem, Run, Scope, TablePart, Value
 from subquad.report.ledger import Ledger, newest, read_ledger, read_measurements
 from subquad.run import measured
 from subquad.run.cells import Runs, load_table
@@ -35,6 +35,7 @@ def gather(names: Sequence[str], words: Sequence[str] = (), progress: Progress =
     outputs = Path(str(compose_run(words).paths.outputs))
     ledger = read_ledger(outputs / "runs")
     kept, broken = read_measurements(outputs / "measured")
+    broken += _unknown_scopes(ledger)
     tables = [load_table(name) for name in names]
     found: dict[str, dict[Place, list[Value]]] = {table.name: {} for table in tables}
     claimed: set[Path] = set()
@@ -69,9 +70,28 @@ def _number(text: str) -> tuple[int, str]:
 
 
 def _scopes(ledger: Ledger, kept: Mapping[Path, Mapping[str, Any]]) -> list[Scope]:
-    """Full scope, then every other that a run or a measurement has."""
+    """Full scope, then every other that a run or a measurement has and that can be composed."""
     ran = {run.scope for run in ledger.runs.values()}
-    return [FULL, *sorted((ran | {_scope_of(content["words"]) for content in kept.values()}) - {FULL})]
+    others = (ran | {_scope_of(content["words"]) for content in kept.values()}) - {FULL}
+    return [FULL, *sorted(scope for scope in others if not _unknown(scope))]
+
+
+def _unknown(scope: Scope) -> list[str]:
+    """What of a scope has no file in configs/."""
+    chosen = {"scale": scope.scale, "protocol": scope.protocol}
+    return [f"{group} {name!r}" for group, name in chosen.items() if name not in options(group)]
+
+
+def _unknown_scopes(ledger: Ledger) -> list[Problem]:
+    """Runs that no table can show, because their scale or protocol is not known here."""
+    return [
+        Problem(
+            path=str(folder / RESULT),
+            message=f"There is no {' and no '.join(unknown)} in configs/, so this run fills no cell; add the file.",
+        )
+        for folder, run in ledger.runs.items()
+        if (unknown := _unknown(run.scope))
+    ]
 
 
 def _scope_of(words: Iterable[str]) -> Scope:

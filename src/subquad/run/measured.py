@@ -1,32 +1,15 @@
 """Values of the cells of tables that are measured, kept on disk: one file a cell, setting and machine."""
 
 import dataclasses
-import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
-from subquad.errors import UserError
-from subquad.records import fingerprint, write_json
+from subquad.records import Measurement, fingerprint, read_measurement, write_json
 from subquad.run.doors import compose_run, sentence
 from subquad.run.identity import identity
 from subquad.tables.table import Cell, Place, Table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """What `measure` of a cell gave: a number or words; where, with what and when."""
-
-    value: float | str
-    measure: dict[str, Any]
-    words: list[str]
-    machine: dict[str, Any]
-    versions: dict[str, str]
-    commit: str
-    finished: str
 
 
 def measured_values(
@@ -62,13 +45,7 @@ def place(cell: Cell, words: tuple[str, ...] = ()) -> Path:
 
 def known(cell: Cell, words: tuple[str, ...] = ()) -> Measurement | None:
     """The kept measurement of a cell, or None."""
-    path = place(cell, words)
-    if not path.exists():
-        return None
-    try:
-        return Measurement(**json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path} is no measurement of this version ({error}); delete it to measure again.") from None
+    return read_measurement(place(cell, words))
 
 
 def measure(cell: Cell, words: tuple[str, ...] = ()) -> Measurement:

@@ -1,7 +1,6 @@
 """One training run, from its configuration to its record."""
 
 import logging
-import pickle
 import time
 import traceback
 from pathlib import Path
@@ -15,13 +14,13 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from subquad import records
-from subquad.backbones.base import Pretrainable
 from subquad.backbones.layers import recompute_layers
 from subquad.cores import usable_cores
 from subquad.data.base import SplitData
-from subquad.errors import UserError, first_line
+from subquad.errors import UserError
 from subquad.measure.memory import process_peak
 from subquad.run import machine, report, wandb_runs
+from subquad.run.checkpoints import check_best, check_last, load_weights
 from subquad.run.identity import identity, run_of
 from subquad.run.processes import patience, rank, several, together
 from subquad.run.quiet import quieten
@@ -96,6 +95,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     quieten()
     if type(config.seed) is not int or not 0 <= config.seed < 2**32:
         raise UserError(f"seed is {config.seed}; it must lie between 0 and {2**32 - 1}, a whole number.")
+    tags = _tags(settings["tags"])
     if missing := OmegaConf.missing_keys(config.data):
         key = min(missing)
         raise UserError(f"{key} has no value; say {key}=<value> on the command line.")
@@ -112,19 +112,19 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     for logger in trainer.loggers:
         logger.log_hyperparams(settings)
     choices = HydraConfig.get().runtime.choices
-    wandb_runs.describe(trainer.loggers, config.tags, choices["attention"], name)
+    wandb_runs.describe(trainer.loggers, tags, choices["attention"], name)
 
     checkpoints = run / "checkpoints"
     if (checkpoints / "last.ckpt").exists():
-        _check_loads(checkpoints / "last.ckpt", run)
+        check_last(checkpoints / "last.ckpt", module, data, run)
         log.info("Going on from the last checkpoint of this run.")
     elif config.ckpt_path is not None:
-        _load_weights(module, Path(config.ckpt_path))
+        load_weights(module, Path(config.ckpt_path))
     if config.checkpoint_activations:
         recompute_layers(module.network)
     parameters = module.parameter_count  # before they are divided among processes
     with together(trainer):
-        best, tested = _trained_and_tested(trainer, module, data, checkpoints)
+        best, tested = _trained_and_tested(trainer, module, data, run, config.task.monitor)
     if rank():
         return None
     metrics = {**_last_epoch(run), **tested} | ({} if best is None else {config.task.monitor: best})
@@ -133,11 +133,11 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     record = records.Record(
         fingerprint=name,
         seed=config.seed,
-        task=config.task.name,
+        task=str(config.task.name),
         attention=choices["attention"],
-        recipe=config.recipe.name,
-        protocol=config.protocol,
-        scale=config.scale,
+        recipe=str(config.recipe.name),
+        protocol=str(config.protocol),
+        scale=str(config.scale),
         metrics=metrics,
         baselines=data.baselines(),
         parameters=parameters,
@@ -145,7 +145,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         wall_seconds=clock.seconds,
         **process_peak(module.device),  # type: ignore[arg-type]
         data_fingerprint=data.fingerprint,
-        tags=list(config.tags),
+        tags=tags,
         config=settings,
         **machine.facts(),
     )
@@ -154,59 +154,32 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
 
 
 def _trained_and_tested(
-    trainer: pl.Trainer, module: Supervised, data: SplitData, checkpoints: Path
+    trainer: pl.Trainer, module: Supervised, data: SplitData, run: Path, monitor: str
 ) -> tuple[float | None, dict[str, float]]:
     """The best validation metric, and what its checkpoint reaches on the test split.
 
     None where `callbacks.best` monitors nothing: its checkpoint is then that of the last validation.
     """
-    last = checkpoints / "last.ckpt"
+    last, kept = run / "checkpoints" / "last.ckpt", run / "checkpoints" / "best.ckpt"
     trainer.fit(module, data, ckpt_path=last if last.exists() else None, weights_only=True)
     best = trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
-    if not (checkpoints / "best.ckpt").exists():
+    if not kept.exists():
         raise UserError(
             f"Training ended after {trainer.global_step} steps, before its first validation; raise limits.steps "
             "or trainer.max_steps, or lower recipe.steps_per_epoch."
         )
-    [tested] = trainer.test(module, data, ckpt_path=str(checkpoints / "best.ckpt"), verbose=False, weights_only=True)
+    if best is not None:
+        check_best(kept, monitor, float(best), run)
+    [tested] = trainer.test(module, data, ckpt_path=str(kept), verbose=False, weights_only=True)
     return None if best is None else float(best), {name: float(value) for name, value in tested.items()}
 
 
-def _check_loads(checkpoint: Path, run: Path) -> None:
-    """Raises UserError at a checkpoint that is cut short or garbled."""
-    try:
-        torch.load(checkpoint, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-        raise UserError(f"{checkpoint} is damaged ({_why(error)}); delete {run} to train again.") from None
-
-
-def _load_weights(module: Supervised, checkpoint: Path) -> None:
-    """Weights of another run, of its best.ckpt or last.ckpt; raises UserError where there are none that fit.
-
-    A network that is `Pretrainable` says what it takes of them.
-    """
-    try:
-        weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
-        if isinstance(module.network, Pretrainable):
-            theirs = {name.removeprefix("network."): weight for name, weight in weights.items()}
-            weights = {f"network.{name}": weight for name, weight in module.network.adopted(theirs).items()}
-        module.load_state_dict(weights)
-    except UserError:
-        raise
-    except (OSError, EOFError, RuntimeError, KeyError, TypeError, pickle.UnpicklingError) as error:
-        raise UserError(
-            f"{checkpoint} has no weights for this model ({_why(error)}); set ckpt_path to a best.ckpt or last.ckpt of "
-            "a run of the same sizes."
-        ) from None
-
-
-def _why(error: Exception) -> str:
-    """One line on what is wrong with a checkpoint, without torch's advice to load it unsafely."""
-    if isinstance(error, (pickle.UnpicklingError, EOFError)):
-        return "it is no checkpoint of this project, or cut short"
-    if isinstance(error, KeyError):
-        return f"it holds no {error}"
-    return first_line(error)
+def _tags(given: Any) -> list[str]:
+    """A list of words: a single one is a list of itself. Raises UserError at anything else."""
+    tags = [] if given is None else given if isinstance(given, list) else [given]
+    if wrong := [tag for tag in tags if type(tag) not in (str, int, float)]:
+        raise UserError(f"tags has {wrong[0]!r}; it takes words, as in tags=[first,second].")
+    return [str(tag) for tag in tags]
 
 
 def _last_epoch(run: Path) -> dict[str, float]:

@@ -10,6 +10,7 @@ from pytorch_lightning.strategies import DDPStrategy
 
 from subquad.data.base import SplitData
 from subquad.errors import UserError, first_line
+from subquad.tasks.checkpoints import MovedCheckpoints
 from subquad.tasks.strategies import SharedBatches
 from subquad.tasks.until_killed import UntilKilled
 
@@ -42,6 +43,7 @@ def made_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
             f"{parts} parts each; choose trainer.devices, trainer.accumulate_grad_batches and recipe.batch_size so "
             "that the first two divide the third."
         )
+    trainer.callbacks.append(MovedCheckpoints())  # type: ignore[attr-defined]
     if environment:
         trainer.callbacks.append(UntilKilled())  # type: ignore[attr-defined]
     return trainer

@@ -144,6 +144,10 @@ class Supervised(pl.LightningModule, abc.ABC):
         """The sum over the processes that train together."""
         return self.trainer.strategy.reduce(value.clone(), reduce_op="sum") if self.trainer.world_size > 1 else value
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what the weights reach, so that nobody takes them for those of another epoch."""
+        checkpoint["metrics"] = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+
     def configure_model(self) -> None:
         """Divides the parameters among the processes, where the strategy asks for it."""
         if self.device_mesh is not None:
