@@ -129,7 +129,7 @@ def test_what_cannot_be_measured_is_a_dash_with_the_reason(table, tmp_path, monk
     console = Console(width=100, highlight=False, record=True, file=io.StringIO())
     monkeypatch.setattr(show_table, "Console", lambda **_: console)
     said = {place: value for place, value in values.items() if isinstance(value, str)}
-    show_table.show_table(table, {("Width", "Value"): {0: width}}, True, said=said, unmeasured=reasons)
+    show_table.show_table(table, {("Width", "Value"): {0: width}}, True, said=said, remarks=reasons)
     text = console.export_text()
     for line in (f"{width:.0f} (1)", "digits (a word)", "- (1)", "None: Odd.", "Never: Nobody can."):
         assert line in text
@@ -144,6 +144,34 @@ def test_measured_anew_where_asked(table, tmp_path, monkeypatch):
     monkeypatch.setattr(quantities, "setting", lambda words, key: 7.0)
     assert measured_values(one, words)[0]["Width", "Value"] != 7
     assert measured_values(one, words, again=True)[0]["Width", "Value"] == 7
+
+
+def test_a_batch_that_does_not_fit_is_halved_and_the_record_says_so(table, tmp_path, monkeypatch):
+    asked = []
+
+    def program(words, spec, mode, batch):
+        asked.append(batch)
+        return lambda: torch.ones(batch, 1000 if words[-1] == "attention=softmax" else 10)
+
+    monkeypatch.setattr(quantities, "_program", program)
+    case = (["attention=linear"], None, ["attention=softmax"], "training")
+    assert quantities.relative_memory(*case, batch=8) == 0.01
+    monkeypatch.setattr(memory, "total_memory", lambda device: 2 * 5 * 4000)  # five rows of softmax in half of it
+    found = quantities.relative_memory(*case, batch=8)
+    assert asked[-2:] == [4, 4]
+    assert found == quantities.Noted(0.01, "in batches of 4, as 8 rows take more than half of the memory")
+    assert quantities.relative_memory(*case, batch=4) == quantities.relative_memory(*case) == 0.01
+    assert quantities.relative_speed(*case, batch=8, rounds=1).note == found.note
+
+    monkeypatch.setattr(quantities, "setting", lambda words, key: found)
+    cells = table.select(rows=["Width"])
+    for _ in ("measured", "kept"):
+        values, remarks = measured_values(cells, (f"paths.outputs={tmp_path}/outputs",))
+        assert (values, remarks) == ({("Width", "Value"): found.value}, {found.note: [("Width", "Value")]})
+    console = Console(width=100, highlight=False, record=True, file=io.StringIO())
+    monkeypatch.setattr(show_table, "Console", lambda **_: console)
+    show_table.show_table(cells, {("Width", "Value"): {0: found.value}}, True, remarks=remarks)
+    assert f"\nmeasured: Width / Value: {found.note}" in console.export_text()
 
 
 def test_an_error_of_the_program_is_not_hidden(table, tmp_path, monkeypatch):
@@ -175,7 +203,7 @@ def test_a_table_wider_than_the_terminal_is_shown_in_parts_and_no_number_is_cut(
     table = load_table("dba/1")
     show_table.show_table(table, {}, full=True)
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines[1:-2])) <= 80
+    assert max(len(line) for line in lines if line[:1] in "┏┃┡│└") <= 80
     of_dba = [line for line in lines if line.startswith("│ DBA ")]
     assert len(of_dba) > 1
     shown = [value for line in of_dba for value in line.split("│")[2:-1]]
