@@ -18,7 +18,7 @@ from subquad.run import measured, quantities, show_table
 from subquad.run.cells import load_table
 from subquad.run.measured import known, measured_values
 from subquad.run.show_table import verdict
-from subquad.specs import TextSpec
+from subquad.specs import ImageSpec, TextSpec
 from subquad.tables.table import load
 from subquad.tables.verdict import Verdict
 
@@ -39,6 +39,23 @@ def test_the_layer_on_the_accelerator_is_that_of_the_cells_attention(row, energy
     assert quantities.bitfusion(latency.words, "latency", "published") == pytest.approx(latency.printed.value, abs=5e-5)
     found = quantities.bitfusion(nanojoules.words, "energy", "published")
     assert found == pytest.approx(nanojoules.printed.value, rel=energy or 1e-6)
+
+
+@pytest.mark.parametrize("column", ["Mul", "Add", "Energy"])
+def test_linformers_k_in_table_6_of_ecoformer_gives_the_printed_operations(column):
+    cell = load_table("ecoformer/6").cells["Linformer", column]
+    value = instantiate(cell.measure, list(cell.words), _convert_="all")
+    assert value == pytest.approx(cell.printed.value, abs=cell.printed.rounding)
+
+
+@pytest.mark.parametrize("column", ["CIFAR-10 64", "CIFAR-100 128"])
+def test_the_two_baselines_of_blrp_on_images_are_the_same_vit_at_paper_scale(column):
+    cells = load_table("blrp/1").cells
+    spec = ImageSpec(side=cells["BLRP", column].changes.get("size", 64), channels=3, classes=10)
+    words = [*cells["Transformer-LS", column].words, f"data.size={spec.side}"]
+    softmax = [*cells["Vision Transformer", column].words, f"data.size={spec.side}"]
+    summaries = 12 * (192 * 3 * 32 + 4 * 192)  # W_P of rank 32 in each head; the two norms
+    assert quantities.parameters(words, spec) - quantities.parameters(softmax, spec) == summaries
 
 
 def test_the_whole_sequence_is_no_sixteenth():

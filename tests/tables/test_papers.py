@@ -155,6 +155,10 @@ def test_the_default_of_an_ablation_is_the_model_of_the_main_table():
     assert folder("blrp/4", "Siamese projection", "Accuracy") != best
 
 
+def test_the_combiner_that_ecoformer_quotes_is_the_axial_one():
+    assert compose_run(load_table("ecoformer/3").cells["Combiner", "Text"].words).attention.factorization == "axial"
+
+
 def test_every_choice_in_the_words_exists():
     known = {folder.name: options(folder.name) for folder in CONFIGS.iterdir() if folder.is_dir()}
     for name, table in cells(*NAMES).items():
