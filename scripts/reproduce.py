@@ -43,7 +43,7 @@ def main() -> int:
     check_switch(config, "run", "measure", "again")
     tables = asked_tables(config)
     seeds = asked_seeds(config, tables)
-    if not any(table.cells and (seeds[table.name] or table.seeds == 0) for table in tables):
+    if not any(table.cells and (seeds[table.name] != [] or table.seeds == 0) for table in tables):
         raise UserError("Nothing is selected; widen rows=, columns= or seeds=.")
     sides = [str(name) for name in config.compare or []]
     for table in tables if sides else ():
@@ -58,16 +58,16 @@ def main() -> int:
     small = smaller(choices, tables)
     unusable = False
     for table in tables:
-        measured, unmeasured = measured_values(table, choices, config.run and wanted, config.again)
+        measured, remarks = measured_values(table, choices, config.run and wanted, config.again)
         said = {place: value for place, value in measured.items() if isinstance(value, str)}
         numbers = {place: value for place, value in measured.items() if not isinstance(value, str)}
         runs.unusable.clear()
         values = runs.values(table, seeds[table.name], numbers)
-        unmeasured |= runs.unusable
+        remarks |= runs.unusable
         unusable = unusable or bool(runs.unusable)
         note = f" ({', '.join(small)}: no reproduction)" if small else ""
         without = lacking(table, values, runs)
-        show_table(table, values, not small, note, said, unmeasured, without)
+        show_table(table, values, not small, note, said, remarks, without)
         if dashboard:
             folder = wandb_runs.log_table(table, values, not small, choices, without)
             sys.stdout.write(f"Weights & Biases has the table: {folder}/wandb\n")
@@ -77,7 +77,9 @@ def main() -> int:
     return int(failed or unusable)
 
 
-def _train(runs: Runs, tables: Sequence[Table], seeds: dict[str, list[int]], hydra: list[str], dashboard: bool) -> bool:
+def _train(
+    runs: Runs, tables: Sequence[Table], seeds: dict[str, list[int] | None], hydra: list[str], dashboard: bool
+) -> bool:
     """Trains what has not finished and has its data; whether anything is left undone."""
     shown = [Shown(table.name, runs.cells(table, seeds[table.name])) for table in tables]
     jobs = [

@@ -103,7 +103,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What `measure` of a table's cell gave: a number or words; where, with what and when."""
+    """What `measure` of a table's cell gave: a number or words; where, with what and when.
+
+    note: how it was measured, where that is not as `measure` asks for.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
@@ -114,6 +117,7 @@ class Measurement:
     versions: dict[str, str]
     commit: str
     finished: _Time
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from subquad.figures.compression import change, compressor, roughness
 from subquad.figures.mixing import draw_mixing, mixing
 from subquad.figures.spectrum import spectra_of
 from subquad.measure.bench import Setting, peak_of, program_of
+from subquad.run.cells import load_table
 from subquad.run.doors import compose_run, load_attention, options
 from subquad.run.pictures import save
 from subquad.run.settings import check_settings
@@ -86,10 +87,19 @@ def test_curves_are_what_runs_logged(tmp_path):
 def test_a_grid_shows_runs_where_they_belong(tmp_path):
     made = figure("blrp/4_left", rows=[10, 20], columns=[30, 40, 50])
     words = [*made.words, "attention.segment=20", "attention.latents=30"]
-    numbers = drawn(made, made.measure(FakeWorkshop({(*words, 0): {"test/accuracy": 0.4143}})), tmp_path)
-    assert numbers["values"] == [[None, None, None], [0.4143, None, None]]
-    assert len(numbers["missing"]) == 5
+    records = {(*words, seed): {"test/accuracy": accuracy} for seed, accuracy in ((0, 0.4141), (2, 0.4145))}
+    numbers = drawn(made, made.measure(FakeWorkshop(records)), tmp_path)
+    assert numbers["values"] == [[None, None, None], [pytest.approx(0.4143), None, None]]
+    assert len(numbers["missing"]) == 4 * 6 - 2
     assert "41.4" in {text.get_text() for text in made.draw(numbers).axes[0].texts}
+
+
+def test_the_grid_of_blrp_has_the_runs_of_its_table():
+    def folders(pairs):
+        return {(*sorted(words), seed) for words, seed in pairs}
+
+    cells = list(load_table("blrp/fig4"))
+    assert folders(figure("blrp/4_left").runs()) == folders((c.words, seed) for c in cells for seed in range(c.seeds))
 
 
 class FirstToken(torch.nn.Module):

@@ -43,7 +43,7 @@ def test_measured_cells_say_where_they_were_measured_and_words_stay_words(made):
     dim = compose_run(made.tables["one/1"].cells["Softmax", "Width"].words).backbone.dim
     assert width.values == {0: dim}
     assert width.verdict is (Verdict.REPRODUCED if dim == 192 else Verdict.ABOVE if dim > 192 else Verdict.BELOW)
-    assert {"machine", "torch", "commit", "measured"} == width.facts.keys()
+    assert {"machine", "torch", "commit", "measured", "note"} == width.facts.keys()
     name = cell(made, "DBA", "Name").values[0]
     assert (name.text, name.verdict, name.summary) == ("digits", Verdict.NOT_PRINTED, None)
     assert cell(made, "DBA", "Width").values[0].text == ""

@@ -19,7 +19,7 @@ def test_what_is_no_seed_is_refused_before_anything_is_trained(seeds):
         asked_seeds(config(seeds=seeds), asked_tables(config()))
 
 
-@pytest.mark.parametrize(("seeds", "found"), [([0, 0, 2], [0, 2]), (3, [3]), ([], []), (None, [0, 1, 2, 3, 4])])
+@pytest.mark.parametrize(("seeds", "found"), [([0, 0, 2], [0, 2]), (3, [3]), ([], []), (None, None)])
 def test_each_seed_counts_once_and_a_single_one_needs_no_brackets(seeds, found):
     assert asked_seeds(config(seeds=seeds), asked_tables(config())) == {TABLE: found}
 

@@ -18,7 +18,7 @@ from subquad.run import measured, quantities, show_table
 from subquad.run.cells import load_table
 from subquad.run.measured import known, measured_values
 from subquad.run.show_table import verdict
-from subquad.specs import TextSpec
+from subquad.specs import ImageSpec, TextSpec
 from subquad.tables.table import load
 from subquad.tables.verdict import Verdict
 
@@ -39,6 +39,23 @@ def test_the_layer_on_the_accelerator_is_that_of_the_cells_attention(row, energy
     assert quantities.bitfusion(latency.words, "latency", "published") == pytest.approx(latency.printed.value, abs=5e-5)
     found = quantities.bitfusion(nanojoules.words, "energy", "published")
     assert found == pytest.approx(nanojoules.printed.value, rel=energy or 1e-6)
+
+
+@pytest.mark.parametrize("column", ["Mul", "Add", "Energy"])
+def test_linformers_k_in_table_6_of_ecoformer_gives_the_printed_operations(column):
+    cell = load_table("ecoformer/6").cells["Linformer", column]
+    value = instantiate(cell.measure, list(cell.words), _convert_="all")
+    assert value == pytest.approx(cell.printed.value, abs=cell.printed.rounding)
+
+
+@pytest.mark.parametrize("column", ["CIFAR-10 64", "CIFAR-100 128"])
+def test_the_two_baselines_of_blrp_on_images_are_the_same_vit_at_paper_scale(column):
+    cells = load_table("blrp/1").cells
+    spec = ImageSpec(side=cells["BLRP", column].changes.get("size", 64), channels=3, classes=10)
+    words = [*cells["Transformer-LS", column].words, f"data.size={spec.side}"]
+    softmax = [*cells["Vision Transformer", column].words, f"data.size={spec.side}"]
+    summaries = 12 * (192 * 3 * 32 + 4 * 192)  # W_P of rank 32 in each head; the two norms
+    assert quantities.parameters(words, spec) - quantities.parameters(softmax, spec) == summaries
 
 
 def test_the_whole_sequence_is_no_sixteenth():
@@ -129,7 +146,7 @@ def test_what_cannot_be_measured_is_a_dash_with_the_reason(table, tmp_path, monk
     console = Console(width=100, highlight=False, record=True, file=io.StringIO())
     monkeypatch.setattr(show_table, "Console", lambda **_: console)
     said = {place: value for place, value in values.items() if isinstance(value, str)}
-    show_table.show_table(table, {("Width", "Value"): {0: width}}, True, said=said, unmeasured=reasons)
+    show_table.show_table(table, {("Width", "Value"): {0: width}}, True, said=said, remarks=reasons)
     text = console.export_text()
     for line in (f"{width:.0f} (1)", "digits (a word)", "- (1)", "None: Odd.", "Never: Nobody can."):
         assert line in text
@@ -144,6 +161,34 @@ def test_measured_anew_where_asked(table, tmp_path, monkeypatch):
     monkeypatch.setattr(quantities, "setting", lambda words, key: 7.0)
     assert measured_values(one, words)[0]["Width", "Value"] != 7
     assert measured_values(one, words, again=True)[0]["Width", "Value"] == 7
+
+
+def test_a_batch_that_does_not_fit_is_halved_and_the_record_says_so(table, tmp_path, monkeypatch):
+    asked = []
+
+    def program(words, spec, mode, batch):
+        asked.append(batch)
+        return lambda: torch.ones(batch, 1000 if words[-1] == "attention=softmax" else 10)
+
+    monkeypatch.setattr(quantities, "_program", program)
+    case = (["attention=linear"], None, ["attention=softmax"], "training")
+    assert quantities.relative_memory(*case, batch=8) == 0.01
+    monkeypatch.setattr(memory, "total_memory", lambda device: 2 * 5 * 4000)  # five rows of softmax in half of it
+    found = quantities.relative_memory(*case, batch=8)
+    assert asked[-2:] == [4, 4]
+    assert found == quantities.Noted(0.01, "in batches of 4, as 8 rows take more than half of the memory")
+    assert quantities.relative_memory(*case, batch=4) == quantities.relative_memory(*case) == 0.01
+    assert quantities.relative_speed(*case, batch=8, rounds=1).note == found.note
+
+    monkeypatch.setattr(quantities, "setting", lambda words, key: found)
+    cells = table.select(rows=["Width"])
+    for _ in ("measured", "kept"):
+        values, remarks = measured_values(cells, (f"paths.outputs={tmp_path}/outputs",))
+        assert (values, remarks) == ({("Width", "Value"): found.value}, {found.note: [("Width", "Value")]})
+    console = Console(width=100, highlight=False, record=True, file=io.StringIO())
+    monkeypatch.setattr(show_table, "Console", lambda **_: console)
+    show_table.show_table(cells, {("Width", "Value"): {0: found.value}}, True, remarks=remarks)
+    assert f"\nmeasured: Width / Value: {found.note}" in console.export_text()
 
 
 def test_an_error_of_the_program_is_not_hidden(table, tmp_path, monkeypatch):
@@ -175,7 +220,7 @@ def test_a_table_wider_than_the_terminal_is_shown_in_parts_and_no_number_is_cut(
     table = load_table("dba/1")
     show_table.show_table(table, {}, full=True)
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines[1:-2])) <= 80
+    assert max(len(line) for line in lines if line[:1] in "┏┃┡│└") <= 80
     of_dba = [line for line in lines if line.startswith("│ DBA ")]
     assert len(of_dba) > 1
     shown = [value for line in of_dba for value in line.split("│")[2:-1]]

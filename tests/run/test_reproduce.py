@@ -60,6 +60,18 @@ def test_cells_that_share_a_run_share_its_job(table, runs):
     assert not any(job.finished for job in jobs)
 
 
+def test_each_cell_has_as_many_runs_as_it_declares_and_those_that_are_asked_for(runs):
+    table = load_table("blrp/1").select(["BLRP"], ["ListOps", "CIFAR-10 64", "CIFAR-10 128"])
+    assert {place[1]: len(jobs) for place, jobs in runs.cells(table, None).items()} == {
+        "ListOps": 4, "CIFAR-10 64": 5, "CIFAR-10 128": 5,
+    }  # fmt: skip
+    assert len(runs.jobs(table, None)) == 9
+    assert len(runs.jobs(table, [7])) == 2
+    cell = table.cells["BLRP", "ListOps"]
+    assert verdict(table, cell, dict.fromkeys(range(4), 41.43), full=True) is Verdict.REPRODUCED
+    assert verdict(table, cell, dict.fromkeys(range(3), 41.43), full=True) is Verdict.INCOMPLETE
+
+
 def test_the_folder_of_a_job_is_where_train_py_puts_the_run(table, runs):
     for job in runs.jobs(table, [1]):
         assert job.folder == Path(compose_run(job.words).paths.run)

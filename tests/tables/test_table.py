@@ -116,6 +116,14 @@ def test_a_measure_is_merged_and_the_cell_wins(table):
     assert table.cells["64", "Width"].measure == {"_target_": setting, "key": "backbone.ffn"}
 
 
+def test_a_column_may_have_fewer_runs_than_the_table(written):
+    text = TABLE.replace("  Hidden: {words: [task=lra/retrieval],", "  Hidden: {words: [task=lra/retrieval], seeds: 4,")
+    table = written(text.replace('"Softmax / Image": {', '"Softmax / Image": {seeds: 3, '))
+    counts = {place: cell.seeds for place, cell in table.cells.items() if cell.seeds != 5}
+    assert counts == {("Softmax", "Image"): 3} | {(row.name, "Hidden"): 4 for row in table.rows}
+    assert table.counts == "3 or 4 or 5"
+
+
 def test_a_mean_names_its_cells(table):
     assert table.cells["64", "Avg."].mean == (("64", "Text"), ("64", "Image"))
     assert table.cells["64", "With hidden"].mean == (("64", "Text"), ("64", "Hidden"))

@@ -1,4 +1,4 @@
-"""A grid of runs over two settings, each cell the test metric."""
+"""A grid of runs over two settings, each cell the mean test metric over seeds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,30 +8,34 @@ from subquad.figures.style import SEQUENTIAL, panels, say_missing
 
 
 class RunGrid(Figure):
-    """`row_key` and `column_key` are keys of a run, such as attention.segment; every pair of values is a run.
+    """`row_key` and `column_key` are keys of a run, such as attention.segment; every pair of values is a run
+    for each seed. A cell is the mean over the seeds that have run.
 
     words: those that all runs share. metric: of their records, in percent where it is an accuracy.
     """
 
     def __init__(
         self, title: str, source: str, words: Sequence[str], row_key: str, rows: Sequence[int], column_key: str,
-        columns: Sequence[int], metric: str = "test/accuracy", seed: int = 0,
+        columns: Sequence[int], metric: str = "test/accuracy", seeds: Sequence[int] = (0,),
     ) -> None:  # fmt: skip
-        self.title, self.source, self.words, self.metric, self.seed = title, source, words, metric, seed
+        self.title, self.source, self.words, self.metric, self.seeds = title, source, words, metric, seeds
         self.row_key, self.rows, self.column_key, self.columns = row_key, rows, column_key, columns
 
     def _words(self, row: int, column: int) -> Words:
         return [*self.words, f"{self.row_key}={row}", f"{self.column_key}={column}"]
 
     def runs(self) -> list[tuple[Words, int]]:
-        return [(self._words(row, column), self.seed) for row in self.rows for column in self.columns]
+        return [(self._words(row, column), seed) for seed in self.seeds for row in self.rows for column in self.columns]
 
     def measure(self, shop: Workshop) -> Numbers:
-        found = [[shop.metrics(self._words(row, column), self.seed) for column in self.columns] for row in self.rows]
-        values = [[None if metrics is None else metrics[self.metric] for metrics in line] for line in found]
+        values = [[self._mean(shop, self._words(row, column)) for column in self.columns] for row in self.rows]
         return {
             "rows": list(self.rows), "columns": list(self.columns), "values": values, "missing": self.unfinished(shop),
         }  # fmt: skip
+
+    def _mean(self, shop: Workshop, words: Words) -> float | None:
+        found = [metrics[self.metric] for seed in self.seeds if (metrics := shop.metrics(words, seed)) is not None]
+        return sum(found) / len(found) if found else None
 
     def draw(self, numbers: Numbers) -> Any:
         figure, [[axes]] = panels(1, 1, width=5.2, height=4.2)

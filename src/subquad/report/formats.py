@@ -66,8 +66,8 @@ def _title(part: TablePart, scope: Scope) -> str:
 
 def _legend(part: TablePart) -> str:
     seeds = (
-        f"mean ± standard deviation over the seeds that have run, of {part.table.seeds}; "
-        if part.table.seeds > 1
+        f"mean ± standard deviation over the seeds that have run, of {part.table.counts}; "
+        if part.table.counts not in ("", "1")
         else ""
     )
     return f"Ours: {seeds}printed values in brackets ({part.table.source}); a dash is not measured."

@@ -39,7 +39,7 @@ def table_facts(part: TablePart, path: Path) -> dict[str, Any]:
     side, foot = _floors(part)
     counts = part.counts()
     return {
-        "name": table.name, "title": table.title, "source": table.source, "seeds": table.seeds, "columns": columns,
+        "name": table.name, "title": table.title, "source": table.source, "seeds": table.counts, "columns": columns,
         "command": part.command, "scopes": part.scopes, "files": table.name.rpartition("/")[2],
         "counts": [{"mark": m, "word": v.value, "count": counts[v]} for v, m in MARKS.items() if counts[v]],
         "trained": any(cell.trained for cell in table), "side_floors": list(side), "foot_floors": list(foot.items()),

@@ -42,11 +42,11 @@ def _listed(value: Any) -> list[str]:
     return [str(name) for name in ([] if value is None else value if isinstance(value, ListConfig) else [value])]
 
 
-def asked_seeds(config: Any, tables: list[Table]) -> dict[str, list[int]]:
-    """The seeds of each table: those of `seeds`, else as many as it declares. Raises UserError at what is no seed."""
+def asked_seeds(config: Any, tables: list[Table]) -> dict[str, list[int] | None]:
+    """The seeds of each table; None for as many as its cells declare. Raises UserError at what is no seed."""
     given = config.seeds
     if given is None:
-        return {table.name: list(range(table.seeds)) for table in tables}
+        return {table.name: None for table in tables}
     seeds = list(given) if isinstance(given, ListConfig) else [given]
     if wrong := [seed for seed in seeds if type(seed) is not int or not 0 <= seed < 2**32]:
         raise UserError(f"seeds has {wrong[0]!r}; it lists whole numbers from 0 to {2**32 - 1}, as in seeds=[0,1,2].")

@@ -106,32 +106,35 @@ class Runs:
         job = self.job((*cell.words, f"ckpt_path={weights}"), seed)
         return replace(job, start=start, evaluations=(cell.changes,) if cell.changes else ())
 
-    def jobs(self, table: Table, seeds: Iterable[int]) -> list[Job]:
+    def jobs(self, table: Table, seeds: Sequence[int] | None) -> list[Job]:
         """Every run that a trained or chained cell needs, once, and each after the one that it starts from.
+
+        seeds: None for as many as each cell declares.
 
         Seed by seed, so that each cell soon has a first number. Starts of runs that have finished are left out.
         """
         cells = [cell for cell in table if cell.trained or cell.chained]
-        return merged(self.run_of(cell, seed) for seed in seeds for cell in cells)
+        every = range(max((cell.seeds for cell in cells), default=0)) if seeds is None else seeds
+        return merged(self.run_of(cell, seed) for seed in every for cell in cells if seed in seeds_of(cell, seeds))
 
-    def cells(self, table: Table, seeds: Sequence[int]) -> dict[Place, list[Job]]:
-        """The runs of each trained or chained cell."""
+    def cells(self, table: Table, seeds: Sequence[int] | None) -> dict[Place, list[Job]]:
+        """The runs of each trained or chained cell. seeds: None for as many as each cell declares."""
         filled = {place: cell for place, cell in table.cells.items() if cell.trained or cell.chained}
-        return {place: [self.run_of(cell, seed) for seed in seeds] for place, cell in filled.items()}
+        return {place: [self.run_of(c, seed) for seed in seeds_of(c, seeds)] for place, c in filled.items()}
 
     def values(
-        self, table: Table, seeds: Iterable[int], measured: Mapping[Place, float]
+        self, table: Table, seeds: Sequence[int] | None, measured: Mapping[Place, float]
     ) -> dict[Place, dict[int, float]]:
         """What each cell shows, by seed and in the unit of the table; empty where nothing is known.
 
-        Means take the seeds that all of their cells have. `measured` are the values of the cells that are not trained.
+        seeds: None for as many as each cell declares; means take those that all of their cells have. measured: values
+        of the cells that are not trained.
         A run whose record cannot be read, or holds no finite number, gives none; `unusable` then has the reason.
         """
-        chosen = tuple(seeds)
         values: dict[Place, dict[int, float]] = {}
         for place, cell in table.cells.items():
             if cell.trained or cell.chained:
-                values[place] = self._trained(place, cell, chosen)
+                values[place] = self._trained(place, cell, seeds_of(cell, seeds))
             elif place in measured:
                 values[place] = {0: measured[place] * cell.metric.times}
         for place, cell in table.cells.items():
@@ -196,6 +199,11 @@ class Runs:
         """Keeps the folders for the next program, where the disk takes them: they only save time."""
         with suppress(OSError):
             records.write_json(self._memory, [_state(), self._known])
+
+
+def seeds_of(cell: Cell, seeds: Sequence[int] | None) -> Sequence[int]:
+    """The asked seeds of a cell: as many as it declares where none are asked."""
+    return range(cell.seeds) if seeds is None else seeds
 
 
 def _metrics(run: Path, cell: Cell) -> Mapping[str, float]:

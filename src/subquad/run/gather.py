@@ -133,18 +133,14 @@ class _InScope:
 
     def values(self, table: Table, claimed: set[Path]) -> dict[Place, Value]:
         """Each cell in full scope, elsewhere those that have a value. Folders of its runs are added to `claimed`."""
-        seeds = range(table.seeds)
         known = {(run.record.task, run.record.attention) for run in self._runs()}
         possible = {place: cell for place, cell in table.cells.items() if cell.mean or _possible(cell, known)}
-        ran = {place: self._ran(cell, seeds) for place, cell in possible.items() if not (cell.mean or cell.measure)}
+        ran = {place: self._ran(cell) for place, cell in possible.items() if not (cell.mean or cell.measure)}
         claimed.update(folder for runs in ran.values() for folder in runs)
         facts = {place: content for place, cell in table.cells.items() if (content := self.places.of(cell, self.runs))}
         numbers = {place: facts[place]["value"] for place in facts if not isinstance(facts[place]["value"], str)}
         wanted = possible | {place: table.cells[place] for place in facts}
-        shown: dict[Place, dict[int, float]] = {}
-        for seed in seeds or (0,):
-            for place, found in self.runs.values(replace(table, cells=wanted), [seed], numbers).items():
-                shown.setdefault(place, {}).update(found)
+        shown = self.runs.values(replace(table, cells=wanted), None, numbers)
         return {
             place: value
             for place, cell in table.cells.items()
@@ -155,10 +151,10 @@ class _InScope:
     def _runs(self) -> list[Run]:
         return [run for run in self.ledger.runs.values() if run.scope == self.scope]
 
-    def _ran(self, cell: Cell, seeds: Iterable[int]) -> dict[Path, Run]:
+    def _ran(self, cell: Cell) -> dict[Path, Run]:
         if not (cell.trained or cell.chained):
             return {}
-        folders = [self.runs.run_of(cell, seed).folder for seed in seeds]
+        folders = [self.runs.run_of(cell, seed).folder for seed in range(cell.seeds)]
         return {folder: self.ledger.runs[folder] for folder in folders if folder in self.ledger.runs}
 
     def lacking(self, table: Table) -> dict[Place, str]:
@@ -205,13 +201,14 @@ def _floors(cell: Cell, ran: Iterable[Run]) -> dict[str, float]:
 
 
 def _facts(content: Mapping[str, Any] | None) -> dict[str, str]:
-    """Of a measurement: where, when and with what."""
+    """Of a measurement: where, when and with what, and how where that is not as asked for."""
     if content is None:
         return {}
     machine, versions = content.get("machine") or {}, content.get("versions") or {}
     return {
         "machine": str(machine.get("gpu") or machine.get("cpu") or ""), "torch": str(versions.get("torch", "")),
         "commit": str(content.get("commit", "")), "measured": str(content.get("finished", "")),
+        "note": str(content.get("note", "")),
     }  # fmt: skip
 
 

@@ -9,18 +9,19 @@ from rich.progress import track
 from subquad.records import Measurement, fingerprint, read_measurement, write_json
 from subquad.run.doors import compose_run, sentence
 from subquad.run.identity import identity
+from subquad.run.quantities import Noted
 from subquad.tables.table import Cell, Place, Table
 
 
 def measured_values(
     table: Table, words: tuple[str, ...] = (), run: bool = True, again: bool = False
 ) -> tuple[dict[Place, float | str], dict[str, list[Place]]]:
-    """Values of the measured cells of a table, and why there is none for the others, with the cells it is said of.
+    """Values of the measured cells of a table; reasons why others have none and notes on the values, with their cells.
 
     run: whether to measure what is not kept; again: whether to measure all anew.
     """
     values: dict[Place, float | str] = {}
-    reasons: dict[str, list[Place]] = {}
+    remarks: dict[str, list[Place]] = {}
     cells = [cell for cell in table if cell.measure and not (cell.mean or cell.missing)]
     for cell in track(cells, "Measuring", console=Console(stderr=True), transient=True, disable=not run):
         found = None if again else known(cell, words)
@@ -30,10 +31,12 @@ def measured_values(
             except Exception as error:
                 if (reason := sentence(error)) is None:
                     raise
-                reasons.setdefault(str(reason), []).append((cell.row, cell.column))
+                remarks.setdefault(str(reason), []).append((cell.row, cell.column))
         if found is not None:
             values[cell.row, cell.column] = found.value
-    return values, reasons
+            if found.note:
+                remarks.setdefault(found.note, []).append((cell.row, cell.column))
+    return values, remarks
 
 
 def place(cell: Cell, words: tuple[str, ...] = ()) -> Path:
@@ -56,6 +59,7 @@ def measure(cell: Cell, words: tuple[str, ...] = ()) -> Measurement:
 
     every = [*cell.words, *words]
     value = instantiate(cell.measure, every, _convert_="all")
-    found = Measurement(value=value, measure=dict(cell.measure), words=every, **machine.facts())
+    noted = value if isinstance(value, Noted) else Noted(value)
+    found = Measurement(value=noted.value, note=noted.note, measure=dict(cell.measure), words=every, **machine.facts())
     write_json(place(cell, words), dataclasses.asdict(found))
     return found

@@ -1,12 +1,14 @@
 """What cells of tables measure instead of training: `measure: {_target_: subquad.run.quantities.<function>, ...}`.
 
 Each function is given the words of its cell, as train.py would be, and its own settings from the table. It returns a
-number, or words where the paper prints words. `spec` says what the data would be, so that none are needed:
+number, or words where the paper prints words; `Noted` adds how a number was measured, where that is not as asked for.
+`spec` says what the data would be, so that none are needed:
 {_target_: subquad.specs.DataSpec, max_len: 4096, vocab: 257, classes: 2}. A UserError means that a cell cannot be
 measured here, and what would have to be done. What takes a `seed` is measured of the trained run with that seed.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from omegaconf import OmegaConf
@@ -15,6 +17,14 @@ from subquad.errors import UserError
 from subquad.run.doors import compose_run
 
 Mode = Literal["inference", "training"]
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A measured value and how it was measured, where that is not as asked for."""
+
+    value: float | str
+    note: str = ""
 
 
 def setting(words: Sequence[str], key: str) -> float | str:
@@ -45,26 +55,33 @@ def parameters(words: Sequence[str], spec: Any, part: Literal["all", "attention_
 
 def relative_speed(
     words: Sequence[str], spec: Any, against: Sequence[str], mode: Mode = "inference", batch: int = 1, rounds: int = 7
-) -> float:
-    """How many times as fast the network is as the one with the words `against`: the median ratio of rounds."""
+) -> float | Noted:
+    """How many times as fast the network is as the one with the words `against`: the median ratio of rounds.
+
+    A batch that does not fit is halved until it does; see `_fitting`.
+    """
     from subquad.measure.timing import interleave
 
-    sides = {
-        "ours": _program(words, spec, mode, batch),
-        "theirs": _program(yardstick(words, against), spec, mode, batch),
-    }
-    timed = interleave(sides, rounds)
-    return timed["theirs"].ratio(timed["ours"])
+    sides = {"ours": words, "theirs": yardstick(words, against)}
+    rows, note = _fitting(list(sides.values()), spec, mode, batch)
+    timed = interleave({side: _program(w, spec, mode, rows) for side, w in sides.items()}, rounds)
+    ratio = timed["theirs"].ratio(timed["ours"])
+    return Noted(ratio, note) if note else ratio
 
 
 def relative_memory(
     words: Sequence[str], spec: Any, against: Sequence[str], mode: Mode = "inference", batch: int = 1
-) -> float:
-    """Peak of live tensors over that of the network with the words `against`."""
+) -> float | Noted:
+    """Peak of live tensors over that of the network with the words `against`.
+
+    A batch that does not fit is halved until it does; see `_fitting`.
+    """
     from subquad.measure.bench import peak_of
 
-    ours, theirs = (peak_of(_program(w, spec, mode, batch)) for w in (words, yardstick(words, against)))
-    return ours / theirs
+    sides = [words, yardstick(words, against)]
+    rows, note = _fitting(sides, spec, mode, batch)
+    ours, theirs = (peak_of(_program(w, spec, mode, rows)) for w in sides)
+    return Noted(ours / theirs, note) if note else ours / theirs
 
 
 def yardstick(words: Sequence[str], against: Sequence[str]) -> list[str]:
@@ -218,6 +235,24 @@ def _program(words: Sequence[str], spec: Any, mode: Mode, batch: int) -> Callabl
 
     torch.manual_seed(0)
     return program(_network(words, spec).to(_device()), random_inputs(spec, batch, _device()), mode)
+
+
+def _fitting(sides: Sequence[Sequence[str]], spec: Any, mode: Mode, batch: int) -> tuple[int, str]:
+    """The batch, halved until the larger of the networks fits in half of the memory, and a note where it was halved.
+
+    The peak of a batch is taken as that of a single row times its rows.
+    """
+    from subquad.measure.bench import peak_of
+    from subquad.measure.memory import total_memory
+
+    if batch == 1:
+        return 1, ""
+    room = total_memory(_device()) / 2
+    row = max(peak_of(_program(words, spec, mode, 1)) for words in sides)
+    rows = batch
+    while rows > 1 and rows * row > room:
+        rows //= 2
+    return rows, "" if rows == batch else f"in batches of {rows}, as {batch} rows take more than half of the memory"
 
 
 def _device() -> str:

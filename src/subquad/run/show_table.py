@@ -25,13 +25,13 @@ Values = Mapping[Place, Mapping[int, float]]
 
 def show_table(
     table: Table, values: Values, full: bool, note: str = "", said: Mapping[Place, str] | None = None,
-    unmeasured: Mapping[str, Sequence[Place]] | None = None, lacking: Mapping[Place, str] | None = None,
+    remarks: Mapping[str, Sequence[Place]] | None = None, lacking: Mapping[Place, str] | None = None,
 ) -> None:  # fmt: skip
     """Prints each cell as `ours (printed)`, coloured by its verdict; a dash where nothing has been measured.
 
     full: whether the runs are of the paper's scale and on real data, so that verdicts may be given. said: cells that
-    hold words, which have no verdict. unmeasured: why cells could not be measured here. lacking: what data cells need
-    that are not here; they have a mark in place of the dash.
+    hold words, which have no verdict. remarks: why cells could not be measured here, or how they were. lacking: what
+    data cells need that are not here; they have a mark in place of the dash.
     """
 
     def shown(row: str, column: str) -> str:
@@ -50,9 +50,10 @@ def show_table(
         console.print(f"  {escape(reason)}", soft_wrap=True)
     for about, text in notes(table):
         console.print(f"[dim]{escape(about)}: {escape(text)}[/]", soft_wrap=True)
-    for reason, places in (unmeasured or {}).items():
+    for reason, places in (remarks or {}).items():
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        console.print(f"not measured: {escape(' / '.join(places[0]))}{more}: {escape(reason)}", soft_wrap=True)
+        known = "measured" if values.get(places[0]) else "not measured"
+        console.print(f"{known}: {escape(' / '.join(places[0]))}{more}: {escape(reason)}", soft_wrap=True)
 
 
 def verdict(
@@ -65,7 +66,7 @@ def verdict(
         return Verdict.OTHER_SCALE
     if cell.printed is None or cell.printed.value is None:
         return Verdict.NOT_PRINTED
-    seeds = table.seeds if cell.trained or cell.chained or cell.mean else 1
+    seeds = cell.seeds if cell.trained or cell.chained or cell.mean else 1
     return judge(summarise(values), cell.printed, seeds, cell.metric.better)
 
 
@@ -104,7 +105,7 @@ def _text(
     judged = verdict(table, cell, found, full)
     ours = number(summarise(found), cell)
     colour = _COLOUR.get(judged)
-    counted = f" [dim]{len(found)}/{table.seeds}[/]" if judged is Verdict.INCOMPLETE else ""
+    counted = f" [dim]{len(found)}/{cell.seeds}[/]" if judged is Verdict.INCOMPLETE else ""
     return f"[{colour}]{ours}[/]{counted}{printed}" if colour else f"{ours}{counted}{printed}"
 
 

@@ -4,14 +4,15 @@ configs/table/<paper>/<number>.yaml holds
 
     title, source     what the table shows, and where it stands
     metric            {name, label, times, unit, better}: of cells that say nothing else
-    seeds             how many trained runs a cell is the mean of; 0 for what is counted or measured
+    seeds             how many trained runs a cell is the mean of; 0 for what is counted or measured. A column, a row
+                      or a cell may have its own
     words             words of the command line that every cell shares: [scale=paper]
-    columns, rows     name: [words], or name: {words, start, evaluate, metric, measure, mean, hidden, quoted, note,
-                      missing}
+    columns, rows     name: [words], or name: {words, start, evaluate, metric, measure, mean, seeds, hidden, quoted,
+                      note, missing}
     printed           row: the cells in the order of the columns, separated by spaces, in quotes where there is one;
                       "-" for an empty cell, "?" for one that cannot be read
-    cells             "row / column": {words, start, evaluate, measure, quoted, note, missing}, for single ones;
-                      "*" matches any name
+    cells             "row / column": {words, start, evaluate, measure, seeds, quoted, note, missing}, for single
+                      ones; "*" matches any name
 
 A cell is trained with the words of the table, its column, its row and its own, in this order. Where one of them has
 `measure`, it is measured instead: the merged node names a function of the package; with a `seed` in it, what is
@@ -66,6 +67,7 @@ class Line:
     metric: Mapping[str, Any] = field(default_factory=dict)
     measure: Mapping[str, Any] = field(default_factory=dict)
     mean: tuple[str, ...] = ()
+    seeds: int | None = None
     hidden: bool = False
     quoted: bool = False
     note: str = ""
@@ -77,6 +79,7 @@ class Cell:
     """One cell. With `mean` it is the average of those (row, column); with `measure` a function's value; else trained.
 
     start: words of the run whose best weights the cell's run starts from; empty where it starts afresh.
+    seeds: how many runs the paper takes the mean of; those with seeds from 0 are trained.
     changes: settings of the data that the run is evaluated on in place of those of training, as `evaluate` takes them.
     quoted: the paper took the number from elsewhere. missing: why it cannot be had with this package.
     """
@@ -89,6 +92,7 @@ class Cell:
     metric: Metric
     measure: Mapping[str, Any]
     mean: tuple[Place, ...]
+    seeds: int
     printed: Printed | None
     quoted: bool
     notes: tuple[str, ...]
@@ -117,7 +121,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table with all its cells, row by row. `name` is that of its file: dba/2. `columns` are the printed ones."""
+    """A table with all its cells, row by row. `name` is that of its file: dba/2. `columns` are the printed ones.
+
+    seeds: the number of runs of cells that do not have their own.
+    """
 
     name: str
     title: str
@@ -129,6 +136,11 @@ class Table:
 
     def __iter__(self) -> Iterator[Cell]:
         return iter(self.cells.values())
+
+    @property
+    def counts(self) -> str:
+        """How many runs its trained cells are means of: "5", "4 or 5"; empty where nothing is trained."""
+        return " or ".join(map(str, sorted({cell.seeds for cell in self if cell.trained or cell.chained})))
 
     def select(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> "Table":
         """The table with these rows and columns only, means left out where a part is; empty selects all.
@@ -163,7 +175,7 @@ class Table:
 
 
 _KEYS = {"title", "source", "metric", "seeds", "words", "columns", "rows", "printed", "cells"}
-_CELL_KEYS = {"words", "start", "evaluate", "measure", "quoted", "note", "missing"}
+_CELL_KEYS = {"words", "start", "evaluate", "measure", "seeds", "quoted", "note", "missing"}
 _EMPTY = "The paper leaves this cell empty."
 
 
@@ -204,12 +216,12 @@ def _table(node: Any, name: str) -> Table:
         for row in rows
         for column in columns
     }  # fmt: skip
-    seeds = int(node.get("seeds", 0))
-    if seeds < 1 and any(cell.trained for cell in cells.values()):
+    if any(cell.seeds < 1 for cell in cells.values() if cell.trained):
         raise UserError("trained cells need seeds of at least 1.")
     return Table(
-        name=name, title=node["title"], source=node["source"], seeds=seeds, rows=rows, columns=shown, cells=cells
-    )
+        name=name, title=node["title"], source=node["source"], seeds=int(node.get("seeds", 0)), rows=rows,
+        columns=shown, cells=cells,
+    )  # fmt: skip
 
 
 def _lines(node: Mapping[str, Any]) -> tuple[Line, ...]:
@@ -257,6 +269,7 @@ def _cell(
         *own,
     ]
     reasons = [settings[i].get("missing") for i in (*range(2, len(settings)), 1, 0)]
+    counts = [0, *(int(count) for s in (node, *settings) if (count := s.get("seeds")) is not None)]
     empty = _EMPTY if printed.get(place, ...) is None else ""
     return Cell(
         row=row.name,
@@ -267,6 +280,7 @@ def _cell(
         metric=Metric(**_merged([node.get("metric", {}), column.metric, row.metric])),
         measure=_merged(s.get("measure", {}) for s in settings),
         mean=over_columns or over_rows,
+        seeds=counts[-1],
         printed=printed.get(place),
         quoted=any(s.get("quoted") for s in settings),
         notes=tuple(s["note"] for s in (settings[1], settings[0], *own) if s.get("note")),
