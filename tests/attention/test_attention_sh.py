@@ -32,6 +32,24 @@ def test_equals_the_printed_form(scales: list[int], beta: float, pattern: Patter
     agree(layers, partial(reference.layer, scales=scales, beta=beta), lengths)
 
 
+@pytest.mark.parametrize("pattern", Pattern)
+@pytest.mark.parametrize("start", [0.0, 0.3])
+def test_learned_weight_of_the_mean(start: float, pattern: Pattern) -> None:
+    layers = stack(partial(AttentionSH, scales=[1, 1, 2, 4], beta=start, learned=True), pattern)
+    assert all(attention.beta == torch.tensor(start) for attention in layers)
+    agree(layers, partial(reference.layer, scales=[1, 1, 2, 4], beta=None), "padded")
+
+
+@pytest.mark.parametrize(("scales", "twin"), [(1, AttentionBN), (None, AttentionSH)])
+def test_learned_weight_is_the_set_one_until_it_moves(scales: int | None, twin: type) -> None:
+    attention, x = one(partial(AttentionSH, scales=scales, beta=0.7, learned=True)), tokens(2, 13, 24)
+    same = {} if scales else {"scales": scales}
+    weight = attention.beta.item()
+    fixed = twin(attention.site, beta=weight, **same).double()
+    fixed.load_state_dict({name: p for name, p in attention.state_dict().items() if name != "beta"})
+    assert_close(attention(x, x, Masks()), fixed(x, x, Masks()))
+
+
 @pytest.mark.parametrize(
     ("heads", "scales"), [(2, [1, 2]), (4, [1, 1, 2, 4]), (8, [1, 1, 2, 2, 4, 4, 8, 8]), (16, [1, 2, 4, 8])]
 )

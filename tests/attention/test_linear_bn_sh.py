@@ -29,6 +29,13 @@ def test_customary_scales_and_weight() -> None:
     agree(stack(LinearBNSH, Pattern.SELF), partial(reference.layer, scales=[1, 1, 2, 4]), "37")
 
 
+@pytest.mark.parametrize("pattern", Pattern)
+def test_learned_weight_of_the_mean(pattern: Pattern) -> None:
+    layers = stack(partial(LinearBNSH, beta=0.3, learned=True), pattern)
+    assert all(attention.beta == torch.tensor(0.3) for attention in layers)
+    agree(layers, partial(reference.layer, scales=[1, 1, 2, 4], beta=None), "padded")
+
+
 def test_epsilon_is_added_to_the_normaliser() -> None:
     layers = stack(partial(LinearBNSH, eps=0.1), Pattern.SELF)
     agree(layers, partial(reference.layer, scales=[1, 1, 2, 4], eps=0.1), "padded")

@@ -178,7 +178,7 @@ def test_other_ratios_are_below_one_where_the_paper_says_so(name):
 
 def _small(name, side):
     words = OmegaConf.to_container(OmegaConf.load(CONFIGS / "figure" / "primal_dual" / f"{name}.yaml"))[side]
-    return [*words, "attention.window=8"] if words[0].startswith("sparse") else words
+    return [*words, "attention.block=8", "attention.summary=1"] if words[0].startswith("sparse") else words
 
 
 def test_bubbles_take_the_mean_over_tasks_only_where_all_are_run(tmp_path):

@@ -15,9 +15,10 @@ def layer(
     carry: Tensor | None,
     *,
     scales: Sequence[int],
-    beta: float = 0.0,
+    beta: float | None = 0.0,
 ) -> tuple[Tensor, Tensor | None]:
-    maps, heads = attention.projections, len(scales)
+    """`beta` None: the module's parameter."""
+    maps, heads, beta = attention.projections, len(scales), attention.beta if beta is None else beta
     parts = []
     for h, scale in enumerate(scales):
         pooled = pool(context, scale)

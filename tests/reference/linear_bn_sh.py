@@ -16,12 +16,12 @@ def layer(
     carry: Tensor | None,
     *,
     scales: Sequence[int],
-    beta: float = 1.0,
+    beta: float | None = 1.0,
     eps: float = 1e-6,
     centred_keys: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """`centred_keys` false: only the queries are shifted, which is another function."""
-    maps, heads = attention.projections, len(scales)
+    """`beta` None: the module's parameter. `centred_keys` false: only the queries are shifted."""
+    maps, heads, beta = attention.projections, len(scales), attention.beta if beta is None else beta
     parts = []
     for h, scale in enumerate(scales):
         pooled = pool(context, scale)

@@ -6,21 +6,23 @@ from torch import Tensor, nn
 
 from reference import pattern
 
+Place = int | Tensor
+Seen = bool | Tensor
 
-def first_set(i: int, j: int, form: str, block: int) -> bool:
+
+def first_set(i: Place, j: Place, form: str, block: int) -> Seen:
     """A1, both ways: the own block, or the window."""
     return i // block == j // block if form == "fixed" else abs(i - j) <= block
 
 
-def second_set(i: int, j: int, form: str, block: int, summary: int) -> bool:
+def second_set(i: Place, j: Place, form: str, block: int, summary: int) -> Seen:
     """A2, both ways: the last columns of every block, or every block-th token."""
-    return j % block in range(block - summary, block) if form == "fixed" else (i - j) % block == 0
+    return j % block >= block - summary if form == "fixed" else (i - j) % block == 0
 
 
-def sees(head: int, i: int, j: int, form: str, block: int, summary: int = 1, causal: bool = False) -> bool:
-    if causal and j > i:
-        return False
-    return first_set(i, j, form, block) or second_set(i, j, form, block, summary)
+def sees(head: int, i: Place, j: Place, form: str, block: int, summary: int = 1, causal: bool = False) -> Seen:
+    either = first_set(i, j, form, block) | second_set(i, j, form, block, summary)
+    return either & (j <= i) if causal else either
 
 
 def layer(

@@ -9,9 +9,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from hydra.utils import get_class
 from omegaconf import OmegaConf
+from reference import sparse_bn_sh
 
+from subquad.data.time_series_sets import SETS
+from subquad.ops.scaled_heads import CUSTOMARY
 from subquad.run import quantities
 from subquad.run.cells import load_table as load
 from subquad.run.doors import CONFIGS, compose_run, options
@@ -202,6 +206,21 @@ def test_every_cell_of_every_table_can_be_run(paper):
             if key not in seen:
                 check(cell)
                 seen.add(key)
+
+
+def test_every_sparse_column_leaves_out_a_good_part_of_the_pairs_of_every_data_set():
+    """Over all heads, of the pairs of a query and a pooled key, at the length of the data set."""
+    table, steps = load_table("primal_dual/10"), {known.task: known.steps for known in SETS.values()}
+    lengths = {steps[task] for row in table.rows[:-1] for task in [row.words[0].removeprefix("task=")]}
+    assert (len(lengths), min(lengths)) == (10, 29)
+    for column in table.columns:
+        config = compose_run(table.cells["JapaneseVowels", column.name].words)
+        sizes = {key: config.attention.get(key) for key in ("form", "block", "summary")}
+        heads = config.backbone.heads
+        scales = CUSTOMARY[heads] if config.attention.get("scales", 1) is None else [1] * heads
+        for length in lengths:
+            seen = torch.cat([sparse_bn_sh.allowed(length, scale, **sizes).flatten() for scale in scales])
+            assert seen.float().mean() < 0.5, (column.name, length)
 
 
 def settings(name: str) -> list[Cell]:

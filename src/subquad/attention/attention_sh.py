@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
@@ -20,6 +20,7 @@ class AttentionSH(StatelessAttention):
     scales: s of each head, one number for all heads, or null = by the number of heads: [1,2], [1,1,2,4],
         [1,1,2,2,4,4,8,8] and, for 16 heads, each of these twice.
     beta: weight of the mean; 0 is Attention-SH, otherwise Attention-BN+SH.
+    learned: β is a parameter that starts at `beta`.
 
     A window is averaged over its real tokens, the last one too, and is a key where it has any. μ is over such keys.
 
@@ -32,10 +33,13 @@ class AttentionSH(StatelessAttention):
     patterns = frozenset(Pattern)
     complexity = "time O(n² d mean(1/s)), memory O(n)"
 
-    def __init__(self, site: Site, scales: int | Sequence[int] | None = None, beta: float = 0.0) -> None:
+    def __init__(
+        self, site: Site, scales: int | Sequence[int] | None = None, beta: float = 0.0, learned: bool = False
+    ) -> None:
         super().__init__(site)
         self.groups = scale_groups(scales, site.dim, site.heads)
-        self.beta = beta
+        self.beta = nn.Parameter(torch.tensor(float(beta))) if learned else beta
+        self.recentred = learned or beta != 0
         self.projections = Projections(site.dim, site.heads)
 
     def attend(
@@ -45,7 +49,7 @@ class AttentionSH(StatelessAttention):
         dropout = self.site.dropout if self.training else 0.0
         scaled = at_scales(context, masks.context, self.groups)
         q = p.query(x)
-        if self.beta:
+        if self.recentred:
             q = q - self.beta * mean_keys(p.key, scaled, self.groups)
         heads = []
         for group in self.groups:

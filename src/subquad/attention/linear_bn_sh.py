@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.kernel_attention import head_dot, read
@@ -20,6 +20,7 @@ class LinearBNSH(StatelessAttention):
     Keys and values are those of the context averaged over windows of s tokens, μ is the mean of the head's keys.
 
     beta: weight of the mean; 0 leaves queries and keys where they are.
+    learned: β is a parameter that starts at `beta`.
     scales: s of each head, one number for all heads, or null = by the number of heads: [1,2], [1,1,2,4],
         [1,1,2,2,4,4,8,8] and, for 16 heads, each of these twice.
 
@@ -36,11 +37,17 @@ class LinearBNSH(StatelessAttention):
     complexity = "time O(n d²), memory O(n d)"
 
     def __init__(
-        self, site: Site, beta: float = 1.0, scales: int | Sequence[int] | None = None, eps: float = 1e-6
+        self,
+        site: Site,
+        beta: float = 1.0,
+        learned: bool = False,
+        scales: int | Sequence[int] | None = None,
+        eps: float = 1e-6,
     ) -> None:
         super().__init__(site)
         self.groups = scale_groups(scales, site.dim, site.heads)
-        self.beta, self.eps = beta, eps
+        self.beta = nn.Parameter(torch.tensor(float(beta))) if learned else beta
+        self.eps = eps
         self.projections = Projections(site.dim, site.heads)
 
     def attend(

@@ -1,0 +1,155 @@
+"""The patterns of the sparse transformer (Child et al. 2019, https://arxiv.org/abs/1904.10509, Section 4.2-4.3).
+
+"fixed":   token i sees the block of b tokens that holds it and the last c tokens of every block;
+"strided": token i sees the tokens j with |i - j| <= b or (i - j) mod b = 0.
+
+Both sets of keys are in one softmax, and a key of both counts once.
+"""
+
+import math
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from subquad.errors import UserError
+from subquad.ops.blocks import around, around_mask, blocks, unblocks
+from subquad.ops.dropout import drop
+from subquad.ops.masking import masked_softmax
+from subquad.ops.sparse import attend
+
+Mask: TypeAlias = Bool[Tensor, "b m"] | None
+
+
+def check_pattern(form: str, block: int, summary: int) -> None:
+    """Raises UserError for sizes that make no pattern; `summary` counts for "fixed" only."""
+    if block < 1:
+        raise UserError(f"attention.block is {block}; the pattern {form!r} needs blocks of at least 1 token.")
+    if form == "fixed" and not 0 < summary <= block:
+        raise UserError(
+            f"attention.summary is {summary}; blocks of {block} tokens have from 1 to {block} summaries. Set "
+            "attention.summary or attention.block."
+        )
+
+
+def sparse_pattern(
+    q: Float[Tensor, "b n d"],
+    k: Float[Tensor, "b m d"],
+    v: Float[Tensor, "b m d"],
+    mask: Mask,
+    *,
+    form: str,
+    block: int,
+    summary: int,
+    heads: int,
+    stride: int = 1,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b n d"]:
+    """Softmax attention in each head over the keys that the pattern shows and `mask` has as real (None = all).
+
+    With `stride` s the keys are pooled ones, key j standing for the tokens s j to s j + s - 1: m = ceil(n / s). The
+    pattern is then that of the m windows, with blocks of ceil(b / s) windows and ceil(c / s) summaries, and a query
+    sees what its window sees. Where s divides b these are the windows with a token that the pattern shows to a query
+    of the same window. `causal` hides the keys behind the query; it is for a stride of 1.
+    """
+    block, summary = math.ceil(block / stride), math.ceil(summary / stride)
+    if form == "fixed":
+        return _fixed(q, k, v, mask, block, summary, heads, stride, causal, dropout)
+    of_heads = (x.unflatten(-1, (heads, -1)).unbind(2) for x in (q, k, v))
+    parts = (_strided(a, b, c, mask, block, stride, causal, dropout) for a, b, c in zip(*of_heads, strict=True))
+    return torch.cat(list(parts), -1)
+
+
+def _fixed(
+    q: Float[Tensor, "b n d"],
+    k: Float[Tensor, "b m d"],
+    v: Float[Tensor, "b m d"],
+    mask: Mask,
+    block: int,
+    summary: int,
+    heads: int,
+    stride: int,
+    causal: bool,
+    dropout: float,
+) -> Float[Tensor, "b n d"]:
+    """A few blocks of queries at a time meet their own keys and the summary keys of all blocks."""
+    m = k.shape[1]
+    first = block - summary
+    ends = torch.arange(first, block, device=q.device) + torch.arange(0, m, block, device=q.device)[:, None]
+    ends = ends.flatten()[: _ends_before(m, block, summary)]
+    far_k, far_v = k.index_select(1, ends), v.index_select(1, ends)
+    chunk = block * max(1, round(len(ends) / (2 * block)))
+    key = torch.arange(chunk, device=q.device)
+    window = torch.arange(chunk * stride, device=q.device)[:, None] // stride
+    # A summary key of its own block would else be seen twice.
+    near = (window // block == key // block) & (key % block < first)
+    if causal:
+        near = near & (key <= window)
+    parts = []
+    pieces = zip(range(0, m, chunk), q.split(chunk * stride, 1), k.split(chunk, 1), v.split(chunk, 1), strict=True)
+    for start, queries, own_k, own_v in pieces:
+        size, stop = queries.shape[1], start + own_k.shape[1]
+        count = _ends_before(stop, block, summary) if causal else len(ends)
+        far = ends[:count] <= (start + window[:size] if causal else m)
+        seen = torch.cat([near[:size, : stop - start], far.expand(size, count)], 1)[None, None]
+        if mask is not None:
+            seen = seen & torch.cat([mask[:, start:stop], mask[:, ends[:count]]], 1)[:, None, None]
+        keys, values = (torch.cat(pair, 1) for pair in ((own_k, far_k[:, :count]), (own_v, far_v[:, :count])))
+        parts.append(attend(queries, keys, values, seen, heads, dropout))
+    return torch.cat(parts, 1)
+
+
+def _ends_before(stop: int, block: int, summary: int) -> int:
+    """How many summary keys lie before a place."""
+    return stop // block * summary + max(0, stop % block - (block - summary))
+
+
+def _strided(
+    q: Float[Tensor, "b n e"],
+    k: Float[Tensor, "b m e"],
+    v: Float[Tensor, "b m e"],
+    mask: Mask,
+    block: int,
+    stride: int,
+    causal: bool,
+    dropout: float,
+) -> Float[Tensor, "b n e"]:
+    """One head: windows of equal remainder are a short sequence of m / block.
+
+    Their logits and those of the neighbourhood are written side by side. The window `block` places away is of equal
+    remainder, so that the neighbourhood ends before it.
+    """
+    batch, n, width = q.shape
+    reach = (block - 1, 0 if causal else block - 1)
+    q = q / math.sqrt(width)
+    far_k, far_v = (_by_remainder(x, block).repeat_interleave(stride, 1) for x in (k, v))
+    near = blocks(q, block * stride) @ around(k, block, *reach).mT
+    far = (_by_remainder(q, block * stride) @ far_k.mT).transpose(1, 2).flatten(0, 1)
+    seen = _seen_strided(mask, k.shape[1], block, stride, causal, reach, q.device)
+    weights = masked_softmax(torch.cat([near, far], -1), seen.repeat(len(near) // len(seen), 1, 1))
+    of_near, of_far = drop(weights, dropout, True).split([near.shape[-1], far.shape[-1]], -1)
+    y_far = of_far.unflatten(0, (batch, -1)).transpose(1, 2) @ far_v
+    return unblocks(of_near @ around(v, block, *reach) + y_far.transpose(1, 2).flatten(0, 1), batch, n)
+
+
+def _seen_strided(
+    mask: Mask, m: int, block: int, stride: int, causal: bool, reach: tuple[int, int], device: torch.device
+) -> Bool[Tensor, "ck q s"]:
+    """What each query of a block sees in the neighbourhood of the block and, after that, among equal remainders."""
+    window = torch.arange(block * stride, device=device)[:, None] // stride
+    place = torch.arange(block + sum(reach), device=device)
+    band = (place >= window) & (place <= window + sum(reach))
+    near = band & around_mask(mask, m, block, *reach, device)[:, None]
+    number = torch.arange(-(-m // block), device=device)
+    # Distance 0 is in the neighbourhood already.
+    other = number < number[:, None] if causal else number != number[:, None]
+    real = around_mask(mask, m, block, 0, 0, device).unflatten(0, (-1, len(number)))
+    far = (other[:, None] & real.mT.repeat_interleave(stride, 1)[:, None]).flatten(0, 1)
+    return torch.cat([near, far], -1)
+
+
+def _by_remainder(x: Float[Tensor, "b n e"], size: int) -> Float[Tensor, "b s k e"]:
+    """Tokens of equal remainder modulo `size` as sequences of their own; zeros at the end."""
+    return blocks(x, size).unflatten(0, (len(x), -1)).transpose(1, 2)
