@@ -90,6 +90,15 @@ def test_every_scale_composes(task, scale):
     assert resolved(f"task={task}", f"scale={scale}")["scale"] == scale
 
 
+def test_what_smoke_changes_hides_no_width_that_the_heads_do_not_divide():
+    for path in [CONFIGS / "scale" / "smoke.yaml", *(CONFIGS / "scaled" / "smoke").rglob("*.yaml")]:
+        assert not re.search(r"^[^#]*\b(dim|heads|patch|model):", path.read_text(), re.MULTILINE), path
+    words = ("task=cifar/cifar10", "recipe=blrp_images", "attention=softmax")
+    small, published = (resolved(*words, f"scale={scale}")["backbone"] for scale in ("smoke", "paper"))
+    assert small["layers"] < published["layers"]
+    assert [small[key] for key in ("dim", "heads", "patch")] == [published[key] for key in ("dim", "heads", "patch")]
+
+
 EVERY_ATTENTION = [("lra/listops", name) for name in options("attention")]
 ENCODERS = [("uea/japanese_vowels", name) for name in ("dba", *encoders())]
 
