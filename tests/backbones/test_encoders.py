@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from attention.cells import prefix
+from attention.gpu_autocast import rules_of_cuda
 from conftest import encoder_factories, own_attentions
 from torch import Tensor
 from torch.testing import assert_close
@@ -172,6 +173,17 @@ def test_bf16_stays_close(factory: EncoderFactory, spec: DataSpec, mixed: bool) 
         close = model.to(low)(inputs if spec.vocab else inputs.to(low), valid).float()
     assert close.isfinite().all()
     assert (close - exact).norm() < 0.05 * exact.norm()
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+def test_mixed_precision_of_a_gpu_stays_finite(factory: EncoderFactory, half: torch.dtype) -> None:
+    """In training with dropout."""
+    model, inputs = built(factory, dropout=0.2, attention_dropout=0.2).float(), batch(TOKENS)
+    with rules_of_cuda(), torch.autocast("cpu", half):
+        scores = model(*inputs)
+    scores.float().square().mean().backward()
+    assert scores.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -3,6 +3,7 @@
 from planted import Bug
 
 BUGS = [
+    Bug("the carry is a parameter", "attention/linformer.py", "self.key_map[0].clone() if", "self.key_map[0] if"),
     Bug("no mask before compressing", "attention/linformer.py", "        x = zero_padding(x, mask)\n", ""),
     Bug(
         "no mask after projecting",

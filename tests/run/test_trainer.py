@@ -7,12 +7,15 @@ import pytest
 import torch
 from conftest import names
 from hydra.utils import instantiate
-from runs import ROOT, TINY, composed, trained, weights
+from runs import ROOT, TINY, composed, one_thread, trained, weights
 
 from subquad import records
+from subquad.data import base
+from subquad.data.batches import EvalBatches
 from subquad.errors import UserError
 from subquad.run import processes
 from subquad.run.doors import compose_run
+from subquad.run.evaluate import evaluate
 from subquad.tasks.strategies import FullySharded, SharedBatches
 
 MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
@@ -78,6 +81,17 @@ def test_the_steps_and_the_time_are_those_of_the_optimiser(data, outputs):
     record = trained(config)
     assert record.steps == 2 * 6  # of 24 cases
     assert list(records.read_history(Path(config.paths.run) / "metrics.csv")) == [5, 11, 12]
+
+
+def test_a_run_in_parts_is_evaluated_a_part_at_a_time(data, outputs, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(base, "EvalBatches", lambda *args: sizes.append(args[1]) or EvalBatches(*args))
+    words = ("recipe.batch_size=12", "limits.epochs=1", "trainer.accumulate_grad_batches=4")
+    config = composed(data, outputs, *MOTIONS, *words)
+    record = trained(config)
+    with one_thread():
+        assert evaluate(Path(config.paths.run), "test")[1] == pytest.approx(record.metrics["test/accuracy"])
+    assert sizes == [3] * 3  # validation, test, and by itself
 
 
 def test_the_place_of_a_process_is_that_of_its_launcher(monkeypatch):
