@@ -17,7 +17,9 @@ BUGS = [
     ),
     Bug("words of the table are left out", TABLE, '*node.get("words", ())', '*node.get("none", ())', TESTS[TABLE]),
     Bug("a dash is a cell like any other", TABLE, "empty = _EMPTY if", "empty = _EMPTY if False and", TESTS[TABLE]),
-    Bug("a hidden column is shown", TABLE, "rows=rows, columns=shown,", "rows=rows, columns=columns,", TESTS[TABLE]),
+    Bug(
+        "a hidden column is shown", TABLE, "columns=shown, cells=cells,", "columns=columns, cells=cells,", TESTS[TABLE]
+    ),
     Bug("a mean of everything", TABLE, "if mean is True else tuple(mean)", "if mean else ()", TESTS[TABLE]),
     Bug("evaluation elsewhere passes for training", TABLE, " or self.start or self.changes)", ")", TESTS[TABLE]),
     Bug("hidden parts are lost by a choice", TABLE, "column in names[1] | hidden", "column in names[1]", TESTS[TABLE]),

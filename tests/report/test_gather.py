@@ -171,7 +171,7 @@ def test_a_cell_whose_data_are_missing_says_so(tmp_path, monkeypatch):
 
 def test_tables_come_in_the_order_of_their_numbers():
     names = [name for name in gathering.all_tables() if name.startswith("dba/")]
-    assert names == [f"dba/{number}" for number in range(1, len(names) + 1)]
+    assert names == ["dba/1", "dba/1_training", *(f"dba/{number}" for number in range(2, len(names)))]
 
 
 def test_the_task_of_a_record_is_its_choice():

@@ -1,6 +1,7 @@
 """From the outputs folder and configs/table/ to the content of the page: each cell with the runs that fill it."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -66,7 +67,8 @@ def all_tables() -> list[str]:
 
 
 def _number(text: str) -> tuple[int, str]:
-    return (int(text), "") if text.isdigit() else (1000, text)
+    digits, rest = re.fullmatch(r"(\d*)(.*)", text).groups()  # type: ignore[union-attr]
+    return (int(digits or 1000), rest)
 
 
 def _scopes(ledger: Ledger, kept: Mapping[Path, Mapping[str, Any]]) -> list[Scope]:
