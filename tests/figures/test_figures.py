@@ -79,9 +79,31 @@ def test_curves_are_what_runs_logged(tmp_path):
     log = {10: {"train/loss": 2.0}, 20: {"train/loss": 1.0, "val/accuracy": 0.5}}
     shop = FakeWorkshop({(*ours, 0): {"x": 1}, (*theirs, 0): {"x": 1}}, {(*ours, 0): log, (*theirs, 0): log})
     numbers = drawn(made, made.measure(shop), tmp_path)
-    assert numbers["curves"]["DBA"]["0"] == {"train/loss": [[10, 2.0], [20, 1.0]], "val/accuracy": [[20, 0.5]]}
-    assert list(numbers["curves"]) == ["DBA", "DBA w/o optimize n"]
+    [curves] = numbers["curves"].values()
+    assert curves["DBA"]["0"] == {"train/loss": [[10, 2.0], [20, 1.0]], "val/accuracy": [[20, 0.5]]}
+    assert list(curves) == ["DBA", "DBA w/o optimize n"]
     assert len(numbers["missing"]) == 1
+
+
+def test_a_run_in_several_panels_is_trained_once_and_drawn_in_each(tmp_path):
+    made = figure("linformer/3")
+    assert len(made.runs()) == 11
+    shared = (*made.runs()[0][0], 0)
+    shop = FakeWorkshop({shared: {"x": 1}}, {shared: {5: {"val/perplexity": 30.0}}})
+    numbers = drawn(made, made.measure(shop), tmp_path)
+    assert [list(sides) for sides in numbers["curves"].values()] == [["Transformer"], [], ["Transformer"], []]
+    assert [len(axes.lines) for axes in made.draw(numbers).axes] == [1, 0, 1, 0]
+    assert len(numbers["missing"]) == 10
+
+
+def test_the_lengths_and_k_of_linformers_curves_are_those_of_their_labels():
+    for group, sides in figure("linformer/3").groups.items():
+        for side, words in sides.items():
+            config = compose_run([*words, "data.folder=/text"])
+            label = f"{group}, {side}".replace(",", "")
+            assert f"n = {config.data.max_len}" in label
+            if "k = " in label and side != "Transformer":
+                assert f"k = {config.attention.k}" in label
 
 
 def test_a_grid_shows_runs_where_they_belong(tmp_path):

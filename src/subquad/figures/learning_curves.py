@@ -1,50 +1,65 @@
-"""Loss and accuracy of several runs by optimiser step, from what they logged."""
+"""What several runs logged, such as loss and accuracy, by optimiser step."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from subquad.figures.base import Figure, Numbers, Words, Workshop
 from subquad.figures.style import line_style, panels, say_missing
 
+COLUMNS = 2
+
 
 class LearningCurves(Figure):
-    """One line for each of `sides` (name: words of the run) and seed, and a panel for each of `shown`.
+    """A panel for each of `groups` and of `shown`, and in it a line for each run of the group and each seed.
 
-    words: those that all runs share. shown: names of logged values.
+    groups: title of the panel to its runs, by name (name: words of the run). words: those that all runs share.
+    shown: names of logged values. logarithmic: the scale of those values. A single group goes without its title.
     """
 
     def __init__(
-        self, title: str, source: str, words: Sequence[str], sides: Mapping[str, Sequence[str]],
-        shown: Sequence[str] = ("train/loss", "val/accuracy"), seeds: Sequence[int] = (0,),
+        self, title: str, source: str, words: Sequence[str], groups: Mapping[str, Mapping[str, Sequence[str]]],
+        shown: Sequence[str] = ("train/loss", "val/accuracy"), seeds: Sequence[int] = (0,), logarithmic: bool = False,
     ) -> None:  # fmt: skip
-        self.title, self.source, self.words, self.sides = title, source, words, sides
-        self.shown, self.seeds = shown, seeds
+        self.title, self.source, self.words, self.groups = title, source, words, groups
+        self.shown, self.seeds, self.logarithmic = shown, seeds, logarithmic
 
     def runs(self) -> list[tuple[Words, int]]:
-        return [([*self.words, *words], seed) for seed in self.seeds for words in self.sides.values()]
+        every = (tuple(words) for sides in self.groups.values() for words in sides.values())
+        return [([*self.words, *words], seed) for words in dict.fromkeys(every) for seed in self.seeds]
 
     def measure(self, shop: Workshop) -> Numbers:
-        curves: dict[str, dict[str, dict[str, list[list[float]]]]] = {}
-        for side, words in self.sides.items():
-            for seed in self.seeds:
-                history = shop.history([*self.words, *words], seed)
-                if history is not None:
-                    curves.setdefault(side, {})[str(seed)] = {
-                        name: [[step, row[name]] for step, row in history.items() if name in row] for name in self.shown
-                    }
+        curves = {
+            group: {side: curve for side, words in sides.items() if (curve := self._logged(shop, words))}
+            for group, sides in self.groups.items()
+        }
         return {"curves": curves, "missing": self.unfinished(shop)}
 
+    def _logged(self, shop: Workshop, words: Words) -> dict[str, dict[str, list[list[float]]]]:
+        """By seed and name of the value the steps and values of a run; seeds whose run has not ended are left out."""
+        histories = {seed: shop.history([*self.words, *words], seed) for seed in self.seeds}
+        return {
+            str(seed): {name: [[step, row[name]] for step, row in history.items() if name in row] for name in self.shown}
+            for seed, history in histories.items()
+            if history is not None
+        }
+
     def draw(self, numbers: Numbers) -> Any:
-        figure, [axes] = panels(1, len(self.shown))
-        for place, side in enumerate(self.sides):
-            for number, curve in enumerate(numbers["curves"].get(side, {}).values()):
-                for name, panel in zip(self.shown, axes, strict=True):
+        places = list(itertools.product(self.groups, self.shown))
+        figure, axes = panels(-(-len(places) // COLUMNS), min(COLUMNS, len(places)))
+        for (group, name), panel in itertools.zip_longest(places, axes.flat, fillvalue=("", "")):
+            if not group:
+                panel.set_axis_off()
+                continue
+            found = numbers["curves"][group]
+            for place, side in enumerate(self.groups[group]):
+                for number, curve in enumerate(found.get(side, {}).values()):
                     label = side if number == 0 else None
                     panel.plot(*zip(*curve[name], strict=True), label=label, markersize=3, **line_style(place))
-        for name, panel in zip(self.shown, axes, strict=True):
-            panel.set(xlabel="optimiser steps", ylabel=name)
+            panel.set(xlabel="optimiser steps", ylabel=name, yscale="log" if self.logarithmic else "linear")
+            panel.set_title(group if len(self.groups) > 1 else "", fontsize=9)
             panel.grid(alpha=0.3)
-            if numbers["curves"]:
+            if found:
                 panel.legend(fontsize=8)
         figure.suptitle(self.title, fontsize=10)
         say_missing(figure, numbers["missing"])
