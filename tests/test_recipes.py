@@ -63,7 +63,7 @@ TRANSFORMER_LS = """
 """
 TRANSFORMER_LS_MORE = {
     "backbone.attention_dropout": [0.0, 0.0, 0.1],
-    "backbone.pooling": ["cls_last"] * 3,
+    "backbone.pooling": ["cls_apart"] * 3,
     "backbone.head_hidden": [128] * 3,
     "optimizer.eps": [1e-6] * 3,
     "recipe.steps_per_epoch": [50, 500, 300],

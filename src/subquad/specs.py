@@ -52,10 +52,15 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Which tokens are real: True = a real token, False = padding, None = no padding anywhere."""
+    """Which tokens are real: True = a real token, False = padding, None = no padding anywhere.
+
+    `class_token`: the first token, of the queries and of the context, is a class token that a mechanism may keep apart
+    from the sequence. To a mechanism that does not ask it is a token as any other.
+    """
 
     query: Bool[Tensor, "b n"] | None = None
     context: Bool[Tensor, "b m"] | None = None
+    class_token: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Transformer-LS against its printed form, token by token; its parts against softmax and a mean."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -44,6 +45,41 @@ def test_choices_equal_the_printed_form(kernel: int, scores: str, lengths: str) 
     for layer in layers:
         nn.init.normal_(layer.filters)
     agree(layers, partial(reference.layer, heads=HEADS, **choices), lengths)
+
+
+@pytest.mark.usefixtures("_queries")
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize(("window", "rank", "kernel"), [(1, 3, None), (5, 2, 3), (64, 4, None)])
+def test_a_class_token_is_kept_apart(window: int, rank: int, kernel: int | None, lengths: str) -> None:
+    """In a stack the first token of the second layer is what the first layer made of it."""
+    sizes = {"window": window, "rank": rank}
+    layers = stack(partial(TransformerLS, kernel=kernel, **sizes), Pattern.SELF)
+    for layer in layers:
+        if kernel:
+            nn.init.normal_(layer.filters)
+        layer.register_forward_pre_hook(named)
+    agree(layers, partial(reference.layer, heads=HEADS, class_token=True, **sizes), lengths)
+
+
+def named(_: nn.Module, given: tuple) -> tuple:
+    """The same call with the first token named as a class token."""
+    x, context, masks, carry = given
+    return x, context, replace(masks, class_token=True), carry
+
+
+def test_a_class_token_is_seen_by_every_token_and_sees_every_token() -> None:
+    attention, x = one(partial(TransformerLS, window=4, rank=3)), tokens(1, LONGEST, 24)
+    for place, moves in ((0, range(LONGEST)), (30, [0])):
+        changed = x.clone()
+        changed[:, place] += 1
+        y, other = (attention(t, t, Masks(class_token=True))[0] for t in (x, changed))
+        assert (y != other).any(-1)[0][list(moves)].all()
+
+
+def test_without_summaries_a_class_token_is_refused() -> None:
+    attention, x = one(partial(TransformerLS, rank=0)), tokens(1, LONGEST, 24)
+    with pytest.raises(UserError, match=r"attention\.rank=0; set attention\.rank .* backbone\.pooling"):
+        attention(x, x, Masks(class_token=True))
 
 
 def test_without_summaries_a_window_of_all_is_softmax_of_normalised_keys_and_values() -> None:

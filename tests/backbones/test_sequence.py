@@ -17,7 +17,7 @@ from subquad.specs import DataSpec
 
 TOKENS = DataSpec(max_len=12, vocab=7, classes=5)
 SERIES = DataSpec(max_len=12, channels=3)
-POOLINGS = ("cls", "cls_last", "first", "mean", "flatten")
+POOLINGS = ("cls", "cls_apart", "first", "mean", "flatten")
 LENGTHS = torch.tensor([12, 7, 1])
 SMALL = {"linformer": {"k": 4}, "luna": {"l": 4}, "dba": {"d_p": 4, "d_in": 8}}
 
@@ -67,7 +67,7 @@ def test_orders_and_positions_are_different_models():
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("name", ["softmax", "dba", "luna", "linformer"])
+@pytest.mark.parametrize("name", ["softmax", "dba", "luna", "linformer", "transformer_ls"])
 def test_padding_never_changes_a_prediction(name, pooling):
     attention = functools.partial(made("attention", name), **SMALL.get(name, {}))
     for spec in (TOKENS, SERIES):
@@ -129,14 +129,35 @@ def test_init_std_draws_the_maps_outside_the_attention_alone():
     assert not weight.bias.any()
 
 
-def test_cls_last_gives_the_token_to_the_last_layer_alone():
-    lengths = {"cls": [13, 13], "cls_last": [12, 13]}
-    for pooling, expected in lengths.items():
-        model, seen = encoder(pooling=pooling), []
-        for layer in model.layers:
-            layer.register_forward_hook(lambda _, given, __, seen=seen: seen.append(given[0].shape[1]))
-        model(*batch())
-        assert seen == expected
+def test_cls_apart_gives_the_token_to_the_last_layer_alone_and_names_it():
+    expected = {"cls": [(13, False), (13, False)], "cls_apart": [(12, False), (13, True)]}
+    for tied in (False, True):
+        for pooling, calls in expected.items():
+            model, seen = encoder(pooling=pooling, tie_layers=tied), []
+            for layer in {*model.layers}:
+                layer.register_forward_hook(
+                    lambda _, given, __, seen=seen: seen.append((given[0].shape[1], given[1].class_token))
+                )
+            model(*batch())
+            assert seen == calls
+
+
+def test_a_class_token_that_is_kept_apart_passes_no_norm_ahead_of_the_attention():
+    """After the last layer it is c + attention and what the feed-forward net adds; at other tokens nothing changes."""
+    model, caught = encoder(pooling="cls_apart", layers=1), []
+    torch.nn.init.normal_(model.class_token.vector)
+    layer = model.layers[0]
+    layer.attention.register_forward_hook(lambda _, given, __: caught.append(given[0]))
+    layer.register_forward_hook(lambda _, given, __: caught.append(given[0]))
+    model(*batch())
+    source, x = caught
+    torch.testing.assert_close(source[:, 0], model.class_token.vector.expand(3, -1))
+    torch.testing.assert_close(source[:, 1:], layer.attention_norm(x[:, 1:]))
+
+
+def test_positions_are_those_of_the_tokens_alone_where_the_class_token_has_none():
+    found = {pooling: len(encoder(pooling=pooling, position="learned").position.table) for pooling in POOLINGS}
+    assert found == dict.fromkeys(POOLINGS, 12) | {"cls": 13}
 
 
 @pytest.mark.usefixtures("unchecked")

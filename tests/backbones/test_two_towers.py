@@ -58,7 +58,7 @@ def test_padding_and_neighbours_never_change_a_prediction(name):
         assert_close(model(*alone), whole[i : i + 1], **exactly)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "cls_last", "mean", "flatten"])
+@pytest.mark.parametrize("pooling", ["cls", "cls_apart", "mean", "flatten"])
 def test_features_are_what_the_encoder_gives_each_text_alone(pooling):
     model, (first, one), (second, other) = towers(pooling=pooling), side(), side((2, 13, 5))
     a, b = model.tower(first, one), model.tower(second, other)

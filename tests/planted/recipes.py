@@ -35,8 +35,8 @@ BUGS = [
     Bug(
         "the first token is padding",
         "backbones/sequence.py",
-        '("cls", "cls_last", "first"):\n            return self.norm(x[:, 0])',
-        '("cls", "cls_last", "first"):\n            return self.norm(x[:, 1])',
+        '("cls", "cls_apart", "first"):\n            return self.norm(x[:, 0])',
+        '("cls", "cls_apart", "first"):\n            return self.norm(x[:, 1])',
         "tests/backbones/test_sequence.py",
     ),
     Bug(

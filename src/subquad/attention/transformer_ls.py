@@ -32,6 +32,10 @@ class TransformerLS(StatelessAttention):
     kernel: odd number of taps of a convolution of V along the tokens, one filter for each head, zero at the start and
         added to y; null leaves it out.
 
+    A class token c (`Masks.class_token`) is kept apart from the tokens after it, whose segments start at the first of
+    them. LN_s(c W_k) and LN_s(c W_v) join the summaries, so that every token sees c. With O the outputs of the tokens
+    before the convolution and the output map, c reads softmax(c W_q [c W_k; O]ᵀ / √d_h) [c W_v; O] in each head.
+
     Padding: padded tokens have no weight in P and in the softmax and count as 0 in the convolution. W_P has no bias:
     the softmax over tokens would drop it.
 
@@ -39,7 +43,8 @@ class TransformerLS(StatelessAttention):
     a mask that is the same for all blocks. LayerNorm lies between projection and compression, so that K and V must
     exist at full length.
 
-    Released code: as here with scores=input; W_P has a bias, and rows without a visible key become 0.
+    Released code: as here with scores=input; W_P has a bias, and rows without a visible key become 0. The weights
+    of the class token are not dropped, there and here.
     """
 
     patterns = frozenset({Pattern.SELF})
@@ -75,23 +80,52 @@ class TransformerLS(StatelessAttention):
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
-        p, (batch, length, _) = self.projections, x.shape
+        p, mask = self.projections, masks.context
+        if not masks.class_token:
+            rows, values = self._read(x, context, mask)
+            return p.out(self._filtered(rows, values, mask))
+        if self.norm_slots is None:
+            raise UserError(
+                "Transformer-LS gives a class token the norm of its summaries and has none with attention.rank=0; set "
+                "attention.rank to at least 1 or choose another backbone.pooling."
+            )
+        token, x, context = x[:, :1], x[:, 1:], context[:, 1:]
+        of_tokens = None if mask is None else mask[:, 1:]
+        key, value = p.key(token), p.value(token)
+        rows, values = self._read(x, context, of_tokens, (key, value))
+        own = softmax_attention(
+            p.split(p.query(token)),
+            p.split(torch.cat([key, rows], 1)),
+            p.split(torch.cat([value, rows], 1)),
+            attn_mask=None if mask is None else mask[:, None, None],
+        )
+        return p.out(torch.cat([own.transpose(1, 2).flatten(-2), self._filtered(rows, values, of_tokens)], 1))
+
+    def _read(
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"],
+        mask: Bool[Tensor, "b m"] | None,
+        token: tuple[Float[Tensor, "b 1 d"], Float[Tensor, "b 1 d"]] | None = None,
+    ) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b m d"]]:
+        """What the tokens read, heads side by side, and the normalised values; `token` is a key and its value."""
+        p = self.projections
         raw = p.key(context)
-        weights = self._weights(context if self.scores == "input" else raw, masks.context)
-        keys = self._rows(self.norm_tokens(raw), weights)
+        weights = self._weights(context if self.scores == "input" else raw, mask)
+        extra_key, extra_value = token or (None, None)
+        keys = self._rows(self.norm_tokens(raw), weights, extra_key)
         # Here and below: what is not needed any more makes room.
         del raw
         values = self.norm_tokens(p.value(context))
         y = softmax_attention(
             p.split(blocks(p.query(x), self.block)),
             keys,
-            self._rows(values, weights),
-            attn_mask=self._visible(masks.context, context),
+            self._rows(values, weights, extra_value),
+            attn_mask=self._visible(mask, context, self.rank + (token is not None)),
             dropout_p=self.site.dropout if self.training else 0.0,
         )
         del keys
-        rows = unblocks(y.transpose(1, 2).flatten(-2), batch, length)
-        return p.out(rows if self.filters is None else rows + self._convolved(zero_padding(values, masks.context)))
+        return unblocks(y.transpose(1, 2).flatten(-2), *x.shape[:2]), values
 
     def _weights(self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h r m"] | None:
         """Pᵀ, normalised at least in single precision."""
@@ -103,35 +137,43 @@ class TransformerLS(StatelessAttention):
         return weights.to(x.dtype).unflatten(-1, (self.site.heads, -1)).permute(0, 2, 3, 1)
 
     def _rows(
-        self, x: Float[Tensor, "b m d"], weights: Float[Tensor, "b h r m"] | None
+        self,
+        x: Float[Tensor, "b m d"],
+        weights: Float[Tensor, "b h r m"] | None,
+        token: Float[Tensor, "b 1 d"] | None = None,
     ) -> list[Float[Tensor, "blocks h _ e"]]:
-        """What the queries of a block read of x: the summaries, if there are any, and the window around the block."""
+        """What the queries of a block read of x: the token, the summaries, if any, and the window around the block."""
         split = self.projections.split
         windows = split(around(x, self.block, self.beside, self.beside))
         if weights is None or self.norm_slots is None:
             return [windows]
-        slots = self.norm_slots((weights.to(x.dtype) @ split(x)).transpose(1, 2).flatten(-2)).to(x.dtype)
+        slots = (weights.to(x.dtype) @ split(x)).transpose(1, 2).flatten(-2)
+        slots = self.norm_slots(slots if token is None else torch.cat([token, slots], 1)).to(x.dtype)
         count = len(windows) // len(x)
         return [split(slots)[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1), windows]
 
     def _visible(
-        self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"]
+        self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"], seen_by_all: int
     ) -> Bool[Tensor, "blocks 1 w v"]:
-        """[block, 1, query, key]: whether the query sees the key."""
+        """[block, 1, query, key]: whether the query sees the key; the first keys are seen by all queries."""
         device = context.device
         segment = torch.arange(self.block, device=device)[:, None] // self.window * self.window
         place = torch.arange(self.block + 2 * self.beside, device=device) - segment
         band = (place >= 0) & (place < self.window + 2 * self.beside)
         real = around_mask(mask, context.shape[1], self.block, self.beside, self.beside, device)
-        # Summaries are seen by all; a small mask is cheaper to widen than the large one.
-        band, real = (F.pad(part, (self.rank, 0), value=True) for part in (band, real))
+        # A small mask is cheaper to widen than the large one.
+        band, real = (F.pad(part, (seen_by_all, 0), value=True) for part in (band, real))
         real = real if mask is not None else real.repeat(len(context), 1)
         return seen_of_windows(band, real)[:, None]
 
-    def _convolved(self, values: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        """Each head's values, filtered along the tokens."""
-        assert self.filters is not None
+    def _filtered(
+        self, rows: Float[Tensor, "b n d"], values: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None
+    ) -> Float[Tensor, "b n d"]:
+        """The rows, and each head's values filtered along the tokens where there are filters."""
+        if self.filters is None:
+            return rows
+        values = zero_padding(values, mask)
         taps = self.filters.repeat_interleave(values.shape[-1] // len(self.filters), 0)[:, None, :, None]
         # An image of width 1 in channels-last order: torch's one-dimensional convolution is several times slower.
         y = F.conv2d(values.mT[..., None], taps.to(values.dtype), padding=(taps.shape[2] // 2, 0), groups=len(taps))
-        return y.squeeze(-1).mT
+        return rows + y.squeeze(-1).mT

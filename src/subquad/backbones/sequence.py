@@ -15,7 +15,7 @@ from subquad.blocks.layer import TransformerLayer
 from subquad.errors import UserError
 from subquad.specs import DataSpec, Masks, Pattern, Site
 
-Pooling = Literal["cls", "cls_last", "first", "mean", "flatten"]
+Pooling = Literal["cls", "cls_apart", "first", "mean", "flatten"]
 
 
 class SequenceEncoder(Encoder):
@@ -23,8 +23,9 @@ class SequenceEncoder(Encoder):
 
     attention: makes the attention of each site; None leaves attention out.
     order: "pre" (with a final norm) or "post" normalisation; embed_norm: LayerNorm on the embeddings.
-    pooling: "cls" reads a learned token put before the sequence; "cls_last" gives that token to the last layer only
-        (Transformer-LS); "first" reads the first token; "mean" averages real tokens; "flatten" takes all of them.
+    pooling: "cls" reads a learned token put before the sequence; "cls_apart" gives that token to the last layer only,
+        without the norm ahead of its attention, and Transformer-LS keeps it apart there, while other mechanisms read it
+        as an ordinary first token; "first" reads the first token; "mean" averages real tokens; "flatten" takes all.
     position_scale: size of sinusoids, or standard deviation of learned positions; token_std: of token embeddings.
     tie_layers: one set of weights used in every layer. init_std: draws the linear maps outside the attention
         from N(0, init_std²), as BERT.
@@ -56,13 +57,13 @@ class SequenceEncoder(Encoder):
             raise UserError(f'There is no pooling "{pooling}"; choose {", ".join(get_args(Pooling))}.')
         if layers < 1:
             raise UserError(f"A model needs at least one layer; backbone.layers is {layers}.")
-        length = spec.max_len + (pooling in ("cls", "cls_last"))
+        length = spec.max_len + (pooling in ("cls", "cls_apart"))
         self.max_len, self.pooling = spec.max_len, pooling
         self.embed = embedding(spec, dim, token_std)
-        self.position = positions(position, length, dim, position_scale)
+        self.position = positions(position, spec.max_len + (pooling == "cls"), dim, position_scale)
         self.embed_norm = nn.LayerNorm(dim) if embed_norm else nn.Identity()
         self.dropout = Dropout(dropout)
-        self.class_token = ClassToken(dim) if pooling in ("cls", "cls_last") else None
+        self.class_token = ClassToken(dim) if pooling in ("cls", "cls_apart") else None
 
         def layer(number: int) -> TransformerLayer:
             site = Site(
@@ -85,13 +86,14 @@ class SequenceEncoder(Encoder):
         x = self.dropout(self.embed_norm(self.position(x)))
         carry: Carry = None
         for number, layer in enumerate(self.layers):
-            if number == len(self.layers) - 1 and self.pooling == "cls_last" and self.class_token is not None:
+            apart = number == len(self.layers) - 1 and self.pooling == "cls_apart"
+            if apart and self.class_token is not None:
                 x, valid = self.class_token(x, valid)
-            x, carry = layer(x, Masks(valid, valid), carry)
+            x, carry = layer(x, Masks(valid, valid, apart), carry)
         return self._pool(x, valid)
 
     def _pool(self, x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
-        if self.pooling in ("cls", "cls_last", "first"):
+        if self.pooling in ("cls", "cls_apart", "first"):
             return self.norm(x[:, 0])
         x = self.norm(x)
         return mean_tokens(x, valid) if self.pooling == "mean" else flatten_tokens(x, valid, self.max_len)

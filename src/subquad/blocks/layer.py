@@ -47,6 +47,9 @@ class TransformerLayer(Layer):
 
     f is attention, then the feed-forward net. With `attention=None` the first step is left out: what is left is the
     ceiling that every attention is measured against.
+
+    A token that `masks` names as a class token passes no norm ahead of the attention, as in the released code of
+    Transformer-LS.
     """
 
     def __init__(
@@ -79,6 +82,8 @@ class TransformerLayer(Layer):
         self, attention: Attention, x: Float[Tensor, "b n d"], masks: Masks, carry: Carry
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         source = self.attention_norm(x) if self.pre else x
+        if self.pre and masks.class_token:
+            source = torch.cat([x[:, :1], source[:, 1:]], 1)
         y, carry = attention(source, source, masks, carry)
         x = x + self.dropout(y)
         return x if self.pre else self.attention_norm(x), carry
