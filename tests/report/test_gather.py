@@ -112,12 +112,13 @@ def test_a_strange_record_or_measurement_is_named_and_stops_no_page(tmp_path, mo
     monkeypatch.setattr(gathering, "load_table", {"other/7": table}.__getitem__)
     [cell] = table
     finish(Runs(words).job(cell.words, 0).folder, 0.5, attention="performer")
+    of_the_cell = {"task": "digits", "attention": "performer"}
     strange: list[dict[str, object]] = [
         {"wall_seconds": float("nan")}, {"finished": 5}, {"machine": {}}, {"scale": None}, {"protocol": 7},
         {"scale": "no [such"}, {"protocol": "7"},
     ]  # fmt: skip
     for number, change in enumerate(strange):
-        write_json(tmp_path / "outputs" / "runs" / str(number) / "result.json", FACTS | change)
+        write_json(tmp_path / "outputs" / "runs" / str(number) / "result.json", FACTS | of_the_cell | change)
     for name, value in (("nan", float("nan")), ("list", [])):
         content = {"value": value, "measure": {}, "words": ["scale=zzz"]}
         facts = {key: FACTS[key] for key in ("machine", "versions", "commit", "finished")}
