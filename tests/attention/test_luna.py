@@ -32,6 +32,45 @@ def test_equals_the_printed_form(l: int, dynamic: bool, pattern: Pattern, length
     agree(layers, layer, lengths)
 
 
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_a_norm_of_the_first_latents(lengths: str) -> None:
+    layers = stack(partial(Luna, l=5, latent_norm=True), Pattern.SELF, layers=3)
+    assert [layer.latent_norm is None for layer in layers] == [False, True, True]
+
+    def layer(module, x, context, carry):
+        return reference.layer(module, x, context, carry, heads=HEADS, last=module is layers[-1])
+
+    agree(layers, layer, lengths)
+
+
+@pytest.mark.parametrize(("norm", "std"), [(False, 1.0), (True, 64**-0.5)])
+def test_the_first_latents_start_small_where_a_norm_follows(norm: bool, std: float) -> None:
+    latent = Luna(site(Pattern.SELF, dim=64), l=512, latent_norm=norm).latent
+    assert latent.std().item() == pytest.approx(std, rel=0.05)
+
+
+def test_latent_dropout_acts_on_the_first_latents_and_on_what_is_packed() -> None:
+    """In training; the latents that a later layer is given were dropped before."""
+    x, given = tokens(2, LONGEST, 24), tokens(2, 5, 24)
+    layers = stack(partial(Luna, l=5, latent_dropout=0.5), Pattern.SELF, layers=3)
+    torch.manual_seed(0)
+    for number, carry, moved in ((0, None, [True, True]), (1, given, [False, True])):
+        layer, plain = layers[number], copy.deepcopy(layers[number]).eval()
+        got, want = layer(x, x, Masks(), carry), plain(x, x, Masks(), carry)
+        assert [not torch.allclose(a, b) for a, b in zip(got, want, strict=True)] == moved
+    layer = layers[1]
+    packed = layer._pack(given, x, None)
+    torch.manual_seed(1)
+    handed = layer(x, x, Masks(), given)[1]
+    torch.manual_seed(1)
+    assert_close(handed, layer.norm(given + F.dropout(packed, 0.5)))
+
+
+def test_latent_dropout_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(UserError, match=r"attention\.latent_dropout is 1\.0; .* from 0 up to 1"):
+        Luna(site(Pattern.SELF), latent_dropout=1.0)
+
+
 @both_patterns
 @narrow_and_wide
 def test_equals_two_fused_attentions(l: int, pattern: Pattern) -> None:  # noqa: E741

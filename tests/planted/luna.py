@@ -3,13 +3,22 @@
 from planted import Bug
 
 BUGS = [
-    Bug("Luna's carry is its pack only", "attention/luna.py", "self.norm(latent + packed)", "self.norm(packed)"),
+    Bug(
+        "Luna's carry is its pack only",
+        "attention/luna.py",
+        "self.norm(latent + self._dropped(packed))",
+        "self.norm(packed)",
+    ),
     Bug(
         "Luna hands its latent on unchanged",
         "attention/luna.py",
-        "carry if self.norm is None else self.norm(latent + packed)",
+        "carry if self.norm is None else self.norm(latent + self._dropped(packed))",
         "latent",
     ),
+    Bug("Luna's latents have no norm", "attention/luna.py", "self.latent_norm(self.latent)", "self.latent"),
+    Bug("Luna's packed rows are never dropped", "attention/luna.py", "self._dropped(packed)", "packed"),
+    Bug("Luna's latents are never dropped", "attention/luna.py", "self._dropped(latent.expand", "(latent.expand"),
+    Bug("Luna's latents start large under a norm", "attention/luna.py", "(dim**-0.5 if latent_norm else 1)", "1"),
     Bug("narrow pack forgets the mask", "attention/luna.py", "context, mask).unflatten", "context, None).unflatten"),
     Bug("wide pack forgets the mask", "attention/luna.py", "attn_mask=real", "attn_mask=None"),
     Bug(

@@ -23,7 +23,8 @@ def layer(
 ) -> tuple[Tensor, Tensor | None]:
     """`dynamic`: the queries read at most as many latents as the context has tokens."""
     m = attention
-    latent = m.latent if carry is None else carry
+    first = m.latent if m.latent_norm is None else m.latent_norm(m.latent)
+    latent = first if carry is None else carry
     packed = attend(m.pack_query(latent), m.pack_key(context), m.pack_value(context), heads)
     visible = packed[: len(context)] if dynamic else packed
     y = attend(m.query(x), m.key(visible), m.value(visible), heads)

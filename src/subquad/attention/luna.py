@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Affine, Attention, Carry, Maps
 from subquad.errors import UserError
+from subquad.ops.dropout import drop
 from subquad.ops.heads import split_heads
 from subquad.ops.latents import columns_of_heads, gather, read, rows_of_heads
 from subquad.ops.softmax_attention import softmax_attention
@@ -17,29 +18,44 @@ class Luna(Attention):
 
     pack:   P' = softmax(P W_pq (C W_pk)ᵀ / √d_h) C W_pv        in each head
     unpack: Y  = softmax(X W_q (P' W_k)ᵀ / √d_h) P' W_v W_o     in each head
-    carry:  P  ← LayerNorm(P + P')
+    carry:  P  ← LayerNorm(P + dropout(P'))
 
     `l` is the number of latents (the paper's projection length). `dynamic` hides latents beyond the length of a
     sequence shorter than l, as the released code does. The first layer owns the learned P.
 
+    latent_norm: LayerNorm on the learned P, which then starts at N(0, 1/d) and not at N(0, 1).
+    latent_dropout: share dropped of the learned P, after its norm, and of each P' that is handed on.
+
     The products are associated so that, while h·l ≤ d, no n x d query, key or value is formed:
     P W_pq,h W_pk,hᵀ meets the context itself, and the compressed rows are projected afterwards.
 
-    Released code: P starts at N(0, 1/d) with sinusoids added, times √d; keys and values may share one map.
+    Released code: latent_norm where the embeddings have a norm, latent_dropout as all hidden dropout; the weights of
+    packing are dropped too; keys and values may share one map. P starts at N(0, 1/d); in models with sinusoidal
+    positions it is multiplied by √d and has sinusoids added.
     """
 
     patterns = frozenset(Pattern)
     complexity = "time O(n l d), memory O(n (d + h l))"
 
-    def __init__(self, site: Site, l: int = 16, dynamic: bool = True) -> None:  # noqa: E741  the paper's letter
+    def __init__(
+        self,
+        site: Site,
+        l: int = 16,  # noqa: E741  the paper's letter
+        dynamic: bool = True,
+        latent_norm: bool = False,
+        latent_dropout: float = 0.0,
+    ) -> None:
         super().__init__(site)
-        dim = site.dim
+        if not 0 <= latent_dropout < 1:
+            raise UserError(f"attention.latent_dropout is {latent_dropout}; choose a share from 0 up to 1, without 1.")
+        dim, first, self.latent_dropout = site.dim, site.layer == 0, latent_dropout
         self.l, self.dynamic, self.heads = l, dynamic, site.heads
         self.pack_query, self.pack_value = (Affine(dim, dim) for _ in range(2))
         # A bias of these keys would be constant along the tokens, and the softmax over tokens drops it.
         self.pack_key = nn.Linear(dim, dim, bias=False)
         self.query, self.key, self.value, self.out = (Affine(dim, dim) for _ in range(4))
-        self.latent = nn.Parameter(torch.randn(l, dim)) if site.layer == 0 else None
+        self.latent = nn.Parameter(torch.randn(l, dim) * (dim**-0.5 if latent_norm else 1)) if first else None
+        self.latent_norm = nn.LayerNorm(dim) if first and latent_norm else None
         self.norm = nn.LayerNorm(dim) if site.layer < site.layers - 1 else None
 
     def softmax_maps(self) -> Maps:
@@ -54,7 +70,7 @@ class Luna(Attention):
         latent = self._latent(carry, len(x))
         packed = self._pack(latent, context, masks.context)
         y = self._unpack(x, packed, self._latent_mask(masks.context, context))
-        return y, carry if self.norm is None else self.norm(latent + packed)
+        return y, carry if self.norm is None else self.norm(latent + self._dropped(packed))
 
     def _latent(self, carry: Carry, batch: int) -> Float[Tensor, "b l d"]:
         if carry is not None:
@@ -63,7 +79,11 @@ class Luna(Attention):
             raise UserError(
                 f"Luna in layer {self.site.layer} needs the latent of the layer before it; use Luna in all layers."
             )
-        return self.latent.expand(batch, -1, -1)
+        latent = self.latent if self.latent_norm is None else self.latent_norm(self.latent)
+        return self._dropped(latent.expand(batch, -1, -1))
+
+    def _dropped(self, latent: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
+        return drop(latent, self.latent_dropout, self.training)
 
     def _latent_mask(
         self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"]
