@@ -39,7 +39,9 @@ class LearningCurves(Figure):
         """By seed and name of the value the steps and values of a run; seeds whose run has not ended are left out."""
         histories = {seed: shop.history([*self.words, *words], seed) for seed in self.seeds}
         return {
-            str(seed): {name: [[step, row[name]] for step, row in history.items() if name in row] for name in self.shown}
+            str(seed): {
+                name: [[step, row[name]] for step, row in history.items() if name in row] for name in self.shown
+            }
             for seed, history in histories.items()
             if history is not None
         }
@@ -47,10 +49,9 @@ class LearningCurves(Figure):
     def draw(self, numbers: Numbers) -> Any:
         places = list(itertools.product(self.groups, self.shown))
         figure, axes = panels(-(-len(places) // COLUMNS), min(COLUMNS, len(places)))
-        for (group, name), panel in itertools.zip_longest(places, axes.flat, fillvalue=("", "")):
-            if not group:
-                panel.set_axis_off()
-                continue
+        for unused in axes.flat[len(places) :]:
+            unused.set_axis_off()
+        for (group, name), panel in zip(places, axes.flat, strict=False):
             found = numbers["curves"][group]
             for place, side in enumerate(self.groups[group]):
                 for number, curve in enumerate(found.get(side, {}).values()):
