@@ -132,15 +132,35 @@ class FirstToken(torch.nn.Module):
 
 
 def test_accuracy_is_counted_in_each_range_of_lengths(tmp_path):
-    made = figure("blrp/1", edges=[1, 3, 5])
+    made = figure("blrp/1", edges=[1, 3, 5], multiply=[1])
     words = made.runs()[0][0]
     tokens = torch.tensor([[1, 1, 1, 1, 1], [2, 2, 2, 2, 2], [3, 3, 3, 3, 3], [4, 4, 4, 4, 4]])
     rows = Rows(tokens, [1, 3, 4, 5], [1, 2, 0, 4])
     shop = FakeWorkshop(networks={(*words, 0, True): FirstToken()}, data=data_of(rows))
     [(side, found)] = drawn(made, made.measure(shop), tmp_path)["sides"].items()
     assert side == "BLRP"
+    found = found["1"]
     assert found["ranges"] == [{"cases": 1, "accuracy": 1.0}, {"cases": 3, "accuracy": pytest.approx(2 / 3, abs=1e-5)}]
     assert (found["accuracy"], found["cases"]) == (0.75, 4)
+
+
+def test_longer_sequences_have_lines_of_their_own_where_the_weights_fit(tmp_path):
+    made = figure("blrp/1", edges=[1, 3, 8], multiply=[1, 2])
+    (ours, _), (theirs, _), _ = made.runs()
+    networks = {(*words, 0, True): FirstToken() for words in (ours, theirs)}
+    networks[*ours, 0, True].any_length = True
+    short, longer = (data_of(Rows(torch.ones(2, n).long(), [n - 2, n], [1, 0])) for n in (4, 10))
+    shop = FakeWorkshop(
+        {(*words, 0): {"x": 1} for words in (ours, theirs)}, networks=networks, data=short, longer={2: longer}
+    )
+    numbers = drawn(made, made.measure(shop), tmp_path)
+    assert {side: list(lines) for side, lines in numbers["sides"].items()} == {"BLRP": ["1", "2"], "TLB": ["1"]}
+    assert [part["cases"] for part in numbers["sides"]["BLRP"]["2"]["ranges"]] == [0, 1]
+    assert numbers["missing"][1:] == [
+        "BLRP, x2: 1 of 2 sequences lie outside of edges", "TLB, x2: These weights do not fit.",
+    ]  # fmt: skip
+    drawn_lines = [line for line in made.draw(numbers).axes[0].lines if line.get_linestyle() != ":"]
+    assert [list(line.get_xdata()) for line in drawn_lines] == [[2.0, 5.5], [5.5], [2.0, 5.5]]
 
 
 @pytest.mark.parametrize("name", ["blrp/4_right", "linformer/2"])

@@ -4,14 +4,19 @@ from types import SimpleNamespace
 
 import torch
 
+from subquad.errors import UserError
 from subquad.run.doors import load_attention
 from subquad.specs import SequenceBatch
 
 
 class FakeWorkshop:
-    """`metrics` and `history` by the joined words of a run; `networks` and `data` likewise, or one for all runs."""
+    """`metrics` and `history` by the joined words of a run; `networks` and `data` likewise, or one for all runs.
 
-    def __init__(self, metrics=None, history=None, networks=None, data=None):
+    longer: data by `multiply`; only networks with `any_length` fit them.
+    """
+
+    def __init__(self, metrics=None, history=None, networks=None, data=None, longer=None):
+        self.longer = longer or {}
         self.known_metrics, self.known_history = metrics or {}, history or {}
         self.networks, self.made_data = networks or {}, data
 
@@ -27,11 +32,14 @@ class FakeWorkshop:
     def history(self, words, seed=0):
         return self.known_history.get((*words, seed))
 
-    def data(self, words, seed=0):
-        return self.made_data
+    def data(self, words, seed=0, changes=None):
+        return self.longer[changes["multiply"]] if changes else self.made_data
 
-    def network(self, words, seed=0, trained=True):
-        return self.networks.get((*words, seed, trained))
+    def network(self, words, seed=0, trained=True, changes=None):
+        found = self.networks.get((*words, seed, trained))
+        if found and changes and not hasattr(found, "any_length"):
+            raise UserError("These weights do not fit.")
+        return found
 
     def command(self, words, seed=0):
         return " ".join([*words, f"seed={seed}"])

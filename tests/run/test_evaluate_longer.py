@@ -1,11 +1,13 @@
 """A run evaluated on other settings of its data: ListOps with longer expressions, as in Table 5 of BLRP."""
 
 import pytest
+import torch
 from runs import TINY, composed, door, one_thread, record_of, trained
 
 from subquad import records
 from subquad.errors import UserError
 from subquad.run.evaluate import evaluate
+from subquad.run.workshop import RunWorkshop
 
 WORDS = ("task=lra/listops", "scale=smoke")
 ENCODER = [word for word in TINY if "layers" not in word]
@@ -50,6 +52,16 @@ def test_the_network_is_given_the_longer_expressions(finished, monkeypatch):
     evaluated(finished, multiply=3, eval_batch_size=1)
     assert lengths == [3 * n + 2 for n in once]
     assert len(once) == 32
+
+
+def test_figures_evaluate_the_same_longer_expressions(finished, data):
+    words = [*WORDS, "attention=blrp", *ENCODER]
+    shop = RunWorkshop([f"paths.data={data}", f"paths.outputs={finished.parents[4]}"])
+    longer = {"multiply": 3}
+    network, batches = shop.network(words, changes=longer), shop.data(words, changes=longer).test_dataloader()
+    with torch.no_grad():
+        right = torch.cat([network(*batch.network_inputs).argmax(-1) == batch.target for batch in batches])
+    assert float(right.double().mean()) == pytest.approx(evaluated(finished, multiply=3)[1])
 
 
 def test_the_command_line_takes_settings_of_the_data(finished, data):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from subquad.errors import UserError
 from subquad.figures.base import Figure, Numbers, Words, Workshop
 from subquad.figures.style import line_style, panels, say_missing
 
@@ -14,26 +15,37 @@ from subquad.figures.style import line_style, panels, say_missing
 class AccuracyByLength(Figure):
     """`sides` (name: words of the run) share `words`; `edges` cut the lengths, the last range is closed.
 
-    A dotted line is the accuracy over all test sequences.
+    multiply: the test sequences of ListOps are evaluated so many times as long, each factor a line of its own, and
+    only the first one solid. A dotted line is the accuracy over all test sequences with the first factor.
     """
 
     def __init__(
         self, title: str, source: str, words: Sequence[str], sides: Mapping[str, Sequence[str]], edges: Sequence[int],
-        seed: int = 0,
+        seed: int = 0, multiply: Sequence[int] = (1,),
     ) -> None:  # fmt: skip
         self.title, self.source, self.words, self.sides = title, source, words, sides
-        self.edges, self.seed = edges, seed
+        self.edges, self.seed, self.multiply = edges, seed, multiply
 
     def runs(self) -> list[tuple[Words, int]]:
         return [([*self.words, *words], self.seed) for words in self.sides.values()]
 
     def measure(self, shop: Workshop) -> Numbers:
-        sides = {}
-        for side, words in self.sides.items():
-            network = shop.network([*self.words, *words], self.seed)
+        missing = self.unfinished(shop)
+        sides: dict[str, dict[str, Numbers]] = {}
+        for side, factor in itertools.product(self.sides, self.multiply):
+            words = [*self.words, *self.sides[side]]
+            changes = {} if factor == 1 else {"multiply": factor}
+            try:
+                network = shop.network(words, self.seed, changes=changes)
+            except UserError as error:
+                missing.append(f"{side}, x{factor}: {error}")
+                continue
             if network is not None:
-                sides[side] = self._by_range(network, shop.data([*self.words, *words], self.seed))
-        return {"edges": list(self.edges), "sides": sides, "missing": self.unfinished(shop)}
+                found = self._by_range(network, shop.data(words, self.seed, changes))
+                sides.setdefault(side, {})[str(factor)] = found
+                if outside := found["cases"] - sum(part["cases"] for part in found["ranges"]):
+                    missing.append(f"{side}, x{factor}: {outside} of {found['cases']} sequences lie outside of edges")
+        return {"edges": list(self.edges), "sides": sides, "missing": missing}
 
     @torch.no_grad()
     def _by_range(self, network: nn.Module, data: Any) -> Numbers:
@@ -53,17 +65,18 @@ class AccuracyByLength(Figure):
         figure, [[axes]] = panels(1, 1, width=6)
         edges = numbers["edges"]
         middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
-        for place, (side, found) in enumerate(numbers["sides"].items()):
-            points = [
-                (x, 100 * r["accuracy"])
-                for x, r in zip(middles, found["ranges"], strict=True)
-                if r["accuracy"] is not None
-            ]
-            style = line_style(place)
-            axes.plot(*zip(*points, strict=True), label=f"{side} (mean {found['accuracy']:.1%})", **style)
-            axes.axhline(100 * found["accuracy"], color=style["color"], linestyle=":", linewidth=1)
-        axes.set(xlabel="tokens of the test sequence", ylabel="test accuracy, %")
-        axes.set_xticks(edges)
+        for place, side in enumerate(self.sides):
+            style, lines = line_style(place), numbers["sides"].get(side, {})
+            means = ", ".join(f"x{factor} {found['accuracy']:.1%}" for factor, found in lines.items())
+            for number, found in enumerate(lines.values()):
+                shown = [(x, r["accuracy"]) for x, r in zip(middles, found["ranges"], strict=True) if r["cases"]]
+                axes.plot(
+                    [x for x, _ in shown], [100 * y for _, y in shown], linestyle="--" if number else "-",
+                    label=None if number else f"{side} ({means})", **style,
+                )  # fmt: skip
+                if not number:
+                    axes.axhline(100 * found["accuracy"], color=style["color"], linestyle=":", linewidth=1)
+        axes.set(xlabel="tokens of the test sequence", ylabel="test accuracy, %", xlim=(edges[0], edges[-1]))
         axes.grid(alpha=0.3)
         if numbers["sides"]:
             axes.legend(fontsize=8)

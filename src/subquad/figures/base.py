@@ -31,11 +31,16 @@ class Workshop(Protocol):
     def history(self, words: Words, seed: int = 0) -> Mapping[int, Mapping[str, float]] | None:
         """What a run logged, by optimiser step."""
 
-    def data(self, words: Words, seed: int = 0) -> Any:
-        """The data module of a run, ready to be asked for batches."""
+    def data(self, words: Words, seed: int = 0, changes: Mapping[str, Any] | None = None) -> Any:
+        """The data module of a run, with some of its settings changed, ready to be asked for batches."""
 
-    def network(self, words: Words, seed: int = 0, trained: bool = True) -> nn.Module | None:
-        """The network of a run, with the weights of its best checkpoint or with those that it started from."""
+    def network(
+        self, words: Words, seed: int = 0, trained: bool = True, changes: Mapping[str, Any] | None = None
+    ) -> nn.Module | None:
+        """The network of a run, with the weights of its best checkpoint or with those that it started from.
+
+        Raises UserError where these weights do not fit data with settings changed.
+        """
 
     def command(self, words: Words, seed: int = 0) -> str:
         """The command line that trains a run."""

@@ -49,8 +49,8 @@ class LearningCurves(Figure):
     def draw(self, numbers: Numbers) -> Any:
         places = list(itertools.product(self.groups, self.shown))
         figure, axes = panels(-(-len(places) // COLUMNS), min(COLUMNS, len(places)))
-        for panel in axes.flat[len(places) :]:
-            panel.set_axis_off()
+        for unused in axes.flat[len(places) :]:
+            unused.set_axis_off()
         for (group, name), panel in zip(places, axes.flat, strict=False):
             found = numbers["curves"][group]
             for place, side in enumerate(self.groups[group]):

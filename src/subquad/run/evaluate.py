@@ -2,7 +2,8 @@
 
 import inspect
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
     quieten()
     torch.set_num_threads(usable_cores())
     config = OmegaConf.create(record.config)
-    config.data = _changed(record.config["data"], changes or {})
+    config.data = changed_data(record.config["data"], changes or {})
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
     check_data(data, record.data_fingerprint, run)
@@ -84,8 +85,17 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
         plugins=[LightningEnvironment()],  # alone, also where several processes trained
     )  # fmt: skip
     run_split = trainer.test if split == "test" else trainer.validate
-    try:
+    with fitting_weights():
         [metrics] = run_split(module, datamodule=data, ckpt_path=checkpoint, verbose=False, weights_only=True)
+    name = f"{split}/{module.metric_name}"
+    return name, metrics[name], record.metrics.get(name)
+
+
+@contextmanager
+def fitting_weights() -> Iterator[None]:
+    """Inside the block, weights that do not fit a model built for other data raise a UserError that names the first."""
+    try:
+        yield
     except RuntimeError as error:
         first, *reasons = str(error).splitlines() or [""]
         if "loading state_dict" not in first:
@@ -94,11 +104,9 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
             f"The weights of this run do not fit these data ({' '.join(reasons[:1]).strip()}); sequences longer and "
             "images larger than in training need an attention and positions whose weights do not depend on the length."
         ) from None
-    name = f"{split}/{module.metric_name}"
-    return name, metrics[name], record.metrics.get(name)
 
 
-def _changed(settings: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def changed_data(settings: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the data of a run with changes; raises UserError at one that the data do not have."""
     constructor = inspect.signature(get_class(settings["_target_"])).parameters.values()
     known = {*settings, *(p.name for p in constructor if p.kind is p.KEYWORD_ONLY)} - {"_target_"}

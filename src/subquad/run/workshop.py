@@ -12,6 +12,7 @@ from subquad import records
 from subquad.figures.base import Words
 from subquad.run.cells import Job, Runs
 from subquad.run.doors import compose_run, load_attention
+from subquad.run.evaluate import changed_data, fitting_weights
 from subquad.run.quiet import quieten
 
 
@@ -45,22 +46,28 @@ class RunWorkshop:
         job = self.job(words, seed)
         return records.read_history(job.folder / "metrics.csv") if job.finished else None
 
-    def data(self, words: Words, seed: int = 0) -> Any:
-        """The data module of a run."""
-        data = instantiate(self._settings(words, seed)["data"], _convert_="all")
+    def data(self, words: Words, seed: int = 0, changes: Mapping[str, Any] | None = None) -> Any:
+        """The data module of a run, with some of its settings changed."""
+        data = instantiate(changed_data(self._settings(words, seed)["data"], changes or {}), _convert_="all")
         data.prepare_data()
         return data
 
-    def network(self, words: Words, seed: int = 0, trained: bool = True) -> nn.Module | None:
-        """The network with the weights of the best checkpoint, or as it was made; None where the run has not ended."""
+    def network(
+        self, words: Words, seed: int = 0, trained: bool = True, changes: Mapping[str, Any] | None = None
+    ) -> nn.Module | None:
+        """The network with the weights of the best checkpoint, or as it was made; None where the run has not ended.
+
+        Raises UserError where the weights do not fit the run's data with some settings changed.
+        """
         checkpoint = self.job(words, seed).folder / "checkpoints" / "best.ckpt"
         if trained and not (self.job(words, seed).finished and checkpoint.exists()):
             return None
-        data = self.data(words, seed)
+        data = self.data(words, seed, changes)
         torch.manual_seed(seed)
         module = instantiate(self._settings(words, seed)["task"]["module"], _convert_="all")(spec=data.spec)
         if trained:
-            module.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])
+            with fitting_weights():
+                module.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])
         return cast(nn.Module, module.network.eval())
 
     def command(self, words: Words, seed: int = 0) -> str:
