@@ -122,6 +122,14 @@ class DBA(Attention):
             return y, carry
         return y, z if self.norm is None else self.norm(z + compressed)
 
+    def compression(
+        self, context: Float[Tensor, "b m d"], masks: Masks, carry: Carry, keys: bool = False
+    ) -> Float[Tensor, "b gp m"]:
+        """W_r of the context tokens (W_r2 in cross-attention), or W_c with `keys`; 0 at padding."""
+        keep = None if masks.context is None or self.mask == "none" else masks.context[:, None, :]
+        logits = self._compressor(self._latent(carry, len(context)), self.key if keys else self.query) @ context.mT
+        return masked_softmax(logits, keep)
+
     def _latent(self, carry: Carry, batch: int) -> Float[Tensor, "b p d"]:
         if carry is not None and self.z_mode != "per_layer":
             return carry
@@ -152,9 +160,7 @@ class DBA(Attention):
 
     def _cross(self, x: Tensor, context: Tensor, masks: Masks, z: Tensor) -> tuple[Tensor, Tensor]:
         """Queries x [b, n, d] read context [b, m, d]; also returns C = W_r2 X_2 [b, d_p, d]."""
-        keep_2 = None if masks.context is None else masks.context[:, None, :]
-        w_r2 = masked_softmax(self._compressor(z, self.query) @ context.mT, keep_2)
-        c_2 = self._pooled(w_r2 @ context)
+        c_2 = self._pooled(self.compression(context, masks, z) @ context)
         f_r, r_bias = self._reconstructor(self.expand, self.query)
         g_r = self._compressor(self.guide(c_2), self.query)
         r, recon_r = (torch.cat([g_r, f_r.expand(len(x), -1, -1)], 1) @ x.mT).chunk(2, 1)
