@@ -41,6 +41,21 @@ def test_a_zero_latent_reads_all_real_tokens_alike_and_a_large_one_picks_one():
     found = concentration(network, [batch([5, 2]), batch([1, 4])])
     assert found["entropy"] == pytest.approx([1, 0], abs=1e-6)
     assert found["largest"] == pytest.approx([(1 / 5 + 1 / 2 + 1 / 4) / 3, 1], abs=1e-6)
+    assert found["distinct"][0] == pytest.approx(1, abs=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("heads", [1, 2])
+def test_rows_that_read_one_token_each_are_counted(heads):
+    """In each head four rows read three tokens: one of them twice."""
+    [layer] = stack(partial(DBA, d_p=4, compress_heads="per_head"), Pattern.SELF, 1, heads=heads)
+    x, valid = batch([3])
+    wanted = 1e3 * torch.eye(3, dtype=torch.float64)[[0, 1, 2, 2]]
+    parts = [wanted @ torch.linalg.pinv(part).mT for part in layer.query(x[0]).chunk(heads, -1)]
+    layer.latent.copy_(torch.cat(parts, -1))
+    shares = torch.tensor([0.25, 0.25, 0.5])
+    [found] = concentration(Stacked([layer]), [(x, valid)])["distinct"]
+    assert found == pytest.approx(float(torch.special.entr(shares).sum().exp()), rel=1e-5)
 
 
 @torch.no_grad()

@@ -7,7 +7,11 @@ from subquad.figures.base import Figure, Numbers, Words, Workshop
 from subquad.figures.style import line_style, panels, say_missing
 from subquad.measure.concentration import concentration
 
-SHOWN = {"entropy": "entropy of a row over log(tokens)", "largest": "largest weight of a row"}
+SHOWN = {
+    "entropy": "entropy of a row over log(tokens)",
+    "largest": "largest weight of a row",
+    "distinct": "number of distinct rows",
+}
 
 
 class Concentration(Figure):
@@ -57,7 +61,8 @@ class Concentration(Figure):
                     style = {"label": side} if name == "trained" else {"linestyle": "--", "alpha": 0.5}
                     panel.plot(range(len(means)), means, **style, **line_style(place))
                     panel.set_xticks(range(len(means)))
-                panel.set(xlabel="layer", ylabel=label, ylim=(0, 1.03))
+                panel.set(xlabel="layer", ylabel=label)
+                panel.set_ylim(bottom=0)
                 panel.grid(alpha=0.3)
         if numbers["sides"]:
             axes[0].legend(fontsize=7)

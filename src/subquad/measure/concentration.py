@@ -13,44 +13,52 @@ from subquad.specs import Masks
 
 @torch.no_grad()
 def concentration(network: nn.Module, inputs: Iterable[tuple[Any, ...]]) -> dict[str, list[float]]:
-    """Means over sequences and rows of W_r, one value for each layer in the order in which layers run.
+    """Means over sequences, one value for each layer in the order in which layers run.
 
-    entropy: the entropy of a row over the logarithm of the number of real tokens; 1 where all have the same weight, 0
-        where one token has all of it. largest: the largest weight of a row.
+    entropy: the entropy of a row of W_r over the logarithm of the number of real tokens; 1 where all have the same
+        weight, 0 where one token has all of it. largest: the largest weight of a row. distinct: the number of rows
+        that differ, exp(entropy of the mean row - mean entropy of the rows); 1 where all rows are the same, d_p where
+        no two of them share a token.
 
     Sequences of one real token are left out. Raises UserError where nothing is left, or where no layer compresses.
     """
-    found: list[tuple[Tensor, Tensor]] = []
+    found: list[dict[str, Tensor]] = []
 
     def read(layer: DBA, arguments: tuple[Tensor, Tensor, Masks, Tensor | None]) -> None:
         _, context, masks, carry = arguments
-        weights = layer.compression(context, masks, carry).double()
+        weights = layer.compression(context, masks, carry).double().unflatten(1, (layer.groups, -1))
         real = torch.ones(context.shape[:2], dtype=torch.bool, device=context.device)
         if masks.context is not None and layer.mask == "logits":
             real = masks.context
-        tokens = real.sum(-1, keepdim=True).expand(weights.shape[:2])
-        used = tokens > 1
-        found.append(((torch.special.entr(weights).sum(-1) / tokens.log())[used], weights.amax(-1)[used]))
+        tokens = real.sum(-1)
+        rows, together = torch.special.entr(weights).sum(-1), torch.special.entr(weights.mean(2)).sum(-1)
+        values = {
+            "entropy": rows.mean((1, 2)) / tokens.log(),
+            "largest": weights.amax(-1).mean((1, 2)),
+            "distinct": (together - rows.mean(2)).exp().mean(1),
+        }
+        found.append({name: value[tokens > 1] for name, value in values.items()})
 
     hooks = [
         module.register_forward_pre_hook(read)
         for module in network.modules()
         if isinstance(module, DBA) and module.optimize_n
     ]
-    by_layer: list[list[tuple[Tensor, Tensor]]] = []
+    batches: list[list[dict[str, Tensor]]] = []
     try:
         for batch in inputs:
             found.clear()
             network(*batch)
-            by_layer = by_layer or [[] for _ in found]
-            for seen, values in zip(by_layer, found, strict=True):
-                seen.append(values)
+            batches.append(found.copy())
     finally:
         for hook in hooks:
             hook.remove()
-    layers = [[torch.cat(values) for values in zip(*seen, strict=True)] for seen in by_layer]
-    if not layers or not len(layers[0][0]):
+    layers = [
+        {name: torch.cat([values[name] for values in layer]) for name in layer[0]}
+        for layer in zip(*batches, strict=True)
+    ]
+    if not layers or not len(layers[0]["entropy"]):
         raise UserError(
             "W_r is read from attention=dba with attention.optimize_n=true, on sequences of at least two tokens."
         )
-    return {"entropy": [float(e.mean()) for e, _ in layers], "largest": [float(w.mean()) for _, w in layers]}
+    return {name: [float(layer[name].mean()) for layer in layers] for name in layers[0]}
