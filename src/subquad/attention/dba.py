@@ -31,7 +31,8 @@ class DBA(Attention):
     them, and the d_p rows are projected; W_O acts on d_p rows before W'_r expands them to n.
 
     Where the paper leaves a choice, a key takes it; docs/deviations.md has the reasons:
-        z_mode: "propagate" Z ← LayerNorm(Z + W_r X) from layer to layer; "shared" one Z; "per_layer" a Z of its own.
+        z_mode: "shared" one Z in all layers; "propagate" Z ← LayerNorm(Z + W_r X) from layer to layer; "per_layer" a Z
+            of its own.
         compress_heads: "shared" W matrices for all heads, or "per_head".
         phi_scale: "none" or "sqrt_d", the scale of the logits Z Qᵀ.
         recon_source: W'_r, W'_c are maps of the layer input "x" or of the queries and keys "qk".
@@ -57,7 +58,7 @@ class DBA(Attention):
         site: Site,
         d_p: int = 16,
         d_in: int = 24,
-        z_mode: Literal["propagate", "shared", "per_layer"] = "propagate",
+        z_mode: Literal["shared", "propagate", "per_layer"] = "shared",
         compress_heads: Literal["shared", "per_head"] = "shared",
         phi_scale: Literal["none", "sqrt_d"] = "none",
         recon_source: Literal["x", "qk"] = "x",
