@@ -13,7 +13,7 @@ from subquad.attention.dba import DBA
 from subquad.specs import Pattern
 
 KEYS = {
-    "z_mode": ["propagate", "shared", "per_layer"],
+    "z_mode": ["shared", "propagate", "per_layer"],
     "compress_heads": ["shared", "per_head"],
     "phi_scale": ["none", "sqrt_d"],
     "recon_source": ["x", "qk"],

@@ -108,7 +108,7 @@ def test_printed_reconstruction_is_no_average() -> None:
 @both_patterns
 def test_rows_of_the_compression_sum_to_one(pattern: Pattern) -> None:
     """Tokens that are all equal are compressed to themselves, and Z becomes LayerNorm(Z + c)."""
-    m, c = stack(small, pattern)[0], tokens(2, 1, 24)
+    m, c = stack(partial(small, z_mode="propagate"), pattern)[0], tokens(2, 1, 24)
     same = c.expand(-1, 9, -1)
     _, carry = m(same if pattern is Pattern.SELF else tokens(2, 4, 24), same, Masks())
     assert_close(carry, m.norm(m.latent + c))

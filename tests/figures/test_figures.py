@@ -59,7 +59,7 @@ def drawn(made, numbers, folder):
 def test_every_figure_composes_and_its_runs_too(name):
     made = figure(name)
     assert isinstance(made, Figure)
-    assert "Figure" in made.source or "Appendix" in made.source
+    assert any(place in made.source for place in ("Figure", "Section", "Appendix"))
     for words, seed in made.runs()[:3]:
         assert compose_run([*words, f"seed={seed}"]).seed == seed
 
@@ -286,6 +286,26 @@ def test_a_later_layer_compresses_with_the_latent_it_is_handed():
 
     wanted = (z[0] @ layer.key(x[0]).mT).softmax(-1)
     torch.testing.assert_close(compressor(One(), (x,)), wanted.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_concentration_of_w_r_is_that_of_the_first_and_of_the_trained_weights(tmp_path):
+    made = figure("dba/concentration", words=["t"], sides={"a": ["x"], "b": ["y"]}, rows=3, seeds=[0, 1])
+    flat, sharp = (encoder(lambda site: DBA(site, d_p=3)) for _ in range(2))
+    torch.nn.init.zeros_(flat.layers[0].attention.latent)
+    torch.nn.init.normal_(sharp.layers[0].attention.latent, std=1e6)
+    rows = Rows(torch.randn(4, 6, 2), [6, 4, 2, 3], [0] * 4)
+    shop = FakeWorkshop(
+        {("t", "x", seed): {"test/accuracy": 0.5 + seed} for seed in (0, 1)}, data=data_of(rows),
+        networks={("t", "x", seed, False): flat for seed in (0, 1)}
+        | {("t", "x", seed, True): sharp for seed in (0, 1)},
+    )  # fmt: skip
+    numbers = drawn(made, made.measure(shop), tmp_path)
+    assert len(numbers["missing"]) == 2
+    assert list(numbers["sides"]) == ["a"]
+    found = numbers["sides"]["a"]["1"]
+    assert found["test/accuracy"] == 1.5
+    assert found["trained"]["largest"] == pytest.approx([1], abs=1e-4)
+    assert found["first weights"]["largest"] == pytest.approx([(1 / 6 + 1 / 4 + 1 / 2) / 3], abs=1e-5)
 
 
 def test_change_and_roughness():

@@ -14,6 +14,12 @@ BUGS = [
         "torch.cat([r, c], 1).softmax(-1)",
     ),
     Bug(
+        "the compression of a context forgets its mask",
+        "attention/dba.py",
+        "return masked_softmax(logits, keep)",
+        "return logits.softmax(-1)",
+    ),
+    Bug(
         "cross-attention forgets the mask of queries",
         "attention/dba.py",
         "None if masks.query is None else masks.query[:, None, :]",

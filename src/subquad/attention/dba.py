@@ -31,7 +31,8 @@ class DBA(Attention):
     them, and the d_p rows are projected; W_O acts on d_p rows before W'_r expands them to n.
 
     Where the paper leaves a choice, a key takes it; docs/deviations.md has the reasons:
-        z_mode: "propagate" Z ← LayerNorm(Z + W_r X) from layer to layer; "shared" one Z; "per_layer" a Z of its own.
+        z_mode: "shared" one Z in all layers; "propagate" Z ← LayerNorm(Z + W_r X) from layer to layer; "per_layer" a Z
+            of its own.
         compress_heads: "shared" W matrices for all heads, or "per_head".
         phi_scale: "none" or "sqrt_d", the scale of the logits Z Qᵀ.
         recon_source: W'_r, W'_c are maps of the layer input "x" or of the queries and keys "qk".
@@ -57,7 +58,7 @@ class DBA(Attention):
         site: Site,
         d_p: int = 16,
         d_in: int = 24,
-        z_mode: Literal["propagate", "shared", "per_layer"] = "propagate",
+        z_mode: Literal["shared", "propagate", "per_layer"] = "shared",
         compress_heads: Literal["shared", "per_head"] = "shared",
         phi_scale: Literal["none", "sqrt_d"] = "none",
         recon_source: Literal["x", "qk"] = "x",
@@ -122,6 +123,14 @@ class DBA(Attention):
             return y, carry
         return y, z if self.norm is None else self.norm(z + compressed)
 
+    def compression(
+        self, context: Float[Tensor, "b m d"], masks: Masks, carry: Carry, keys: bool = False
+    ) -> Float[Tensor, "b gp m"]:
+        """W_r of the context tokens (W_r2 in cross-attention), or W_c with `keys`; 0 at padding."""
+        keep = None if masks.context is None or self.mask == "none" else masks.context[:, None, :]
+        logits = self._compressor(self._latent(carry, len(context)), self.key if keys else self.query) @ context.mT
+        return masked_softmax(logits, keep)
+
     def _latent(self, carry: Carry, batch: int) -> Float[Tensor, "b p d"]:
         if carry is not None and self.z_mode != "per_layer":
             return carry
@@ -152,9 +161,7 @@ class DBA(Attention):
 
     def _cross(self, x: Tensor, context: Tensor, masks: Masks, z: Tensor) -> tuple[Tensor, Tensor]:
         """Queries x [b, n, d] read context [b, m, d]; also returns C = W_r2 X_2 [b, d_p, d]."""
-        keep_2 = None if masks.context is None else masks.context[:, None, :]
-        w_r2 = masked_softmax(self._compressor(z, self.query) @ context.mT, keep_2)
-        c_2 = self._pooled(w_r2 @ context)
+        c_2 = self._pooled(self.compression(context, masks, z) @ context)
         f_r, r_bias = self._reconstructor(self.expand, self.query)
         g_r = self._compressor(self.guide(c_2), self.query)
         r, recon_r = (torch.cat([g_r, f_r.expand(len(x), -1, -1)], 1) @ x.mT).chunk(2, 1)

@@ -13,7 +13,6 @@ from subquad.attention.dba import DBA
 from subquad.attention.linformer import Linformer
 from subquad.figures.base import Figure, Numbers, Words, Workshop
 from subquad.figures.style import DIVERGING, SEQUENTIAL, panels, say_missing, shade
-from subquad.ops.masking import masked_softmax
 
 
 class Compression(Figure):
@@ -106,11 +105,7 @@ def compressor(network: nn.Module, inputs: tuple[Any, ...]) -> Float[Tensor, "k 
     real = slice(None) if masks.context is None else masks.context[0]
     if isinstance(layer, Linformer):
         return layer.key_map[0][:, : context.shape[1]][:, real].detach()
-    z = layer.latent if carry is None else carry[0]
-    assert z is not None, "the first layer has a latent of its own"
-    logits = z @ layer.key(context[0]).mT * layer.phi_scale
-    mask = None if masks.context is None else masks.context[0][None]
-    return masked_softmax(logits, mask)[:, real].detach()
+    return layer.compression(context, masks, carry, keys=True)[0][:, real].detach()
 
 
 def change(matrices: Sequence[Float[Tensor, "k n"]]) -> float:
