@@ -36,7 +36,7 @@ def test_equals_the_printed_form(scales: list[int], beta: float, pattern: Patter
 @pytest.mark.parametrize("start", [0.0, 0.3])
 def test_learned_weight_of_the_mean(start: float, pattern: Pattern) -> None:
     layers = stack(partial(AttentionSH, scales=[1, 1, 2, 4], beta=start, learned=True), pattern)
-    assert all(attention.beta == torch.tensor(start) for attention in layers)
+    assert [dict(attention.named_parameters())["beta"] for attention in layers] == [torch.tensor(start)] * 2
     agree(layers, partial(reference.layer, scales=[1, 1, 2, 4], beta=None), "padded")
 
 
