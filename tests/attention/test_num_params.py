@@ -64,6 +64,7 @@ def test_golden_counts(request: pytest.FixtureRequest) -> None:
         ("dba", Pattern.CROSS, 5 * LINEAR + 24 * D + 16 * (D + 1) + 16 * D),
         ("dba_full_d", Pattern.SELF, 4 * LINEAR + 2 * 16 * (D + 1) + 16 * D),
         ("dba_full_n", Pattern.SELF, 4 * LINEAR + 24 * D),
+        ("dba_released", Pattern.SELF, 3 * LINEAR + 24 * (4 * D + 2) + HEADS * 16 * (D + 1) + 16 * D + 2 * D),
     ],
 )
 def test_counts_by_hand(name: str, pattern: Pattern, expected: int) -> None:

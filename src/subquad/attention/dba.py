@@ -47,7 +47,7 @@ class DBA(Attention):
         optimize_n, optimize_d: False are the paper's ablations "w/o optimize n" (no compression of tokens) and
             "w/o optimize d" (no R).
 
-    Released code: none.
+    Released code: for time series only, another function than the text's (attention=dba_released).
     """
 
     patterns = frozenset(Pattern)
