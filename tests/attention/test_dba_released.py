@@ -24,6 +24,12 @@ def test_equals_the_written_form(lengths: str) -> None:
     agree(layers, lambda module, x, _, carry: reference.layer(module, x, carry, heads=HEADS), lengths)
 
 
+def test_d_in_is_rounded_up_to_a_multiple_of_the_heads() -> None:
+    layers = stack(partial(DBAReleased, d_p=5, d_in=10), Pattern.SELF)
+    agree(layers, lambda module, x, _, carry: reference.layer(module, x, carry, heads=HEADS), "padded")
+    assert layers[0].key.out_features == 12
+
+
 @pytest.mark.parametrize("lengths", ["37", "padded"])
 def test_dropout_acts_on_z_and_on_three_weights(lengths: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Squares in its place show where it acts, and that the bias of the values counts by the sum of the weights."""
@@ -61,8 +67,3 @@ def test_rows_must_come_from_the_first_layer() -> None:
     x = torch.zeros(1, 13, 24)
     with pytest.raises(UserError, match="DBA in layer 1 needs Z of the layer before it"):
         small(site(Pattern.SELF, layer=1, layers=2))(x, x, Masks())
-
-
-def test_heads_must_divide_d_in() -> None:
-    with pytest.raises(UserError, match=r"attention\.d_in 24 cannot be split into 16 heads"):
-        DBAReleased(site(Pattern.SELF, dim=32, heads=16))

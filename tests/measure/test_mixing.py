@@ -23,7 +23,10 @@ from subquad.measure.mixing import (
 )
 from subquad.run.doors import load_attention
 
-NO_WEIGHTS = {"fnet", "linformer_conv", "longformer", "luna", "reformer", "transformer_ls", "yoso", "yoso_sampled"}
+NO_WEIGHTS = {
+    "dba_released", "fnet", "linformer_conv", "longformer", "luna", "reformer", "transformer_ls", "yoso",
+    "yoso_sampled",
+}  # fmt: skip
 """No value map, one mixing for each channel, or outputs that are not linear in the values."""
 
 

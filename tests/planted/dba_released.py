@@ -19,7 +19,7 @@ BUGS = [
         "self._mix(rows)), self.norm(rows)",
     ),
     Bug("bias of compressed values whole under dropout", FILE, "values + sums * self", "values + self"),
-    Bug("scale of all heads in the released DBA", FILE, "(d_in // self.heads) ** -0.5", "d_in**-0.5"),
+    Bug("scale of all heads in the released DBA", FILE, "(width // self.heads) ** -0.5", "width**-0.5"),
     Bug(
         "Z is never dropped", FILE, "self._drop(self.latent.expand(batch, -1, -1))", "self.latent.expand(batch, -1, -1)"
     ),

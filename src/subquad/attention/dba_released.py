@@ -27,6 +27,7 @@ class DBAReleased(Attention):
         carry: Z <- C
 
     The first layer owns Z, N(0, 1/d) at the start. Dropout acts on this Z and on the weights of all three softmaxes.
+    `d_in` is rounded up to a multiple of the heads.
 
     No token is projected: Z A_q A_kᵀ multiplies X itself, W_r X is projected afterwards, and W_O acts on the d_p rows.
     Maps of keys have no bias, which would add the same number to all logits of a softmax.
@@ -42,18 +43,14 @@ class DBAReleased(Attention):
         super().__init__(site)
         at_least_one("DBA", d_p=d_p, d_in=d_in)
         dim, self.heads = site.dim, site.heads
-        if d_in % self.heads:
-            raise UserError(
-                f"attention.d_in {d_in} cannot be split into {self.heads} heads; "
-                "make attention.d_in a multiple of backbone.heads, or choose other heads."
-            )
+        width = math.ceil(d_in / self.heads) * self.heads  # the heads share it evenly, as in attention=dba
         self.latent = nn.Parameter(torch.randn(d_p, dim) / math.sqrt(dim)) if site.layer == 0 else None
-        self.latent_query, self.row_query = nn.Linear(dim, d_in), nn.Linear(dim, d_in)
-        self.key, self.row_key = nn.Linear(dim, d_in, bias=False), nn.Linear(dim, d_in, bias=False)
+        self.latent_query, self.row_query = nn.Linear(dim, width), nn.Linear(dim, width)
+        self.key, self.row_key = nn.Linear(dim, width, bias=False), nn.Linear(dim, width, bias=False)
         self.value, self.row_value, self.out = (nn.Linear(dim, dim) for _ in range(3))
         self.norm = nn.LayerNorm(dim)
         self.expand = nn.Linear(dim, self.heads * d_p)
-        self.scale = (d_in // self.heads) ** -0.5
+        self.scale = (width // self.heads) ** -0.5
 
     def forward(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b n d"], masks: Masks, carry: Carry = None
