@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The tests of a file share what they make, so they stay together.
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-all check bench docs site clean
@@ -22,13 +24,13 @@ demo: $(READY)  ## Train DBA on ListOps at laptop scale (about three minutes) an
 	$(BIN)/python train.py attention=dba task=lra/listops scale=laptop
 
 test: $(READY)  ## Run the test suite on up to four cores
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 test-slow: $(READY)  ## Run the tests that train for longer
-	$(BIN)/python -m pytest -m "slow and not release and not gpu" --numprocesses auto --maxprocesses 4 --dist loadgroup
+	$(BIN)/python -m pytest -m "slow and not release and not gpu" $(SIDE_BY_SIDE)
 
 test-all: $(READY)  ## Run every test, as before a release
-	$(BIN)/python -m pytest -m "not gpu" --numprocesses auto --maxprocesses 4 --dist loadgroup
+	$(BIN)/python -m pytest -m "not gpu" $(SIDE_BY_SIDE)
 
 check: $(READY)  ## Formatting, lint, types and import rules
 	$(BIN)/ruff format --check .

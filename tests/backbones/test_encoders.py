@@ -188,9 +188,9 @@ def test_mixed_precision_of_a_gpu_stays_finite(factory: EncoderFactory, half: to
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
-def test_compiles_to_one_graph(factory: EncoderFactory, spec: DataSpec) -> None:
+def test_compiles_to_one_graph(factory: EncoderFactory) -> None:
     torch.compiler.reset()
-    model, inputs = built(factory, spec).eval(), batch(spec)
+    model, inputs = built(factory).eval(), batch(TOKENS)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     assert_close(compiled(*inputs), model(*inputs), **exactly)
 

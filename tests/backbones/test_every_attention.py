@@ -64,17 +64,24 @@ def check_learns(model):
     assert all(grad.isfinite().all() for grad in grads.values() if grad is not None)
 
 
-@pytest.mark.parametrize("name", mechanisms())
-@pytest.mark.parametrize("model", MODELS)
-def test_it_learns(model, name):
-    check_learns(MODELS[model](factory(name)))
-
-
 FIRST = first_of_each_class({name: made("attention", name) for name in mechanisms()})
 first_are_slow = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in FIRST else pytest.mark.release) for name in mechanisms()]
 )
 """One choice of each class is run by continuous integration, all before a release."""
+
+
+def slow(model, name):
+    """Pyramids take the longest; by default one choice of each class is trained in them."""
+    return [pytest.mark.slow] * (model == "pvt_v2_b0" and name not in FIRST)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [pytest.param(model, name, marks=slow(model, name)) for model in MODELS for name in mechanisms()],
+)
+def test_it_learns(model, name):
+    check_learns(MODELS[model](factory(name)))
 
 
 @pytest.mark.slow

@@ -14,9 +14,11 @@ from subquad.backbones.base import sized
 from subquad.backbones.sequence import SequenceEncoder
 from subquad.run.doors import load_attention
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"layers": 2, "dim": 24, "heads": 4, "ffn": 20}
 ENCODER_SIZES = {**SIZES, "segment": 4, "latents": 3, "d_state": 8, "d_p": 5, "dropout": 0.0}
-VARIANTS = {"dba, one Z": ("dba", {"z_mode": "shared"})}
+VARIANTS = {"dba, Z of the layer before": ("dba", {"z_mode": "propagate"})}
 """Keys with which an attention hands on something else."""
 
 

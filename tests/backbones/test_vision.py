@@ -101,7 +101,9 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * name.endswith(("b3", "b4", "b5"))) for name in COUNTS]
+)
 def test_pyramids_have_the_parameters_of_the_papers(name):
     with torch.device("meta"):
         found = [parameters(Pyramid(IMAGENET, attention, Softmax, name)) for attention in (Softmax, EcoFormer)]
@@ -251,7 +253,9 @@ def test_sequences_are_refused(make):
         make(DataSpec(max_len=3, vocab=2))
 
 
-@pytest.mark.parametrize(("side", "fit"), [(32, "released"), (32, "strong"), (64, "klsh")])
+@pytest.mark.parametrize(
+    ("side", "fit"), [pytest.param(32, "released", marks=pytest.mark.slow), (32, "strong"), (64, "klsh")]
+)
 def test_ecoformer_is_fitted_and_trains_on_stages_of_few_tokens(side, fit, caplog):
     """At 32 pixels the stages have 64, 16, 4 and 1 tokens, at 64 pixels 256, 64, 16 and 4."""
     factory = partial(EcoFormer, fit=fit)

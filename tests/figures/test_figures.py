@@ -163,7 +163,7 @@ def test_longer_sequences_have_lines_of_their_own_where_the_weights_fit(tmp_path
     assert [list(line.get_xdata()) for line in drawn_lines] == [[2.0, 5.5], [5.5], [2.0, 5.5]]
 
 
-@pytest.mark.parametrize("name", ["blrp/4_right", "linformer/2"])
+@pytest.mark.parametrize("name", [pytest.param("blrp/4_right", marks=pytest.mark.slow), "linformer/2"])
 def test_costs_are_those_of_the_bench(name, tmp_path):
     made = figure(name, longest={"Transformer": 16})
     numbers = drawn(made, made.measure(FakeWorkshop()), tmp_path)

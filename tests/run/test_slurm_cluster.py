@@ -18,7 +18,7 @@ from sweeps import REPRODUCE, page, reproduce, settings
 
 from subquad import records
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 
 SLURM = (
     "-m", "hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.mem_gb=1",
