@@ -47,6 +47,8 @@ class LearningCurves(Figure):
         }
 
     def draw(self, numbers: Numbers) -> Any:
+        from matplotlib.ticker import LogFormatter  # heavy, and needed once a figure
+
         places = list(itertools.product(self.groups, self.shown))
         figure, axes = panels(-(-len(places) // COLUMNS), min(COLUMNS, len(places)))
         for unused in axes.flat[len(places) :]:
@@ -57,7 +59,11 @@ class LearningCurves(Figure):
                 for number, curve in enumerate(found.get(side, {}).values()):
                     label = side if number == 0 else None
                     panel.plot(*zip(*curve[name], strict=True), label=label, markersize=3, **line_style(place))
-            panel.set(xlabel="optimiser steps", ylabel=name, yscale="log" if self.logarithmic else "linear")
+            panel.set(xlabel="optimiser steps", ylabel=name)
+            if self.logarithmic:
+                panel.set_yscale("log")
+                panel.yaxis.set_major_formatter(LogFormatter())
+                panel.yaxis.set_minor_formatter(LogFormatter())
             panel.set_title(group if len(self.groups) > 1 else "", fontsize=9)
             panel.grid(alpha=0.3)
             if found:

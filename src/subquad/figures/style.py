@@ -42,7 +42,8 @@ def lengths_axis(axes: Any, lengths: Any, label: str = "tokens") -> None:
 
 
 def say_missing(figure: Any, missing: list[str]) -> None:
-    """A line below the panels where something could not be shown."""
+    """A line below the panels, no longer than they are wide, where something could not be shown."""
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        figure.supxlabel(f"missing: {missing[0][:110]}{more}", fontsize=7)
+        room = int(18 * figure.get_figwidth()) - len(f"missing: {more}")  # 18 letters of this size an inch
+        figure.supxlabel(f"missing: {missing[0][:room]}{more}", fontsize=7)
