@@ -47,7 +47,7 @@ console = Console(width=110, highlight=False)
 def main() -> int:
     """Prints a report of each; 1 when a test of the contract fails or a linear mechanism does not scale as one.
 
-    Times that do not tell are no failure.
+    Inconclusive times are not a failure.
     """
     defaults = {"attention": "dba", "contract": True, "lengths": list(LENGTHS)}
     config = script_settings(OmegaConf.create(defaults), sys.argv[1:])
@@ -125,7 +125,7 @@ def _scaling(factory: Any, lengths: list[int]) -> bool:
     )
     if linear and found.linear == "unsure":
         console.print(
-            "  The times do not tell: this machine is busy, or the inputs are short. Try again, or longer ones."
+            "  The times are inconclusive: the machine is busy or the inputs are short. Run again, or raise lengths."
         )
     console.print()
     return linear and found.linear == "fails"

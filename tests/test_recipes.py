@@ -33,7 +33,7 @@ LUNA_MORE = {
     "optimizer.betas": [[0.9, 0.98]] * 5,
     "scheduler._target_": ["subquad.tasks.schedules.inverse_sqrt"] * 5,
     "trainer.gradient_clip_val": [None] * 5,
-    "data.steps_per_epoch": [100, 100, 2000, None, None],  # the scripts: 20, 100, 2000, and passes
+    "data.steps_per_epoch": [100, 100, 2000, 175, 250],  # the scripts: 20, 100, 2000, and passes of 176 and 313
     "callbacks.best.monitor": ["val/accuracy"] * 5,
 }
 # Xiong et al. 2021, LRA/code/lra_config.py: one model for every task.

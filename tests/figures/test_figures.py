@@ -211,7 +211,10 @@ def test_ratios_of_operations_are_those_of_the_formulas(tmp_path):
     assert training["ours"]["operations"] > 2 * row["ours"]["operations"]
 
 
-@pytest.mark.parametrize("name", ["1", "3", "4", "1_linear"])
+SLOWER = [pytest.param(name, marks=pytest.mark.slow) for name in ("1", "4", "1_linear")]
+
+
+@pytest.mark.parametrize("name", ["3", *SLOWER])
 def test_other_ratios_are_below_one_where_the_paper_says_so(name):
     made = figure(f"primal_dual/{name}", ours=_small(name, "ours"), baseline=_small(name, "baseline"))
     numbers = made.measure(FakeWorkshop())

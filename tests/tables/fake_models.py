@@ -1,7 +1,7 @@
 """Models of cells, built at the scale of the paper and run on tensors that have shapes and no numbers."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -12,19 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from subquad.backbones.language import LanguageModel
 from subquad.measure.inputs import random_batch
 from subquad.measure.shapes import without_numbers
-from subquad.run.doors import CONFIGS
 from subquad.run.settings import check_settings, without_weights
 from subquad.run.step_time import spec_of
 from subquad.specs import TextSpec, VQASpec
 
-GROUPS = {folder.name for folder in CONFIGS.iterdir() if folder.is_dir()}
 ROWS = 2
-
-
-def kind(words: Sequence[str]) -> frozenset[tuple[str, str]]:
-    """The choices that make most of a model: its attention, its recipe or experiment, and the family of its task."""
-    chosen = dict(word.split("=", 1) for word in words if word.partition("=")[0] in GROUPS)
-    return frozenset((chosen | {"task": chosen.get("task", "").partition("/")[0]}).items())
 
 
 def check_model(config: DictConfig, spec: Mapping[str, Any] | None = None, **changes: Any) -> None:

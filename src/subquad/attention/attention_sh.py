@@ -38,7 +38,7 @@ class AttentionSH(StatelessAttention):
     ) -> None:
         super().__init__(site)
         self.groups = scale_groups(scales, site.dim, site.heads)
-        self.beta = nn.Parameter(torch.tensor(float(beta))) if learned else beta
+        self.beta = nn.Parameter(torch.tensor([float(beta)])) if learned else beta
         self.recentred = learned or beta != 0
         self.projections = Projections(site.dim, site.heads)
 

@@ -46,7 +46,7 @@ class LinearBNSH(StatelessAttention):
     ) -> None:
         super().__init__(site)
         self.groups = scale_groups(scales, site.dim, site.heads)
-        self.beta = nn.Parameter(torch.tensor(float(beta))) if learned else beta
+        self.beta = nn.Parameter(torch.tensor([float(beta)])) if learned else beta
         self.eps = eps
         self.projections = Projections(site.dim, site.heads)
 

@@ -65,7 +65,7 @@ class SparseBNSH(StatelessAttention):
             check_pattern(form, block, summary)
         self.form, self.block, self.summary, self.window = form, block, summary, window
         self.groups = scale_groups(scales, site.dim, site.heads)
-        self.beta = nn.Parameter(torch.tensor(float(beta))) if learned else beta
+        self.beta = nn.Parameter(torch.tensor([float(beta)])) if learned else beta
         self.recentred = learned or beta != 0
         self.projections = Projections(site.dim, site.heads)
 

@@ -37,16 +37,14 @@ class Concentration(Figure):
             for seed in self.seeds:
                 run = [*self.words, *words]
                 metrics = shop.metrics(run, seed)
-                if not metrics:
+                networks = {name: shop.network(run, seed, name == "trained") for name in ("trained", "first weights")}
+                if not metrics or networks["trained"] is None:
                     continue
                 dataset = shop.data(run, seed).batched("test")
                 places = list(range(min(self.rows, len(dataset))))
                 batches = [dataset.__getitems__(places[i : i + 32]).network_inputs for i in places[::32]]
                 found: dict[str, Any] = {"test/accuracy": metrics.get("test/accuracy")}
-                for name, trained in (("trained", True), ("first weights", False)):
-                    network = shop.network(run, seed, trained)
-                    assert network is not None, "a finished run has weights"
-                    found[name] = concentration(network, batches)
+                found |= {name: concentration(network, batches) for name, network in networks.items() if network}
                 sides.setdefault(side, {})[str(seed)] = found
         return {"sides": sides, "missing": self.unfinished(shop)}
 

@@ -85,7 +85,7 @@ def read_checkpoint(checkpoint: Path, run: Path, *needed: str) -> dict[str, Any]
 
 
 def _damaged(checkpoint: Path, why: str, run: Path) -> UserError:
-    return UserError(f"{checkpoint} is damaged ({why}); delete {run} to train again.")
+    return UserError(f"{checkpoint} is damaged, or of an earlier version ({why}); delete {run} to train again.")
 
 
 def _shapes(weights: Mapping[str, Any]) -> dict[str, Any]:

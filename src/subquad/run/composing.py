@@ -23,7 +23,7 @@ def parse_files_once() -> None:
 
 def _remembering(load: Any) -> Any:
     """`ConfigRepository.load_config` with a memory. Pickled, because whoever loads a configuration changes it."""
-    parsed: dict[tuple[str, str, str, int, int], bytes] = {}
+    parsed: dict[tuple[str | int, ...], bytes] = {}
 
     @functools.wraps(load)
     def load_config(self: ConfigRepository, config_path: str) -> Any:
@@ -32,7 +32,8 @@ def _remembering(load: Any) -> Any:
             return load(self, config_path)
         file = os.path.join(source.path, source._normalize_file_name(config_path))
         state = os.stat(file)
-        key = (file, source.provider, config_path, state.st_mtime_ns, state.st_size)
+        changed = (state.st_mtime_ns, state.st_ctime_ns, state.st_size)
+        key = (file, source.provider, config_path, *changed)
         if key not in parsed:
             parsed[key] = pickle.dumps(load(self, config_path))
         return pickle.loads(parsed[key])

@@ -277,12 +277,15 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
 
 
 def load_attention(name: str, overrides: Sequence[str] = ()) -> Any:
-    """The factory of configs/attention/<name>.yaml: of attentions, as a backbone is given it, or of an encoder."""
+    """The factory of configs/attention/<name>.yaml, without dropout: of attentions, as a backbone is given it, or of an
+    encoder.
+    """
     from hydra.utils import instantiate
 
     from subquad.run.settings import check_settings
 
-    node = OmegaConf.to_container(compose_run([f"attention={name}", *overrides]).attention, resolve=True)
+    words = [f"attention={name}", "backbone.dropout=0.0", *overrides]
+    node = OmegaConf.to_container(compose_run(words).attention, resolve=True)
     assert isinstance(node, dict)
     check_settings("attention", {str(key): value for key, value in node.items()})
     return instantiate(node, _convert_="all")

@@ -52,8 +52,7 @@ def show_table(
         console.print(f"[dim]{escape(about)}: {escape(text)}[/]", soft_wrap=True)
     for reason, places in (remarks or {}).items():
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        known = "measured" if values.get(places[0]) else "not measured"
-        console.print(f"{known}: {escape(' / '.join(places[0]))}{more}: {escape(reason)}", soft_wrap=True)
+        console.print(f"{escape(' / '.join(places[0]))}{more}: {escape(reason)}", soft_wrap=True)
 
 
 def verdict(

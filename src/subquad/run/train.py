@@ -158,12 +158,12 @@ def _trained_and_tested(
 ) -> tuple[float | None, dict[str, float]]:
     """The best validation metric, and what its checkpoint reaches on the test split.
 
-    None where `callbacks.best` monitors nothing: its checkpoint is then that of the last validation.
+    None where `callbacks.best` monitors nothing: its checkpoint is then that of the last step.
     """
     last, kept = run / "checkpoints" / "last.ckpt", run / "checkpoints" / "best.ckpt"
     trainer.fit(module, data, ckpt_path=last if last.exists() else None, weights_only=True)
     best = trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
-    if not kept.exists():
+    if not kept.exists() or not _validations(run):
         raise UserError(
             f"Training ended after {trainer.global_step} steps, before its first validation; raise limits.steps "
             "or trainer.max_steps, or lower recipe.steps_per_epoch."
@@ -184,8 +184,13 @@ def _tags(given: Any) -> list[str]:
 
 def _last_epoch(run: Path) -> dict[str, float]:
     """What the last epoch logged; from the file, because a run killed in its test has no epoch left to train."""
-    rows = [row for row in records.read_history(run / "metrics.csv").values() if "val/loss" in row]
-    return {name: value for name, value in rows[-1].items() if name != "epoch" and not name.startswith("test/")}
+    last = _validations(run)[-1]
+    return {name: value for name, value in last.items() if name != "epoch" and not name.startswith("test/")}
+
+
+def _validations(run: Path) -> list[dict[str, float]]:
+    """What each epoch logged that ended with a validation."""
+    return [row for row in records.read_history(run / "metrics.csv").values() if "val/loss" in row]
 
 
 def _summarise(trainer: pl.Trainer, record: records.Record) -> None:
