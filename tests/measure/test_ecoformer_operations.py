@@ -4,7 +4,7 @@ Two witnesses: the counter on this package's models, and formulas in widths and 
 Printed values are in billions, energies in billions of pJ; "to the printed digit" is two decimals.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -91,7 +91,7 @@ def printed(tally):
 def pyramid(model, name, classes=1000, **settings):
     """Counted on the real model."""
     factory = made("attention", name)
-    factory.keywords.update(settings)
+    factory = partial(factory, **settings)
     with torch.device("meta"):
         network = Pyramid(ImageSpec(side=224, channels=3, classes=classes), factory, Softmax, model).eval()
         image = torch.empty(1, 3, 224, 224)

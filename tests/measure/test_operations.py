@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -130,7 +131,7 @@ def test_an_lstm_by_hand():
 def layer(name, length=48, dim=16, heads=2):
     factory = made("attention", name)
     if "scales" in factory.keywords and factory.keywords["scales"] is None:
-        factory.keywords["scales"] = 2
+        factory = partial(factory, scales=2)
     mechanism = getattr(factory, "func", factory)
     pattern = Pattern.SELF if Pattern.SELF in mechanism.patterns else Pattern.CROSS
     grid = (6, 8) if length == 48 else None
