@@ -35,8 +35,9 @@ def test_equals_the_printed_form(scales: list[int], beta: float, pattern: Patter
 @pytest.mark.parametrize("pattern", Pattern)
 @pytest.mark.parametrize("start", [0.0, 0.3])
 def test_learned_weight_of_the_mean(start: float, pattern: Pattern) -> None:
-    layers = stack(partial(AttentionSH, scales=[1, 1, 2, 4], beta=start, learned=True), pattern)
-    assert [dict(attention.named_parameters())["beta"] for attention in layers] == [torch.tensor(start)] * 2
+    factory = partial(AttentionSH, scales=[1, 1, 2, 4], beta=start, learned=True)
+    layers = stack(factory, pattern)
+    assert dict(factory(site=layers[0].site).named_parameters())["beta"] == torch.tensor([start])
     agree(layers, partial(reference.layer, scales=[1, 1, 2, 4], beta=None), "padded")
 
 

@@ -31,8 +31,9 @@ def test_customary_scales_and_weight() -> None:
 
 @pytest.mark.parametrize("pattern", Pattern)
 def test_learned_weight_of_the_mean(pattern: Pattern) -> None:
-    layers = stack(partial(LinearBNSH, beta=0.3, learned=True), pattern)
-    assert [dict(attention.named_parameters())["beta"] for attention in layers] == [torch.tensor(0.3)] * 2
+    factory = partial(LinearBNSH, beta=0.3, learned=True)
+    layers = stack(factory, pattern)
+    assert dict(factory(site=layers[0].site).named_parameters())["beta"] == torch.tensor([0.3])
     agree(layers, partial(reference.layer, scales=[1, 1, 2, 4], beta=None), "padded")
 
 

@@ -150,7 +150,7 @@ def test_what_cannot_be_measured_is_a_dash_with_the_reason(table, tmp_path, monk
     text = console.export_text()
     for line in (f"{width:.0f} (1)", "digits (a word)", "- (1)", "None: Odd.", "Never: Nobody can."):
         assert line in text
-    assert f"not measured: None / Value: {no_key}" in text
+    assert f"None / Value: {no_key}" in text
     assert no_run in text
 
 
@@ -188,7 +188,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_record_says_so(table, tmp_p
     console = Console(width=100, highlight=False, record=True, file=io.StringIO())
     monkeypatch.setattr(show_table, "Console", lambda **_: console)
     show_table.show_table(cells, {("Width", "Value"): {0: found.value}}, True, remarks=remarks)
-    assert f"\nmeasured: Width / Value: {found.note}" in console.export_text()
+    assert f"\nWidth / Value: {found.note}" in console.export_text()
 
 
 def test_an_error_of_the_program_is_not_hidden(table, tmp_path, monkeypatch):
