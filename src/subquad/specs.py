@@ -55,7 +55,7 @@ class Masks:
     """Which tokens are real: True = a real token, False = padding, None = no padding anywhere.
 
     `class_token`: the first token, of the queries and of the context, is a class token that a mechanism may keep apart
-    from the sequence. To a mechanism that does not ask it is a token as any other.
+    from the sequence. Other mechanisms treat it as an ordinary token.
     """
 
     query: Bool[Tensor, "b n"] | None = None

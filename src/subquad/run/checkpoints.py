@@ -20,7 +20,7 @@ from subquad.tasks.supervised import Supervised
 log = logging.getLogger(__name__)
 
 _RESUMED = ("callbacks", "loops", "optimizer_states", "lr_schedulers")
-"""What training goes on from, beside weights and data."""
+"""Keys of a checkpoint that resuming needs, beside weights and data."""
 
 
 def check_data(data: SplitData, trained_on: str, run: Path) -> None:

@@ -12,7 +12,7 @@ configs/table/<paper>/<number>.yaml holds
     printed           row: the cells in the order of the columns, separated by spaces, in quotes where there is one;
                       "-" for an empty cell, "?" for one that cannot be read
     cells             "row / column": {words, start, evaluate, measure, seeds, quoted, note, missing}, for single
-                      ones; "*" matches any name
+                      ones; names may be patterns of fnmatch, as in "* / [234]k"
 
 A cell is trained with the words of the table, its column, its row and its own, in this order. Where one of them has
 `measure`, it is measured instead: the merged node names a function of the package; with a `seed` in it, what is

@@ -111,7 +111,7 @@ class Supervised(pl.LightningModule, abc.ABC):
         return self.objective(loss * (averaged * batch.weight / self.step_weight), self.step_weight)
 
     def on_train_epoch_start(self) -> None:
-        self.train_loss.reset()  # of an epoch without validation, which a resumed run would not know
+        self.train_loss.reset()  # a resumed run has lost the losses of an epoch without validation, so they never count
 
     def validation_step(self, batch: Batch) -> None:
         outputs = self(batch)
@@ -145,7 +145,7 @@ class Supervised(pl.LightningModule, abc.ABC):
         return self.trainer.strategy.reduce(value.clone(), reduce_op="sum") if self.trainer.world_size > 1 else value
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what the weights reach, so that nobody takes them for those of another epoch."""
+        """Adds the metrics of these weights; `check_best` compares them with the best score of the run."""
         checkpoint["metrics"] = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
 
     def configure_model(self) -> None:
