@@ -28,12 +28,12 @@ def _remembering(load: Any) -> Any:
     @functools.wraps(load)
     def load_config(self: ConfigRepository, config_path: str) -> Any:
         source = self._find_object_source(config_path, ObjectType.CONFIG)
-        if source is None or source.scheme() != "file":
+        if source is None or source.scheme() not in ("file", "pkg"):
             return load(self, config_path)
-        file = os.path.join(source.path, source._normalize_file_name(config_path))
-        state = os.stat(file)
-        changed = (state.st_mtime_ns, state.st_ctime_ns, state.st_size)
-        key = (file, source.provider, config_path, *changed)
+        key: tuple[str | int, ...] = (source.scheme(), source.path, source.provider, config_path)
+        if source.scheme() == "file":  # those of installed packages stay as they are
+            state = os.stat(os.path.join(source.path, source._normalize_file_name(config_path)))
+            key += (state.st_mtime_ns, state.st_ctime_ns, state.st_size)
         if key not in parsed:
             parsed[key] = pickle.dumps(load(self, config_path))
         return pickle.loads(parsed[key])
