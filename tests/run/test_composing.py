@@ -12,7 +12,7 @@ def composed(tmp_path):
     parse_files_once()
     (tmp_path / "size").mkdir()
     (tmp_path / "size" / "small.yaml").write_text("dim: 8\n")
-    (tmp_path / "main.yaml").write_text("defaults: [{size: small}, _self_]\nseed: 0\n")
+    (tmp_path / "main.yaml").write_text("defaults: [{size: small}, _self_]\nseed: 0\nlimits: {steps: 5}\n")
 
     def run(*words):
         with initialize_config_dir(str(tmp_path), version_base="1.3"):
@@ -36,9 +36,9 @@ def test_a_file_is_parsed_again_only_where_it_changed(composed, tmp_path, monkey
 def test_compositions_share_nothing(composed):
     first = composed()
     OmegaConf.set_struct(first, False)
-    first.size.dim = 1
-    first.size.more = 2
-    assert composed() == {"size": {"dim": 8}, "seed": 0}
+    first.size.dim = first.limits.steps = 1
+    first.limits.more = 2
+    assert composed() == {"size": {"dim": 8}, "seed": 0, "limits": {"steps": 5}}
 
 
 def test_interpolations_in_defaults_are_followed(composed, tmp_path):
