@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from attention.cells import declared
 from conftest import encoders, made, mechanisms
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -132,8 +133,7 @@ def layer(name, length=48, dim=16, heads=2):
     factory = made("attention", name)
     if "scales" in factory.keywords and factory.keywords["scales"] is None:
         factory = partial(factory, scales=2)
-    mechanism = getattr(factory, "func", factory)
-    pattern = Pattern.SELF if Pattern.SELF in mechanism.patterns else Pattern.CROSS
+    pattern = Pattern.SELF if Pattern.SELF in declared(factory) else Pattern.CROSS
     grid = (6, 8) if length == 48 else None
     site = Site(pattern=pattern, dim=dim, heads=heads, query_len=length, context_len=length, grid=grid)
     x = torch.randn(2, length, dim)
