@@ -40,7 +40,7 @@ def main() -> None:
     torch.set_num_threads(config.threads or usable_cores())
     device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
     names = list(dict.fromkeys([*YARDSTICKS, *config.attention]))
-    attentions = {name: load_attention(name, ["backbone.dropout=0"]) for name in names}
+    attentions = {name: load_attention(name) for name in names}
     console, results = Console(width=110), []
     for setting in _settings(config, device):
         measured = measure(attentions, setting, config.rounds)
