@@ -28,7 +28,7 @@ class Shares(Figure):
         self.side, self.convention = side, convention
 
     def measure(self, shop: Workshop) -> Numbers:
-        factory = shop.attention(self.attention, ["backbone.dropout=0"])
+        factory = shop.attention(self.attention)
         spec = ImageSpec(side=self.side, channels=3, classes=1000)
         found = {}
         for model in self.models:
