@@ -37,9 +37,10 @@ class Concentration(Figure):
             for seed in self.seeds:
                 run = [*self.words, *words]
                 metrics = shop.metrics(run, seed)
-                networks = {name: shop.network(run, seed, name == "trained") for name in ("trained", "first weights")}
-                if not metrics or networks["trained"] is None:
+                trained = shop.network(run, seed) if metrics else None
+                if not metrics or trained is None:
                     continue
+                networks = {"trained": trained, "first weights": shop.network(run, seed, trained=False)}
                 dataset = shop.data(run, seed).batched("test")
                 places = list(range(min(self.rows, len(dataset))))
                 batches = [dataset.__getitems__(places[i : i + 32]).network_inputs for i in places[::32]]
