@@ -29,7 +29,7 @@ class Bubbles(Figure):
         return [(words, self.seed) for name in self.attentions for words in self._words(name)]
 
     def measure(self, shop: Workshop) -> Numbers:
-        factories = {name: shop.attention(choice, ["backbone.dropout=0.0"]) for name, choice in self.attentions.items()}
+        factories = {name: shop.attention(choice) for name, choice in self.attentions.items()}
         first = next(iter(self.attentions))
         costs = {}
         for length in self.lengths:

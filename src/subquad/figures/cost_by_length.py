@@ -49,7 +49,7 @@ class CostByLength(Figure):
     def _factory(self, shop: Workshop, name: str) -> Any:
         attention, *words = self.sides[name]
         sizes = [f"backbone.{key}={value}" for key, value in self.sizes.items() if key in ("dim", "heads", "ffn")]
-        return shop.attention(attention, ["backbone.dropout=0.0", *sizes, *words])
+        return shop.attention(attention, [*sizes, *words])
 
     def draw(self, numbers: Numbers) -> Any:
         figure, [axes] = panels(1, len(self.shown))

@@ -43,7 +43,7 @@ class CostRatios(Figure):
 
     def _factory(self, shop: Workshop, side: Sequence[str], dim: int) -> Any:
         name, *words = side
-        own = [f"backbone.dim={dim}", f"backbone.heads={self.sizes['heads']}", "backbone.dropout=0.0"]
+        own = [f"backbone.dim={dim}", f"backbone.heads={self.sizes['heads']}"]
         return shop.attention(name, [*own, *words])
 
     def _costs(self, factory: Any, mode: Mode, dim: int, length: int) -> dict[str, float]:
