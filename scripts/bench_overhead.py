@@ -27,6 +27,7 @@ from hydra.utils import instantiate  # noqa: E402
 from omegaconf import DictConfig, OmegaConf  # noqa: E402
 
 from subquad.cores import usable_cores  # noqa: E402
+from subquad.tasks.trained_on import TrainedOn  # noqa: E402
 
 EPOCHS, ROUNDS = 6, 4
 
@@ -73,7 +74,7 @@ def _framework(config: DictConfig) -> list[float]:
     trainer = instantiate(config.trainer, _convert_="all")
     clock = _EpochTimes()
     trainer.callbacks.insert(0, clock)
-    trainer.fit(module, data)
+    trainer.fit(module, TrainedOn(data))
     return clock.seconds
 
 

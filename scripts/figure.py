@@ -52,7 +52,7 @@ def main() -> int:
     choices = [word for word in passed if not word.startswith("hydra")]
     shop, console = RunWorkshop(choices), Console(highlight=False)
     jobs = {job.folder: job for job in (shop.job(words, seed) for words, seed in figure.runs()) if not job.finished}
-    shop.runs.remember()
+    shop.runs.compositions.save()
     hydra = [word for word in passed if word.startswith("hydra")]
     failed = train_all(list(jobs.values()), hydra) if jobs and config.run else False
     numbers = figure.measure(shop)

@@ -23,8 +23,8 @@ from subquad import records
 from subquad.errors import UserError
 from subquad.run.asked import asked, asked_seeds, asked_tables
 from subquad.run.cells import Job, Runs
-from subquad.run.costs import Device, Pace, Paces, Setting, optimizer_states, setting_of
-from subquad.run.doors import answer_help, compose_run, prepare_process
+from subquad.run.costs import Device, Pace, Paces, Setting, measured_steps, optimizer_states, pace, setting_of
+from subquad.run.doors import answer_help, prepare_process
 from subquad.run.plan import Work, gathered, shares
 from subquad.run.show_plan import show_plan
 from subquad.tables.table import Table
@@ -41,15 +41,14 @@ def main() -> None:
     choices = tuple(word for word in passed if not word.startswith("hydra"))
     runs = Runs(choices)
     jobs = [job for table in tables for job in runs.jobs(table, seeds[table.name])]
-    runs.remember()
     if not jobs:
         Console().print(f"{config.table} trains nothing: its cells are measured or counted.")
         return
     groups = gathered(jobs)
-    settings = {words: setting_of(words) for words in _tracked("Settings", list(groups))}
-    outputs = Path(str(compose_run(choices).paths.outputs))
+    settings = {words: setting_of(words, runs.compositions) for words in groups}
+    outputs = Path(runs.compositions[choices].outputs)
     # Heavy: after the words are known to be right.
-    from subquad.run import machine, step_time
+    from subquad.run import machine
 
     tell = Console(stderr=True, highlight=False).print
     found = records.read_all(outputs / "runs", lambda error: tell(f"Left out: {error}", soft_wrap=True, markup=False))
@@ -59,17 +58,21 @@ def main() -> None:
         _measure([s for words, s in settings.items() if _left(groups[words]) and paces.of(s, here) is None], outputs)
         paces = _paces(outputs, found)
     states: dict[str, int] = {}
-    works, kept = [], {}
+    works, kept, sizes = [], {}, runs.compositions.parameters
     for words, setting in _tracked("Models", list(settings.items())):
-        parameters = paces.parameters(setting)
+        parameters = paces.parameters(setting) or sizes.get(setting.family)
         if parameters is None and _left(groups[words]):
-            parameters = step_time.parameters_of(setting)
+            from subquad.run.step_time import parameters_of
+
+            if (parameters := parameters_of(setting)) is not None:
+                sizes[setting.family] = parameters
         optimizer = json.dumps(setting.module["optimizer"], sort_keys=True)
         if optimizer not in states:
             states[optimizer] = optimizer_states(setting.module["optimizer"])
         kept[words] = states[optimizer]
         needs = runs.needs(groups[words][0]) if _left(groups[words]) else None
         works.append(Work(setting, groups[words], parameters, needs))
+    runs.compositions.save()
     tasks, total = shares(works, paces, here, kept)
     title = f"{tables[0].name}: {tables[0].title}" if len(tables) == 1 else f"{len(tables)} tables, shared runs once"
     show_plan(f"{title} ({', '.join(choices) or 'scale=paper'})", tasks, total)
@@ -85,8 +88,6 @@ def _tracked(what: str, items: Sequence[Any]) -> Iterable[Any]:
 
 
 def _paces(outputs: Path, found: list[records.Record]) -> Paces:
-    from subquad.run.step_time import measured_steps, pace
-
     measured: dict[str, list[Pace]] = {}
     for step in measured_steps(outputs):
         measured.setdefault(step.family, []).append(pace(step))

@@ -50,14 +50,14 @@ def _write_pages(config: Any, paths: list[str]) -> None:
     if config.table or any(config[key] != DEFAULTS[key] for key in ("scale", "protocol", "data")):
         raise UserError("The page shows all tables and scales; leave these words out, or say format=markdown or latex.")
     names, console = all_tables(), Console(stderr=True)
-    with Progress(console=console, transient=True) as progress:
+    with Progress(console=console, transient=True, auto_refresh=False) as progress:
         task = progress.add_task("Tables", total=len(names))
 
         def reached(name: str) -> None:
-            progress.update(task, description=f"Table {name}", completed=names.index(name))
+            progress.update(task, description=f"Table {name}", completed=names.index(name), refresh=True)
 
         content = gather(names, paths, reached)
-        progress.update(task, description="Pages", completed=len(names))
+        progress.update(task, description="Pages", completed=len(names), refresh=True)
         folder = Path(config.output or Path(str(compose_run(paths).paths.outputs)) / "report")
         index = write_site(folder, content)
     for problem in content.broken:

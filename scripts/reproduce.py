@@ -55,10 +55,10 @@ def main() -> int:
         runs, tables, seeds, [word for word in passed if word.startswith("hydra")], dashboard
     )
     wanted = "scale=smoke" not in choices if config.measure is None else config.measure
-    small = smaller(choices, tables)
+    small = smaller(runs, tables)
     unusable = False
     for table in tables:
-        measured, remarks = measured_values(table, choices, config.run and wanted, config.again)
+        measured, remarks = measured_values(table, runs, config.run and wanted, config.again)
         said = {place: value for place, value in measured.items() if isinstance(value, str)}
         numbers = {place: value for place, value in measured.items() if not isinstance(value, str)}
         runs.unusable.clear()
@@ -73,7 +73,7 @@ def main() -> int:
             sys.stdout.write(f"Weights & Biases has the table: {folder}/wandb\n")
         if sides:
             sys.stdout.write("\n".join(duel(table, values, sides)) + "\n")
-    runs.remember()
+    runs.compositions.save()
     return int(failed or unusable)
 
 
@@ -87,7 +87,7 @@ def _train(
         for job in merged(job for table in tables for job in runs.jobs(table, seeds[table.name]))
         if not job.finished
     ]
-    runs.remember()
+    runs.compositions.save()
     missing: dict[str, list[Job]] = {}
     for job in jobs:
         if (need := runs.needs(job)) is not None:

@@ -252,9 +252,9 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
     """Writes a JSON file that appears as a whole or not at all, also where several processes write it."""
     with whole(path, several=True) as place, place.open("w") as file:  # processes of a run may fail at once
-        json.dump(content, file, indent=1, default=str)
+        json.dump(content, file, indent=indent, default=str)
         file.flush()
         os.fsync(file.fileno())

@@ -4,6 +4,7 @@ from planted import Bug
 
 AT_ONCE, ASKED, RECORDS = "tests/run/test_sweeps_at_once.py", "tests/run/test_asked.py", "tests/run/test_records.py"
 REPRODUCE, GATHER = "tests/run/test_reproduce.py", "tests/report/test_gather.py"
+COMPOSITIONS, COMPOSED = "run/compositions.py", "tests/run/test_compositions.py"
 
 BUGS = [
     Bug("runs of others are failures", "run/launch.py", "if job.finished or _held(job)]", "if False]", AT_ONCE),
@@ -46,7 +47,7 @@ BUGS = [
     Bug("a failed write leaves its file", "atomic.py", "place.unlink(missing_ok=True)", "pass", "tests/test_atomic.py"),
     Bug("processes write in one place", "atomic.py", "if several else", "if not several else", "tests/test_atomic.py"),
     Bug("a full disk is a riddle", "run/doors.py", '"unexpected pos" in str(error)', "False", RECORDS),
-    Bug("what cannot be remembered ends it", "run/cells.py", "suppress(OSError)", "suppress(KeyError)", REPRODUCE),
+    Bug("what cannot be kept ends it", COMPOSITIONS, "suppress(OSError), whole", "suppress(KeyError), whole", COMPOSED),
     Bug("any switch", "run/asked.py", "not in (True, False, None)", "in ()", ASKED),
     Bug("the record of another run", "records.py", "FOLDER.fullmatch(run.name) and run.name != name", "False", RECORDS),
     Bug("metrics of words", "records.py", 'extra="forbid", strict=True', 'extra="forbid"', RECORDS),

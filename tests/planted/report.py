@@ -22,7 +22,7 @@ BUGS = [
     Bug("one broken record ends the page", "run/cells.py", "            except UserError as error:\n",
         "            except KeyError as error:\n", tests("gather")),
     Bug("everything is composed", GATHER, "cell.mean or _possible(cell, known)", "True", tests("gather")),
-    Bug("places of measurements are forgotten", GATHER, "        one.places.remember()\n", "", tests("gather")),
+    Bug("compositions are forgotten", GATHER, "    compositions.save()\n", "", tests("gather")),
     Bug("floors in the wrong unit", GATHER, "score * cell.metric.times for", "score for", tests("gather")),
     Bug("the first seed of a table is left out", "run/cells.py", "return range(cell.seeds) if seeds is None",
         "return range(1, cell.seeds) if seeds is None", tests("gather")),

@@ -108,14 +108,13 @@ def build(base: Path) -> Made:
     tables = {"one/1": load(base / "one.yaml", "one/1"), "other/7": load(base / "other.yaml", "other/7")}
     one = tables["one/1"]
 
-    memory = outputs / ".cells.json"
     known = {scope: Runs([*scope, *words]) for scope in ((), ("scale=laptop",), ("scale=smoke", "data=standin"))}
 
     def folder(row: str, seed: int, *scope: str) -> Path:
         return known[scope].job(one.cells[row, "Accuracy"].words, seed).folder
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Runs, "_memory", memory)
+        patch.setenv("SUBQUAD_OUTPUTS", str(outputs))
         patch.setattr(gathering, "load_table", tables.__getitem__)
         folders = {
             "softmax0": folder("Softmax", 0), "softmax1": folder("Softmax", 1), "dba0": folder("DBA", 0),
@@ -134,8 +133,8 @@ def build(base: Path) -> Made:
         (folders["broken"] / records.RESULT).write_text('{"seed": 1,')
         (folders["dba0"] / "metrics.csv").write_text("step,val/accuracy\nnot a number,1\n")
         records.write_error("There is no <folder>; make it.", "", folders["failed"])
-        measured.measure(one.cells["Softmax", "Width"], words)
-        measured.measure(one.cells["DBA", "Name"], words)
+        measured.measure(one.cells["Softmax", "Width"], known[()])
+        measured.measure(one.cells["DBA", "Name"], known[()])
         (outputs / "measured" / "garbled.json").write_text("[")
         for path in ("figures/dba/4/4.png", "bench/2026-01-01/index.html"):
             (outputs / path).parent.mkdir(parents=True)

@@ -12,6 +12,7 @@ from subquad.report.content import FULL, Scope
 from subquad.report.site import write_site
 from subquad.run import gather as gathering
 from subquad.run.cells import Runs
+from subquad.run.compositions import Composition
 from subquad.run.doors import compose_run, options
 from subquad.tables.table import load
 from subquad.tables.verdict import Verdict
@@ -130,27 +131,19 @@ def test_a_strange_record_or_measurement_is_named_and_stops_no_page(tmp_path, mo
     assert write_site(tmp_path / "pages", content).exists()
 
 
-def test_a_second_call_composes_no_cell(made, monkeypatch):
-    composed = []
-
-    def counted(words):
-        composed.append(words)
-        return compose_run(words)
-
+def test_a_second_call_composes_nothing(made, monkeypatch):
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(made.outputs))
     monkeypatch.setattr(gathering, "load_table", made.tables.__getitem__)
-    for module in ("cells", "measured", "gather"):
-        monkeypatch.setattr(f"subquad.run.{module}.compose_run", counted)
-    monkeypatch.setattr("subquad.run.cells.Runs._memory", made.outputs / ".cells.json")
-    content = gathering.gather(list(made.tables), made.words)
-    assert composed == [made.words]  # where outputs are
-    assert content.tables == made.content.tables
+    monkeypatch.setattr("subquad.run.doors.compose_run", None)  # would fail if called
+    assert gathering.gather(list(made.tables), made.words).tables == made.content.tables
 
 
 def test_without_runs_only_data_are_asked_for_and_every_cell_is_a_dash(tmp_path, monkeypatch):
-    monkeypatch.setattr("subquad.run.cells.compose_run", None)  # would fail if called
-    monkeypatch.setattr("subquad.run.gather._InScope.needs", lambda self, cell: "")
-    monkeypatch.setattr("subquad.run.cells.Runs._memory", tmp_path / "memory")
-    content = gathering.gather(gathering.all_tables(), [f"paths.outputs={tmp_path}"])
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
+    composed, of = [], Composition.of
+    monkeypatch.setattr(Composition, "of", lambda words: (composed.append(words), of(words))[1])
+    content = gathering.gather(gathering.all_tables())
+    assert not any("attention=" in word for words in composed for word in words)
     assert len(content.tables) == len(options("table"))
     assert all(value.text == "" for table in content.tables for part in table.cells.values() for value in part.values)
     assert content.runs == content.own == content.broken == []
@@ -158,7 +151,7 @@ def test_without_runs_only_data_are_asked_for_and_every_cell_is_a_dash(tmp_path,
 
 def test_a_cell_whose_data_are_missing_says_so(tmp_path, monkeypatch):
     words = [f"paths.outputs={tmp_path}/outputs", f"paths.data={tmp_path}/data"]
-    monkeypatch.setattr("subquad.run.cells.Runs._memory", tmp_path / "memory")
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
     [table, averaged] = gathering.gather(["primal_dual/9", "dba/3"], words).tables
     with_sktime, without = (table.cells[row, "Softmax"] for row in ("BasicMotions", "Epilepsy"))
     assert (with_sktime.values[0].verdict, with_sktime.needs) == (Verdict.NOT_RUN, "")

@@ -5,6 +5,7 @@ from omegaconf import OmegaConf
 
 from subquad.errors import UserError
 from subquad.run.asked import DEFAULTS, asked_seeds, asked_tables, check_switch, smaller
+from subquad.run.cells import Runs
 
 TABLE = "primal_dual/9"
 
@@ -36,9 +37,9 @@ def test_no_table_is_refused():
 
 def test_words_that_make_other_runs_allow_no_verdict():
     tables = asked_tables(config(rows=["BasicMotions"]))
-    assert smaller(["scale=smoke", "data=standin", "trainer=cpu"], tables) == ["scale=smoke", "data=standin"]
-    assert smaller(["scale=paper", "trainer=cpu", "trainer.devices=1"], tables) == []
-    assert smaller(["trainer=cpu", "trainer.max_epochs=1"], tables) == ["trainer.max_epochs=1"]
+    assert smaller(Runs(["scale=smoke", "data=standin", "trainer=cpu"]), tables) == ["scale=smoke", "data=standin"]
+    assert smaller(Runs(["scale=paper", "trainer=cpu", "trainer.devices=1"]), tables) == []
+    assert smaller(Runs(["trainer=cpu", "trainer.max_epochs=1"]), tables) == ["trainer.max_epochs=1"]
 
 
 def test_a_switch_is_true_or_false():

@@ -12,15 +12,22 @@ from runs import FACTS, composed, door, one_thread, record_of, trained
 from subquad import records
 from subquad.errors import UserError
 from subquad.measure.inputs import random_batch
+from subquad.run import costs
 from subquad.run.cells import Job
-from subquad.run.costs import Device, Pace, Paces, family_of, optimizer_states, setting_of
+from subquad.run.compositions import Compositions
+from subquad.run.costs import Device, Pace, Paces, family_of, measured_steps, optimizer_states, pace
 from subquad.run.facts import download_size, training_rows
 from subquad.run.plan import Share, Work, checkpoint_bytes, gathered, shares
 from subquad.run.show_plan import checkpoints, readable_bytes, show_plan, time_left
-from subquad.run.step_time import measure_steps, measured_steps, pace, parameters_of, spec_of
+from subquad.run.step_time import measure_steps, parameters_of, spec_of
 
 HERE, GPU = Device("this CPU, 1 threads", False), Device("a GPU", True)
+COMPOSITIONS = Compositions()
 LINE = ("task=digits", "recipe=small_vit", "attention=softmax")
+
+
+def setting_of(words):
+    return costs.setting_of(words, COMPOSITIONS)
 
 
 def setting(*words: str):

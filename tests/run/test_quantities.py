@@ -15,7 +15,7 @@ from subquad.measure.memory import LiveTensors
 from subquad.measure.shapes import peak_of_shapes
 from subquad.measure.timing import Timing
 from subquad.run import measured, quantities, show_table
-from subquad.run.cells import load_table
+from subquad.run.cells import Runs, load_table
 from subquad.run.measured import known, measured_values
 from subquad.run.show_table import verdict
 from subquad.specs import ImageSpec, TextSpec
@@ -129,8 +129,8 @@ def table(tmp_path):
 
 
 def test_what_cannot_be_measured_is_a_dash_with_the_reason(table, tmp_path, monkeypatch):
-    words = (f"paths.outputs={tmp_path}/outputs", "scale=smoke")
-    values, reasons = measured_values(table, words)
+    runs = Runs([f"paths.outputs={tmp_path}/outputs", "scale=smoke"])
+    values, reasons = measured_values(table, runs)
     width = values["Width", "Value"]
     assert values == {("Width", "Value"): width, ("Choice", "Value"): "digits"}
     (no_key, no_run) = reasons
@@ -140,8 +140,8 @@ def test_what_cannot_be_measured_is_a_dash_with_the_reason(table, tmp_path, monk
     assert "scale=smoke seed=0" in no_run
 
     monkeypatch.setattr(measured, "measure", None)  # would fail if called
-    assert measured_values(table, words, run=False) == (values, {})
-    assert known(table.cells["None", "Value"], words) is None
+    assert measured_values(table, runs, run=False) == (values, {})
+    assert known(table.cells["None", "Value"], runs) is None
 
     console = Console(width=100, highlight=False, record=True, file=io.StringIO())
     monkeypatch.setattr(show_table, "Console", lambda **_: console)
@@ -155,12 +155,12 @@ def test_what_cannot_be_measured_is_a_dash_with_the_reason(table, tmp_path, monk
 
 
 def test_measured_anew_where_asked(table, tmp_path, monkeypatch):
-    words = (f"paths.outputs={tmp_path}/outputs",)
+    runs = Runs([f"paths.outputs={tmp_path}/outputs"])
     one = table.select(rows=["Width"])
-    measured_values(one, words)
+    measured_values(one, runs)
     monkeypatch.setattr(quantities, "setting", lambda words, key: 7.0)
-    assert measured_values(one, words)[0]["Width", "Value"] != 7
-    assert measured_values(one, words, again=True)[0]["Width", "Value"] == 7
+    assert measured_values(one, runs)[0]["Width", "Value"] != 7
+    assert measured_values(one, runs, again=True)[0]["Width", "Value"] == 7
 
 
 def test_a_batch_that_does_not_fit_is_halved_and_the_record_says_so(table, tmp_path, monkeypatch):
@@ -183,7 +183,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_record_says_so(table, tmp_p
     monkeypatch.setattr(quantities, "setting", lambda words, key: found)
     cells = table.select(rows=["Width"])
     for _ in ("measured", "kept"):
-        values, remarks = measured_values(cells, (f"paths.outputs={tmp_path}/outputs",))
+        values, remarks = measured_values(cells, Runs([f"paths.outputs={tmp_path}/outputs"]))
         assert (values, remarks) == ({("Width", "Value"): found.value}, {found.note: [("Width", "Value")]})
     console = Console(width=100, highlight=False, record=True, file=io.StringIO())
     monkeypatch.setattr(show_table, "Console", lambda **_: console)
@@ -197,7 +197,7 @@ def test_an_error_of_the_program_is_not_hidden(table, tmp_path, monkeypatch):
 
     monkeypatch.setattr(quantities, "setting", broken)
     with pytest.raises(Exception, match="ZeroDivisionError"):
-        measured_values(table, (f"paths.outputs={tmp_path}/outputs",))
+        measured_values(table, Runs([f"paths.outputs={tmp_path}/outputs"]))
 
 
 def test_what_is_measured_of_a_small_run_is_no_reproduction(table):

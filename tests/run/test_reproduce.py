@@ -126,35 +126,14 @@ def test_an_override_of_one_run_never_enters_a_table(table, runs):
     assert runs.values(table, [0], {})["DBA", "Accuracy"] == {}
 
 
-def test_folders_are_remembered_until_a_file_of_configs_changes(table, runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(Runs, "_memory", tmp_path / "memory.json")
-    first = runs.jobs(table, [0])
-    runs.remember()
-    again = Runs(runs.words)
-    monkeypatch.setattr("subquad.run.cells.compose_run", None)  # would fail if called
-    assert again.jobs(table, [0]) == first
-    monkeypatch.setattr("subquad.run.cells._state", lambda: "other")
-    with pytest.raises(TypeError):
-        Runs(runs.words).jobs(table, [0])
-
-
-def test_a_disk_that_takes_nothing_costs_time_and_no_more(table, runs, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(Runs, "_memory", tmp_path / "file" / "memory.json")
-    [softmax, _] = runs.jobs(table, [0])
-    finish(softmax, 0.9)
-    runs.remember()
-    assert runs.values(table, [0], {})["Softmax", "Accuracy"] == {0: 90}
-
-
 def test_editing_an_attention_empties_the_cells_that_used_it_and_no_others(table, runs, tmp_path, monkeypatch):
     edited = tmp_path / "configs"
     shutil.copytree(CONFIGS, edited)
-    for module in ("doors", "cells"):
-        monkeypatch.setattr(f"subquad.run.{module}.CONFIGS", edited)
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
+    monkeypatch.setattr("subquad.run.doors.CONFIGS", edited)
     for job in runs.jobs(table, [0]):
         finish(job, 0.9)
-    runs.remember()
+    runs.compositions.save()
     choice = edited / "attention" / "dba.yaml"
     choice.write_text(choice.read_text().replace("d_p: 16", "d_p: 8"))
     values = Runs(runs.words).values(table, [0], {})
@@ -174,16 +153,16 @@ def test_verdicts_need_full_runs_and_all_seeds(table):
 
 
 def test_a_measured_cell_is_measured_once(table, tmp_path):
-    cell, words = table.cells["Softmax", "Width"], (f"paths.outputs={tmp_path}",)
-    assert known(cell, words) is None
-    found = measure(cell, words)
+    cell, runs = table.cells["Softmax", "Width"], Runs([f"paths.outputs={tmp_path}"])
+    assert known(cell, runs) is None
+    found = measure(cell, runs)
     assert found.value == compose_run(cell.words).backbone.dim
-    assert known(cell, words) == found
-    assert known(table.cells["DBA", "Width"], words) is None  # another configuration
+    assert known(cell, runs) == found
+    assert known(table.cells["DBA", "Width"], runs) is None  # another configuration
     [path] = (tmp_path / "measured").iterdir()
     path.write_text("{")
     with pytest.raises(UserError, match="is not a measurement of this version"):
-        known(cell, words)
+        known(cell, runs)
 
 
 def test_an_unknown_table_is_answered_with_the_known_ones():

@@ -138,7 +138,7 @@ def test_an_epoch_is_a_pass_over_the_training_rows_whatever_the_validation_inter
     rows13 = {"train": SimpleNamespace(lengths=range(13))}
     data = SimpleNamespace(steps_per_epoch=3, batch_size=2, splits=rows13)
     data.place = partial(SplitData.place, data)
-    facts = trainer(16, current_epoch=5, accumulate_grad_batches=parts, datamodule=data)
+    facts = trainer(16, current_epoch=5, accumulate_grad_batches=parts, datamodule=SimpleNamespace(data=data))
     given = rows if parts == 1 else cut(rows, Rows(list(range(6)), place=16), parts)[0]
     RefreshAttention().on_train_batch_start(facts, model, given, 1 * parts)
     assert asked == [(2, 2, 16)]

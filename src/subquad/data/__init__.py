@@ -1,1 +1,1 @@
-"""Datasets: one family a file, each a LightningDataModule with a DataSpec."""
+"""Datasets: one family a file, each a SplitData with a DataSpec."""

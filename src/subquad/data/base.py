@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -28,7 +27,7 @@ class Split(Protocol):
         """int64 [N]: tokens, time steps or pixels of each row."""
 
 
-class SplitData(pl.LightningDataModule, abc.ABC):
+class SplitData(abc.ABC):
     """Three splits of anything.
 
     A family writes `prepare_data` (fetch or make, once per machine), `load` (open what `prepare_data` left), `batched`
@@ -37,11 +36,13 @@ class SplitData(pl.LightningDataModule, abc.ABC):
     eval_batch_size: rows that a process evaluates at once; by default as many as it trains on at once.
     """
 
+    trainer: Any = None
+    """Lightning's, once there is one: batches are divided among its processes."""
+
     def __init__(
         self, *, batch_size: int, seed: int, steps_per_epoch: int | None = None, eval_batch_size: int | None = None,
         num_workers: int = 0,
     ) -> None:  # fmt: skip
-        super().__init__()
         if min(batch_size, eval_batch_size or 1, steps_per_epoch or 1) < 1 or num_workers < 0:
             raise UserError(
                 "data.batch_size, data.eval_batch_size and data.steps_per_epoch must be at least 1, "
@@ -51,11 +52,15 @@ class SplitData(pl.LightningDataModule, abc.ABC):
         self._eval_batch_size = eval_batch_size
         self.num_workers = num_workers
 
-    def fetch(self) -> None:
+    def fetch(self) -> None:  # noqa: B027
         """Brings missing files over the network; `scripts/prepare.py` calls it, a training run never does."""
 
-    def require(self) -> None:
+    def require(self) -> None:  # noqa: B027
         """Raises UserError, saying what to get and how, where files are missing that `prepare_data` reads."""
+
+    @abc.abstractmethod
+    def prepare_data(self) -> None:
+        """Makes what `load` opens, once per machine; raises UserError where files are missing."""
 
     @abc.abstractmethod
     def load(self) -> tuple[Mapping[str, Split], str]:
@@ -100,10 +105,6 @@ class SplitData(pl.LightningDataModule, abc.ABC):
     def bucketed_lengths(self) -> np.ndarray:
         """int64 [N]: lengths of the training rows; a batch holds rows of similar ones."""
         return self.splits["train"].lengths
-
-    def state_dict(self) -> dict[str, Any]:
-        """What Lightning keeps of the data in every checkpoint."""
-        return {"fingerprint": self.fingerprint}
 
     def train_dataloader(self) -> DataLoader[Batch]:
         lengths = self.bucketed_lengths

@@ -65,14 +65,14 @@ def asked_scope(config: Any) -> Scope:
     return Scope(config.scale, config.protocol, config.data == "standin")
 
 
-def smaller(choices: Sequence[str], tables: Sequence[Table]) -> list[str]:
+def smaller(runs: Runs, tables: Sequence[Table]) -> list[str]:
     """The words of a command that make its runs others than those of the papers, so that no verdict may be given."""
-    small = [word for word in choices if word.startswith(("scale=", "data=")) and word != "scale=paper"]
-    own = [word for word in choices if word.startswith("trainer.")]
+    small = [word for word in runs.words if word.startswith(("scale=", "data=")) and word != "scale=paper"]
+    own = [word for word in runs.words if word.startswith("trainer.")]
     trained = next((cell for table in tables for cell in table if cell.trained or cell.chained), None)
     if own and trained is not None:
-        plain = Runs([word for word in choices if word not in own])
-        if Runs(choices).job(trained.words, 0).folder != plain.job(trained.words, 0).folder:
+        plain = Runs([word for word in runs.words if word not in own], runs.compositions)
+        if runs.job(trained.words, 0).folder != plain.job(trained.words, 0).folder:
             small += own
     return small
 

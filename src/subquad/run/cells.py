@@ -1,22 +1,18 @@
 """From the cells of a table to runs: what each would train, which of it has finished, what came out."""
 
-import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from subquad import records
 from subquad.errors import UserError
-from subquad.run.doors import CONFIGS, compose_run, hint, options
+from subquad.run.compositions import Composition, Compositions
+from subquad.run.doors import CONFIGS, hint, options
 from subquad.run.needs import missing_data
 from subquad.tables import table as tables
 from subquad.tables.mean import mean_values
@@ -79,19 +75,27 @@ def select(found: Sequence[Table], rows: Sequence[str], columns: Sequence[str]) 
 class Runs:
     """The runs behind cells, at one scale and on one kind of data.
 
-    `words` are those that every run gets beside its cell's: scale=laptop, data=standin. Composing a configuration takes
-    a tenth of a second, so where its run belongs is remembered, for as long as no file of configs/ changes.
+    `words` are those that every run gets beside its cell's: scale=laptop, data=standin.
     """
 
-    def __init__(self, words: Sequence[str] = ()) -> None:
+    def __init__(self, words: Sequence[str] = (), compositions: Compositions | None = None) -> None:
         self.words = tuple(words)
+        self.compositions = Compositions() if compositions is None else compositions
         self.unusable: dict[str, list[Place]] = {}
         """Why runs that have ended gave no value, and the cells that lack it; `values` fills it."""
 
     def job(self, words: Iterable[str], seed: int) -> Job:
         """The run of a cell's words and a seed."""
         every = (*words, *self.words)
-        return Job((*every, f"seed={seed}"), Path(f"{self._composed(every)[0]}-s{seed}"))
+        return Job((*every, f"seed={seed}"), Path(f"{self.compositions[every].folder}-s{seed}"))
+
+    def compose(self, cells: Iterable[Cell]) -> None:
+        """Composes the runs of these cells together, which is quicker than one by one."""
+        self.compositions.all([(*words, *self.words) for cell in cells for words in (cell.start, cell.words) if words])
+
+    def composition(self, cell: Cell) -> Composition:
+        """That of a cell's words."""
+        return self.compositions[*cell.words, *self.words]
 
     def run_of(self, cell: Cell, seed: int) -> Job:
         """The run that fills a trained or chained cell.
@@ -114,12 +118,14 @@ class Runs:
         Seed by seed, so that each cell soon has a first number. Starts of runs that have finished are left out.
         """
         cells = [cell for cell in table if cell.trained or cell.chained]
+        self.compose(cells)
         every = range(max((cell.seeds for cell in cells), default=0)) if seeds is None else seeds
         return merged(self.run_of(cell, seed) for seed in every for cell in cells if seed in seeds_of(cell, seeds))
 
     def cells(self, table: Table, seeds: Sequence[int] | None) -> dict[Place, list[Job]]:
         """The runs of each trained or chained cell. seeds: None for as many as each cell declares."""
         filled = {place: cell for place, cell in table.cells.items() if cell.trained or cell.chained}
+        self.compose(filled.values())
         return {place: [self.run_of(c, seed) for seed in seeds_of(c, seeds)] for place, c in filled.items()}
 
     def values(
@@ -131,6 +137,7 @@ class Runs:
         of the cells that are not trained.
         A run whose record cannot be read, or holds no finite number, gives none; `unusable` then has the reason.
         """
+        self.compose(cell for cell in table if cell.trained or cell.chained)
         values: dict[Place, dict[int, float]] = {}
         for place, cell in table.cells.items():
             if cell.trained or cell.chained:
@@ -159,46 +166,15 @@ class Runs:
 
     def needs(self, job: Job) -> str | None:
         """What is missing of the data of a run, or of the one that it starts from; see `subquad.run.needs`."""
-        known = self._composed(self._shared(job))[1]
+        known = self.compositions[job.words[:-1]].data
         key = json.dumps(known, sort_keys=True)
         if key not in self._missing:
             self._missing[key] = missing_data(known)
         return self._missing[key] or (None if job.start is None else self.needs(job.start))
 
-    def _composed(self, words: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-        """The run's folder without its seed, and the settings of its data."""
-        key = " ".join(words)
-        if key not in self._known:
-            config = compose_run([*words, "seed=0"])
-            data: Any = OmegaConf.to_container(config.data, resolve=True)
-            self._known[key] = str(config.paths.run).removesuffix("-s0"), data
-        return self._known[key]
-
-    @staticmethod
-    def _shared(job: Job) -> tuple[str, ...]:
-        """The words of a run but its seed."""
-        return job.words[:-1]
-
     @cached_property
     def _missing(self) -> dict[str, str | None]:
         return {}
-
-    @cached_property
-    def _known(self) -> dict[str, tuple[str, dict[str, Any]]]:
-        try:
-            state, known = json.loads(self._memory.read_text())
-            return {key: (folder, data) for key, (folder, data) in known.items()} if state == _state() else {}
-        except (OSError, ValueError, TypeError, AttributeError):
-            return {}
-
-    @cached_property
-    def _memory(self) -> Path:
-        return Path(str(compose_run([]).paths.outputs)) / ".cells.json"
-
-    def remember(self) -> None:
-        """Keeps the folders for the next program, where the disk takes them: they only save time."""
-        with suppress(OSError):
-            records.write_json(self._memory, [_state(), self._known])
 
 
 def seeds_of(cell: Cell, seeds: Sequence[int] | None) -> Sequence[int]:
@@ -236,13 +212,3 @@ def _in_words(value: Any) -> str:
     if isinstance(value, str) and not re.fullmatch(r"[\w./-]+", value):
         return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _state() -> str:
-    """What the folders of runs depend on: all files of configs/ and the variables that move folders."""
-    digest = hashlib.sha256(
-        str((Path.cwd(), os.environ.get("SUBQUAD_OUTPUTS"), os.environ.get("SUBQUAD_DATA"))).encode()
-    )
-    for path in sorted(CONFIGS.rglob("*.yaml")):
-        digest.update(str(path).encode() + path.read_bytes())
-    return digest.hexdigest()

@@ -16,6 +16,7 @@ from subquad.errors import UserError, first_line
 from subquad.records import Record
 from subquad.run.doors import sentence
 from subquad.tasks.supervised import Supervised
+from subquad.tasks.trained_on import TrainedOn
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +51,12 @@ def check_finished(config: DictConfig, record: Record, run: Path) -> None:
 
 def check_last(checkpoint: Path, module: Supervised, data: SplitData, run: Path) -> None:
     """Raises UserError at a checkpoint that this run cannot go on from: damaged, of another model or of other data."""
-    content = read_checkpoint(checkpoint, run, type(data).__qualname__, *_RESUMED)
+    content = read_checkpoint(checkpoint, run, TrainedOn.__qualname__, *_RESUMED)
     known, found = (_shapes(weights) for weights in (module.state_dict(), content["state_dict"]))
     if known != found:
         name = next(name for name in (*known, *found) if known.get(name) != found.get(name))
         raise _damaged(checkpoint, f"{name} is of another model", run)
-    check_data(data, content[type(data).__qualname__]["fingerprint"], run)
+    check_data(data, content[TrainedOn.__qualname__]["fingerprint"], run)
 
 
 def check_best(checkpoint: Path, monitor: str, best: float, run: Path) -> None:

@@ -2,17 +2,15 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
-
+from subquad.errors import UserError
 from subquad.records import Record, fingerprint
-from subquad.run.doors import compose_run
+from subquad.run.compositions import Compositions
 from subquad.run.facts import training_rows
-from subquad.run.identity import identity
 
 FLOAT_BYTES = 4
 _NOT_FAMILY = (
@@ -38,8 +36,8 @@ class Setting:
     steps: int | None
     weights_only: int
     with_states: int
-    data: dict[str, Any]
-    module: dict[str, Any]
+    data: Mapping[str, Any]
+    module: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +66,53 @@ class Pace:
     parameters: int
 
 
-def setting_of(words: Iterable[str]) -> Setting:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Median seconds of `steps` training steps of a batch of the run's size, nothing padded, on one device."""
+
+    family: str
+    seconds: float
+    steps: int
+    batch_size: int
+    parameters: int
+    words: list[str]
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    commit: str
+    finished: str
+
+
+def measured_steps(outputs: Path) -> Iterator[StepTime]:
+    """What was measured before; raises UserError at a file that is no measurement."""
+    for path in sorted((outputs / "measured" / "steps").glob("*.json")):
+        try:
+            yield StepTime(**json.loads(path.read_text()))
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{path} is no measurement of this version ({error}); delete it.") from None
+
+
+def pace(found: StepTime) -> Pace:
+    """A measurement as plans take it."""
+    return Pace(found.seconds, Device.of(found.machine), False, found.steps, found.parameters)
+
+
+def setting_of(words: Iterable[str], compositions: Compositions) -> Setting:
     """What is known of a configuration before it runs; `words` have no seed."""
     every = tuple(words)
-    config = compose_run([*every, "seed=0"])
-    plain = identity(config)
-    data, module = (OmegaConf.to_container(part, resolve=True) for part in (config.data, config.task.module))
+    found = compositions[every]
+    plain = found.identity
     savers = [c for c in plain["callbacks"].values() if c and c["_target_"].endswith(".ModelCheckpoint")]
     weights = [saver for saver in savers if saver.get("save_weights_only")]
     return Setting(
         words=every,
         task=plain["task"]["name"],
-        attention=str(HydraConfig.get().runtime.choices["attention"]),
+        attention=found.attention,
         family=family_of(plain),
         steps=_steps(plain),
         weights_only=sum(saver["save_top_k"] for saver in weights),
         with_states=sum(saver["save_top_k"] for saver in savers if saver not in weights),
-        data=cast(dict[str, Any], data),
-        module=cast(dict[str, Any], module),
+        data=found.data,
+        module=found.module,
     )
 
 

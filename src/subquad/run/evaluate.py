@@ -22,6 +22,7 @@ from subquad.run.checkpoints import check_data, read_checkpoint
 from subquad.run.quiet import quieten
 from subquad.run.settings import check_settings, without_weights
 from subquad.tasks.supervised import Supervised
+from subquad.tasks.trained_on import TrainedOn
 
 
 def evaluate_missing(config: DictConfig) -> None:
@@ -86,7 +87,9 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
     )  # fmt: skip
     run_split = trainer.test if split == "test" else trainer.validate
     with fitting_weights():
-        [metrics] = run_split(module, datamodule=data, ckpt_path=checkpoint, verbose=False, weights_only=True)
+        [metrics] = run_split(
+            module, datamodule=TrainedOn(data), ckpt_path=checkpoint, verbose=False, weights_only=True
+        )
     name = f"{split}/{module.metric_name}"
     return name, metrics[name], record.metrics.get(name)
 

@@ -1,6 +1,7 @@
 """What the comment of a task's file, or of those that it is made from, says on lines of its own."""
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def opening_comment(path: Path) -> list[str]:
     return comment[1].split("\n# ")
 
 
+@cache
 def training_rows(task: str) -> int | None:
     """How many rows a task trains on: the first number of its splits; None where that depends on your files."""
     found = re.match(r"([\d,]+)(?=[/ ])(?!/\d+/\d+ %)", task_facts(task)["Splits"])

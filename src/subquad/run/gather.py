@@ -1,20 +1,19 @@
 """From the outputs folder and configs/table/ to the content of the page: each cell with the runs that fill it."""
 
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from subquad.records import RESULT, now, write_json
+from subquad.records import RESULT, now
 from subquad.report.commands import cell_command, table_command
 from subquad.report.content import FULL, CellPart, Content, Problem, Run, Scope, TablePart, Value
 from subquad.report.ledger import Ledger, newest, read_ledger, read_measurements
 from subquad.run import measured
 from subquad.run.cells import Runs, load_table
-from subquad.run.doors import compose_run, options
+from subquad.run.compositions import Compositions
+from subquad.run.doors import options
 from subquad.run.lacking import with_means
 from subquad.run.show_table import number, verdict
 from subquad.tables.statistics import summarise
@@ -33,7 +32,8 @@ def gather(names: Sequence[str], words: Sequence[str] = (), progress: Progress =
     A configuration is composed only for a cell whose task and attention some run of the same scope has, and is
     remembered: without runs nothing is composed, and a second call composes nothing.
     """
-    outputs = Path(str(compose_run(words).paths.outputs))
+    compositions = Compositions()
+    outputs = Path(compositions[words].outputs)
     ledger = read_ledger(outputs / "runs")
     kept, broken = read_measurements(outputs / "measured")
     broken += _unknown_scopes(ledger)
@@ -42,15 +42,16 @@ def gather(names: Sequence[str], words: Sequence[str] = (), progress: Progress =
     claimed: set[Path] = set()
     lacking: dict[tuple[str, Place], str] = {}
     for scope in _scopes(ledger, kept):
-        one = _InScope(scope, Runs([*scope.words, *words]), ledger, _Places(outputs / ".places.json", kept, words))
+        ran = {(run.record.task, run.record.attention) for run in ledger.runs.values() if run.scope == scope}
+        one = _InScope(scope, Runs([*scope.words, *words], compositions), ledger, kept, ran)
+        one.compose(tables)
         for table in tables:
             progress(table.name)
             for place, value in one.values(table, claimed).items():
                 found[table.name].setdefault(place, []).append(value)
             if scope == FULL:
                 lacking |= {(table.name, place): needs for place, needs in one.lacking(table).items()}
-        one.runs.remember()
-        one.places.remember()
+    compositions.save()
     parts = [_table_part(table, found[table.name], lacking) for table in tables]
     return Content(
         tables=parts, runs=list(ledger.runs.values()),
@@ -126,20 +127,27 @@ def _numbered(table: Table) -> Iterable[tuple[int, int, Place]]:
 
 @dataclass(frozen=True, slots=True)
 class _InScope:
-    """Cells of tables in one scope."""
+    """Cells of tables in one scope. known: task and attention of its runs."""
 
     scope: Scope
     runs: Runs
     ledger: Ledger
-    places: "_Places"
+    kept: Mapping[Path, dict[str, Any]]
+    known: Set[tuple[str, str]]
+
+    def compose(self, tables: Iterable[Table]) -> None:
+        """Composes all that these tables ask for together, which is quicker than one by one."""
+        trained = [cell for table in tables for cell in table if cell.trained or cell.chained]
+        self.runs.compose(cell for cell in trained if self._possible(cell))
+        if self.scope == FULL:
+            self.runs.compositions.all([(*_data_words(cell), *self.runs.words) for cell in trained])
 
     def values(self, table: Table, claimed: set[Path]) -> dict[Place, Value]:
         """Each cell in full scope, elsewhere those that have a value. Folders of its runs are added to `claimed`."""
-        known = {(run.record.task, run.record.attention) for run in self._runs()}
-        possible = {place: cell for place, cell in table.cells.items() if cell.mean or _possible(cell, known)}
+        possible = {place: cell for place, cell in table.cells.items() if cell.mean or self._possible(cell)}
         ran = {place: self._ran(cell) for place, cell in possible.items() if not (cell.mean or cell.measure)}
         claimed.update(folder for runs in ran.values() for folder in runs)
-        facts = {place: content for place, cell in table.cells.items() if (content := self.places.of(cell, self.runs))}
+        facts = {place: content for place, cell in table.cells.items() if (content := self._measured(cell))}
         numbers = {place: facts[place]["value"] for place in facts if not isinstance(facts[place]["value"], str)}
         wanted = possible | {place: table.cells[place] for place in facts}
         shown = self.runs.values(replace(table, cells=wanted), None, numbers)
@@ -150,14 +158,26 @@ class _InScope:
             or self.scope == FULL
         }
 
-    def _runs(self) -> list[Run]:
-        return [run for run in self.ledger.runs.values() if run.scope == self.scope]
+    def _possible(self, cell: Cell) -> bool:
+        """Whether a run may be a cell's: the last task= and attention= of its words decide, where it has them."""
+        chosen = dict(str(word).partition("=")[::2] for word in cell.words)
+        task, attention = chosen.get("task"), chosen.get("attention")
+        return not cell.measure and any(task in (None, t) and attention in (None, a) for t, a in self.known)
 
     def _ran(self, cell: Cell) -> dict[Path, Run]:
         if not (cell.trained or cell.chained):
             return {}
         folders = [self.runs.run_of(cell, seed).folder for seed in range(cell.seeds)]
         return {folder: self.ledger.runs[folder] for folder in folders if folder in self.ledger.runs}
+
+    def _measured(self, cell: Cell) -> dict[str, Any] | None:
+        """What was measured of a cell. Composed are only cells whose words are those of some measurement."""
+        if not cell.measure or cell.missing:
+            return None
+        words = [*cell.words]
+        if not any(c["measure"] == cell.measure and c["words"][: len(words)] == words for c in self.kept.values()):
+            return None
+        return self.kept.get(measured.place(cell, self.runs))
 
     def lacking(self, table: Table) -> dict[Place, str]:
         """What is missing of the data of each cell; a mean lacks what its parts lack."""
@@ -171,8 +191,7 @@ class _InScope:
         """
         if not (cell.trained or cell.chained):
             return ""
-        words = tuple(word for word in cell.words if word.startswith(_DATA_WORDS))
-        return self.runs.needs(self.runs.job(words, 0)) or ""
+        return self.runs.needs(self.runs.job(_data_words(cell), 0)) or ""
 
     def _value(
         self, table: Table, cell: Cell, values: Mapping[int, float], ran: Mapping[Path, Run], facts: Any
@@ -186,11 +205,8 @@ class _InScope:
         )  # fmt: skip
 
 
-def _possible(cell: Cell, known: Iterable[tuple[str, str]]) -> bool:
-    """Whether one of the runs may be a cell's: the last task= and attention= of its words decide, where it has them."""
-    chosen = dict(str(word).partition("=")[::2] for word in cell.words)
-    task, attention = chosen.get("task"), chosen.get("attention")
-    return not cell.measure and any(task in (None, t) and attention in (None, a) for t, a in known)
+def _data_words(cell: Cell) -> tuple[str, ...]:
+    return tuple(word for word in cell.words if word.startswith(_DATA_WORDS))
 
 
 def _floors(cell: Cell, ran: Iterable[Run]) -> dict[str, float]:
@@ -212,36 +228,3 @@ def _facts(content: Mapping[str, Any] | None) -> dict[str, str]:
         "commit": str(content.get("commit", "")), "measured": str(content.get("finished", "")),
         "note": str(content.get("note", "")),
     }  # fmt: skip
-
-
-class _Places:
-    """Which kept measurement belongs to a cell.
-
-    The file of a measurement is named by a configuration, which takes a tenth of a second to compose. Two cells whose
-    runs would share a folder have one configuration, so the name is remembered by that folder and what is measured.
-    """
-
-    def __init__(self, memory: Path, kept: Mapping[Path, dict[str, Any]], words: Sequence[str]) -> None:
-        self.memory, self.kept, self.words = memory, kept, tuple(words)
-        try:
-            self.known: dict[str, str] = dict(json.loads(memory.read_text()))
-        except (OSError, ValueError, TypeError):
-            self.known = {}
-
-    def of(self, cell: Cell, runs: Runs) -> dict[str, Any] | None:
-        """The content of the file, or None. Only cells of which some measurement says the same words are looked up."""
-        if not cell.measure or cell.missing:
-            return None
-        words = [*cell.words]
-        if not any(c["measure"] == cell.measure and c["words"][: len(words)] == words for c in self.kept.values()):
-            return None
-        key = f"{runs.job(cell.words, 0).folder} {json.dumps(cell.measure, sort_keys=True)}"
-        if key not in self.known:
-            self.known[key] = str(measured.place(cell, runs.words))
-        return self.kept.get(Path(self.known[key]))
-
-    def remember(self) -> None:
-        """Keeps the names for the next call, where the disk takes them: they only save time."""
-        if self.known:
-            with suppress(OSError):
-                write_json(self.memory, self.known)

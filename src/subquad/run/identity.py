@@ -15,8 +15,8 @@ from subquad.errors import first_line
 from subquad.records import FOLDER, fingerprint
 
 _KEPT = ("task", "data", "trainer", "callbacks", "protocol", "scale", "recipe", "ckpt_path")
-_NAMES: dict[str, str] = {}
-"""Fingerprints by configuration: each of the folders of a run asks for its own again, and resolving takes long."""
+_KNOWN: dict[str, dict[str, Any]] = {}
+"""Identities by configuration: each of the folders of a run asks for its own again, and resolving takes long."""
 
 _NOT_IDENTITY = {
     "trainer": (
@@ -35,9 +35,19 @@ def identity(config: DictConfig) -> dict[str, Any]:
     Left out: paths, loggers, device, display, tags and the seed; and what spreads the work or trades time for memory,
     which changes results by rounding and other dropout masks at most. Precision counts. The optimiser and the mechanism
     count where the task's module and backbone refer to them, so that an unused choice changes nothing. Of weights to
-    start from it counts which they are and not where they lie; see `weights_name`.
+    start from it counts which they are and not where they lie; see `weights_name`. Whoever is given it leaves it as it
+    is: the next call for an equal configuration gets the same object.
     """
     plain = _plain(config)
+    start = plain["ckpt_path"] and weights_name(Path(plain["ckpt_path"]))
+    choices = dict(HydraConfig.get().runtime.choices) if HydraConfig.initialized() else None
+    key = json.dumps([plain, start, choices], sort_keys=True, default=str)
+    if key not in _KNOWN:
+        _KNOWN[key] = _resolved(plain)
+    return _KNOWN[key]
+
+
+def _resolved(plain: dict[str, Any]) -> dict[str, Any]:
     resolved = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
     assert isinstance(resolved, dict)
     kept = {key: resolved[key] for key in _KEPT}
@@ -98,27 +108,18 @@ def smaller_run() -> str | None:
 
 def _fingerprint(*, _root_: DictConfig) -> str:
     """Hydra asks for it before anything else runs, so a configuration with holes ends here, in one sentence."""
-    plain = _plain(_root_)
-    start = plain["ckpt_path"] and weights_name(Path(plain["ckpt_path"]))
-    key = json.dumps([plain, start], sort_keys=True, default=str)
-    if key not in _NAMES:
-        _NAMES[key] = _name(_root_)
-    return _NAMES[key]
-
-
-def _name(config: DictConfig) -> str:
     try:
-        return fingerprint(identity(config))
+        return fingerprint(identity(_root_))
     except MissingMandatoryValue as error:
         raise SystemExit(f"A setting has no value yet ({first_line(error)}); give it on the command line.") from None
     except InterpolationKeyError as error:
-        recipe, reason = config.recipe.name, first_line(error)
-        if "encoder" in config and "'backbone." in reason:
+        recipe, reason = _root_.recipe.name, first_line(error)
+        if "encoder" in _root_ and "'backbone." in reason:
             raise SystemExit(
                 f"This attention is an encoder of its own and does not fit the backbone ({reason}); choose another "
                 "attention, or a recipe and backbone for sequences."
             ) from None
-        known = ", ".join(config.recipe.sizes)
+        known = ", ".join(_root_.recipe.sizes)
         raise SystemExit(
             f"The recipe {recipe} does not fit this task ({reason}); leave recipe= out to get the task's own, or add a "
             f"row for the task to the recipe's sizes, which has {known}."

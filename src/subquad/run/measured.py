@@ -7,14 +7,14 @@ from rich.console import Console
 from rich.progress import track
 
 from subquad.records import Measurement, fingerprint, read_measurement, write_json
-from subquad.run.doors import compose_run, sentence
-from subquad.run.identity import identity
+from subquad.run.cells import Runs
+from subquad.run.doors import sentence
 from subquad.run.quantities import Noted
 from subquad.tables.table import Cell, Place, Table
 
 
 def measured_values(
-    table: Table, words: tuple[str, ...] = (), run: bool = True, again: bool = False
+    table: Table, runs: Runs, run: bool = True, again: bool = False
 ) -> tuple[dict[Place, float | str], dict[str, list[Place]]]:
     """Values of the measured cells of a table; reasons why others have none and notes on the values, with their cells.
 
@@ -23,11 +23,12 @@ def measured_values(
     values: dict[Place, float | str] = {}
     remarks: dict[str, list[Place]] = {}
     cells = [cell for cell in table if cell.measure and not (cell.mean or cell.missing)]
+    runs.compose(cells)
     for cell in track(cells, "Measuring", console=Console(stderr=True), transient=True, disable=not run):
-        found = None if again else known(cell, words)
+        found = None if again else known(cell, runs)
         if found is None and run:
             try:
-                found = measure(cell, words)
+                found = measure(cell, runs)
             except Exception as error:
                 if (reason := sentence(error)) is None:
                     raise
@@ -39,27 +40,27 @@ def measured_values(
     return values, remarks
 
 
-def place(cell: Cell, words: tuple[str, ...] = ()) -> Path:
+def place(cell: Cell, runs: Runs) -> Path:
     """The file of a cell's measurement: it is named by the cell's configuration and by what is measured of it."""
-    config = compose_run([*cell.words, *words])
-    name = fingerprint({"config": identity(config), "measure": cell.measure})
-    return Path(config.paths.outputs) / "measured" / f"{name}.json"
+    found = runs.composition(cell)
+    name = fingerprint({"config": found.identity, "measure": cell.measure})
+    return Path(found.outputs) / "measured" / f"{name}.json"
 
 
-def known(cell: Cell, words: tuple[str, ...] = ()) -> Measurement | None:
+def known(cell: Cell, runs: Runs) -> Measurement | None:
     """The kept measurement of a cell, or None."""
-    return read_measurement(place(cell, words))
+    return read_measurement(place(cell, runs))
 
 
-def measure(cell: Cell, words: tuple[str, ...] = ()) -> Measurement:
+def measure(cell: Cell, runs: Runs) -> Measurement:
     """Measures a cell and keeps the value."""
     from hydra.utils import instantiate
 
     from subquad.run import machine
 
-    every = [*cell.words, *words]
+    every = [*cell.words, *runs.words]
     value = instantiate(cell.measure, every, _convert_="all")
     noted = value if isinstance(value, Noted) else Noted(value)
     found = Measurement(value=noted.value, note=noted.note, measure=dict(cell.measure), words=every, **machine.facts())
-    write_json(place(cell, words), dataclasses.asdict(found))
+    write_json(place(cell, runs), dataclasses.asdict(found))
     return found

@@ -1,12 +1,10 @@
 """How long a training step of a configuration takes here, on made-up inputs; kept on disk, one file a device."""
 
 import dataclasses
-import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +21,12 @@ from subquad.measure.inputs import random_batch
 from subquad.measure.memory import LiveTensors
 from subquad.records import fingerprint, write_json
 from subquad.run import machine
-from subquad.run.costs import Device, Pace, Setting
+from subquad.run.costs import Device, Setting, StepTime
 from subquad.run.doors import compose_run
 from subquad.run.needs import missing_data
 from subquad.run.quiet import quieten
 from subquad.run.settings import check_settings, without_weights
 from subquad.tasks.refresh import RefreshAttention
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
-    """Median seconds of `steps` training steps of a batch of the run's size, nothing padded, on one device."""
-
-    family: str
-    seconds: float
-    steps: int
-    batch_size: int
-    parameters: int
-    words: list[str]
-    machine: dict[str, Any]
-    versions: dict[str, str]
-    commit: str
-    finished: str
 
 
 def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
@@ -168,20 +150,6 @@ def parameters_of(setting: Setting) -> int | None:
         return None
     with torch.device("meta"):
         return int(instantiate(without_weights(setting.module), _convert_="all")(spec=spec).parameter_count)
-
-
-def measured_steps(outputs: Path) -> Iterator[StepTime]:
-    """What was measured before; raises UserError at a file that is no measurement."""
-    for path in sorted((outputs / "measured" / "steps").glob("*.json")):
-        try:
-            yield StepTime(**json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{path} is no measurement of this version ({error}); delete it.") from None
-
-
-def pace(found: StepTime) -> Pace:
-    """A measurement as plans take it."""
-    return Pace(found.seconds, Device.of(found.machine), False, found.steps, found.parameters)
 
 
 def _write(found: StepTime, outputs: Path) -> None:

@@ -29,6 +29,7 @@ from subquad.run.slurm_job import told_to_go
 from subquad.run.trainer import made_trainer
 from subquad.tasks.clock import WallClock
 from subquad.tasks.supervised import Supervised
+from subquad.tasks.trained_on import TrainedOn
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ def _trained_and_tested(
     None where `callbacks.best` monitors nothing: its checkpoint is then that of the last step.
     """
     last, kept = run / "checkpoints" / "last.ckpt", run / "checkpoints" / "best.ckpt"
-    trainer.fit(module, data, ckpt_path=last if last.exists() else None, weights_only=True)
+    trainer.fit(module, TrainedOn(data), ckpt_path=last if last.exists() else None, weights_only=True)
     best = trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
     if not kept.exists() or not _validations(run):
         raise UserError(
@@ -170,7 +171,7 @@ def _trained_and_tested(
         )
     if best is not None:
         check_best(kept, monitor, float(best), run)
-    [tested] = trainer.test(module, data, ckpt_path=str(kept), verbose=False, weights_only=True)
+    [tested] = trainer.test(module, TrainedOn(data), ckpt_path=str(kept), verbose=False, weights_only=True)
     return None if best is None else float(best), {name: float(value) for name, value in tested.items()}
 
 

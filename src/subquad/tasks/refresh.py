@@ -34,14 +34,14 @@ class RefreshAttention(pl.Callback):
             if not batch.first:
                 return
             batch_idx //= trainer.accumulate_grad_batches
-        place, data = (trainer.current_epoch, batch_idx), trainer.datamodule  # type: ignore[attr-defined]
-        if data is not None:
-            place = data.place(*place)
+        place, trained_on = (trainer.current_epoch, batch_idx), trainer.datamodule  # type: ignore[attr-defined]
+        if trained_on is not None:
+            place = trained_on.data.place(*place)
         due = [m for m in pl_module.modules() if isinstance(m, Refreshable) and m.due(*place, trainer.global_step)]
         if not due:
             return
         if isinstance(batch, Part):
-            batch = data.whole_batch(batch.whole).to(pl_module.device)
+            batch = trained_on.data.whole_batch(batch.whole).to(pl_module.device)
         _renew(due, pl_module, batch, trainer.global_step)
         if trainer.world_size > 1:
             _share(due, trainer)
