@@ -140,6 +140,7 @@ def test_a_second_call_composes_nothing(made, monkeypatch):
 
 def test_without_runs_only_data_are_asked_for_and_every_cell_is_a_dash(tmp_path, monkeypatch):
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
+    monkeypatch.setattr("subquad.run.compositions.usable_cores", lambda: 1)
     composed, of = [], Composition.of
     monkeypatch.setattr(Composition, "of", lambda words: (composed.append(words), of(words))[1])
     content = gathering.gather(gathering.all_tables())

@@ -1,5 +1,6 @@
 """The pages say what the runs say, in well-formed HTML whose links lead somewhere; odd names stay words."""
 
+import dataclasses
 import html
 import os
 import re
@@ -261,3 +262,15 @@ def test_pages_of_runs_that_are_gone_are_removed_and_nothing_else(made, tmp_path
     (tmp_path / "outside.html").write_text("kept")
     write_site(tmp_path / "pages", fewer)
     assert (tmp_path / "outside.html").exists()
+
+
+def test_pages_that_stay_as_they_are_are_not_written_again(made, tmp_path):
+    write_site(tmp_path, made.content)
+    pages = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.html")}
+    content = dataclasses.replace(made.content, made="2030-01-01T00:00:00+00:00")
+    run = tmp_path / "runs" / f"{made.content.runs[0].key}.html"
+    run.write_text("something else")
+    write_site(tmp_path, content)
+    written = {path for path in pages if path.stat().st_mtime_ns != pages[path]}
+    assert {path for path in written if path.parent.name != "bench"} == {tmp_path / "index.html", run}
+    assert "2030" in (tmp_path / "index.html").read_text()

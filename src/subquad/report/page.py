@@ -1,5 +1,6 @@
 """Templates of this package to HTML files."""
 
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ def write_page(template: str, path: Path, content: dict[str, Any]) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file that appears at once, also where two programs write it."""
+    """Writes a file that appears at once, also where two programs write it. One that has this text is left alone."""
+    with suppress(OSError, ValueError):
+        if path.read_text(encoding="utf-8") == text:
+            return
     with whole(path, several=True) as place:
         place.write_text(text, encoding="utf-8", errors="replace")
 
