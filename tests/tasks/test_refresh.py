@@ -71,8 +71,14 @@ def attentions(model):
     return [part for part in model.modules() if isinstance(part, Redrawn)]
 
 
+def renew(facts, model, rows, number):
+    callback = RefreshAttention()
+    callback.on_train_start(facts, model)
+    callback.on_train_batch_start(facts, model, rows, number)
+
+
 def start(model, rows, step=0, **changes):
-    RefreshAttention().on_train_batch_start(trainer(step, **changes), model, rows, 0)
+    renew(trainer(step, **changes), model, rows, 0)
 
 
 def test_those_that_are_due_are_renewed_and_no_others() -> None:
@@ -140,7 +146,7 @@ def test_an_epoch_is_a_pass_over_the_training_rows_whatever_the_validation_inter
     data.place = partial(SplitData.place, data)
     facts = trainer(16, current_epoch=5, accumulate_grad_batches=parts, datamodule=SimpleNamespace(data=data))
     given = rows if parts == 1 else cut(rows, Rows(list(range(6)), place=16), parts)[0]
-    RefreshAttention().on_train_batch_start(facts, model, given, 1 * parts)
+    renew(facts, model, given, 1 * parts)
     assert asked == [(2, 2, 16)]
 
 

@@ -13,11 +13,17 @@ VECTOR = 16
 
 
 def fit(kernel: str, *operands: Tensor) -> bool:
-    """Whether a kernel may run here, on these operands: of four axes each, in single precision, on a CPU."""
+    """Whether a kernel may run here, on these operands of heads: of four axes each, the last of whole vectors."""
+    return all(x.dim() == 4 and x.numel() > 0 and x.shape[3] % VECTOR == 0 for x in operands) and may_run(
+        kernel, *operands
+    )
+
+
+def may_run(kernel: str, *operands: Tensor) -> bool:
+    """Whether a kernel may run here, on these operands: in single precision, on a CPU."""
     return (
         all(type(x) is Tensor for x in operands)  # what watches or replaces operators gets torch's own
-        and all(x.device.type == "cpu" and x.dtype == torch.float32 and x.dim() == 4 for x in operands)
-        and all(x.numel() > 0 and x.shape[3] % VECTOR == 0 for x in operands)
+        and all(x.device.type == "cpu" and x.dtype == torch.float32 for x in operands)
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._is_torch_function_mode_enabled()

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from subquad.kernels.dropout import drop_by, select, takes
+
 _WORTH = 1 << 16
 """Entries below which starting a generator costs more than it saves."""
 
@@ -39,14 +41,20 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:
         generator = np.random.SFC64(int(torch.randint(2**62, ())))
-        bits = generator.random_raw((x.numel() + 3) // 4).view(np.int16)[: x.numel()]
-        keep = (torch.from_numpy(bits) >= dropped - _STEPS // 2).view(x.shape)
+        bits = torch.from_numpy(generator.random_raw((x.numel() + 3) // 4).view(np.int16)[: x.numel()])
+        least, ctx.scale = dropped - _STEPS // 2, _STEPS / (_STEPS - dropped)
+        if takes(x):
+            y, keep = drop_by(x, bits, least, ctx.scale)
+        else:
+            keep = (bits >= least).view(x.shape)
+            y = torch.where(keep, x, 0.0).mul_(ctx.scale)
         ctx.save_for_backward(keep)
-        ctx.scale = _STEPS / (_STEPS - dropped)
-        return torch.where(keep, x, 0.0).mul_(ctx.scale)
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (keep,) = ctx.saved_tensors
+        if takes(gradient):
+            return select(gradient, keep, ctx.scale), None
         return torch.where(keep, gradient, 0.0).mul_(ctx.scale), None

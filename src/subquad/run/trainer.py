@@ -10,7 +10,7 @@ from pytorch_lightning.strategies import DDPStrategy
 
 from subquad.data.base import SplitData
 from subquad.errors import UserError, first_line
-from subquad.tasks.checkpoints import MovedCheckpoints
+from subquad.tasks.checkpoints import MovedCheckpoints, SpareCheckpoints
 from subquad.tasks.strategies import SharedBatches
 from subquad.tasks.until_killed import UntilKilled
 
@@ -43,6 +43,10 @@ def made_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
             f"{parts} parts each; choose trainer.devices, trainer.accumulate_grad_batches and recipe.batch_size so "
             "that the first two divide the third."
         )
+    for saver in trainer.checkpoint_callbacks:
+        if saver.filename == "last":  # type: ignore[attr-defined]
+            callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+            callbacks.insert(callbacks.index(saver), SpareCheckpoints(saver))  # type: ignore[arg-type]
     trainer.callbacks.append(MovedCheckpoints())  # type: ignore[attr-defined]
     if environment:
         trainer.callbacks.append(UntilKilled())  # type: ignore[attr-defined]

@@ -1,11 +1,13 @@
 """Checkpoints that a full disk or a kill cannot leave half-written, and that may be moved to another folder."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from subquad.atomic import whole
@@ -23,6 +25,30 @@ class AtomicCheckpoints(TorchCheckpointIO):
             torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
+
+
+class SpareCheckpoints(pl.Callback):
+    """Writes the checkpoint that an interrupted run goes on from every `seconds`, not after every short epoch.
+
+    A small model trains an epoch in little more time than its checkpoint takes. As a run repeats the same numbers from
+    any epoch, an interruption costs the training of those seconds and nothing else. The checkpoint is always written
+    after the first epoch of a process, after the last one, and where the best score of the run has changed, so that it
+    knows the best checkpoint. It stands before `saver` in the list of callbacks.
+    """
+
+    def __init__(self, saver: ModelCheckpoint, seconds: float = 10.0) -> None:
+        self.saver, self.seconds = saver, seconds
+        self.written = float("-inf")
+        self.score: torch.Tensor | None = None
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        now, score = time.monotonic(), trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
+        last = trainer.should_stop or trainer.global_step >= trainer.estimated_stepping_batches
+        due = bool(last or score != self.score or now - self.written >= self.seconds)
+        if trainer.strategy.broadcast(due):  # processes write together, and their clocks differ
+            self.written, self.score = now, score
+        else:
+            self.saver._last_global_step_saved = trainer.global_step  # as if it had been written
 
 
 class MovedCheckpoints(pl.Callback):

@@ -27,9 +27,14 @@ class RefreshAttention(pl.Callback):
     All state is in the mechanisms' buffers; a resumed run repeats the undisturbed one.
     """
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.mechanisms = [module for module in pl_module.modules() if isinstance(module, Refreshable)]
+
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
+        if not self.mechanisms:
+            return
         if isinstance(batch, Part):
             if not batch.first:
                 return
@@ -37,7 +42,7 @@ class RefreshAttention(pl.Callback):
         place, trained_on = (trainer.current_epoch, batch_idx), trainer.datamodule  # type: ignore[attr-defined]
         if trained_on is not None:
             place = trained_on.data.place(*place)
-        due = [m for m in pl_module.modules() if isinstance(m, Refreshable) and m.due(*place, trainer.global_step)]
+        due = [mechanism for mechanism in self.mechanisms if mechanism.due(*place, trainer.global_step)]
         if not due:
             return
         if isinstance(batch, Part):

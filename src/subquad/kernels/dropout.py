@@ -1,0 +1,40 @@
+"""Dropout of given random bits on a CPU, in one pass over memory."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from subquad.kernels.operands import loaded, may_run
+
+_KERNEL = "dropout"
+
+
+def takes(x: Tensor) -> bool:
+    """Whether the kernel may drop entries of x where this is called."""
+    return x.is_contiguous() and may_run(_KERNEL, x)
+
+
+def drop_by(x: Tensor, bits: Tensor, least: int, scale: float) -> tuple[Tensor, Tensor]:
+    """y = x · scale where `bits`, int16, one for each entry, are at least `least`, 0 elsewhere; and where that is."""
+    y, keep = torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
+    _run("forward", x, bits, keep, y, x.numel(), least, scale)
+    return y, keep
+
+
+def select(x: Tensor, keep: Tensor, scale: float) -> Tensor:
+    """x · scale where `keep` is True, 0 elsewhere."""
+    y = torch.empty_like(x)
+    _run("backward", x, keep, y, x.numel(), scale)
+    return y
+
+
+def _run(function: str, *arguments: Tensor | int | float) -> None:
+    """Calls a function of dropout.cpp with these arguments and the number of threads."""
+    getattr(loaded(_KERNEL), function)(*map(_in_c, (*arguments, torch.get_num_threads())))
+
+
+def _in_c(x: Tensor | int | float) -> ctypes.c_void_p | ctypes.c_long | ctypes.c_float:
+    if isinstance(x, Tensor):
+        return ctypes.c_void_p(x.data_ptr())
+    return ctypes.c_float(x) if isinstance(x, float) else ctypes.c_long(x)
