@@ -1,0 +1,140 @@
+"""DBA's self-attention with its derivative written out.
+
+Its products beyond those of n x d_p x d are so small that recording them for autograd takes longer than they do.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from subquad.ops.heads import split_heads
+from subquad.ops.masking import masked_softmax
+
+Map = tuple[Tensor, Tensor]
+"""Weight and bias of a linear map."""
+
+
+def bilinear(
+    x: Float[Tensor, "b n d"],
+    z: Float[Tensor, "#b p d"],
+    keep: Bool[Tensor, "b n"] | None,
+    query: Map,
+    key: Map,
+    value: Map,
+    contract: Map,
+    expand: Map,
+    out: Map,
+    r: Float[Tensor, "e d"],
+    noise: Float[Tensor, "b h p p"] | None,
+    heads: int,
+    logit_scale: float,
+    scale: float,
+) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b p d"]]:
+    """Y and W_r X of `subquad.attention.dba.DBA` with one compression for all heads and both W' normalised.
+
+        A = [W_r; W_c; W'_cᵀ] X = softmax_n([Z W_Q; Z W_K; F_c] Xᵀ) X     over the tokens that `keep` shows
+        P = noise ⊙ softmax(scale · (A_r W_Q R)(A_c W_K R)ᵀ)               in each head
+        Y = softmax_p(X F_rᵀ) P (A_v W_V) W_O
+
+    Biases are left out above; that of F_c has no effect. `logit_scale` multiplies Z W_Q and Z W_K.
+    """
+    maps = (query, key, value, contract, expand, out)
+    parameters = (z, *(tensor for pair in maps for tensor in pair), r)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)):
+        y, pooled = _Bilinear.apply(heads, logit_scale, scale, keep, noise, x, *parameters)
+        return y, pooled
+    y, pooled, *_ = _forward(heads, logit_scale, scale, keep, noise, x, *parameters)
+    return y, pooled
+
+
+def _forward(
+    heads: int, logit_scale: float, scale: float, keep: Tensor | None, noise: Tensor | None, x: Tensor, z: Tensor,
+    w_q: Tensor, b_q: Tensor, w_k: Tensor, b_k: Tensor, w_v: Tensor, b_v: Tensor, f_c: Tensor, _: Tensor,
+    f_r: Tensor, b_r: Tensor, w_o: Tensor, b_o: Tensor, r: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Y, W_r X and what the backward pass needs."""
+    p = len(f_r)
+    g_q, g_k = z @ w_q, z @ w_k
+    if logit_scale != 1:
+        g_q, g_k = g_q * logit_scale, g_k * logit_scale
+    rows = torch.cat([g_q, g_k, f_c.expand(len(z), -1, -1), f_r.expand(len(z), -1, -1)], 1).expand(len(x), -1, -1)
+    logits = torch.bmm(rows, x.mT)
+    gather = masked_softmax(logits[:, : 3 * p], None if keep is None else keep[:, None])
+    spread = (logits[:, 3 * p :] + b_r[:, None]).softmax(1)
+    a_q, a_k, a_v = torch.bmm(gather, x).split(p, 1)
+    q, k = F.linear(a_q, w_q, b_q), F.linear(a_k, w_k, b_k)
+    v = split_heads(F.linear(a_v, w_v, b_v), heads)
+    q_r, k_r = split_heads(F.linear(q, r) * scale, heads), split_heads(F.linear(k, r), heads)
+    mixing = (q_r @ k_r.mT).softmax(-1)
+    u = ((mixing if noise is None else mixing * noise) @ v).transpose(1, 2).flatten(-2)
+    o = F.linear(u, w_o, b_o)
+    return torch.bmm(spread.mT, o), a_q, rows, gather, spread, a_k, a_v, q, k, v, q_r, k_r, mixing, u, o
+
+
+class _Bilinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, heads: int, logit_scale: float, scale: float, keep: Tensor | None, noise: Tensor | None,
+        x: Tensor, *parameters: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        y, *kept = _forward(heads, logit_scale, scale, keep, noise, x, *parameters)
+        ctx.heads, ctx.logit_scale, ctx.scale = heads, logit_scale, scale
+        ctx.save_for_backward(noise, x, *parameters, *kept)
+        ctx.set_materialize_grads(False)
+        return y, kept[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor | None, d_pooled: Tensor | None) -> tuple[Tensor | None, ...]:
+        noise, x, z, w_q, _, w_k, _, w_v, _, f_c, _, f_r, _, w_o, _, r, *kept = ctx.saved_tensors
+        a_q, rows, gather, spread, a_k, a_v, q, k, v, q_r, k_r, mixing, u, o = kept
+        p = len(f_r)
+        dy = torch.zeros_like(x) if dy is None else dy
+        d_spread = _softmax_backward(torch.bmm(o, dy.mT), spread, 1)
+        d_wo, d_bo, d_u = _linear_backward(torch.bmm(spread, dy), u, w_o)
+        d_u = split_heads(d_u, ctx.heads)
+        d_mixing = d_u @ v.mT
+        dropped = mixing
+        if noise is not None:
+            d_mixing, dropped = d_mixing * noise, mixing * noise
+        d_v = _merge(dropped.mT @ d_u)
+        d_mixing = _softmax_backward(d_mixing, mixing, -1)
+        d_qr, d_kr = _merge(d_mixing @ k_r) * ctx.scale, _merge(d_mixing.mT @ q_r)
+        d_r = d_qr.flatten(0, 1).mT @ q.flatten(0, 1) + d_kr.flatten(0, 1).mT @ k.flatten(0, 1)
+        d_wq, d_bq, d_aq = _linear_backward(d_qr @ r, a_q, w_q)
+        d_wk, d_bk, d_ak = _linear_backward(d_kr @ r, a_k, w_k)
+        d_wv, d_bv, d_av = _linear_backward(d_v, a_v, w_v)
+        d_a = torch.cat([d_aq if d_pooled is None else d_aq + d_pooled, d_ak, d_av], 1)
+        d_logits = torch.cat([_softmax_backward(torch.bmm(d_a, x.mT), gather, -1), d_spread], 1)
+        d_x = torch.bmm(gather.mT, d_a).baddbmm_(d_logits.mT, rows)
+        d_bc, d_br = d_logits[:, 2 * p :].sum((0, 2)).split(p)
+        d_rows = torch.bmm(d_logits, x)
+        summed = d_rows.sum(0)
+        d_g = (summed[None] if len(z) == 1 else d_rows)[:, : 2 * p] * ctx.logit_scale
+        d_gq, d_gk = d_g.split(p, 1)
+        d_z = d_gq @ w_q.mT + d_gk @ w_k.mT
+        z = z.flatten(0, 1)
+        d_wq.addmm_(z.mT, d_gq.flatten(0, 1))
+        d_wk.addmm_(z.mT, d_gk.flatten(0, 1))
+        d_fc, d_fr = summed[2 * p :].split(p)
+        of_maps = (d_wq, d_bq, d_wk, d_bk, d_wv, d_bv, d_fc, d_bc, d_fr, d_br, d_wo, d_bo)
+        return None, None, None, None, None, d_x, d_z, *of_maps, d_r
+
+
+def _linear_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the weight, the bias and the input of x Wᵀ + b."""
+    rows = gradient.flatten(0, 1)
+    return rows.mT @ x.flatten(0, 1), rows.sum(0), gradient @ weight
+
+
+def _softmax_backward(gradient: Tensor, weights: Tensor, axis: int) -> Tensor:
+    result: Tensor = torch.ops.aten._softmax_backward_data(gradient, weights, axis, weights.dtype)
+    return result
+
+
+def _merge(x: Float[Tensor, "b h p e"]) -> Float[Tensor, "b p d"]:
+    return x.transpose(1, 2).flatten(-2)
