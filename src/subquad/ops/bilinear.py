@@ -40,7 +40,8 @@ def bilinear(
         P = noise ⊙ softmax(scale · (A_r W_Q R)(A_c W_K R)ᵀ)               in each head
         Y = softmax_p(X F_rᵀ) P (A_v W_V) W_O
 
-    Biases are left out above; that of F_c has no effect. `logit_scale` multiplies Z W_Q and Z W_K.
+    where R multiplies W_Q and W_K, which Z has to meet too, and not the rows. Biases are left out above; those of W_K
+    and F_c add the same to all logits of a softmax and have no effect. `logit_scale` multiplies Z W_Q and Z W_K.
     """
     maps = (query, key, value, contract, expand, out)
     parameters = (z, *(tensor for pair in maps for tensor in pair), r)
@@ -53,26 +54,27 @@ def bilinear(
 
 def _forward(
     heads: int, logit_scale: float, scale: float, keep: Tensor | None, noise: Tensor | None, x: Tensor, z: Tensor,
-    w_q: Tensor, b_q: Tensor, w_k: Tensor, b_k: Tensor, w_v: Tensor, b_v: Tensor, f_c: Tensor, _: Tensor,
+    w_q: Tensor, b_q: Tensor, w_k: Tensor, _b_k: Tensor, w_v: Tensor, b_v: Tensor, f_c: Tensor, _b_c: Tensor,
     f_r: Tensor, b_r: Tensor, w_o: Tensor, b_o: Tensor, r: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Y, W_r X and what the backward pass needs."""
-    p = len(f_r)
-    g_q, g_k = z @ w_q, z @ w_k
-    if logit_scale != 1:
-        g_q, g_k = g_q * logit_scale, g_k * logit_scale
-    rows = torch.cat([g_q, g_k, f_c.expand(len(z), -1, -1), f_r.expand(len(z), -1, -1)], 1).expand(len(x), -1, -1)
+    p, e = len(f_r), len(r)
+    z_r = torch.cat([(z * logit_scale).flatten(0, 1), r * scale**0.5])  # what meets W_Q and W_K, which are read once
+    g_q, r_q = (z_r @ w_q).split([len(z_r) - e, e])
+    g_k, r_k = (z_r @ w_k).split([len(z_r) - e, e])
+    parts = g_q.view_as(z), g_k.view_as(z), f_c.expand(len(z), -1, -1), f_r.expand(len(z), -1, -1)
+    rows = torch.cat(parts, 1).expand(len(x), -1, -1)
     logits = torch.bmm(rows, x.mT)
     gather = masked_softmax(logits[:, : 3 * p], None if keep is None else keep[:, None])
     spread = (logits[:, 3 * p :] + b_r[:, None]).softmax(1)
     a_q, a_k, a_v = torch.bmm(gather, x).split(p, 1)
-    q, k = F.linear(a_q, w_q, b_q), F.linear(a_k, w_k, b_k)
+    q = split_heads(F.linear(a_q, r_q, z_r[-e:] @ b_q), heads)
+    k = split_heads(F.linear(a_k, r_k), heads)
     v = split_heads(F.linear(a_v, w_v, b_v), heads)
-    q_r, k_r = split_heads(F.linear(q, r) * scale, heads), split_heads(F.linear(k, r), heads)
-    mixing = (q_r @ k_r.mT).softmax(-1)
+    mixing = (q @ k.mT).softmax(-1)
     u = ((mixing if noise is None else mixing * noise) @ v).transpose(1, 2).flatten(-2)
     o = F.linear(u, w_o, b_o)
-    return torch.bmm(spread.mT, o), a_q, rows, gather, spread, a_k, a_v, q, k, v, q_r, k_r, mixing, u, o
+    return torch.bmm(spread.mT, o), a_q, z_r, r_q, r_k, rows, gather, spread, a_k, a_v, q, k, v, mixing, u, o
 
 
 class _Bilinear(torch.autograd.Function):
@@ -90,9 +92,9 @@ class _Bilinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, d_pooled: Tensor | None) -> tuple[Tensor | None, ...]:
-        noise, x, z, w_q, _, w_k, _, w_v, _, f_c, _, f_r, _, w_o, _, r, *kept = ctx.saved_tensors
-        a_q, rows, gather, spread, a_k, a_v, q, k, v, q_r, k_r, mixing, u, o = kept
-        p = len(f_r)
+        noise, x, z, w_q, b_q, w_k, _, w_v, _, f_c, _, f_r, _, w_o, _, r, *kept = ctx.saved_tensors
+        a_q, z_r, r_q, r_k, rows, gather, spread, a_k, a_v, q, k, v, mixing, u, o = kept
+        p, e = len(f_r), len(r)
         dy = torch.zeros_like(x) if dy is None else dy
         d_spread = _softmax_backward(torch.bmm(o, dy.mT), spread, 1)
         d_wo, d_bo, d_u = _linear_backward(torch.bmm(spread, dy), u, w_o)
@@ -101,28 +103,27 @@ class _Bilinear(torch.autograd.Function):
         dropped = mixing
         if noise is not None:
             d_mixing, dropped = d_mixing * noise, mixing * noise
-        d_v = _merge(dropped.mT @ d_u)
+        d_wv, d_bv, d_av = _linear_backward(_merge(dropped.mT @ d_u), a_v, w_v)
         d_mixing = _softmax_backward(d_mixing, mixing, -1)
-        d_qr, d_kr = _merge(d_mixing @ k_r) * ctx.scale, _merge(d_mixing.mT @ q_r)
-        d_r = d_qr.flatten(0, 1).mT @ q.flatten(0, 1) + d_kr.flatten(0, 1).mT @ k.flatten(0, 1)
-        d_wq, d_bq, d_aq = _linear_backward(d_qr @ r, a_q, w_q)
-        d_wk, d_bk, d_ak = _linear_backward(d_kr @ r, a_k, w_k)
-        d_wv, d_bv, d_av = _linear_backward(d_v, a_v, w_v)
+        d_rq, d_rbq, d_aq = _linear_backward(_merge(d_mixing @ k), a_q, r_q)
+        d_rk, d_rbk, d_ak = _linear_backward(_merge(d_mixing.mT @ q), a_k, r_k)
         d_a = torch.cat([d_aq if d_pooled is None else d_aq + d_pooled, d_ak, d_av], 1)
         d_logits = torch.cat([_softmax_backward(torch.bmm(d_a, x.mT), gather, -1), d_spread], 1)
         d_x = torch.bmm(gather.mT, d_a).baddbmm_(d_logits.mT, rows)
         d_bc, d_br = d_logits[:, 2 * p :].sum((0, 2)).split(p)
         d_rows = torch.bmm(d_logits, x)
-        summed = d_rows.sum(0)
-        d_g = (summed[None] if len(z) == 1 else d_rows)[:, : 2 * p] * ctx.logit_scale
-        d_gq, d_gk = d_g.split(p, 1)
-        d_z = d_gq @ w_q.mT + d_gk @ w_k.mT
-        z = z.flatten(0, 1)
-        d_wq.addmm_(z.mT, d_gq.flatten(0, 1))
-        d_wk.addmm_(z.mT, d_gk.flatten(0, 1))
-        d_fc, d_fr = summed[2 * p :].split(p)
-        of_maps = (d_wq, d_bq, d_wk, d_bk, d_wv, d_bv, d_fc, d_bc, d_fr, d_br, d_wo, d_bo)
-        return None, None, None, None, None, d_x, d_z, *of_maps, d_r
+        summed = d_rows.sum(0, keepdim=True)
+        d_g = summed if len(z) == 1 else d_rows
+        d_q = torch.cat([d_g[:, :p].flatten(0, 1), d_rq])
+        d_k = torch.cat([d_g[:, p : 2 * p].flatten(0, 1), d_rk])
+        d_z, d_r = (d_q @ w_q.mT).addmm_(d_k, w_k.mT).split([len(z_r) - e, e])
+        d_r = d_r.addr(d_rbq, b_q).mul_(ctx.scale**0.5)
+        d_bq, d_bk = torch.stack([d_rbq, d_rbk]) @ z_r[-e:]
+        d_fc, d_fr = summed[0, 2 * p :].split(p)
+        of_maps = (
+            z_r.mT @ d_q, d_bq, z_r.mT @ d_k, d_bk, d_wv, d_bv, d_fc, d_bc, d_fr, d_br, d_wo, d_bo,
+        )  # fmt: skip
+        return None, None, None, None, None, d_x, d_z.view_as(z) * ctx.logit_scale, *of_maps, d_r
 
 
 def _linear_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
