@@ -223,7 +223,7 @@ class DBA(Attention):
     def _weights(
         self, w: Float[Tensor, "b r n"], mask: Bool[Tensor, "b n"] | None
     ) -> tuple[Float[Tensor, "b r n"], Float[Tensor, "b gp 1"] | None]:
-        """W_r, W_c and W'_cᵀ of their logits, 0 at padding, and the sums of the rows of W'_cᵀ; None where they are 1."""
+        """W_r, W_c and W'_cᵀ of their logits, 0 at padding; row sums of W'_cᵀ, or None where they are 1."""
         keep = None if mask is None else mask[:, None, :]
         if self.recon_norm == "softmax":
             return masked_softmax(w, keep), None

@@ -1,6 +1,7 @@
 """DBA's self-attention with its derivative written out.
 
-Its products beyond those of n x d_p x d are so small that recording them for autograd takes longer than they do.
+Its products beyond those of n x d_p x d are so small that recording them for autograd takes longer than they do. Where
+no gradient is asked for, a kernel of ours may run on a CPU.
 """
 
 from typing import Any
@@ -11,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from subquad.kernels import bilinear as kernel
 from subquad.ops.heads import split_heads
 from subquad.ops.masking import masked_softmax
 
@@ -48,6 +50,9 @@ def bilinear(
     if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)):
         y, pooled = _Bilinear.apply(heads, logit_scale, scale, keep, noise, x, *parameters)
         return y, pooled
+    weights = [*query, key[0], *value, contract[0], *expand, *out, r]
+    if noise is None and logit_scale == 1 and kernel.takes(x, z, weights, heads):
+        return kernel.bilinear(x, z, weights, keep, heads, scale)
     y, pooled, *_ = _forward(heads, logit_scale, scale, keep, noise, x, *parameters)
     return y, pooled
 
@@ -92,7 +97,7 @@ class _Bilinear(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, d_pooled: Tensor | None) -> tuple[Tensor | None, ...]:
-        noise, x, z, w_q, b_q, w_k, _, w_v, _, f_c, _, f_r, _, w_o, _, r, *kept = ctx.saved_tensors
+        noise, x, z, w_q, b_q, w_k, _, w_v, _, _, _, f_r, _, w_o, _, r, *kept = ctx.saved_tensors
         a_q, z_r, r_q, r_k, rows, gather, spread, a_k, a_v, q, k, v, mixing, u, o = kept
         p, e = len(f_r), len(r)
         dy = torch.zeros_like(x) if dy is None else dy
