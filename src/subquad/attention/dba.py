@@ -145,13 +145,13 @@ class DBA(Attention):
 
     def _self(self, x: Tensor, _: Tensor, masks: Masks, z: Tensor) -> tuple[Tensor, Tensor]:
         """Self-attention of x [b, n, d] with Z [1 or b, d_p, d]; also returns W_r X [b, d_p, d]."""
-        if self._plain(x):
+        if self.out is not None and self._plain(x):
             maps = (self.query, self.key, self.value, self.contract, self.expand, self.out)
             noise = None
             if self.training and self.site.dropout > 0:
                 noise = drop(x.new_ones(len(x), self.maps, self.d_p, self.d_p), self.site.dropout, training=True)
             return bilinear(
-                x, z, masks.context, *((m.weight, m.bias) for m in maps), r=self.r_query.weight, noise=noise,
+                x, z, masks.context, [(m.weight, m.bias) for m in maps], self.r_query.weight, noise,
                 heads=self.maps, logit_scale=self.phi_scale, scale=self.scale,
             )  # fmt: skip
         f_c, c_bias = self._reconstructor(self.contract, self.key)
@@ -174,7 +174,6 @@ class DBA(Attention):
             self.groups == 1
             and self.recon_from_x
             and self.recon_norm == "softmax"
-            and self.out is not None
             and self.optimize_d
             and self.r_key is self.r_query
             and self.r_query.bias is None

@@ -4,6 +4,7 @@ Its products beyond those of n x d_p x d are so small that recording them for au
 no gradient is asked for, a kernel of ours may run on a CPU.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,12 +25,7 @@ def bilinear(
     x: Float[Tensor, "b n d"],
     z: Float[Tensor, "#b p d"],
     keep: Bool[Tensor, "b n"] | None,
-    query: Map,
-    key: Map,
-    value: Map,
-    contract: Map,
-    expand: Map,
-    out: Map,
+    maps: Sequence[Map],
     r: Float[Tensor, "e d"],
     noise: Float[Tensor, "b h p p"] | None,
     heads: int,
@@ -45,7 +41,7 @@ def bilinear(
     where R multiplies W_Q and W_K, which Z has to meet too, and not the rows. Biases are left out above; those of W_K
     and F_c add the same to all logits of a softmax and have no effect. `logit_scale` multiplies Z W_Q and Z W_K.
     """
-    maps = (query, key, value, contract, expand, out)
+    query, key, value, contract, expand, out = maps
     parameters = (z, *(tensor for pair in maps for tensor in pair), r)
     if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)):
         y, pooled = _Bilinear.apply(heads, logit_scale, scale, keep, noise, x, *parameters)
