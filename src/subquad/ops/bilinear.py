@@ -69,7 +69,7 @@ def _forward(
     gather = masked_softmax(logits[:, : 3 * p], None if keep is None else keep[:, None])
     spread = (logits[:, 3 * p :] + b_r[:, None]).softmax(1)
     a_q, a_k, a_v = torch.bmm(gather, x).split(p, 1)
-    q = split_heads(F.linear(a_q, r_q, z_r[-e:] @ b_q), heads)
+    q = split_heads(F.linear(a_q, r_q, (b_q[None] @ z_r[-e:].mT)[0]), heads)
     k = split_heads(F.linear(a_k, r_k), heads)
     v = split_heads(F.linear(a_v, w_v, b_v), heads)
     mixing = (q @ k.mT).softmax(-1)
@@ -118,7 +118,7 @@ class _Bilinear(torch.autograd.Function):
         d_q = torch.cat([d_g[:, :p].flatten(0, 1), d_rq])
         d_k = torch.cat([d_g[:, p : 2 * p].flatten(0, 1), d_rk])
         d_z, d_r = (d_q @ w_q.mT).addmm_(d_k, w_k.mT).split([len(z_r) - e, e])
-        d_r = d_r.addr(d_rbq, b_q).mul_(ctx.scale**0.5)
+        d_r = (d_r + d_rbq[:, None] * b_q).mul_(ctx.scale**0.5)
         d_bq, d_bk = torch.stack([d_rbq, d_rbk]) @ z_r[-e:]
         d_fc, d_fr = summed[0, 2 * p :].split(p)
         of_maps = (
