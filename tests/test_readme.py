@@ -21,6 +21,7 @@ SMALL = {
     "scripts/bench.py": ["lengths=[16]", "rounds=1", "dims=[32]", "ffn=32", "layers=1", "levels=[layer]"],
     "scripts/prepare.py": ["scale=smoke", "data=standin"],
     "scripts/bench_data.py": ["task=[lra/listops]", "scale=smoke", "workers=0", "seconds=0.1"],
+    "scripts/bench_long.py": ["lengths=[64]", "rounds=1", "dims=[32]"],
     "scripts/bench_peers.py": ["lengths=[64]", "rounds=1"],
     "scripts/bench_refresh.py": ["length=64", "rounds=1"],
     "scripts/bench_vision.py": ["size=32", "batch=1", "rounds=1", "modes=[training]"],

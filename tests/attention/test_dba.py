@@ -5,12 +5,13 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from reference import dba as reference
 
-from attention.cells import HEADS
-from attention.checks import LENGTHS, agree, stack
+from attention.cells import HEADS, site
+from attention.checks import LENGTHS, agree, stack, tokens
 from subquad.attention.dba import DBA
-from subquad.specs import Pattern
+from subquad.specs import Masks, Pattern
 
 KEYS = {
     "z_mode": ["shared", "propagate", "per_layer"],
@@ -68,6 +69,23 @@ def test_equals_the_printed_form(pattern: Pattern, lengths: str) -> None:
 @pytest.mark.parametrize("keys", ALONE + MIXED, ids=name)
 def test_every_choice_equals_the_printed_form(keys: dict[str, Any], pattern: Pattern, lengths: str) -> None:
     compare(pattern, lengths, **keys)
+
+
+@pytest.mark.parametrize("z_mode", KEYS["z_mode"])
+@pytest.mark.parametrize("phi_scale", KEYS["phi_scale"])
+def test_the_derivative_written_out_is_that_of_the_printed_form(z_mode: str, phi_scale: str) -> None:
+    compare(Pattern.SELF, "padded", layers=3, z_mode=z_mode, phi_scale=phi_scale, recon_norm="softmax")
+
+
+def test_dropped_weights_have_the_same_gradients_under_both_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    factory, x, found = partial(DBA, d_p=5, d_in=12), tokens(2, 9, 24).requires_grad_(), []
+    layer = factory(site(Pattern.SELF, dropout=0.5)).double()
+    for written_out in (True, False):
+        monkeypatch.setattr(DBA, "_plain", lambda *_, to=written_out: to)
+        torch.manual_seed(1)
+        y, _ = layer(x, x, Masks())
+        found.append([y, *torch.autograd.grad(y.sin().sum(), [x, *layer.parameters()])])
+    torch.testing.assert_close(*found)
 
 
 @both_patterns

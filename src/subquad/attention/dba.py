@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry
 from subquad.errors import UserError, at_least_one
+from subquad.ops.bilinear import bilinear
 from subquad.ops.dropout import drop
 from subquad.ops.heads import split_heads
 from subquad.ops.masking import count, masked_softmax
@@ -117,7 +118,7 @@ class DBA(Attention):
             masks = Masks()
         if not self.optimize_n:
             return self._full_length(x, context, masks), carry
-        z = self._latent(carry, len(x))
+        z = self._latent(carry)
         y, compressed = (self._cross if self.cross else self._self)(x, context, masks, z)
         if self.z_mode == "per_layer":
             return y, carry
@@ -128,10 +129,11 @@ class DBA(Attention):
     ) -> Float[Tensor, "b gp m"]:
         """W_r of the context tokens (W_r2 in cross-attention), or W_c with `keys`; 0 at padding."""
         keep = None if masks.context is None or self.mask == "none" else masks.context[:, None, :]
-        logits = self._compressor(self._latent(carry, len(context)), self.key if keys else self.query) @ context.mT
+        logits = self._compressor(self._latent(carry), self.key if keys else self.query) @ context.mT
         return masked_softmax(logits, keep)
 
-    def _latent(self, carry: Carry, batch: int) -> Float[Tensor, "b p d"]:
+    def _latent(self, carry: Carry) -> Float[Tensor, "#b p d"]:
+        """Z, with a batch axis of 1 as long as it is the same for all rows of the batch."""
         if carry is not None and self.z_mode != "per_layer":
             return carry
         if self.latent is None:
@@ -139,34 +141,55 @@ class DBA(Attention):
                 f"DBA in layer {self.site.layer} needs Z of the layer before it; "
                 "use DBA in all layers or attention.z_mode=per_layer."
             )
-        return self.latent.clone().expand(batch, -1, -1)  # a carry is no parameter
+        return self.latent.clone()[None]  # a carry is no parameter
 
     def _self(self, x: Tensor, _: Tensor, masks: Masks, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Self-attention of x [b, n, d] with Z [b, d_p, d]; also returns W_r X [b, d_p, d]."""
-        g_r, g_c = self._compressor(z, self.query), self._compressor(z, self.key)
+        """Self-attention of x [b, n, d] with Z [1 or b, d_p, d]; also returns W_r X [b, d_p, d]."""
+        if self.out is not None and self._plain(x):
+            maps = (self.query, self.key, self.value, self.contract, self.expand, self.out)
+            noise = None
+            if self.training and self.site.dropout > 0:
+                noise = drop(x.new_ones(len(x), self.maps, self.d_p, self.d_p), self.site.dropout, training=True)
+            return bilinear(
+                x, z, masks.context, [(m.weight, m.bias) for m in maps], self.r_query.weight, noise,
+                heads=self.maps, logit_scale=self.phi_scale, scale=self.scale,
+            )  # fmt: skip
         f_c, c_bias = self._reconstructor(self.contract, self.key)
         f_r, r_bias = self._reconstructor(self.expand, self.query)
-        rows = torch.cat([g_r, g_c, f_c.expand(len(x), -1, -1), f_r.expand(len(x), -1, -1)], 1)
-        s = rows @ x.mT
-        r, c, recon_c, recon_r = s.split(self.groups * self.d_p, 1)
-        keep = None if masks.context is None else masks.context[:, None, :]
-        w_c = self._contraction(recon_c + c_bias[:, None], masks.context)
-        w = torch.cat([masked_softmax(torch.cat([r, c], 1), keep), w_c], 1)
-        x_r, x_c, x_v = (w @ x).split(self.groups * self.d_p, 1)
+        g_r, g_c = self._compressor(z, self.query), self._compressor(z, self.key)
+        rows = torch.cat([g_r, g_c, f_c.expand(len(z), -1, -1), f_r.expand(len(z), -1, -1)], 1).expand(len(x), -1, -1)
+        bias = F.pad(torch.cat([c_bias, r_bias]), (2 * self.groups * self.d_p, 0))
+        s = torch.baddbmm(bias[:, None], rows, x.mT)
+        w, w_r = s.split([3 * self.groups * self.d_p, self.groups * self.d_p], 1)
+        w, sums = self._weights(w, masks.context)
+        x_r, x_c, x_v = torch.bmm(w, x).split(self.groups * self.d_p, 1)
         q = self._project(x_r, self.query)
         k = self._project(x_c, self.key)
-        v = self._project(x_v, self.value, w_c.sum(-1, keepdim=True))
-        y = self._expand(self._mix(q, k, v), recon_r + r_bias[:, None])
-        return y, self._pooled(x_r)
+        v = self._project(x_v, self.value, sums)
+        return self._expand(self._mix(q, k, v), w_r), self._pooled(x_r)
+
+    def _plain(self, x: Tensor) -> bool:
+        """Whether `bilinear` is for these keys and for the way in which this is called."""
+        return (
+            self.groups == 1
+            and self.recon_from_x
+            and self.recon_norm == "softmax"
+            and self.optimize_d
+            and self.r_key is self.r_query
+            and self.r_query.bias is None
+            and not self.per_head_r
+            and not torch.compiler.is_compiling()  # the compiler has derivatives of its own
+            and not torch.is_autocast_enabled(x.device.type)
+        )
 
     def _cross(self, x: Tensor, context: Tensor, masks: Masks, z: Tensor) -> tuple[Tensor, Tensor]:
         """Queries x [b, n, d] read context [b, m, d]; also returns C = W_r2 X_2 [b, d_p, d]."""
         c_2 = self._pooled(self.compression(context, masks, z) @ context)
         f_r, r_bias = self._reconstructor(self.expand, self.query)
         g_r = self._compressor(self.guide(c_2), self.query)
-        r, recon_r = (torch.cat([g_r, f_r.expand(len(x), -1, -1)], 1) @ x.mT).chunk(2, 1)
+        r, recon_r = torch.bmm(torch.cat([g_r, f_r.expand(len(x), -1, -1)], 1), x.mT).chunk(2, 1)
         keep_1 = None if masks.query is None else masks.query[:, None, :]
-        q = self._project(masked_softmax(r, keep_1) @ x, self.query)
+        q = self._project(torch.bmm(masked_softmax(r, keep_1), x), self.query)
         y = self._expand(self._mix(q, self.key(c_2), self.value(c_2)), recon_r + r_bias[:, None])
         return y, c_2
 
@@ -182,8 +205,11 @@ class DBA(Attention):
 
     def _compressor(self, z: Float[Tensor, "b p d"], linear: nn.Linear) -> Float[Tensor, "b gp d"]:
         """G = Z W: multiplied with Xᵀ it gives Z Qᵀ up to a constant along the tokens."""
-        z = split_heads(z, self.groups)
-        return (z @ linear.weight.view(self.groups, -1, self.site.dim)).flatten(1, 2) * self.phi_scale
+        if self.groups == 1:
+            g = z @ linear.weight
+        else:
+            g = (split_heads(z, self.groups) @ linear.weight.view(self.groups, -1, self.site.dim)).flatten(1, 2)
+        return g if self.phi_scale == 1 else g * self.phi_scale
 
     def _reconstructor(
         self, linear: nn.Linear, source: nn.Linear
@@ -193,14 +219,19 @@ class DBA(Attention):
             return linear.weight, linear.bias
         return linear.weight @ source.weight, linear.weight @ source.bias + linear.bias
 
-    def _contraction(self, w: Float[Tensor, "b gp n"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b gp n"]:
-        """W'_cᵀ, normalised as asked, 0 at padding."""
+    def _weights(
+        self, w: Float[Tensor, "b r n"], mask: Bool[Tensor, "b n"] | None
+    ) -> tuple[Float[Tensor, "b r n"], Float[Tensor, "b gp 1"] | None]:
+        """W_r, W_c and W'_cᵀ of their logits, 0 at padding; row sums of W'_cᵀ, or None where they are 1."""
         keep = None if mask is None else mask[:, None, :]
         if self.recon_norm == "softmax":
-            return masked_softmax(w, keep)
+            return masked_softmax(w, keep), None
+        w, w_c = w.split([2 * self.groups * self.d_p, self.groups * self.d_p], 1)
         if keep is not None:
-            w = w.masked_fill(~keep, 0)
-        return w / count(mask, w.shape[-1]) if self.recon_norm == "inv_len" else w
+            w_c = w_c.masked_fill(~keep, 0)
+        if self.recon_norm == "inv_len":
+            w_c = w_c / count(mask, w_c.shape[-1])
+        return torch.cat([masked_softmax(w, keep), w_c], 1), w_c.sum(-1, keepdim=True)
 
     def _project(
         self, rows: Float[Tensor, "b gp d"], linear: nn.Linear, bias_weight: Tensor | None = None
@@ -222,19 +253,25 @@ class DBA(Attention):
         u = drop(p, self.site.dropout, self.training) @ split_heads(v, self.maps)
         u = u.transpose(1, 2).flatten(-2)
         if self.groups == 1:
-            return u if self.out is None else F.linear(u, self.out.weight)
+            return u if self.out is None else F.linear(u, self.out.weight, self._shared_bias)
         blocks = split_heads(u, self.groups)
         if self.out is None:
             eye = torch.eye(self.site.dim, dtype=u.dtype, device=u.device)
             return (blocks @ eye.view(self.groups, -1, self.site.dim)).flatten(1, 2)
-        return (blocks @ self.out.weight.mT.view(self.groups, -1, self.site.dim)).flatten(1, 2)
+        u = (blocks @ self.out.weight.mT.view(self.groups, -1, self.site.dim)).flatten(1, 2)
+        return u if self._shared_bias is None else u + self._shared_bias / self.groups
+
+    @property
+    def _shared_bias(self) -> Tensor | None:
+        """b_O where the rows of W'_r sum to 1, so that W'_r (U + 1 b_Oᵀ) = W'_r U + b_O."""
+        return self.out.bias if self.out is not None and self.recon_norm == "softmax" else None
 
     def _expand(self, u: Float[Tensor, "b gp d"], w_r: Float[Tensor, "b gp n"]) -> Float[Tensor, "b n d"]:
         """Y = W'_r U + b_O."""
         if self.recon_norm == "softmax":
-            w_r = w_r.unflatten(1, (self.groups, -1)).softmax(2).flatten(1, 2)
-        y = w_r.mT @ u
-        return y if self.out is None else y + self.out.bias
+            parts = w_r if self.groups == 1 else w_r.unflatten(1, (self.groups, -1))
+            return torch.bmm(parts.softmax(-2).view_as(w_r).mT, u)
+        return torch.bmm(w_r.mT, u) if self.out is None else torch.baddbmm(self.out.bias, w_r.mT, u)
 
     def _reduce(self, x: Float[Tensor, "b n d"], key: bool) -> Float[Tensor, "b h n e"]:
         """Q R or K R, cut into heads."""

@@ -19,37 +19,6 @@ constexpr float HIDDEN = -3e38f; // the logit of a key that a query does not see
 
 typedef unsigned char Bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
 
-// exp of numbers up to 0, to about one unit in the last place; exactly 0 where the true one is below 1e-38.
-inline Vector exponential(Vector x) {
-    const Vector shift = Vector{} + 12582912.0f; // 1.5 · 2²³: adding it rounds to an integer
-    const Vector power = (x * 1.44269504f + shift) - shift;
-    const Vector rest = x - power * 0.693145752f - power * 1.42860677e-6f;
-    Vector sum = rest * 1.3981999e-3f + 8.3334519e-3f;
-    sum = sum * rest + 4.1666646e-2f;
-    sum = sum * rest + 1.6666667e-1f;
-    sum = sum * rest + 0.5f;
-    sum = sum * rest * rest + rest + 1.0f;
-    const Integers exponent = (__builtin_convertvector(power, Integers) + 127) << 23;
-    return x < -87.0f ? Vector{} : sum * (Vector)exponent;
-}
-
-// Turns a square of LANES rows: at each step numbers `S` apart change places across rows `S` apart.
-template <int S> inline __attribute__((always_inline)) void turn(Vector (&rows)[LANES]) {
-    Integers upper, lower;
-    for (int l = 0; l < LANES; l++) {
-        upper[l] = l & S ? LANES + l - S : l;
-        lower[l] = l & S ? LANES + l : l + S;
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < LANES; r++) {
-        if (r & S) continue;
-        const Vector a = rows[r], b = rows[r + S];
-        rows[r] = __builtin_shuffle(a, b, upper);
-        rows[r + S] = __builtin_shuffle(a, b, lower);
-    }
-    if constexpr (2 * S < LANES) turn<2 * S>(rows);
-}
-
 // Keys and values that lie in one place. Axes of all operands: rows of the batch, heads, tokens; dk and dv have an axis
 // of chunks ahead.
 struct Part {
