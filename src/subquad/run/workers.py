@@ -154,9 +154,10 @@ def run_all(
                     running.append(_Worker(number, task, free.pop(0), workers, inherit))
                 wait([worker.connection for worker in running], timeout=0.1)
                 for worker in [worker for worker in running if worker.look()]:
+                    ended(worker.number, worker.result, worker.cause())
                     running.remove(worker)
                     free.append(worker.place)
-                    ended(worker.number, worker.result, worker.cause())
+                    worker.close()
         except KeyboardInterrupt:
             _stop(running)
             if not inherit:  # or the run has said it
@@ -198,6 +199,13 @@ class _Worker:
             output.show(dead)
         return dead
 
+    def close(self) -> None:
+        """Gives back what is held of a process that has ended."""
+        self.connection.close()
+        self.process.close()
+        for output in self.outputs:
+            output.file.close()
+
     def cause(self) -> str | None:
         """Why the process ended without a result, which is written to the folder of its run; None where it has one.
 
@@ -222,7 +230,7 @@ class _Output:
 
     def __init__(self, stream: TextIO, prefix: str) -> None:
         self.stream, self.prefix = stream, prefix
-        self.file = tempfile.TemporaryFile()  # noqa: SIM115  closed when the last process that has it ends
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the process lives
         self.shown = 0
         self.last = ""
         """The last lines, up to 4,000 characters."""
@@ -306,3 +314,4 @@ def _stop(running: Sequence[_Worker]) -> None:
     for worker in running:
         worker.process.kill()
         worker.process.join()
+        worker.close()
