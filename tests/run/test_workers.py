@@ -69,7 +69,7 @@ def test_an_interrupt_ends_all_with_one_sentence(number, caplog, tmp_path):
         sleep(tell)
 
     begun = []
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(SystemExit) as end, workers.interruptible():
         run_all({0: sleep, 1: interrupt, 2: sleep}, Workers(2, 1), begun.append, lambda *_: None)
     assert (end.value.code, begun) == (workers.INTERRUPTED, [0, 1])
     assert not multiprocessing.active_children()

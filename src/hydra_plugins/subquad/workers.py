@@ -62,9 +62,10 @@ class Workers(Launcher):
             if results[number].status != JobStatus.COMPLETED:
                 log.error(f"#{number} failed: {results[number]._return_value}")
 
-        workers.import_for(OmegaConf.to_container(first))
         tasks = {number: partial(self._run, words, number) for number, words in jobs.items()}
-        workers.run_all(tasks, plan, begun, ended)
+        with workers.interruptible():
+            workers.import_for(OmegaConf.to_container(first))
+            workers.run_all(tasks, plan, begun, ended)
         failed = [f"#{number}" for number in jobs if results[number].status != JobStatus.COMPLETED]
         if len(failed) > 1:  # Hydra tells of the first
             log.error(f"{len(failed)} of {runs} runs failed ({', '.join(failed)}); the same command tries them again.")

@@ -139,33 +139,47 @@ def run_all(
     without; that is also kept in the folder of the run. What a task prints is shown line by line with its number,
     except for the progress bar of a terminal where tasks run one after another.
 
-    An interrupt (Ctrl-C, SIGTERM, a closed terminal, or of one of the processes) ends all and raises SystemExit.
+    Use it inside `interruptible`. An interrupt of this process, or of one of the others, ends all of them.
     """
     inherit = workers.count == 1 and sys.stderr.isatty()
     waiting = list(tasks.items())
     free = list(range(workers.count))
     running: list[_Worker] = []
-    with _interruptible():
-        try:
-            while waiting or running:
-                while waiting and free:
-                    number, task = waiting.pop(0)
-                    begun(number)
-                    running.append(_Worker(number, task, free.pop(0), workers, inherit))
-                wait([worker.connection for worker in running], timeout=0.1)
-                for worker in [worker for worker in running if worker.look()]:
-                    ended(worker.number, worker.result, worker.cause())
-                    running.remove(worker)
-                    free.append(worker.place)
-                    worker.close()
-        except KeyboardInterrupt:
-            _stop(running)
-            if not inherit:  # or the run has said it
-                log.warning("Interrupted; the same command goes on with the runs that have not finished.")
+    try:
+        while waiting or running:
+            while waiting and free:
+                number, task = waiting.pop(0)
+                begun(number)
+                running.append(_Worker(number, task, free.pop(0), workers, inherit))
+            wait([worker.connection for worker in running], timeout=0.1)
+            for worker in [worker for worker in running if worker.look()]:
+                ended(worker.number, worker.result, worker.cause())
+                running.remove(worker)
+                free.append(worker.place)
+                worker.close()
+    except BaseException as error:
+        _stop(running)
+        if isinstance(error, KeyboardInterrupt) and inherit and running:  # the run has said it
             raise SystemExit(INTERRUPTED) from None
-        except BaseException:
-            _stop(running)
-            raise
+        raise
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Inside the block Ctrl-C, SIGTERM and a closed terminal end the program, in a sentence on how to go on."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        log.warning("Interrupted; the same command goes on with the runs that have not finished.")
+        raise SystemExit(INTERRUPTED) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Worker:
@@ -284,21 +298,6 @@ def _interrupt_once() -> Callable[..., None]:
             raise KeyboardInterrupt
 
     return interrupt
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Inside the block, SIGTERM and a closed terminal are what Ctrl-C is."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _stop(running: Sequence[_Worker]) -> None:
