@@ -45,12 +45,6 @@ class Workers(Launcher):
         configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
         Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
         first = next(filter(None, map(self._composed_or_none, job_overrides)), self.config)
-        try:
-            plan = workers.workers_for(first.sweep.workers, first.trainer, len(job_overrides))
-        except UserError as error:
-            raise CompactHydraException(str(error)) from None
-        runs, threads = len(job_overrides), "1 thread" if plan.threads == 1 else f"{plan.threads} threads"
-        log.info(f"{runs} {'run' if runs == 1 else 'runs'}, {plan.count} at a time, {threads} each")
         jobs = dict(enumerate(job_overrides, start=initial_job_idx))
         results: dict[int, JobReturn] = {}
 
@@ -64,11 +58,17 @@ class Workers(Launcher):
 
         tasks = {number: partial(self._run, words, number) for number, words in jobs.items()}
         with workers.interruptible():
+            try:
+                plan = workers.workers_for(first.sweep.workers, first.trainer, len(jobs))
+            except UserError as error:
+                raise CompactHydraException(str(error)) from None
+            runs, threads = (f"{n} {word}{'s' * (n > 1)}" for n, word in ((len(jobs), "run"), (plan.threads, "thread")))
+            log.info(f"{runs}, {plan.count} at a time, {threads} each")
             workers.import_for(OmegaConf.to_container(first))
             workers.run_all(tasks, plan, begun, ended)
         failed = [f"#{number}" for number in jobs if results[number].status != JobStatus.COMPLETED]
         if len(failed) > 1:  # Hydra tells of the first
-            log.error(f"{len(failed)} of {runs} runs failed ({', '.join(failed)}); the same command tries them again.")
+            log.error(f"{len(failed)} of {runs} failed ({', '.join(failed)}); the same command tries them again.")
         return [results[number] for number in jobs]
 
     def _composed(self, words: Sequence[str]) -> DictConfig:

@@ -192,8 +192,7 @@ class _Worker:
         self.folder: Path | None = None
         self.outputs = [] if inherit else [_Output(stream, f"#{number} | ") for stream in (sys.stdout, sys.stderr)]
         self.connection, theirs = _FORK.Pipe(duplex=False)
-        files = [output.file.fileno() for output in self.outputs]
-        arguments = (task, theirs, files, workers.environment(place), os.getpid())
+        arguments = (task, theirs, self.outputs, workers.environment(place), os.getpid())
         self.process = _FORK.Process(target=_in_child, args=arguments, name=f"run {number}")
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # until the child has handlers of its own
         try:
@@ -235,7 +234,8 @@ class _Worker:
             more = ", as the system does where memory runs out" if -code == signal.SIGKILL else ""
             cause = f"The process of this run was ended by {signal.Signals(-code).name}{more}."
         if self.folder is not None:
-            records.write_error(cause, "\n".join(output.last for output in self.outputs), self.folder)
+            with suppress(OSError):  # as on a full disk
+                records.write_error(cause, "\n".join(output.last for output in self.outputs), self.folder)
         return cause
 
 
@@ -243,25 +243,34 @@ class _Output:
     """What a process prints to one of its streams: a file, from which whole lines are copied to a stream of ours."""
 
     def __init__(self, stream: TextIO, prefix: str) -> None:
-        self.stream, self.prefix = stream, prefix
+        self.stream, self.prefix, self.encoding = stream, prefix, stream.encoding or "utf-8"
         self.file = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the process lives
         self.shown = 0
         self.last = ""
         """The last lines, up to 4,000 characters."""
+
+    def take(self, number: int) -> TextIO:
+        """Makes this process print here what it prints to a file descriptor; the stream to print with."""
+        os.dup2(self.file.fileno(), number)
+        return os.fdopen(number, "w", 1, self.encoding, "replace", closefd=False)
 
     def show(self, all_of_it: bool) -> None:
         """Copies the lines that are new; with `all_of_it` also a last one that has no end."""
         text = os.pread(self.file.fileno(), os.fstat(self.file.fileno()).st_size - self.shown, self.shown)
         whole = len(text) if all_of_it else text.rfind(b"\n") + 1
         self.shown += whole
-        lines = text[:whole].decode(errors="replace").splitlines()
+        lines = text[:whole].decode(self.encoding, "backslashreplace").splitlines()
         self.stream.write("".join(f"{self.prefix}{line}\n" for line in lines))
         self.stream.flush()
         self.last = "\n".join([self.last, *lines])[-4000:]
 
 
 def _in_child(
-    task: Task, connection: "Connection[Any, Any]", files: Sequence[int], environment: Mapping[str, str], parent: int
+    task: Task,
+    connection: "Connection[Any, Any]",
+    outputs: Sequence[_Output],
+    environment: Mapping[str, str],
+    parent: int,
 ) -> None:
     """One run, in the process forked for it, which ends with its parent however that ends."""
     atexit._clear()  # what the parent has registered is the parent's
@@ -274,10 +283,8 @@ def _in_child(
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
         os.environ.update(environment)
-        for number, file in enumerate(files, start=1):
-            os.dup2(file, number)
-        if files:
-            sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, errors="replace", closefd=False) for number in (1, 2))
+        if outputs:
+            sys.stdout, sys.stderr = (output.take(number) for number, output in enumerate(outputs, start=1))
         result = task(lambda folder: connection.send(("folder", folder)))
         sys.stdout.flush()
         sys.stderr.flush()
