@@ -8,8 +8,9 @@ python scripts/reproduce.py table=dba/2 run=false compare=[DBA,Luna]   # does on
 
 Finished runs are not trained again, interrupted ones go on, failed ones are tried once more: the same command, typed
 again, does what is left. What rows=, columns= and seeds= select is trained; words of train.py that leave a cell what it
-is (scale=, data=standin, protocol=, trainer=, logger=, hydra/...) go to every run. Cells that are measured and not
-trained are measured too, except at scale=smoke; measure=true and measure=false say it.
+is (scale=, data=standin, protocol=, trainer=, logger=, hydra/...) go to every run; sweep.workers= is how many train at
+a time. Cells that are measured and not trained are measured too, except at scale=smoke; measure=true and measure=false
+say it.
 """
 
 import sys
@@ -48,12 +49,11 @@ def main() -> int:
     sides = [str(name) for name in config.compare or []]
     for table in tables if sides else ():
         opponents(table, sides)
-    choices = tuple(word for word in passed if not word.startswith("hydra"))
+    of_sweep = [word for word in passed if word.startswith(("hydra", "sweep."))]
+    choices = tuple(word for word in passed if word not in of_sweep)
     dashboard = wandb_runs.asked(choices)
     runs = Runs(choices)
-    failed = config.run and _train(
-        runs, tables, seeds, [word for word in passed if word.startswith("hydra")], dashboard
-    )
+    failed = config.run and _train(runs, tables, seeds, of_sweep, dashboard)
     wanted = "scale=smoke" not in choices if config.measure is None else config.measure
     small = smaller(runs, tables)
     unusable = False

@@ -20,3 +20,9 @@ def usable_cores() -> int:
     except (OSError, ValueError):
         return cores
     return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))
+
+
+def usable_threads() -> int:
+    """Threads for a run to compute with: one a core, or OMP_NUM_THREADS where that is less."""
+    limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(usable_cores(), int(limit)) if limit.isdigit() and int(limit) else usable_cores()

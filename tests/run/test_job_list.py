@@ -57,7 +57,7 @@ def test_jobs_after_an_empty_line_wait_for_those_before(tmp_path):
 def test_a_failed_job_stops_no_other_and_is_told_at_the_end(tmp_path, error):
     jobs = sweep(tmp_path, OneProcess, {"a": error, "c": RuntimeError()})
     with pytest.raises(SystemExit, match="2 of 3 jobs failed; the same command tries them again"):
-        jobs.sweep([])
+        jobs.sweep(["x=1"])
     assert len(jobs.launcher.batches) == 3
     told = [json.loads(line) for line in (tmp_path / "jobs.failed").read_text().splitlines()]
     assert told == [[["a"], str(error)], [["c"], "RuntimeError"]]

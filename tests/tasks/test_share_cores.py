@@ -19,6 +19,7 @@ NOTHING: Any = SimpleNamespace()
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> Any:
     before = torch.get_num_threads()
     monkeypatch.setattr(share_cores, "usable_cores", lambda: 4)
+    monkeypatch.setattr(share_cores, "usable_threads", lambda: 4)
     monkeypatch.setattr(share_cores, "core_numbers", lambda: {0, 1, 2, 3})
     yield
     torch.set_num_threads(before)

@@ -47,21 +47,21 @@ class JobList(Sweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         blocks = [block.splitlines() for block in self.jobs.read_text().split("\n\n")]
-        waves = [[[*arguments, *json.loads(line)] for line in block if line] for block in blocks]
+        waves = [[json.loads(line) for line in block if line] for block in blocks if any(block)]
         results: list[JobReturn] = []
         if self.leader is not None:
             threading.Thread(target=_end_with, args=(self.leader,), daemon=True).start()
         try:
-            for wave in filter(None, waves):
-                results += self._launched(wave, len(results))
+            for wave in waves:
+                results += self._launched([[*arguments, *words] for words in wave], len(results))
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
-        failed = [(r.overrides or [], _cause(r)) for r in results if r.status != JobStatus.COMPLETED]
+        ended = zip((words for wave in waves for words in wave), results, strict=True)
+        failed = [(words, _cause(result)) for words, result in ended if result.status != JobStatus.COMPLETED]
         for words, cause in failed:
             log.error("Failed: %s\n  %s", " ".join(words), cause)
         if failed:
-            lines = (json.dumps([list(words), cause]) + "\n" for words, cause in failed)
-            self.jobs.with_name(f"{self.jobs.name}.failed").write_text("".join(lines))
+            self.jobs.with_name(f"{self.jobs.name}.failed").write_text("".join(json.dumps(f) + "\n" for f in failed))
             raise SystemExit(f"{len(failed)} of {len(results)} jobs failed; the same command tries them again.")
         return results
 
@@ -69,19 +69,19 @@ class JobList(Sweeper):
         assert self.launcher is not None
         # By name: Hydra loads the modules of its plugins again when it looks for them, and their classes differ then.
         if any(kind.__name__ == "BasicLauncher" for kind in type(self.launcher).__mro__):
-            return [self._alone(self.launcher, words, number + place) for place, words in enumerate(wave)]
+            return [alone(self.launcher, words, number + place) for place, words in enumerate(wave)]
         return self.launcher.launch(wave, initial_job_idx=number)
 
-    @staticmethod
-    def _alone(launcher: Launcher, words: Sequence[str], number: int) -> JobReturn:
-        """One job in this process, which nothing but an interrupt of it ends."""
-        try:
-            [result] = launcher.launch([words], initial_job_idx=number)
-        except (SystemExit, HydraException, OmegaConfBaseException) as error:
-            if isinstance(error, SystemExit) and error.code == INTERRUPTED:
-                raise
-            result = JobReturn(overrides=words, status=JobStatus.FAILED, _return_value=error)
-        return result
+
+def alone(launcher: Launcher, words: Sequence[str], number: int) -> JobReturn:
+    """One job in this process, which nothing but an interrupt of it ends."""
+    try:
+        [result] = launcher.launch([words], initial_job_idx=number)
+    except (SystemExit, HydraException, OmegaConfBaseException) as error:
+        if isinstance(error, SystemExit) and error.code == INTERRUPTED:
+            raise
+        result = JobReturn(overrides=words, status=JobStatus.FAILED, _return_value=error)
+    return result
 
 
 def _end_with(leader: int) -> None:

@@ -13,7 +13,7 @@ from subquad.run.doors import options, script_settings
 from subquad.tables.table import Table
 
 DEFAULTS: dict[str, Any] = {"table": "???", "rows": None, "columns": None, "seeds": None}
-_PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "paths.")
+_PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "sweep.", "paths.")
 """Words of train.py that leave a cell what it is."""
 
 

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.plugins.environments import LightningEnvironment
 
 from subquad import records
-from subquad.cores import usable_cores
+from subquad.cores import usable_threads
 from subquad.errors import UserError
 from subquad.run import machine
 from subquad.run.checkpoints import check_data, read_checkpoint
@@ -70,7 +70,7 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
     if split not in ("val", "test"):
         raise UserError(f'There is no split "{split}" to evaluate; choose test or val.')
     quieten()
-    torch.set_num_threads(usable_cores())
+    torch.set_num_threads(usable_threads())
     config = OmegaConf.create(record.config)
     config.data = changed_data(record.config["data"], changes or {})
     data = instantiate(config.data, _convert_="all")

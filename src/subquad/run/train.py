@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from subquad import records
 from subquad.backbones.layers import recompute_layers
-from subquad.cores import usable_cores
+from subquad.cores import usable_threads
 from subquad.data.base import SplitData
 from subquad.errors import UserError
 from subquad.measure.memory import process_peak
@@ -92,7 +92,7 @@ def _end_interrupted() -> NoReturn:
 
 
 def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> records.Record | None:
-    torch.set_num_threads(usable_cores())
+    torch.set_num_threads(usable_threads())
     quieten()
     if type(config.seed) is not int or not 0 <= config.seed < 2**32:
         raise UserError(f"seed is {config.seed}; it must lie between 0 and {2**32 - 1}, a whole number.")

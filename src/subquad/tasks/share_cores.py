@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 from filelock import FileLock, Timeout
 
-from subquad.cores import core_numbers, usable_cores
+from subquad.cores import core_numbers, usable_cores, usable_threads
 
 
 class ShareCores(pl.Callback):
@@ -41,14 +41,14 @@ class ShareCores(pl.Callback):
         now = time.monotonic()
         if now - self.looked >= self.seconds:
             self.looked = now
-            torch.set_num_threads(max(1, usable_cores() // (1 + self._neighbours())))
+            torch.set_num_threads(max(1, min(usable_threads(), usable_cores() // (1 + self._neighbours()))))
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if self.own is not None:
             self.own.release()
             Path(self.own.lock_file).unlink(missing_ok=True)
             self.own = None
-        torch.set_num_threads(usable_cores())
+        torch.set_num_threads(usable_threads())
 
     def _neighbours(self) -> int:
         """Other living runs that may use a core of ours; files of dead ones are removed."""
