@@ -213,7 +213,10 @@ PAIRS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("attention", "recipe"), PAIRS)
+@pytest.mark.parametrize(
+    ("attention", "recipe"),
+    [pytest.param(*pair, marks=[pytest.mark.slow] * (place > 2)) for place, pair in enumerate(PAIRS)],
+)
 def test_pairs_of_texts_are_trained(data, outputs, attention, recipe):
     words = ("task=lra/retrieval", "data=standin", "scale=smoke", "trainer=cpu", "data.max_len=40")
     small = ("backbone.dim=16", "backbone.heads=2", "backbone.ffn=16")

@@ -275,6 +275,7 @@ def test_mixed_precision_of_a_gpu_stays_finite(cell: Cell, half: torch.dtype) ->
     assert tokens.grad.isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
 def test_compiles_to_one_graph(first_cell: Cell) -> None:

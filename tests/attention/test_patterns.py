@@ -76,6 +76,7 @@ def test_the_path_of_a_gpu_equals_that_of_a_cpu(name: str, lengths: str, monkeyp
     assert taken
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
 @each_pattern
@@ -134,6 +135,7 @@ def test_queries_in_parts_are_as_all_at_once(name: str, lengths: str, monkeypatc
     agree(layers, partial(reference.layer, heads=HEADS, **choices), lengths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(
     "name", ["local", "local_block", "sparse_fixed", "sparse_strided", "longformer", "bigbird", "pixelfly"]

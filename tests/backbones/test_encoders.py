@@ -186,6 +186,7 @@ def test_mixed_precision_of_a_gpu_stays_finite(factory: EncoderFactory, half: to
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
 def test_compiles_to_one_graph(factory: EncoderFactory) -> None:

@@ -133,9 +133,7 @@ def test_buffers_are_those_of_one_pass_and_random_numbers_those_of_the_forward_p
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch.compile's own doing
-@pytest.mark.parametrize(
-    "name", ["sequence", *(pytest.param(name, marks=pytest.mark.slow) for name in ("vit", "mcan"))]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ("sequence", "vit", "mcan")])
 def test_a_recomputed_model_compiles(name):
     torch.compiler.reset()
     make, batch, _ = MODELS[name]
