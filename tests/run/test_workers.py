@@ -58,22 +58,25 @@ def test_an_interrupt_ends_all_with_one_sentence(number, caplog, tmp_path):
 
     def sleep(_):
         try:
+            (tmp_path / f"began-{os.getpid()}").touch()
             time.sleep(60)
         finally:
-            (tmp_path / str(os.getpid())).touch()
+            (tmp_path / f"ended-{os.getpid()}").touch()
 
-    def interrupt(tell):
+    def interrupt(_):
+        while not list(tmp_path.glob("began-*")):
+            time.sleep(0.001)
         if number is None:
             raise SystemExit(workers.INTERRUPTED)
         os.kill(os.getppid(), number)
-        sleep(tell)
+        time.sleep(60)
 
     begun = []
     with pytest.raises(SystemExit) as end, workers.interruptible():
         run_all({0: sleep, 1: interrupt, 2: sleep}, Workers(2, 1), begun.append, lambda *_: None)
     assert (end.value.code, begun) == (workers.INTERRUPTED, [0, 1])
     assert not multiprocessing.active_children()
-    assert len(list(tmp_path.iterdir())) == (1 if number is None else 2)
+    assert len(list(tmp_path.glob("ended-*"))) == 1
     assert caplog.messages == ["Interrupted; the same command goes on with the runs that have not finished."]
 
 

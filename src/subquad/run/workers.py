@@ -150,7 +150,8 @@ def run_all(
             while waiting and free:
                 number, task = waiting.pop(0)
                 begun(number)
-                running.append(_Worker(number, task, free.pop(0), workers, inherit))
+                with _signals_held():  # until it can be stopped, and has handlers of its own
+                    running.append(_Worker(number, task, free.pop(0), workers, inherit))
             wait([worker.connection for worker in running], timeout=0.1)
             for worker in [worker for worker in running if worker.look()]:
                 ended(worker.number, worker.result, worker.cause())
@@ -182,6 +183,16 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Inside the block, interrupts wait."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Worker:
     """The process of one run and what is known of it."""
 
@@ -194,11 +205,7 @@ class _Worker:
         self.connection, theirs = _FORK.Pipe(duplex=False)
         arguments = (task, theirs, self.outputs, workers.environment(place), os.getpid())
         self.process = _FORK.Process(target=_in_child, args=arguments, name=f"run {number}")
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # until the child has handlers of its own
-        try:
-            self.process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self.process.start()
         theirs.close()
 
     def look(self) -> bool:
