@@ -88,20 +88,22 @@ def test_linear(n, d, h):
 def test_dba(n, d, h):
     p, width = 3, 2 * h
     terms = {
-        "Z W_Q, Z W_K": macs(2 * p * d * d) + Tally(mul=2 * p * d),
+        "Z scaled by phi, R by the scale of logits": Tally(mul=p * d + width * d),
+        "Z and R times W_Q and W_K": macs(2 * (p + width) * d * d),
         "four rows of logits": macs(4 * p * n * d),
-        "biases of W'": Tally(add=2 * p * n),
+        "bias of W'_r": Tally(add=p * n),
         "softmax over tokens": softmax(3 * p * n),
         "three compressions": macs(3 * p * n * d),
-        "query, key": affine(p, d, 2 * d),
-        "value": macs(p * d * d) + Tally(add=p * n) + macs(p * d),
-        "Q R, K R": macs(2 * p * d * width),
-        "logits": macs(p * p * width) + Tally(mul=h * p * p),
+        "bias of queries": macs(d * width),
+        "query": affine(p, d, width),
+        "key": macs(p * d * width),
+        "value": affine(p, d, d),
+        "logits": macs(p * p * width),
         "softmax": softmax(h * p * p),
         "weighted values": macs(p * p * d),
-        "U W_O": macs(p * d * d),
+        "U W_O + b_O": affine(p, d, d),
         "softmax over slots": softmax(p * n),
-        "expansion + b_O": macs(n * p * d) + Tally(add=n * d),
+        "expansion": macs(n * p * d),
     }
     assert counted(lambda site: DBA(site, d_p=p, d_in=width), n, d, h) == sum(terms.values(), Tally())
 
