@@ -70,6 +70,7 @@ def test_programs_answer_help_before_anything_heavy_is_imported():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_torchvision_is_imported_by_whoever_comes_first():
     """Also beside a torch without CUDA, as in the lock file."""
     done = subprocess.run([sys.executable, "-c", "import subquad, timm"], capture_output=True, text=True, check=False)

@@ -33,6 +33,7 @@ def test_equals_the_printed_form(factorization: str, span: int, lengths: str, mo
     agree(layers, partial(reference.layer, heads=HEADS, **choices), lengths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choices", [{"pooling": "mean"}, {"size_offset": True}], ids=str)
 @every_factorization
 def test_choices_equal_the_printed_form(factorization: str, choices: dict) -> None:

@@ -34,6 +34,7 @@ def contract(folder: Path, *options: str) -> str:
     ).stdout  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_contract_runs_on_it_and_finds_its_faults(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(CLASS)
     printed = contract(tmp_path, "--attention", "mine:Mine", "-k", "padding_is_invisible or independent or wiring")

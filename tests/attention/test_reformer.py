@@ -95,6 +95,7 @@ def test_heads_and_rounds_hash_independently() -> None:
     assert torch.pdist(maps.flatten(1)).min() > 1
 
 
+@pytest.mark.slow
 @several
 def test_dropout_keeps_the_mean(hashes: int) -> None:
     attention = one(partial(Reformer, hashes=hashes, chunk=LONGEST, across_buckets=True), dropout=0.4)

@@ -66,6 +66,7 @@ def test_records_name_the_kernels_that_ran(monkeypatch: pytest.MonkeyPatch) -> N
     assert facts()["versions"]["kernels"] == "short_attention"
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_another_processor_gets_a_kernel_of_its_own(
     compilations: list[list[str]], monkeypatch: pytest.MonkeyPatch

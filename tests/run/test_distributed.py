@@ -25,6 +25,7 @@ def together(tmp_path_factory, data, alone):
     return place, train_together(place / "said", runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TRAINERS)
 def test_two_processes_train_to_the_numbers_of_one(together, alone, case):
     assert_same(run_of(together[0] / case), run_of(alone / case))

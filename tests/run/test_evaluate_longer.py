@@ -64,6 +64,7 @@ def test_figures_evaluate_the_same_longer_expressions(finished, data):
     assert float(right.double().mean()) == pytest.approx(evaluated(finished, multiply=3)[1])
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_settings_of_the_data(finished, data):
     done = door(data, finished.parent, "eval.py", f"run={finished}", "data.multiply=2", "data.eval_batch_size=8")
     assert done.returncode == 0, done.stderr

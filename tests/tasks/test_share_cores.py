@@ -60,6 +60,7 @@ def test_a_run_on_other_cores_is_no_neighbour(tmp_path: Path, monkeypatch: pytes
     assert threads(one) == 4
 
 
+@pytest.mark.slow
 def test_a_killed_run_counts_no_more(tmp_path: Path) -> None:
     program = f"""
 import os, sys
