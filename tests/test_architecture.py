@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import CONFIGS
 
 ROOT = CONFIGS.parent
