@@ -24,7 +24,7 @@ both_counts = pytest.mark.parametrize("duplicates", [False, True])
 @pytest.mark.parametrize("across_buckets", [False, True])
 @both_counts
 @several
-@pytest.mark.parametrize("chunk", [4, 16])
+@pytest.mark.parametrize("chunk", [4, pytest.param(16, marks=pytest.mark.slow)])
 def test_equals_the_printed_form(chunk: int, hashes: int, duplicates: bool, across_buckets: bool, lengths: str) -> None:
     choices = {"chunk": chunk, "across_buckets": across_buckets, "duplicates": duplicates}
     layers = stack(partial(Reformer, hashes=hashes, **choices), Pattern.SELF).eval()

@@ -32,7 +32,7 @@ choices = pytest.mark.parametrize("sizes", CHOICES.values(), ids=CHOICES)
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("beta", [0.0, 0.7])
 @choices
-@pytest.mark.parametrize("scales", [WHOLE, [1, 1, 2, 4], [3, 1, 1, 8]], ids=str)
+@pytest.mark.parametrize("scales", [WHOLE, pytest.param([1, 1, 2, 4], marks=pytest.mark.slow), [3, 1, 1, 8]], ids=str)
 def test_equals_the_printed_form(scales: list[int], sizes: dict, beta: float, lengths: str) -> None:
     layers = stack(partial(SparseBNSH, scales=scales, beta=beta, **sizes), Pattern.SELF)
     agree(layers, partial(reference.layer, scales=scales, beta=beta, **sizes), lengths)

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from attention.cells import declared
+from attention.cells import declared, first_of_each_class
 from conftest import encoders, made, mechanisms
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -162,7 +162,12 @@ def test_products_agree_with_torchs_counter(name, monkeypatch):
     assert not ours.operations.unknown
 
 
-@pytest.mark.parametrize("name", mechanisms())
+FIRST = first_of_each_class({name: made("attention", name) for name in mechanisms()})
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FIRST)) for name in mechanisms()]
+)
 def test_every_mechanism_is_counted_in_full_without_computing(name):
     """The same as on numbers, and no operator is unknown."""
     attention, inputs = layer(name)

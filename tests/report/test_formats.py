@@ -75,7 +75,7 @@ def check(text, columns, rows):
 def test_all_tables_of_the_papers_can_be_written(tmp_path, monkeypatch):
     from subquad.run.gather import gather
 
-    monkeypatch.setattr("subquad.run.cells.Runs._memory", tmp_path / "memory")
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
     for part in gather(options("table"), [f"paths.outputs={tmp_path}"]).tables:
         columns, rows = len(part.table.columns) + 1, len(part.table.rows) + 1
         check(latex(part), columns, rows)
