@@ -202,11 +202,11 @@ class _Worker:
         self.result: Any = None
         self.folder: Path | None = None
         self.outputs = [] if inherit else [_Output(stream, f"#{number} | ") for stream in (sys.stdout, sys.stderr)]
-        self.connection, theirs = _FORK.Pipe(duplex=False)
-        arguments = (task, theirs, self.outputs, workers.environment(place), os.getpid())
+        self.connection, sender = _FORK.Pipe(duplex=False)
+        arguments = (task, sender, self.outputs, workers.environment(place), os.getpid())
         self.process = _FORK.Process(target=_in_child, args=arguments, name=f"run {number}")
         self.process.start()
-        theirs.close()
+        sender.close()
 
     def look(self) -> bool:
         """Shows what the process has printed and reads what it has told; whether it has ended."""
