@@ -1,61 +1,6 @@
-"""Time and memory per token of attention layers on long inputs, alone: softmax would take hours there.
+"""See src/subquad/cli/bench_long.py: `python scripts/bench_long.py ...` is `subquad bench_long ...`."""
 
-python scripts/bench_long.py                                            # up to 1,048,576 tokens
-python scripts/bench_long.py attention=[dba] lengths=[65536] dims=[64]
-"""
-
-import itertools
-import sys
-
-from rich.console import Console
-from rich.table import Table
-
-from subquad.errors import UserError
-from subquad.run.doors import answer_help, bench_config, load_attention, prepare_process
-
-DEFAULTS = ["attention=[dba,luna,linear]", "lengths=[65536,131072,262144,524288,1048576]", "levels=[layer]", "rounds=3"]
-
-answer_help(__doc__, "bench.yaml")
-prepare_process(own=bench_config([]))
-
-import torch  # noqa: E402  after prepare_process
-
-from subquad.cores import usable_cores  # noqa: E402
-from subquad.measure.bench import Setting, peak_of, program_of  # noqa: E402
-from subquad.measure.timing import interleave  # noqa: E402
-
-
-def main() -> None:
-    """Prints a table for each level and mode, a row for each attention and length, as soon as each is measured."""
-    config = bench_config([*DEFAULTS, *sys.argv[1:]])
-    torch.set_num_threads(config.threads or usable_cores())
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
-    console = Console(width=110)
-    for level, mode, dim, batch in itertools.product(config.levels, config.modes, config.dims, config.batches):
-        table = Table(
-            title=f"{level}, {mode}: d={dim}, {config.heads} heads, batch {batch}, float32, "
-            f"{torch.get_num_threads()} threads, {device}",
-            title_justify="left",
-        )
-        for heading in ("", "tokens", "seconds", "µs a token", "memory MiB", "bytes a token"):
-            table.add_column(heading, justify="right" if heading else "left")
-        for name, length in itertools.product(config.attention, config.lengths):
-            setting = Setting(
-                level=level, mode=mode, length=length, dim=dim, heads=config.heads, ffn=config.ffn,
-                layers=config.layers, batch=batch, device=device,
-            )  # fmt: skip
-            run = program_of(load_attention(name), setting)
-            seconds = interleave({name: run}, config.rounds)[name].median
-            peak, tokens = peak_of(run, device), batch * length
-            table.add_row(
-                name, f"{length:,}", f"{seconds:.3f}", f"{1e6 * seconds / tokens:.3f}", f"{peak / 2**20:,.0f}",
-                f"{peak / tokens:,.0f}",
-            )  # fmt: skip
-        console.print(table)
-
+from subquad.cli.command import run
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(str(error))
+    run("bench_long")

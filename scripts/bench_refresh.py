@@ -1,63 +1,6 @@
-"""What it costs to renew the fitted state of an attention, in seconds, memory and forward passes of the same layer.
+"""See src/subquad/cli/bench_refresh.py: `python scripts/bench_refresh.py ...` is `subquad bench_refresh ...`."""
 
-python scripts/bench_refresh.py                                # EcoFormer in the first stage of PVTv2-B0
-python scripts/bench_refresh.py attention=ecoformer attention.fit=strong length=784 dim=64 heads=2
-"""
-
-import sys
-
-from omegaconf import OmegaConf
-from rich.console import Console
-
-from subquad.errors import UserError
-from subquad.run.doors import answer_help, load_attention, prepare_process, script_settings
-
-SIZES = {"length": 3136, "dim": 32, "heads": 1, "batch": 8, "rounds": 3, "threads": None}
-
-answer_help(__doc__)
-prepare_process(own=SIZES)
-
-import torch  # noqa: E402  after prepare_process
-from torch import nn  # noqa: E402
-
-from subquad.attention.base import Refreshable  # noqa: E402
-from subquad.cores import usable_cores  # noqa: E402
-from subquad.measure.memory import LiveTensors  # noqa: E402
-from subquad.measure.timing import interleave  # noqa: E402
-from subquad.specs import Masks, Pattern, Site  # noqa: E402
-
-
-def main() -> None:
-    """Prints one line."""
-    words = [word for word in sys.argv[1:] if word.partition("=")[0] not in SIZES]
-    config = script_settings(OmegaConf.create(SIZES), [word for word in sys.argv[1:] if word not in words])
-    name = next((word.partition("=")[2] for word in words if word.startswith("attention=")), "ecoformer")
-    torch.set_num_threads(config.threads or usable_cores())
-    torch.manual_seed(0)
-    site = Site(
-        pattern=Pattern.SELF, dim=config.dim, heads=config.heads, query_len=config.length, context_len=config.length
-    )
-    attention = load_attention(name, [word for word in words if not word.startswith("attention=")])(site=site)
-    if not isinstance(attention, nn.Module) or not isinstance(attention, Refreshable):
-        raise UserError(f"{name} has no state to renew; choose another attention.")
-    x = torch.randn(config.batch, config.length, config.dim)
-
-    def forward() -> None:
-        with torch.inference_mode():
-            attention(x, x, Masks())
-
-    with LiveTensors() as memory:
-        attention.refresh(x, x, Masks())
-    timings = interleave({"refresh": lambda: attention.refresh(x, x, Masks()), "forward": forward}, config.rounds, 1)
-    Console(width=110).print(
-        f"{name}, {config.batch} x {config.length} tokens of width {config.dim}, {config.heads} heads, "
-        f"{torch.get_num_threads()} threads: {timings['refresh'].median:.2f} s, "
-        f"{timings['refresh'].ratio(timings['forward']):.0f} forward passes, {memory.peak / 2**20:.0f} MiB at most"
-    )
-
+from subquad.cli.command import run
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(str(error))
+    run("bench_refresh")

@@ -1,55 +1,6 @@
-"""What the five papers state as theorems and identities, checked on numbers: what holds, and to what error.
+"""See src/subquad/cli/check_theorems.py: `python scripts/check_theorems.py ...` is `subquad check_theorems ...`."""
 
-python scripts/check_theorems.py                       # all of them, in seconds
-python scripts/check_theorems.py topic=low_rank        # one file of src/subquad/measure/theorems
-python scripts/check_theorems.py output=theorems.json  # the numbers, too
-"""
-
-import dataclasses
-import json
-import sys
-from pathlib import Path
-
-from omegaconf import OmegaConf
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from subquad.errors import UserError
-from subquad.run.doors import answer_help, prepare_process, script_settings
-
-answer_help(__doc__)
-prepare_process(check_choices=False)
-
-from subquad.measure.theorems.finding import Finding, check_all  # noqa: E402  after prepare_process
-
-COLOURS = {"holds": "green", "fails": "red", "misprinted": "yellow"}
-
-
-def main() -> None:
-    """Prints one row a statement."""
-    config = script_settings(OmegaConf.create({"topic": "", "output": None}), sys.argv[1:])
-    findings = check_all(str(config.topic))
-    if not findings:
-        raise UserError(f'There is no topic "{config.topic}"; see src/subquad/measure/theorems.')
-    Console(highlight=False).print(_table(findings))
-    if config.output:
-        Path(config.output).write_text(json.dumps([dataclasses.asdict(f) for f in findings], indent=1))
-
-
-def _table(findings: list[Finding]) -> Table:
-    table = Table(show_lines=True)
-    for heading in ("source", "statement", "", "measured", "remark"):
-        table.add_column(heading, ratio=None if heading in ("source", "") else 3)
-    for f in findings:
-        measured = "\n".join(f"{name}: {value:.3g}" for name, value in f.measured.items())
-        source, said, remark = (escape(words) for words in (f"{f.paper}, {f.place}", f.statement, f.note))
-        table.add_row(source, said, f"[{COLOURS[f.verdict]}]{f.verdict}[/]", escape(measured), remark)
-    return table
-
+from subquad.cli.command import run
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(str(error))
+    run("check_theorems")

@@ -1,60 +1,6 @@
-"""A report of a table in Weights & Biases: ours beside the printed values, and the learning curves of its runs.
+"""See src/subquad/cli/dashboard.py: `python scripts/dashboard.py ...` is `subquad dashboard ...`."""
 
-python scripts/dashboard.py table=dba/2                                # writes what would be sent
-python scripts/dashboard.py table=dba/2 logger.wandb.offline=false     # sends it; needs an account and a network
-python scripts/dashboard.py table=dba/2 scale=laptop output=report.json
-
-Needs the package wandb-workspaces. logger.wandb.project= and logger.wandb.entity= say where, as for runs. The same
-command renews the report of the same table, scale and protocol.
-"""
-
-import sys
-from pathlib import Path
-from typing import Any
-
-from omegaconf import OmegaConf
-
-from subquad.errors import UserError
-from subquad.run.doors import answer_help, compose_run, prepare_process, script_settings
-
-DEFAULTS = {"table": None, "scale": "paper", "protocol": "paper", "data": None, "output": None}
-PASSED = ("logger", "paths.")
-
-answer_help(__doc__)
-prepare_process(check_choices=False)
-
-
-def main() -> None:
-    """Prints where the report is kept, and its address where it is sent."""
-    passed = [word for word in sys.argv[1:] if word.startswith(PASSED)]
-    config = script_settings(OmegaConf.create(DEFAULTS), [word for word in sys.argv[1:] if word not in passed])
-    composed = compose_run(["logger=wandb", *(word for word in passed if word != "logger=wandb")])
-    _report(config, composed, [word for word in passed if word.startswith("paths.")])
-
-
-def _report(config: Any, composed: Any, paths: list[str]) -> None:
-    from subquad.records import now
-    from subquad.run import dashboard
-    from subquad.run.asked import asked_scope
-    from subquad.run.gather import gather
-
-    scope = asked_scope(config)
-    logger = composed.logger.wandb
-    [part] = gather([config.table], paths).tables
-    target = dashboard.Target(project=logger.project, entity=logger.entity)
-    report = dashboard.report(part, scope, dashboard.shown_tasks(part, scope), target, now())
-    name = "-".join(["dashboard", *(word.partition("=")[2] for word in scope.words)])
-    kept = Path(config.output or Path(str(composed.paths.outputs)) / "tables" / part.table.name / f"{name}.json")
-    dashboard.write(report, kept)
-    print(kept)
-    if logger.offline:
-        print("Not sent: the same command with logger.wandb.offline=false sends it.")
-    else:
-        print(dashboard.send(report))
-
+from subquad.cli.command import run
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        sys.exit(str(error))
+    run("dashboard")

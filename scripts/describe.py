@@ -1,52 +1,211 @@
-"""Writes the generated pages of docs/ from classes and configurations: attentions.md, tasks.md and tables.md."""
+"""Writes the generated pages of docs/ from classes and configurations.
+
+These are attentions.md, a page for each mechanism in attentions/, tasks.md and tables.md.
+"""
 
 import inspect
+import json
 import re
+import sys
 from collections import defaultdict
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from subquad.run.doors import CONFIGS, ROOT, answer_help, load_attention, options, prepare_process
+from subquad.cli.command import answer_help, prepare_process
+from subquad.config.choices import CONFIGS, options
+from subquad.config.compose import load_attention, load_factory, standalone_backbones
 
 answer_help(__doc__)
 prepare_process()
 
-from subquad.backbones.base import is_encoder  # noqa: E402  after prepare_process
+from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402  after prepare_process
 from subquad.measure.scaling import stated_complexity  # noqa: E402
-from subquad.run.cells import load_table  # noqa: E402
-from subquad.run.facts import FACTS, opening_comment, task_facts  # noqa: E402
-from subquad.tables.notes import notes  # noqa: E402
+from subquad.results.cells import load_table  # noqa: E402
+from subquad.results.footnotes import notes  # noqa: E402
+from subquad.specs import Pattern  # noqa: E402
 
 ATTENTIONS = """# Attentions
 
-Written by `make docs` from the classes and from `configs/attention/`; a test compares the two.
-Wirings: a sequence to itself (self), one sequence to another (cross), or a whole encoder that takes the place of the
-backbone (encoder).
+Written by `make docs` from the classes and from `configs/`; a test compares the two. Each page has the mechanism's
+formula, its choices of `attention=` or `backbone=`, its settings, and where released code differs.
 
-| `attention=` | wirings | complexity | what it is |
-|---|---|---|---|
+n: tokens, d: width, h: heads.
 """
+
+FAMILIES = {
+    "Softmax over all tokens": ("softmax", "attention_bn", "attention_sh", "conv"),
+    "Few rows in place of all tokens": ("linformer", "nystromformer", "luna", "dba", "dba_released"),
+    "Kernels: sums over the keys first": (
+        "linear", "linear_bn_sh", "performer", "cosformer", "flowformer", "ecoformer", "ecoformer_variants", "yoso",
+    ),
+    "Patterns, buckets and spans of tokens": (
+        "local", "longformer", "bigbird", "pixelfly", "sparse", "sparse_bn_sh", "reformer", "sinkhorn", "combiner",
+    ),
+    "Two of these together": ("scatterbrain", "transformer_ls"),
+    "Without queries and keys": ("synthesizer", "fnet"),
+    "Backbones with a mechanism of their own (`backbone=`)": ("s4", "s4_dba", "tlb", "blrp"),
+}  # fmt: skip
+"""Modules by what makes them cheap; modules that are not listed are shown last."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One option of a configuration group, and the factory that it builds."""
+
+    group: str
+    name: str
+    factory: Any
+
+    @property
+    def mechanism(self) -> type:
+        """The class behind it."""
+        mechanism: type = self.factory.func
+        return mechanism
+
+    @property
+    def text(self) -> str:
+        """What its file says of it."""
+        return " ".join(opening_comment(CONFIGS / self.group / f"{self.name}.yaml"))
+
+    @property
+    def wirings(self) -> str:
+        """Self-attention, cross-attention, or both; nothing for a backbone."""
+        patterns: frozenset[Pattern] = getattr(self.mechanism, "patterns", frozenset())
+        return ", ".join(sorted(pattern.value for pattern in patterns))
+
+    @property
+    def changed(self) -> str:
+        """Its settings that differ from the defaults of the constructor."""
+        parameters = inspect.signature(self.mechanism).parameters
+        given = {key: value for key, value in self.factory.keywords.items() if key in parameters}
+        return ", ".join(
+            f"`{k}={_shown(value)}`"
+            for k, value in given.items()
+            if parameters[k].default not in (value, inspect.Parameter.empty)
+        )
+
+
+@cache
+def modules() -> dict[str, list[Choice]]:
+    """The choices by the module of their class, each module's most general choice first."""
+    found = defaultdict(list)
+    choices = [Choice("attention", name, load_attention(name)) for name in options("attention")]
+    choices += [Choice("backbone", name, load_factory(f"backbone={name}")) for name in standalone_backbones()]
+    for choice in choices:
+        found[choice.mechanism.__module__.rpartition(".")[2]].append(choice)
+    return {module: sorted(found[module], key=lambda choice: choice.name != module) for module in sorted(found)}
 
 
 def attentions() -> str:
-    """The page: one row for each choice, then each class's formula and keys."""
-    rows, classes = [], {}
-    for name in options("attention"):
-        factory = load_attention(name)
-        mechanism = factory.func
-        wirings = ["encoder"] if is_encoder(factory) else [pattern.value for pattern in mechanism.patterns]
-        text = " ".join(opening_comment(CONFIGS / "attention" / f"{name}.yaml"))
-        rows.append(f"| `{name}` | {', '.join(sorted(wirings))} | {stated_complexity(factory)} | {text} |")
-        classes[mechanism.__name__] = mechanism
-    sections = [_section(mechanism) for _, mechanism in sorted(classes.items())]
-    return ATTENTIONS + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"
+    """The overview: one row for each module, by family."""
+    named = {module for family in FAMILIES.values() for module in family}
+    families = FAMILIES | {"Others": tuple(module for module in modules() if module not in named)}
+    parts = [ATTENTIONS]
+    for family, members in families.items():
+        if not members:
+            continue
+        parts.append(f"\n## {family}\n\n| mechanism | what it is | cost |\n|---|---|---|\n")
+        for module in members:
+            first = modules()[module][0]
+            title = _opening(first.mechanism)[0].partition(":")[0]
+            text = _escaped(re.split(r"(?<!\.)\. |\.$", first.text)[0].rpartition(": ")[2])
+            parts.append(f"| [{title}](attentions/{module}.md) | {text} | {stated_complexity(first.factory)} |\n")
+    return "".join(parts)
 
 
-def _section(mechanism: type) -> str:
-    module = inspect.getmodule(mechanism)
-    assert module is not None
-    source = Path(inspect.getfile(mechanism)).relative_to(ROOT)
-    title = (inspect.getdoc(module) or "").splitlines()[0]
-    return f"## {mechanism.__name__}\n\n{title} ([{source}](../{source}))\n\n```text\n{inspect.getdoc(mechanism)}\n```"
+def attention_page(module: str) -> str:
+    """The page of a module: its paper, its formula in code, then each class with its settings and choices."""
+    choices = modules()[module]
+    classes = list(dict.fromkeys(choice.mechanism for choice in choices))
+    code = inspect.getmodule(classes[0])
+    assert code is not None
+    title, source = _opening(classes[0])
+    path = Path(inspect.getfile(classes[0])).relative_to(CONFIGS.parent)
+    parts = [
+        f"# {title}",
+        "Written by `make docs`; a test compares this page with the class.",
+        f"Paper: {source}." if source else "",
+        f"Code: [{path}](../../{path}).",
+        f"```bash\npython train.py task=digits {choices[0].group}={choices[0].name}\n```",
+    ]
+    if naive := [
+        function for name, function in inspect.getmembers(code, inspect.isfunction) if name.startswith("naive_")
+    ]:
+        naive.sort(key=lambda function: inspect.getsourcelines(function)[1])
+        sources = "\n\n\n".join(inspect.getsource(function).rstrip() for function in naive)
+        parts.append(f"## Equations\n\nTests compare the fast code with these functions.\n\n```python\n{sources}\n```")
+    for mechanism in classes:
+        parts += _class_sections(mechanism, [choice for choice in choices if choice.mechanism is mechanism])
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _opening(mechanism: type) -> tuple[str, str]:
+    """The name of a mechanism and its source, from the first line of its module: "name (source)."."""
+    line = (sys.modules[mechanism.__module__].__doc__ or "").splitlines()[0]
+    title, _, source = line.rstrip(".").partition(" (")
+    return title, source.replace(")", "", 1) if source.count(")") > source.count("(") else source
+
+
+def _class_sections(mechanism: type, choices: list[Choice]) -> list[str]:
+    text, meanings, released = split_docstring(mechanism)
+    rows = [
+        f"| `{choice.name}` | {choice.wirings or 'none'} | {choice.changed or 'the defaults'} | "
+        f"{_escaped(choice.text)} |"
+        for choice in choices
+    ]
+    costs = "; ".join(dict.fromkeys(stated_complexity(choice.factory) for choice in choices))
+    parts = [
+        f"## {mechanism.__name__}\n\n```text\n{text}\n```",
+        f"Cost: {costs}.",
+        f"| `{choices[0].group}=` | wirings | settings | what it is |\n|---|---|---|---|\n" + "\n".join(rows),
+    ]
+    hints, settings = get_type_hints(mechanism.__init__), []  # type: ignore[misc]
+    for name, parameter in inspect.signature(mechanism).parameters.items():
+        if name not in ("site", "spec"):
+            default = "" if parameter.default is parameter.empty else f"`{_shown(parameter.default)}`"
+            kind, meaning = _escaped(_kind(hints.get(name))), _escaped(meanings.get(name, ""))
+            settings.append(f"| `{name}` | {default} | {kind} | {meaning} |")
+    if settings:
+        parts.append("| setting | default | type | meaning |\n|---|---|---|---|\n" + "\n".join(settings))
+    return [*parts, f"Released code: {_escaped(released)}" if released else ""]
+
+
+def split_docstring(mechanism: type) -> tuple[str, dict[str, str], str]:
+    """A class's docstring as its text, the meaning of each setting (`Args:`), and the paragraph on released code."""
+    text, meanings, released = [], {}, ""
+    for paragraph in (inspect.getdoc(mechanism) or "").split("\n\n"):
+        head, _, body = paragraph.partition("\n")
+        if head == "Args:":
+            for entry in re.split(r"\n(?=    \w)", f"\n{body}")[1:]:
+                name, _, meaning = " ".join(entry.split()).partition(": ")
+                meanings[name] = meaning
+        elif paragraph.startswith("Released code: "):
+            released = " ".join(paragraph.removeprefix("Released code: ").split())
+        else:
+            text.append(paragraph)
+    return "\n\n".join(text), meanings, released
+
+
+def _kind(hint: Any) -> str:
+    """A type as a reader of configurations knows it: choices, int, float, bool, text, list, null."""
+    if hint is None or hint is NoneType:
+        return "null" if hint is NoneType else ""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return " or ".join(f"`{_shown(choice)}`" for choice in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(_kind(part) for part in arguments)
+    if origin is not None:
+        return f"list of {_kind(arguments[0])}"
+    return {"str": "text"}.get(hint.__name__, hint.__name__)
+
+
+def _shown(value: Any) -> str:
+    """A value as it is written in YAML."""
+    return value if isinstance(value, str) else json.dumps(value, default=list)
 
 
 TASKS = """# Tasks
@@ -63,21 +222,21 @@ def tasks() -> str:
     """The page: one row for each choice, then what tasks have in common about files, licences and protocols."""
     rows, shared = [], defaultdict(list)
     for name in options("task"):
-        facts = task_facts(name)
-        cells = (_escaped(facts[fact]) for fact in ("What", "Splits", "Metric", "Source"))
+        facts = about_task(name)
+        cells = (_escaped(facts[fact]) for fact in ("what", "splits", "metric", "source"))
         rows.append(f"| `{name}` | {' | '.join(cells)} |")
         shared[tuple(facts[fact] for fact in FACTS[2:])].append(f"`{name}`")
     files = [
         f"### {', '.join(names)}\n\n"
-        + "\n".join(f"- {fact}: {_escaped(text)}" for fact, text in zip(FACTS[2:], said, strict=True))
+        + "\n".join(f"- {fact.capitalize()}: {_escaped(text)}" for fact, text in zip(FACTS[2:], said, strict=True))
         for said, names in shared.items()
     ]
     return TASKS + "\n".join(rows) + "\n\n## Files, licences, protocols\n\n" + "\n\n".join(files) + "\n"
 
 
 def _escaped(text: str) -> str:
-    """Markdown takes <name> for a tag, except between backticks."""
-    parts = text.split("`")
+    """Text for a Markdown table: <name> would be a tag, except between backticks, and | would end the cell."""
+    parts = text.replace("|", "\\|").split("`")
     return "`".join(part if number % 2 else part.replace("<", "&lt;") for number, part in enumerate(parts))
 
 
@@ -115,12 +274,19 @@ def tables() -> str:
     return TABLES + "\n".join(rows) + "\n\n## Notes\n\n" + "\n\n".join(sections) + "\n"
 
 
-PAGES = {
-    ROOT / "docs" / "attentions.md": attentions,
-    ROOT / "docs" / "tasks.md": tasks,
-    ROOT / "docs" / "tables.md": tables,
-}
+DOCS = CONFIGS.parent / "docs"
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page and its text."""
+    made = {DOCS / "attentions.md": attentions(), DOCS / "tasks.md": tasks(), DOCS / "tables.md": tables()}
+    return made | {DOCS / "attentions" / f"{module}.md": attention_page(module) for module in modules()}
+
 
 if __name__ == "__main__":
-    for page, write in PAGES.items():
-        page.write_text(write())
+    made = pages()
+    for old in set((DOCS / "attentions").glob("*.md")) - made.keys():
+        old.unlink()
+    for page, text in made.items():
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(text)

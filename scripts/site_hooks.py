@@ -9,13 +9,13 @@ from typing import Any
 
 from mkdocs.structure.files import File, InclusionLevel
 
-SOURCE = re.compile(r"\]\(\.\./([^)#\s]+)(#[^)\s]*)?\)")
+SOURCE = re.compile(r"\]\((?:\.\./)+([^)#\s]+)(#[^)\s]*)?\)")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "bash", ".md": "markdown"}
 
 
 def on_config(config: Any) -> Any:
     """Lists the pages that are there: those named in mkdocs.yml, in its order, then all others."""
-    there = {path.name for path in Path(config.docs_dir).glob("*.md")}
+    there = {path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md")}
     config.nav = _present(config.nav, there)
     if others := sorted(there - set(_names(config.nav))):
         config.nav.append({"More": others})
@@ -40,11 +40,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Points links to source files at their pages."""
     known = {file.src_uri for file in files}
 
+    folders = page.file.src_uri.count("/")
+
     def pointed(link: re.Match[str]) -> str:
         target = f"source/{link[1]}.md"
-        return f"]({target})" if target in known else link[0]
+        return f"]({'../' * folders}{target})" if target in known else link[0]
 
-    return SOURCE.sub(pointed, markdown) if "/" not in page.file.src_uri else markdown
+    return markdown if page.file.src_uri.startswith("source/") else SOURCE.sub(pointed, markdown)
 
 
 def _page(root: Path, path: str) -> str:
@@ -54,9 +56,13 @@ def _page(root: Path, path: str) -> str:
 
 
 def _present(nav: list[Any], there: set[str]) -> list[Any]:
-    """The navigation without pages that do not exist and sections that are empty."""
+    """The navigation without pages that do not exist and empty sections; "folder/*" becomes the pages of a folder."""
     kept: list[Any] = []
     for entry in nav:
+        if isinstance(entry, str):
+            folder = entry.removesuffix("*")
+            kept += [page for page in sorted(there) if page.startswith(folder)]
+            continue
         [(title, target)] = entry.items()
         target = _present(target, there) if isinstance(target, list) else target
         if target and (isinstance(target, list) or target in there):
@@ -67,6 +73,6 @@ def _present(nav: list[Any], there: set[str]) -> list[Any]:
 def _names(nav: list[Any]) -> list[str]:
     found: list[str] = []
     for entry in nav:
-        [target] = entry.values()
+        [target] = [entry] if isinstance(entry, str) else entry.values()
         found += _names(target) if isinstance(target, list) else [target]
     return found

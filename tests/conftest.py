@@ -22,8 +22,8 @@ from hydra import compose, initialize_config_dir  # noqa: E402
 from hydra.utils import instantiate  # noqa: E402
 from omegaconf import DictConfig, OmegaConf  # noqa: E402
 
-from subquad.run.composing import parse_files_once  # noqa: E402
-from subquad.run.doors import brought_encoder, load_attention  # noqa: E402
+from subquad.config.compose import load_factory  # noqa: E402
+from subquad.config.parsing import parse_files_once  # noqa: E402
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
@@ -40,13 +40,14 @@ def names(group: str) -> list[str]:
 
 @cache
 def mechanisms() -> list[str]:
-    """The choices of attention that stand in the place of one attention of a model."""
-    return [name for name in names("attention") if brought_encoder(name) is None]
+    """The choices of attention."""
+    return names("attention")
 
 
+@cache
 def encoders() -> list[str]:
-    """The choices of attention that bring an encoder of their own."""
-    return [name for name in names("attention") if name not in mechanisms()]
+    """The choices of backbone that take no attention."""
+    return [name for name in names("backbone") if "attention" not in node("backbone", name)]
 
 
 @cache
@@ -65,8 +66,8 @@ def made(group: str, name: str) -> Any:
 
 @cache
 def encoder_factories() -> dict[str, Any]:
-    """The factories of the choices of attention that bring an encoder of their own."""
-    return {name: load_attention(name) for name in encoders()}
+    """The factories of the choices of backbone that take no attention."""
+    return {name: load_factory(f"backbone={name}") for name in encoders()}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,8 +76,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="run the contract, and nothing else, on a choice of configs/attention or on your own class or factory "
-        "(MODULE:NAME); repeatable",
+        help="run the contract, and nothing else, on a choice of configs/attention, on backbone=NAME where that "
+        "takes no attention, or on your own class or factory (MODULE:NAME); repeatable",
     )
     parser.addoption("--record-golden", action="store_true", help="rewrite tests/golden from the code as it is now")
 
@@ -91,7 +92,10 @@ def own_attentions(config: pytest.Config) -> dict[str, Any]:
     found = {}
     for name in config.getoption("--attention"):
         if name in names("attention"):
-            found[name] = made("attention", name) if name in mechanisms() else load_attention(name)
+            found[name] = made("attention", name)
+            continue
+        if name in (f"backbone={choice}" for choice in encoders()):
+            found[name] = load_factory(name)
             continue
         try:
             found[name] = pkgutil.resolve_name(name)

@@ -20,7 +20,7 @@ from torch import distributed
 from torch.testing import assert_close
 
 from subquad import records
-from subquad.errors import UserError
+from subquad.utils.errors import UserError
 
 PLAIN = (*TINY, "backbone.dropout=0.0", "backbone.layers=2", "~callbacks.cores")
 UEA = ("task=uea/basic_motions", "scale=smoke", "limits.cases=33", "limits.epochs=4", "recipe.batch_size=8")
@@ -36,11 +36,11 @@ CASES = {
         "attention.redraw=2", *PLAIN,
     ),
     "masked text": (
-        "task=mlm/text", "data=standin", *STEPS, "attention=softmax", "data.masked=0.05",
+        "task=mlm/text", "data=synthetic", *STEPS, "attention=softmax", "data.masked=0.05",
         "backbone.attention_dropout=0.0", *PLAIN,
     ),
     "sum of losses": (
-        "task=vqa_v2", "data=standin", "scale=smoke", "attention=dba", "recipe.batch_size=10", "optimizer.eps=0.001",
+        "task=vqa_v2", "data=synthetic", "scale=smoke", "attention=dba", "recipe.batch_size=10", "optimizer.eps=0.001",
         *PLAIN,
     ),
 }  # fmt: skip

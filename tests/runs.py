@@ -16,10 +16,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from subquad import records
-from subquad.data.base import SplitData
+from subquad.config.compose import compose_run
+from subquad.data.split_data import SplitData
 from subquad.records import Record
-from subquad.run.cells import Job
-from subquad.run.doors import compose_run
+from subquad.results.cells import Job
 
 ROOT = Path(__file__).parents[1]
 TINY = ("backbone.layers=1", "backbone.dim=16", "backbone.heads=2", "backbone.ffn=16", "trainer=cpu")
@@ -62,7 +62,7 @@ def prepared(config: DictConfig) -> SplitData:
 
 def trained(config: DictConfig) -> Record:
     """Trains in this process, on one thread."""
-    from subquad.run.train import train
+    from subquad.training.run import train
 
     with one_thread():
         return train(config)

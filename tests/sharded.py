@@ -16,8 +16,8 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing import assert_close
 
+from subquad.backbones.layerwise import shard
 from subquad.specs import DataSpec
-from subquad.tasks.strategies import shard
 
 SPEC = DataSpec(max_len=13, vocab=11, classes=5)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from subquad.run.doors import ROOT
-from subquad.tables.table import load
+from subquad.config.choices import CONFIGS
+from subquad.results.table import load
 
-PAGE = (ROOT / "docs" / "adding.md").read_text()
+PAGE = (CONFIGS.parent / "docs" / "adding.md").read_text()
 
 
 def block(name: str) -> str:
@@ -50,8 +50,8 @@ def lines(part: str) -> list[str]:
 def test_the_attention_keeps_the_contract_and_trains(tmp_path):
     put(tmp_path, "mean_value.py", "my_configs/attention/mean_value.yaml")
     [check], [train] = lines("check_attention.py attention=mean"), lines("train.py --config-dir my_configs attention=")
-    run(check, tmp_path, ROOT, "lengths=[64,128]")
-    run(train, tmp_path, ROOT, "scale=smoke")
+    run(check, tmp_path, CONFIGS.parent, "lengths=[64,128]")
+    run(train, tmp_path, CONFIGS.parent, "scale=smoke")
     assert list((tmp_path / "o").rglob("result.json"))
 
 
@@ -59,7 +59,7 @@ def test_the_attention_keeps_the_contract_and_trains(tmp_path):
 def test_the_data_set_is_made_and_trained_on(tmp_path):
     put(tmp_path, "parity.py", "my_configs/task/parity.yaml")
     [train] = lines("train.py --config-dir my_configs task=parity")
-    run(train, tmp_path, ROOT, "scale=smoke", "data.longest=8", "recipe.steps_per_epoch=2")
+    run(train, tmp_path, CONFIGS.parent, "scale=smoke", "data.longest=8", "recipe.steps_per_epoch=2")
     [record] = (json.loads(path.read_text()) for path in (tmp_path / "o").rglob("result.json"))
     assert record["task"] == "parity"
     assert record["data_fingerprint"] == "parity-8-2000"
@@ -78,8 +78,8 @@ def test_the_table_is_one(tmp_path):
 def test_the_table_is_filled(tmp_path):
     copy = tmp_path / "copy"
     for part in ("src", "configs", "scripts"):
-        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    shutil.copy(ROOT / "train.py", copy / "train.py")
+        shutil.copytree(CONFIGS.parent / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copy(CONFIGS.parent / "train.py", copy / "train.py")
     put(copy, "configs/table/mine/1.yaml")
     [line] = lines("reproduce.py table=mine")
     shown = run(line, copy, copy, "scale=smoke")

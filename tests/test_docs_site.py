@@ -73,5 +73,5 @@ def test_pages_load_nothing_from_the_network_and_link_to_what_is_there(site):
 
 def test_source_files_have_pages(site):
     assert "attention" in (site / "source/src/subquad/attention/dba.py.html").read_text()
-    [link] = [a for a in Addresses(site / "attentions.html").links if a.endswith("attention/dba.py.html")]
-    assert link == "source/src/subquad/attention/dba.py.html"
+    [link] = [a for a in Addresses(site / "attentions/dba.html").links if a.endswith("attention/dba.py.html")]
+    assert link == "../source/src/subquad/attention/dba.py.html"

@@ -1,5 +1,6 @@
 """Every command that the documentation shows is run, smaller; every link leads somewhere."""
 
+import inspect
 import re
 import shlex
 import subprocess
@@ -12,14 +13,15 @@ import torch
 from omegaconf import OmegaConf
 from runs import answer
 
-from subquad.run.doors import compose_run, options
+from subquad.config.choices import options
+from subquad.config.compose import compose_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SMALL = {
     "train.py": ["scale=smoke"],
     "scripts/bench.py": ["lengths=[16]", "rounds=1", "dims=[32]", "ffn=32", "layers=1", "levels=[layer]"],
-    "scripts/prepare.py": ["scale=smoke", "data=standin"],
+    "scripts/prepare.py": ["scale=smoke", "data=synthetic"],
     "scripts/bench_data.py": ["task=[lra/listops]", "scale=smoke", "workers=0", "seconds=0.1"],
     "scripts/bench_long.py": ["lengths=[64]", "rounds=1", "dims=[32]"],
     "scripts/bench_peers.py": ["lengths=[64]", "rounds=1"],
@@ -27,8 +29,8 @@ SMALL = {
     "scripts/bench_vision.py": ["size=32", "batch=1", "rounds=1", "modes=[training]"],
     "scripts/check_attention.py": ["contract=false", "lengths=[64,128]"],
     "scripts/figure.py": ["scale=smoke"],
-    "scripts/plan.py": ["scale=smoke", "data=standin", "rows=[DBA]", "columns=[Text]", "seeds=[0]"],
-    "scripts/reproduce.py": ["scale=smoke", "data=standin", "rows=[DBA]", "columns=[Text]", "seeds=[0]"],
+    "scripts/plan.py": ["scale=smoke", "data=synthetic", "rows=[DBA]", "columns=[Text]", "seeds=[0]"],
+    "scripts/reproduce.py": ["scale=smoke", "data=synthetic", "rows=[DBA]", "columns=[Text]", "seeds=[0]"],
     "scripts/show_attention.py": ["length=16", "dim=16", "heads=2"],
 }
 
@@ -39,9 +41,18 @@ def commands(pages: Sequence[Path] = tuple(PAGES)) -> list[str]:
     for page in pages:
         text = page.read_text()
         for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL):
-            found += [line.split(" #")[0].strip() for line in block.splitlines() if line.strip()]
+            found += [_of_a_checkout(line.split(" #")[0].strip()) for line in block.splitlines() if line.strip()]
         found += re.findall(r"`(python (?:train|eval|scripts/\w+)\.py [^`<]+)`", text)
     return sorted(set(found))
+
+
+def _of_a_checkout(line: str) -> str:
+    """A command of the installed package as the program of the checkout that it is."""
+    name = re.match(r"subquad (\w+)", line)
+    if name is None:
+        return line
+    program = f"{name[1]}.py" if name[1] in ("train", "eval") else f"scripts/{name[1]}.py"
+    return f"python {program}{line[name.end() :]}"
 
 
 def test_the_readme_has_its_two_commands() -> None:
@@ -59,7 +70,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [t for t in targets if not (page.parent / t).exists()] == []
 
 
-# What needs a cluster is run by tests/run/test_slurm_cluster.py.
+# What needs a cluster is run by tests/sweep/test_slurm_cluster.py.
 RUNS = [c for c in commands() if re.match(r"([A-Z_]+=\w+ )*python ", c) and "tests/" not in c and "slurm" not in c]
 SHOWN = {*RUNS} & {*commands(PAGES[:1])} | {*{re.search(r"\w+\.py", c)[0]: c for c in reversed(RUNS)}.values()}
 """The commands of README.md and one of each program: continuous integration runs these, a release all."""
@@ -104,9 +115,9 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     program, *words = shlex.split(command)[1:]
     if "data.folder=/path/to/folder" in words:
-        from subquad.data.time_series import TimeSeries
+        from subquad.data.time_series.time_series import TimeSeries
 
-        TimeSeries.write_standin(tmp_path / "mine", "Mine", "classification", train=24, test=24)
+        TimeSeries.write_synthetic(tmp_path / "mine", "Mine", "classification", train=24, test=24)
         words[words.index("data.folder=/path/to/folder")] = f"data.folder={tmp_path / 'mine'}"
     if "data.folder=/path/to/texts" in words:
         words[words.index("data.folder=/path/to/texts")] = f"data.folder={_texts(tmp_path)}"
@@ -139,19 +150,27 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def _texts(folder: Path) -> Path:
-    from subquad.data.masked_text import MaskedText
+    from subquad.data.text.masked_text import MaskedText
 
-    return MaskedText.write_standin(folder / "texts")
+    return MaskedText.write_synthetic(folder / "texts")
 
 
 def test_generated_pages_are_current() -> None:
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
-        from describe import FACTS, PAGES, task_facts
+        from describe import DOCS, FACTS, about_task, modules, pages, split_docstring
     finally:
         sys.path.remove(str(ROOT / "scripts"))
-    for page, write in PAGES.items():
-        assert page.read_text() == write(), "run `make docs`"
+    made = pages()
+    assert [page.name for page, text in made.items() if not page.exists() or page.read_text() != text] == [], (
+        "make docs"
+    )
+    assert set((DOCS / "attentions").glob("*.md")) <= made.keys(), "run `make docs`"
+    for mechanism in {choice.mechanism for choices in modules().values() for choice in choices}:
+        undescribed = (
+            set(inspect.signature(mechanism).parameters) - {"site", "spec"} - split_docstring(mechanism)[1].keys()
+        )
+        assert not undescribed, f"{mechanism.__name__} has settings without a meaning in Args: {undescribed}"
     for task in options("task"):
-        missing = {"What", "Metric", *FACTS} - task_facts(task).keys()
-        assert not missing, f"the comment of configs/task/{task}.yaml says nothing of {missing}"
+        missing = {"what", "metric", "train_rows", *FACTS} - about_task(task).keys()
+        assert not missing, f"about: of configs/task/{task}.yaml has no {missing}"

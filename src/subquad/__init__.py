@@ -1,3 +1,3 @@
 """Efficient attention: any mechanism in any backbone on any task, measured against the papers."""
 
-import subquad.torchvision_shim  # noqa: F401
+import subquad.utils.torchvision_shim  # noqa: F401

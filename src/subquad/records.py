@@ -15,8 +15,8 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from subquad.atomic import whole
-from subquad.errors import UserError
+from subquad.utils.atomic import whole
+from subquad.utils.errors import UserError
 
 RESULT, ERROR, EVALUATIONS = "result.json", "error.json", "evaluations"
 
@@ -72,6 +72,7 @@ _Config = Annotated[
 class Record:
     """One finished run. Exists on disk if and only if the run finished.
 
+    attention: the choice of attention, or of the backbone where it takes none (s4, tlb).
     metrics: names to values (accuracy is a fraction in [0, 1]); baselines: scores on the test split that need no
     model; wall_seconds: training and testing, over all restarts.
     """

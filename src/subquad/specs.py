@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from subquad.errors import UserError
+from subquad.utils.errors import UserError
 
 
 class Pattern(enum.Enum):

@@ -13,7 +13,7 @@ from conftest import made, mechanisms, own_attentions
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention
-from subquad.backbones.base import is_encoder
+from subquad.backbones.encoder import is_standalone
 from subquad.specs import Masks, Pattern, Site
 
 BATCH, DIM, HEADS, CONTEXT = 3, 24, 4, 13
@@ -41,7 +41,7 @@ def shrunk(factory: Callable[..., Attention]) -> Callable[..., Attention]:
 def factories(config: pytest.Config) -> dict[str, Callable[..., Attention]]:
     """Every configs/attention/*.yaml that stands in the place of one attention, or what --attention names."""
     if found := own_attentions(config):
-        return {name: factory for name, factory in found.items() if not is_encoder(factory)}
+        return {name: factory for name, factory in found.items() if not is_standalone(factory)}
     return {name: made("attention", name) for name in mechanisms()}
 
 

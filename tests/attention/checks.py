@@ -1,9 +1,11 @@
-"""The fast path against the printed form: values and gradients, in float64, at the real tokens."""
+"""The fast path against the naive function: values and gradients, in float64, at the real tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -12,7 +14,42 @@ from subquad.attention.base import Attention
 from subquad.specs import Masks, Pattern
 
 Layer = Callable[[nn.Module, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
-"""One layer of tests/reference, its choices already given: (module, x, context, carry) to (y, carry)."""
+"""One layer written naively, its choices already given: (module, x, context, carry) to (y, carry)."""
+
+
+def by_head(head: Callable[..., Tensor], heads: int) -> Layer:
+    """The layer of a naive function of one head: `head(module, number, q, k, v)` returns that head's output."""
+
+    def layer(attention: nn.Module, x: Tensor, context: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        maps = attention.projections
+        qkv = (t.chunk(heads, 1) for t in (maps.query(x), maps.key(context), maps.value(context)))
+        parts = [head(attention, number, *own) for number, own in enumerate(zip(*qkv, strict=True))]
+        return maps.out(torch.cat(parts, 1)), carry
+
+    return layer
+
+
+def by_scaled_head(head: Callable[..., Tensor], scales: Sequence[int], beta: float | None) -> Layer:
+    """As `by_head`, of heads that pool the context: `head(q, context, key, value, scale=..., beta=...)`.
+
+    `beta` None: the module's parameter.
+    """
+
+    def layer(attention: nn.Module, x: Tensor, context: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        maps, weight = attention.projections, attention.beta if beta is None else beta
+        keys, values = (maps_of_heads(linear, len(scales)) for linear in (maps.key, maps.value))
+        of_heads = zip(maps.query(x).chunk(len(scales), 1), keys, values, scales, strict=True)
+        parts = [head(q, context, key, value, scale=scale, beta=weight) for q, key, value, scale in of_heads]
+        return maps.out(torch.cat(parts, 1)), carry
+
+    return layer
+
+
+def maps_of_heads(linear: nn.Linear, heads: int) -> list[Callable[[Tensor], Tensor]]:
+    """The part of a linear map that belongs to each head."""
+    parts = zip(linear.weight.chunk(heads), linear.bias.chunk(heads), strict=True)
+    return [partial(F.linear, weight=weight, bias=bias) for weight, bias in parts]
+
 
 LONGEST = 37
 LENGTHS = {

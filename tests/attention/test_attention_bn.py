@@ -6,17 +6,23 @@ from functools import partial
 
 import pytest
 import torch
-from reference import attention_bn as reference
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from attention.cells import HEADS, prefix, site
-from attention.checks import LENGTHS, agree, one, stack, tokens
-from subquad.attention.attention_bn import AttentionBN
+from attention.checks import LENGTHS, agree, by_head, one, stack, tokens
+from subquad.attention.attention_bn import AttentionBN, naive_attention_bn
 from subquad.attention.softmax import Softmax
 from subquad.specs import Masks, Pattern
 
-layer = partial(reference.layer, heads=HEADS)
+
+def layer(beta: float | None = 1.0, **choices):
+    """The naive layer; `beta` None: the module's parameter."""
+    return by_head(
+        lambda module, _, *qkv: naive_attention_bn(*qkv, beta=module.beta if beta is None else beta, **choices), HEADS
+    )
+
+
 exactly = {"rtol": 0, "atol": 0}
 
 
@@ -24,19 +30,19 @@ exactly = {"rtol": 0, "atol": 0}
 @pytest.mark.parametrize("pattern", Pattern)
 @pytest.mark.parametrize("choices", [{}, {"beta": 0.6}, {"variance": True}, {"beta": 0.6, "variance": True}], ids=str)
 def test_equals_the_printed_form(choices: dict, pattern: Pattern, lengths: str) -> None:
-    agree(stack(partial(AttentionBN, **choices), pattern), partial(layer, **choices), lengths)
+    agree(stack(partial(AttentionBN, **choices), pattern), layer(**choices), lengths)
 
 
 @pytest.mark.parametrize("pattern", Pattern)
 def test_learned_weight_of_the_mean(pattern: Pattern) -> None:
     factory = partial(AttentionBN, beta=0.3, learned=True)
     assert factory(site=site(pattern)).beta == torch.tensor(0.3)
-    agree(stack(factory, pattern), partial(layer, beta=None), "padded")
+    agree(stack(factory, pattern), layer(beta=None), "padded")
 
 
 def test_epsilon_is_added_to_the_variance() -> None:
     choices = {"variance": True, "eps": 0.1}
-    agree(stack(partial(AttentionBN, **choices), Pattern.SELF), partial(layer, **choices), "37")
+    agree(stack(partial(AttentionBN, **choices), Pattern.SELF), layer(**choices), "37")
 
 
 def keys_of(attention: AttentionBN, x: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -6,19 +6,18 @@ from functools import partial
 
 import pytest
 import torch
-from reference import attention_sh as reference
 from torch.testing import assert_close
 
 from attention.cells import prefix, site
-from attention.checks import LENGTHS, agree, one, stack, tokens
+from attention.checks import LENGTHS, agree, by_scaled_head, one, stack, tokens
 from subquad.attention.attention_bn import AttentionBN
-from subquad.attention.attention_sh import AttentionSH
+from subquad.attention.attention_sh import AttentionSH, naive_attention_sh
 from subquad.attention.softmax import Softmax
-from subquad.errors import UserError
-from subquad.ops.masking import masked_mean
+from subquad.ops.masks import masked_mean
 from subquad.ops.pooling import mean_pool
 from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 SCALES = [[1, 1, 2, 4], [3, 1, 1, 8], [5, 2, 5, 1]]
 
@@ -29,7 +28,7 @@ SCALES = [[1, 1, 2, 4], [3, 1, 1, 8], [5, 2, 5, 1]]
 @pytest.mark.parametrize("scales", SCALES, ids=str)
 def test_equals_the_printed_form(scales: list[int], beta: float, pattern: Pattern, lengths: str) -> None:
     layers = stack(partial(AttentionSH, scales=scales, beta=beta), pattern)
-    agree(layers, partial(reference.layer, scales=scales, beta=beta), lengths)
+    agree(layers, by_scaled_head(naive_attention_sh, scales, beta), lengths)
 
 
 @pytest.mark.parametrize("pattern", Pattern)
@@ -38,7 +37,7 @@ def test_learned_weight_of_the_mean(start: float, pattern: Pattern) -> None:
     factory = partial(AttentionSH, scales=[1, 1, 2, 4], beta=start, learned=True)
     layers = stack(factory, pattern)
     assert dict(factory(site=layers[0].site).named_parameters())["beta"] == torch.tensor([start])
-    agree(layers, partial(reference.layer, scales=[1, 1, 2, 4], beta=None), "padded")
+    agree(layers, by_scaled_head(naive_attention_sh, [1, 1, 2, 4], None), "padded")
 
 
 @pytest.mark.parametrize(("scales", "twin"), [(1, AttentionBN), (None, AttentionSH)])
@@ -57,7 +56,7 @@ def test_learned_weight_is_the_set_one_until_it_moves(scales: int | None, twin: 
 def test_customary_scales(heads: int, scales: list[int]) -> None:
     scales = scales if heads < 16 else [s for s in scales for _ in range(4)]
     layers = stack(AttentionSH, Pattern.SELF, dim=48, heads=heads)
-    agree(layers, partial(reference.layer, scales=scales), "13")
+    agree(layers, by_scaled_head(naive_attention_sh, scales, 0.0), "13")
 
 
 def test_order_of_scales_is_the_order_of_heads() -> None:

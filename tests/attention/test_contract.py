@@ -24,9 +24,9 @@ from subquad.attention.base import (
     SurrogateGradient,
     UnsupportedPattern,
 )
-from subquad.errors import UserError
 from subquad.ops import affine
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 exactly = {"rtol": 0, "atol": 1e-10}
 

@@ -5,19 +5,22 @@ from functools import partial
 
 import pytest
 import torch
-from reference import conv as reference
 from torch import nn
 from torch.testing import assert_close
 
 from attention.cells import HEADS, prefix, site
-from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
-from subquad.attention.conv import AttentionConv
+from attention.checks import LENGTHS, LONGEST, agree, by_head, one, stack, tokens
+from subquad.attention.conv import AttentionConv, naive_attention_conv, naive_convolution
 from subquad.attention.softmax import Softmax
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 AXES = pytest.mark.parametrize("axes", [1, 2])
 GRID = (5, 7)
+
+
+def layer(width: int, leading: int = 0):
+    return by_head(lambda module, h, *qkv: naive_attention_conv(*qkv, module.kernel[h], width, leading), HEADS)
 
 
 def moved(layers: nn.Module) -> nn.Module:
@@ -32,7 +35,7 @@ def moved(layers: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("kernel", [1, 3, 5])
 def test_equals_the_printed_form_along_the_tokens(kernel: int, lengths: str) -> None:
     layers = moved(stack(partial(AttentionConv, kernel=kernel), Pattern.SELF, grid=GRID))
-    agree(layers, partial(reference.layer, width=LONGEST), lengths)
+    agree(layers, layer(LONGEST), lengths)
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -40,13 +43,13 @@ def test_equals_the_printed_form_along_the_tokens(kernel: int, lengths: str) -> 
 def test_equals_the_printed_form_over_the_grid(kernel: int, lengths: str) -> None:
     """37 tokens: two ahead of the grid and 5 x 7 in it; shorter sequences end inside it, or before it."""
     layers = moved(stack(partial(AttentionConv, kernel=kernel, axes=2), Pattern.SELF, grid=GRID))
-    agree(layers, partial(reference.layer, width=7, leading=2), lengths)
+    agree(layers, layer(7, leading=2), lengths)
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_without_a_grid_the_tokens_are_one_row(lengths: str) -> None:
     layers = moved(stack(partial(AttentionConv, kernel=3, axes=2), Pattern.SELF))
-    agree(layers, partial(reference.layer, width=LONGEST), lengths)
+    agree(layers, layer(LONGEST), lengths)
 
 
 @AXES
@@ -77,13 +80,12 @@ def test_convolution_commutes_with_the_projection(axes: int) -> None:
     """Conv(X W + 1 bᵀ) = Conv(X) W + Conv(1) bᵀ: at the borders the bias is weighed by the taps that are inside."""
     attention = moved(one(partial(AttentionConv, axes=axes), grid=GRID))
     p, width = attention.projections, LONGEST if axes == 1 else 7
-    places = [divmod(i, width) for i in range(35)]
     x = tokens(35, 24)
     for h, kernel in enumerate(attention.kernel):
         weight, bias = p.query.weight.chunk(HEADS)[h], p.query.bias.chunk(HEADS)[h]
-        after = reference.convolve(x @ weight.T + bias, kernel, places)
-        before = reference.convolve(x, kernel, places) @ weight.T
-        ones = reference.convolve(torch.ones(35, 1, dtype=x.dtype), kernel, places)
+        after = naive_convolution(x @ weight.T + bias, kernel, width)
+        before = naive_convolution(x, kernel, width) @ weight.T
+        ones = naive_convolution(torch.ones(35, 1, dtype=x.dtype), kernel, width)
         assert_close(after, before + ones * bias)
         assert not torch.allclose(after, before + bias, atol=1e-3)
 

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 from attention.cells import HEADS, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.cosformer import CosFormer
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 layer = partial(reference.layer, heads=HEADS, longest=LONGEST)
 

@@ -1,4 +1,4 @@
-"""DBA against Eq. 8-14 of its paper, for the choices that the paper leaves open."""
+"""DBA against the naive functions of its paper's equations, for every setting that the paper leaves open."""
 
 import random
 from functools import partial
@@ -10,7 +10,7 @@ from reference import dba as reference
 
 from attention.cells import HEADS, site
 from attention.checks import LENGTHS, agree, stack, tokens
-from subquad.attention.dba import DBA
+from subquad.attention.dba import DBA, naive_cross_attention, naive_self_attention
 from subquad.specs import Masks, Pattern
 
 KEYS = {
@@ -56,6 +56,17 @@ def compare(pattern: Pattern, lengths: str, layers: int = 2, **keys: Any) -> Non
     keys = {"d_p": 5, "d_in": 12, **PLAIN, **keys}
     built = stack(partial(DBA, **keys), pattern, layers)
     agree(built, printed(built, pattern, **keys), lengths)
+
+
+@pytest.mark.parametrize("lengths", ["37", "padded"])
+@both_patterns
+def test_equals_the_naive_function(pattern: Pattern, lengths: str) -> None:
+    def layer(module, x, context, carry):
+        z = module.latent if carry is None else carry
+        cross = pattern is Pattern.CROSS
+        return naive_cross_attention(module, z, x, context) if cross else naive_self_attention(module, z, x), z
+
+    agree(stack(partial(DBA, d_p=5, d_in=12), pattern), layer, lengths)
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)

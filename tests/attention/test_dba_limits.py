@@ -14,8 +14,8 @@ from attention.checks import LONGEST, one, stack, tokens
 from subquad.attention.base import Attention
 from subquad.attention.dba import DBA
 from subquad.attention.softmax import Softmax
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 small = partial(DBA, d_p=5, d_in=12, recon_norm="none")
 both_patterns = pytest.mark.parametrize("pattern", Pattern)

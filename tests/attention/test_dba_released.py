@@ -11,9 +11,9 @@ from attention.cells import HEADS, run, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention import dba_released
 from subquad.attention.dba_released import DBAReleased
-from subquad.errors import UserError
-from subquad.ops import latents
+from subquad.ops import latent_attention
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 small = partial(DBAReleased, d_p=5, d_in=12)
 
@@ -33,8 +33,8 @@ def test_d_in_is_rounded_up_to_a_multiple_of_the_heads() -> None:
 @pytest.mark.parametrize("lengths", ["37", "padded"])
 def test_dropout_acts_on_z_and_on_three_weights(lengths: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Squares in its place show where it acts, and that the bias of the values counts by the sum of the weights."""
-    for module in (dba_released, latents):
-        monkeypatch.setattr(module, "drop", lambda t, p, training: t.square() if training and p == 0.5 else t)
+    for module in (dba_released, latent_attention):
+        monkeypatch.setattr(module, "dropout", lambda t, p, training: t.square() if training and p == 0.5 else t)
 
     def layer(module, x, _, carry):
         return reference.layer(module, x, carry, heads=HEADS, drop=torch.square)

@@ -6,17 +6,24 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from reference import ecoformer as reference
 from torch.testing import assert_close
 
 from attention.cells import HEADS, prefix
 from attention.checks import LENGTHS, agree, one, stack, tokens
-from subquad.attention.ecoformer import EcoFormer
-from subquad.errors import UserError
+from subquad.attention.ecoformer import EcoFormer, naive_codes, naive_ecoformer, naive_kernel
 from subquad.ops.hashing import power_bias, sign
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
-layer = partial(reference.layer, heads=HEADS)
+
+def layer(attention, x, context, carry, read_out="paper"):
+    """The naive layer."""
+    buffers = zip(attention.anchors, attention.mean, attention.planes, strict=True)
+    q, v = attention.shared(x).chunk(HEADS, 1), attention.value(x).chunk(HEADS, 1)
+    parts = [naive_ecoformer(naive_codes(a, *own), b, read_out) for a, b, own in zip(q, v, buffers, strict=True)]
+    return attention.out(torch.cat(parts, 1)), carry
+
+
 small = partial(EcoFormer, bits=6, anchors=5, neighbours=2)
 exactly = {"rtol": 0, "atol": 0}
 
@@ -219,8 +226,8 @@ def test_the_centre_is_the_mean_similarity_of_each_anchor() -> None:
     x, mask = tokens(2, 13, 24), prefix([13, 6], 13)
     attention = refreshed(x, Masks(mask, mask))
     for head in range(4):
-        rows = [reference.unit(row[:n, 6 * head : 6 * head + 6]) for row, n in zip(x, (13, 6), strict=True)]
-        means = [reference.kernel(row, attention.anchors[head]).mean(0) for row in rows]
+        rows = [F.normalize(row[:n, 6 * head : 6 * head + 6]) for row, n in zip(x, (13, 6), strict=True)]
+        means = [naive_kernel(row, attention.anchors[head]).mean(0) for row in rows]
         assert_close(attention.mean[head], torch.stack(means).mean(0))
 
 
@@ -258,7 +265,7 @@ def test_gradients_reach_queries_through_codes_and_sigma() -> None:
     got = torch.autograd.grad(y.square().sum(), attention.shared.weight)[0]
     want = torch.zeros_like(got)
     for row in x:
-        printed = reference.layer(attention, row, row, None, heads=HEADS)[0]
+        printed = layer(attention, row, row, None)[0]
         want += torch.autograd.grad(printed.square().sum(), attention.shared.weight)[0]
     assert got.norm() > 1e-3
     assert_close(got, want)
@@ -267,11 +274,11 @@ def test_gradients_reach_queries_through_codes_and_sigma() -> None:
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"bits": 0}, "bits of at least 1; got 0"),
-        ({"anchors": 0}, "anchors of at least 1"),
-        ({"neighbours": -1}, "neighbours of at least 1"),
-        ({"refit_epochs": 0}, "refit_epochs of at least 1"),
-        ({"fit_rows": 0}, "fit_rows of at least 1"),
+        ({"bits": 0}, r"attention\.bits is 0; EcoFormer needs at least 1"),
+        ({"anchors": 0}, "anchors is 0"),
+        ({"neighbours": -1}, "neighbours is -1"),
+        ({"refit_epochs": 0}, "refit_epochs is 0"),
+        ({"fit_rows": 0}, "fit_rows is 0"),
         ({"fit_batch": -1}, "batch -1"),
         ({"read_out": "code"}, 'read_out "code"; choose paper, released'),
         ({"fit": "sgd"}, 'fit "sgd"; choose released, strong, klsh'),

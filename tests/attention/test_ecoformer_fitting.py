@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from reference import ecoformer as reference
 from torch.testing import assert_close
 
 from attention.cells import prefix
+from subquad.attention.ecoformer import naive_fit, naive_labels, naive_objective
 from subquad.measure.memory import LiveTensors
 from subquad.ops import hash_fitting
 from subquad.ops.hash_fitting import both_ways, fit_planes, kulis_grauman, labels, objective
@@ -49,7 +49,7 @@ def test_labels_are_the_nearest_and_the_farthest(monkeypatch, block: int, count:
     for head in range(HEADS):
         for row, n in enumerate(lengths):
             want = torch.zeros(tokens, tokens, dtype=q.dtype)
-            want[:n, :n] = reference.labels(q[head, row, :n], count)
+            want[:n, :n] = naive_labels(q[head, row, :n], count)
             assert_close(found[head, row], want)
 
 
@@ -82,9 +82,7 @@ def test_sparse_labels_act_as_the_matrix() -> None:
 def test_the_objective_is_the_distance_of_matrices() -> None:
     kappa, graph, mask, planes = problem(lengths=[19, 11, 4])
     codes = codes_of(kappa, planes, mask)
-    want = sum(
-        reference.objective(codes[h, :, row].T, graph.dense()[h, row]) for h in range(HEADS) for row in range(ROWS)
-    )
+    want = sum(naive_objective(codes[h, :, row].T, graph.dense()[h, row]) for h in range(HEADS) for row in range(ROWS))
     assert_close(objective(codes, graph), want)
 
 
@@ -95,7 +93,7 @@ def test_the_released_rule_equals_residuals_written_out() -> None:
     found = fit_planes(kappa, graph, mask, planes, "released")
     for head in range(HEADS):
         rows = kappa[head].permute(1, 2, 0)
-        want = reference.fit(rows, graph.dense()[head], planes[head], heads=HEADS)
+        want = naive_fit(rows, graph.dense()[head], planes[head], heads=HEADS)
         assert_close(found[head], want)
     assert 1e-4 < (found - planes).norm() / planes.norm() < 0.5
 

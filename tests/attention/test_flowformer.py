@@ -11,8 +11,8 @@ from torch.testing import assert_close
 from attention.cells import HEADS, prefix, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.flowformer import Flowformer
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 layer = partial(reference.layer, heads=HEADS)
 MASKS = Masks(prefix([20, 7], 20), prefix([LONGEST, 24], LONGEST))

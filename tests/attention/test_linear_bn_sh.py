@@ -4,16 +4,19 @@ from functools import partial
 
 import pytest
 import torch
-from reference import linear_bn_sh as reference
 from torch.testing import assert_close
 
 from attention.cells import prefix
-from attention.checks import LENGTHS, agree, one, stack, tokens
+from attention.checks import LENGTHS, agree, by_scaled_head, one, stack, tokens
 from subquad.attention.linear import Linear
-from subquad.attention.linear_bn_sh import LinearBNSH
+from subquad.attention.linear_bn_sh import LinearBNSH, naive_linear_bn_sh
 from subquad.specs import Masks, Pattern
 
 WHOLE = [1, 1, 1, 1]
+
+
+def layer(scales: list[int], beta: float | None = 1.0, **choices):
+    return by_scaled_head(partial(naive_linear_bn_sh, **choices), scales, beta)
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -22,11 +25,11 @@ WHOLE = [1, 1, 1, 1]
 @pytest.mark.parametrize("scales", [WHOLE, [1, 1, 2, 4], [3, 1, 1, 8]], ids=str)
 def test_equals_the_printed_form(scales: list[int], beta: float, pattern: Pattern, lengths: str) -> None:
     layers = stack(partial(LinearBNSH, scales=scales, beta=beta), pattern)
-    agree(layers, partial(reference.layer, scales=scales, beta=beta), lengths)
+    agree(layers, layer(scales, beta), lengths)
 
 
 def test_customary_scales_and_weight() -> None:
-    agree(stack(LinearBNSH, Pattern.SELF), partial(reference.layer, scales=[1, 1, 2, 4]), "37")
+    agree(stack(LinearBNSH, Pattern.SELF), layer([1, 1, 2, 4]), "37")
 
 
 @pytest.mark.parametrize("pattern", Pattern)
@@ -34,20 +37,20 @@ def test_learned_weight_of_the_mean(pattern: Pattern) -> None:
     factory = partial(LinearBNSH, beta=0.3, learned=True)
     layers = stack(factory, pattern)
     assert dict(factory(site=layers[0].site).named_parameters())["beta"] == torch.tensor([0.3])
-    agree(layers, partial(reference.layer, scales=[1, 1, 2, 4], beta=None), "padded")
+    agree(layers, layer([1, 1, 2, 4], None), "padded")
 
 
 def test_epsilon_is_added_to_the_normaliser() -> None:
     layers = stack(partial(LinearBNSH, eps=0.1), Pattern.SELF)
-    agree(layers, partial(reference.layer, scales=[1, 1, 2, 4], eps=0.1), "padded")
+    agree(layers, layer([1, 1, 2, 4], eps=0.1), "padded")
 
 
 def test_centring_only_the_queries_is_another_function() -> None:
     """What softmax attention may leave out, linear attention may not."""
     attention, x = one(partial(LinearBNSH, scales=1)), tokens(1, 13, 24)
     y, _ = attention(x, x, Masks())
-    both, _ = reference.layer(attention, x[0], x[0], None, scales=WHOLE)
-    queries, _ = reference.layer(attention, x[0], x[0], None, scales=WHOLE, centred_keys=False)
+    both, _ = layer(WHOLE)(attention, x[0], x[0], None)
+    queries, _ = layer(WHOLE, centre_keys=False)(attention, x[0], x[0], None)
     assert_close(y[0], both)
     assert not torch.allclose(y[0], queries, atol=1e-3)
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from omegaconf import OmegaConf
-from reference import linformer as reference
+from reference.linformer import layer as naive_layer
 from torch import nn
 from torch.testing import assert_close
 
@@ -14,13 +14,13 @@ from attention.cells import HEADS, run, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.linformer import Linformer
 from subquad.attention.softmax import Softmax
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 SHARINGS = ["none", "headwise", "kv", "layer"]
 every_sharing = pytest.mark.parametrize("sharing", SHARINGS)
 both_patterns = pytest.mark.parametrize("pattern", Pattern)
-layer = partial(reference.layer, heads=HEADS, longest=LONGEST)
+layer = partial(naive_layer, heads=HEADS, longest=LONGEST)
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 from attention.cells import HEADS, run, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.luna import Luna
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 both_patterns = pytest.mark.parametrize("pattern", Pattern)
 narrow_and_wide = pytest.mark.parametrize("l", [5, 16])

@@ -1,4 +1,4 @@
-"""What every mechanism says about itself, and what belongs to it: sources, deviations, cost, reference, tests, bugs."""
+"""What every mechanism says about itself, and what belongs to it: sources, deviations, cost, reference, tests."""
 
 import inspect
 import re
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from conftest import CONFIGS, names
-from mutations import bugs
 
 from attention.cells import mechanism
 from subquad.attention.base import Attention
@@ -44,11 +43,10 @@ def test_config_names_its_source(name: str) -> None:
     assert URL.search(source), "no `Source:` with an address above the first key"
 
 
-@pytest.mark.parametrize("place", ["reference/{}.py", "attention/test_{}.py"])
-def test_mechanism_has_a(place: str, factory: Callable[..., Attention]) -> None:
-    assert (TESTS / place.format(stem(factory))).is_file()
-
-
-def test_mechanism_has_planted_bugs(factory: Callable[..., Attention]) -> None:
-    planted = [bug for bug in bugs() if bug.file == f"attention/{stem(factory)}.py"]
-    assert len(planted) >= 3
+def test_mechanism_has_a_naive_function_and_tests(factory: Callable[..., Attention]) -> None:
+    """At the top of its own file, or in tests/reference."""
+    test = TESTS / f"attention/test_{stem(factory)}.py"
+    assert test.is_file()
+    naive = [name for name in vars(sys.modules[mechanism(factory).__module__]) if name.startswith("naive_")]
+    assert naive or (TESTS / f"reference/{stem(factory)}.py").is_file()
+    assert not naive or "naive" in test.read_text()

@@ -11,8 +11,8 @@ import pytest
 from conftest import encoders, made, mechanisms
 
 from subquad.attention.base import Attention
-from subquad.backbones.base import AttentionEncoder, sized
-from subquad.run.doors import load_attention
+from subquad.backbones.encoder import StandaloneEncoder, sized
+from subquad.config.compose import load_factory
 from subquad.specs import DataSpec, Pattern, Site
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "num_params.json"
@@ -31,7 +31,7 @@ def counts(factory: Callable[..., Attention]) -> dict[str, int]:
     return found
 
 
-def count_of_encoder(factory: Callable[..., AttentionEncoder]) -> dict[str, int]:
+def count_of_encoder(factory: Callable[..., StandaloneEncoder]) -> dict[str, int]:
     """Parameters of a whole encoder for 17 tokens and 10 classes."""
     spec = DataSpec(max_len=N, vocab=17, classes=10)
     encoder = sized(factory, dim=D, heads=HEADS, ffn=2 * D)(spec=spec)
@@ -40,7 +40,7 @@ def count_of_encoder(factory: Callable[..., AttentionEncoder]) -> dict[str, int]
 
 def test_golden_counts(request: pytest.FixtureRequest) -> None:
     now = {name: counts(made("attention", name)) for name in mechanisms()}
-    now |= {name: count_of_encoder(load_attention(name)) for name in encoders()}
+    now |= {name: count_of_encoder(load_factory(f"backbone={name}")) for name in encoders()}
     if request.config.getoption("--record-golden"):
         GOLDEN.write_text(json.dumps(now, indent=2) + "\n")
     recorded = json.loads(GOLDEN.read_text())

@@ -4,20 +4,24 @@ from functools import partial
 
 import pytest
 import torch
-from reference import nystromformer as reference
 from torch.testing import assert_close
 
 from attention.cells import HEADS, prefix, site
-from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
-from subquad.attention.nystromformer import Nystromformer
+from attention.checks import LENGTHS, LONGEST, agree, by_head, one, stack, tokens
+from subquad.attention.nystromformer import Nystromformer, naive_nystromformer
 from subquad.attention.softmax import Softmax
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 
 def layer(landmarks: int, iterations: int | None = 6, query_len: int = LONGEST):
-    sizes = {"landmarks": landmarks, "query_len": query_len, "context_len": LONGEST}
-    return partial(reference.layer, heads=HEADS, iterations=iterations, **sizes)
+    segments = (-(-query_len // landmarks), -(-LONGEST // landmarks))
+
+    def head(module, number, *qkv):
+        taps = None if module.filters is None else module.filters[number]
+        return naive_nystromformer(*qkv, segments, iterations, taps)
+
+    return by_head(head, HEADS)
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from subquad.ops.masking import count, masked_softmax, zero_padding
+from subquad.ops.masks import count, masked_softmax, zero_padding
 from subquad.ops.pooling import max_pool, mean_pool
 
 MASK = torch.tensor([[1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], [0] * 11]).bool()

@@ -27,9 +27,9 @@ from subquad.attention.longformer import Longformer
 from subquad.attention.pixelfly import PixelFly
 from subquad.attention.sparse import Sparse
 from subquad.measure.memory import LiveTensors
+from subquad.ops import block_sparse as sparse_ops
 from subquad.ops import blocks
-from subquad.ops import sparse as sparse_ops
-from subquad.ops.sparse import attend, sliding_window
+from subquad.ops.block_sparse import attend, sliding_window
 from subquad.specs import Masks, Pattern, Site
 
 PATTERNS: dict[str, tuple[type[Attention], Any, dict[str, Any]]] = {
@@ -71,7 +71,7 @@ def test_the_path_of_a_gpu_equals_that_of_a_cpu(name: str, lengths: str, monkeyp
     masks, taken = Masks(mask, mask) if padded else Masks(), []
     with torch.no_grad():
         blocked = layer(x, x, masks)[0]
-        monkeypatch.setattr(f"{kind.__module__}.runs_flexible", lambda *_: taken.append(1) or True)
+        monkeypatch.setattr(f"{kind.__module__}.runs_flex", lambda *_: taken.append(1) or True)
         assert_close(layer(x, x, masks)[0][mask], blocked[mask])
     assert taken
 
@@ -91,7 +91,7 @@ def test_the_block_mask_compiles_as_on_a_gpu(name: str, monkeypatch: pytest.Monk
         for make in (create_block_mask, torch.compile(create_block_mask, backend="eager")):
             found.append(make(*args, **kwargs, BLOCK_SIZE=4))
 
-    monkeypatch.setattr(f"{kind.__module__}.runs_flexible", lambda *_: True)
+    monkeypatch.setattr(f"{kind.__module__}.runs_flex", lambda *_: True)
     monkeypatch.setattr(sparse_ops, "create_block_mask", both)
     monkeypatch.setattr(sparse_ops, "flex_attention", lambda q, *_, **__: q)
     one(partial(kind, **choices))(x, x, Masks(mask, mask))

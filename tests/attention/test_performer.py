@@ -5,15 +5,14 @@ from functools import partial
 
 import pytest
 import torch
-from reference import performer as reference
 from torch.testing import assert_close
 
 from attention.cells import HEADS, prefix, site
-from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
-from subquad.attention.performer import FeatureMap, Performer
+from attention.checks import LENGTHS, LONGEST, agree, by_head, one, stack, tokens
+from subquad.attention.performer import FeatureMap, Performer, naive_performer, naive_softmax_features
 from subquad.attention.softmax import Softmax
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 both_maps = pytest.mark.parametrize("feature_map", ["softmax", "relu"])
 
@@ -23,7 +22,8 @@ both_maps = pytest.mark.parametrize("feature_map", ["softmax", "relu"])
 @both_maps
 def test_equals_the_printed_form(feature_map: FeatureMap, pattern: Pattern, lengths: str) -> None:
     layers = stack(partial(Performer, feature_map=feature_map, features=17), pattern)
-    agree(layers, partial(reference.layer, heads=HEADS, feature_map=feature_map), lengths)
+    naive = by_head(lambda module, _, *qkv: naive_performer(*qkv, module.directions, feature_map), HEADS)
+    agree(layers, naive, lengths)
 
 
 @both_maps
@@ -41,7 +41,7 @@ def test_features_average_to_the_exponential() -> None:
     """Over many draws the inner products of features come near exp(q·k): small norms, or the variance explodes."""
     directions = one(partial(Performer, features=60_000), dim=32).directions
     q, k = (torch.nn.functional.normalize(tokens(20, 8), dim=1) * math.sqrt(8) / 2 for _ in range(2))
-    products = reference.softmax_features(q, directions) @ reference.softmax_features(k, directions).T
+    products = naive_softmax_features(q, directions) @ naive_softmax_features(k, directions).T
     assert_close(products, (q @ k.T / math.sqrt(8)).exp(), rtol=0.03, atol=0)
 
 

@@ -12,8 +12,8 @@ from attention.cells import HEADS, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.pixelfly import PixelFly
 from subquad.attention.softmax import Softmax
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)

@@ -13,8 +13,8 @@ from torch.testing import assert_close
 from attention.cells import HEADS, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.reformer import Reformer
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 several = pytest.mark.parametrize("hashes", [1, 3])
 both_counts = pytest.mark.parametrize("duplicates", [False, True])

@@ -12,9 +12,9 @@ from attention.cells import HEADS, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.base import UnsupportedPattern
 from subquad.attention.scatterbrain import Scatterbrain
-from subquad.errors import UserError
 from subquad.ops.features import orthogonal_directions
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)

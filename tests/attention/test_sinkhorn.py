@@ -12,8 +12,8 @@ from attention.cells import HEADS, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention import sinkhorn
 from subquad.attention.sinkhorn import Sinkhorn, balance
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 ITERATIONS = [1, 5, 8, 20]
 

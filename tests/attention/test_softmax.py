@@ -11,8 +11,8 @@ from torch.testing import assert_close
 from attention.cells import HEADS
 from attention.checks import LENGTHS, agree, one, stack, tokens
 from subquad.attention.softmax import Softmax
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 layer = partial(reference.layer, heads=HEADS)
 

@@ -14,9 +14,9 @@ from attention.cells import HEADS, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.softmax import Softmax
 from subquad.attention.sparse import Sparse
-from subquad.errors import UserError
 from subquad.ops.heads import split_heads
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 both_forms = pytest.mark.parametrize("form", ["fixed", "strided"])
 both_ways = pytest.mark.parametrize("causal", [False, True])

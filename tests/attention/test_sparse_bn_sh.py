@@ -5,16 +5,16 @@ from functools import partial
 
 import pytest
 import torch
-from reference import sparse_bn_sh as reference
+from reference.sparse_bn_sh import allowed
 from torch.testing import assert_close
 
 from attention.cells import prefix, site
-from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
+from attention.checks import LENGTHS, LONGEST, agree, by_scaled_head, one, stack, tokens
 from subquad.attention.attention_sh import AttentionSH
 from subquad.attention.sparse import Sparse
-from subquad.attention.sparse_bn_sh import SparseBNSH
-from subquad.errors import UserError
+from subquad.attention.sparse_bn_sh import SparseBNSH, naive_sparse_bn_sh
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 WHOLE = [1, 1, 1, 1]
 CHOICES = {
@@ -26,6 +26,17 @@ CHOICES = {
     "strided by 8": {"form": "strided", "block": 8},
     "strided by 5": {"form": "strided", "block": 5},
 }
+
+
+def layer(scales: list[int], beta: float | None = 1.0, **sizes):
+    """The naive layer with the pattern of `sizes`."""
+
+    def head(q, context, key, value, scale, beta):
+        return naive_sparse_bn_sh(q, context, key, value, allowed(len(q), scale, **sizes), scale, beta)
+
+    return by_scaled_head(head, scales, beta)
+
+
 choices = pytest.mark.parametrize("sizes", CHOICES.values(), ids=CHOICES)
 
 
@@ -35,7 +46,7 @@ choices = pytest.mark.parametrize("sizes", CHOICES.values(), ids=CHOICES)
 @pytest.mark.parametrize("scales", [WHOLE, pytest.param([1, 1, 2, 4], marks=pytest.mark.slow), [3, 1, 1, 8]], ids=str)
 def test_equals_the_printed_form(scales: list[int], sizes: dict, beta: float, lengths: str) -> None:
     layers = stack(partial(SparseBNSH, scales=scales, beta=beta, **sizes), Pattern.SELF)
-    agree(layers, partial(reference.layer, scales=scales, beta=beta, **sizes), lengths)
+    agree(layers, layer(scales, beta, **sizes), lengths)
 
 
 @choices
@@ -43,12 +54,12 @@ def test_learned_weight_of_the_mean(sizes: dict) -> None:
     factory = partial(SparseBNSH, beta=0.0, learned=True, **sizes)
     layers = stack(factory, Pattern.SELF)
     assert dict(factory(site=layers[0].site).named_parameters())["beta"] == torch.tensor([0.0])
-    agree(layers, partial(reference.layer, scales=[1, 1, 2, 4], beta=None, **sizes), "padded")
+    agree(layers, layer([1, 1, 2, 4], None, **sizes), "padded")
 
 
 def test_customary_scales_weight_and_pattern() -> None:
     layers = stack(partial(SparseBNSH, block=8, summary=1), Pattern.SELF)
-    agree(layers, partial(reference.layer, scales=[1, 1, 2, 4], **CHOICES["fixed, 8 and 1"]), "37")
+    agree(layers, layer([1, 1, 2, 4], **CHOICES["fixed, 8 and 1"]), "37")
 
 
 @pytest.mark.parametrize("scale", [1, 2, 4, 8])
@@ -58,9 +69,9 @@ def test_where_the_scale_divides_the_block_a_window_is_seen_if_the_pattern_shows
 ) -> None:
     """Shows it to a query of the query's own window."""
     sizes = CHOICES[name]
-    tokens_seen = reference.allowed(40, 1, **sizes)
+    tokens_seen = allowed(40, 1, **sizes)
     of_windows = tokens_seen.unflatten(0, (-1, scale)).any(1).unflatten(1, (-1, scale)).any(-1)
-    assert torch.equal(reference.allowed(40, scale, **sizes), of_windows.repeat_interleave(scale, 0))
+    assert torch.equal(allowed(40, scale, **sizes), of_windows.repeat_interleave(scale, 0))
 
 
 @pytest.mark.parametrize("form", ["fixed", "strided"])

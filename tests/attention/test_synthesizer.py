@@ -13,8 +13,8 @@ from attention.cells import HEADS, prefix, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.softmax import Softmax
 from subquad.attention.synthesizer import Synthesizer
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 SUMS = [
     ["random"],

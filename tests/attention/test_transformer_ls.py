@@ -15,8 +15,8 @@ from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention import transformer_ls
 from subquad.attention.base import UnsupportedPattern
 from subquad.attention.transformer_ls import TransformerLS
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 SIZES = [(1, 3), (4, 5), (5, 2), (16, 1), (3, 0), (64, 4)]
 

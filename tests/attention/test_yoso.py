@@ -11,8 +11,8 @@ from attention.cells import HEADS, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention import yoso
 from subquad.attention.yoso import YOSO, SampledYOSO
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern
+from subquad.utils.errors import UserError
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)

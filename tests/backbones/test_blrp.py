@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from subquad.backbones.blrp import BLRPEncoder
-from subquad.backbones.segments import Segments, mapped, merged
+from subquad.backbones.segment_recurrence import Segments, mapped, merged
 from subquad.backbones.tlb import TLBEncoder
 from subquad.blocks.dynamic_projection import DynamicProjection
-from subquad.errors import UserError
 from subquad.specs import DataSpec
+from subquad.utils.errors import UserError
 
 SPEC = DataSpec(max_len=37, vocab=11, classes=4)
 FORMS = ("per_head_value", "per_head", "single")

@@ -1,4 +1,4 @@
-"""The contract of backbones/base.py, for every configs/attention/*.yaml that brings an encoder of its own."""
+"""The contract of `StandaloneEncoder`, for every configs/backbone/*.yaml that takes no attention."""
 
 import copy
 from typing import Any
@@ -11,10 +11,10 @@ from conftest import encoder_factories, own_attentions
 from torch import Tensor
 from torch.testing import assert_close
 
-from subquad.backbones.base import AttentionEncoder, EncoderFactory, is_encoder, sized
-from subquad.errors import UserError
+from subquad.backbones.encoder import EncoderFactory, StandaloneEncoder, is_standalone, sized
 from subquad.specs import DataSpec
 from subquad.tasks.compiling import compile_network
+from subquad.utils.errors import UserError
 
 LONGEST = 13
 TOKENS = DataSpec(max_len=LONGEST, vocab=9, classes=5)
@@ -28,13 +28,13 @@ exactly = {"rtol": 0, "atol": 1e-10}
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "factory" in metafunc.fixturenames:
         found = own_attentions(metafunc.config) or encoder_factories()
-        found = {name: factory for name, factory in found.items() if is_encoder(factory)}
+        found = {name: factory for name, factory in found.items() if is_standalone(factory)}
         metafunc.parametrize("factory", found.values(), ids=found)
     if "spec" in metafunc.fixturenames:
         metafunc.parametrize("spec", [TOKENS, SERIES], ids=["tokens", "series"])
 
 
-def built(factory: EncoderFactory, spec: DataSpec = TOKENS, **changes: Any) -> AttentionEncoder:
+def built(factory: EncoderFactory, spec: DataSpec = TOKENS, **changes: Any) -> StandaloneEncoder:
     keys = getattr(factory, "keywords", {})
     own = {key: n for key, n in SMALL.items() if key in keys}
     sizes = {"dim": 24, "heads": 4, "ffn": 20, "dropout": 0.0, "attention_dropout": 0.0}

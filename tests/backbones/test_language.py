@@ -10,8 +10,8 @@ from runs import ROOT  # noqa: F401  before the backbones: makes their shape che
 from subquad.attention.linformer import Linformer
 from subquad.attention.softmax import Softmax
 from subquad.backbones.language import LanguageClassifier, LanguageEncoder, LanguageModel
-from subquad.errors import UserError
 from subquad.specs import DataSpec, TextSpec
+from subquad.utils.errors import UserError
 
 TEXT = TextSpec(max_len=12, vocab=30, tokenizer="a1f59ff5c415")
 LABELLED = TextSpec(max_len=12, vocab=30, classes=3, tokenizer="a1f59ff5c415")
@@ -123,7 +123,7 @@ def test_the_label_is_read_from_the_first_token():
 
 def test_a_classifier_takes_the_encoder_of_a_language_model():
     source, target = model(), classifier()
-    target.load_state_dict(target.adopted(source.state_dict()))
+    target.load_state_dict(target.adapt_state_dict(source.state_dict()))
     for name, weight in source.encoder.state_dict().items():
         assert torch.equal(weight, target.encoder.state_dict()[name])
     assert not torch.equal(target.dense.weight, source.dense.weight)
@@ -132,14 +132,14 @@ def test_a_classifier_takes_the_encoder_of_a_language_model():
 
 def test_a_classifier_takes_all_of_another():
     source, target = classifier(), classifier()
-    target.load_state_dict(target.adopted(source.state_dict()))
+    target.load_state_dict(target.adapt_state_dict(source.state_dict()))
     for name, weight in source.state_dict().items():
         assert torch.equal(weight, target.state_dict()[name])
 
 
 def test_a_language_model_goes_on_from_another():
     source, target = model(), model()
-    target.load_state_dict(target.adopted(source.state_dict()))
+    target.load_state_dict(target.adapt_state_dict(source.state_dict()))
     assert torch.equal(source.dense.weight, target.dense.weight)
 
 
@@ -162,7 +162,7 @@ def test_a_language_model_goes_on_from_another():
 )
 def test_weights_of_another_encoder_are_refused(kind, other, cause):
     with pytest.raises(UserError, match=cause):
-        kind().adopted(model(**other).state_dict())
+        kind().adapt_state_dict(model(**other).state_dict())
 
 
 def test_the_tokenizer_travels_with_the_weights():

@@ -12,11 +12,11 @@ from subquad.attention.local import Local
 from subquad.attention.luna import Luna
 from subquad.attention.softmax import Softmax
 from subquad.backbones.mcan import MCAN, AttentionReadout
-from subquad.blocks.question import WordLSTM, question_encoder
-from subquad.blocks.unbiased_norm import UnbiasedLayerNorm
-from subquad.data import vqa_standin
-from subquad.errors import UserError
+from subquad.blocks.mcan_norm import UnbiasedLayerNorm
+from subquad.blocks.question_encoder import WordLSTM, question_encoder
+from subquad.data.vqa import synthetic_vqa
 from subquad.specs import VQASpec
+from subquad.utils.errors import UserError
 
 SPEC = VQASpec(image_len=12, image_dim=5, text_len=7, classes=9, vocab=20)
 SIZES = {"layers": 2, "dim": 16, "heads": 2, "ffn": 24}
@@ -218,7 +218,7 @@ def test_the_readout_weighs_real_tokens_only():
 
 def test_questions_are_read_as_the_data_ask(tmp_path):
     folder = tmp_path / "albert"
-    vqa_standin.write_albert(folder)
+    synthetic_vqa.write_albert(folder)
     sizes = {"image_len": 12, "image_dim": 5, "text_len": 7, "classes": 9}
     network = model(spec=VQASpec(**sizes, text_dim=6))
     image = torch.randn(2, 12, 5)

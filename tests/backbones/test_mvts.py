@@ -6,8 +6,8 @@ from runs import ROOT  # noqa: F401  before the backbones: makes their shape che
 
 from subquad.attention.softmax import Softmax
 from subquad.backbones.mvts import MVTSEncoder, TokenBatchNorm
-from subquad.errors import UserError
 from subquad.specs import DataSpec
+from subquad.utils.errors import UserError
 
 SPEC = DataSpec(max_len=9, channels=3, classes=4)
 VALID = torch.arange(9) < torch.tensor([9, 4])[:, None]

@@ -11,10 +11,10 @@ from torch.testing import assert_close
 
 from subquad.backbones.s4 import S4Encoder
 from subquad.blocks.channel_norm import ChannelBatchNorm
-from subquad.blocks.s4 import S4Layer
-from subquad.blocks.state_space import DiagonalStateSpace, Rates
-from subquad.errors import UserError
+from subquad.blocks.s4_layer import S4Layer
+from subquad.blocks.state_space_parameters import DiagonalStateSpace, Rates
 from subquad.specs import DataSpec
+from subquad.utils.errors import UserError
 
 SPEC = DataSpec(max_len=17, vocab=11, classes=4)
 PLAIN = {"d_state": 6, "n_ssm": 2, "dt_max": 0.5}
@@ -191,10 +191,10 @@ def test_learns_which_of_two_marks_came_first(kernel):
     [
         ({"n_ssm": 3}, "3 state space models cannot serve 4 channels"),
         ({"dt_min": 0.9}, "choose 0 < dt_min <= dt_max"),
-        ({"d_state": 7}, "even attention.d_state"),
-        ({"layers": 0}, "attention.layers is 0"),
-        ({"kernel": "dense"}, 'no attention.kernel "dense"; choose low_rank or diagonal'),
-        ({"readout": "first"}, 'no attention.readout "first"'),
+        ({"d_state": 7}, "even backbone.d_state"),
+        ({"layers": 0}, "backbone.layers is 0"),
+        ({"kernel": "dense"}, 'no backbone.kernel "dense"; choose low_rank or diagonal'),
+        ({"readout": "first"}, 'no backbone.readout "first"'),
     ],
     ids=str,
 )

@@ -8,8 +8,8 @@ from torch.testing import assert_close
 
 from subquad.backbones.s4 import S4Encoder
 from subquad.backbones.s4_dba import S4DBAEncoder
-from subquad.errors import UserError
 from subquad.specs import DataSpec
+from subquad.utils.errors import UserError
 
 
 def encoder(spec: DataSpec = SPEC, **changes) -> S4DBAEncoder:
@@ -89,10 +89,10 @@ def test_parameters_beside_those_of_s4():
 @pytest.mark.usefixtures("unchecked")
 def test_what_it_cannot_be_is_refused():
     for changes, sentence in [
-        ({"d_p": 0}, r"attention.d_p is 0; S4\+DBA needs"),
+        ({"d_p": 0}, r"backbone.d_p is 0; S4\+DBA needs"),
         ({"heads": 3, "compress_heads": "per_head"}, "cannot be split into 3 heads"),
         ({"mix": "attention", "d_in": 3}, "2 heads cannot share queries of 3"),
-        ({"locality": "sharp"}, 'no attention.locality "sharp"'),
+        ({"locality": "sharp"}, 'no backbone.locality "sharp"'),
     ]:
         with pytest.raises(UserError, match=sentence):
             encoder(**changes)

@@ -12,8 +12,8 @@ from subquad.attention.luna import Luna
 from subquad.attention.softmax import Softmax
 from subquad.backbones.sequence import SequenceEncoder
 from subquad.blocks.layer import FeedForward
-from subquad.errors import UserError
 from subquad.specs import DataSpec
+from subquad.utils.errors import UserError
 
 TOKENS = DataSpec(max_len=12, vocab=7, classes=5)
 SERIES = DataSpec(max_len=12, channels=3)

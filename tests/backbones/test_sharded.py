@@ -10,9 +10,9 @@ from attention.cells import shrunk
 from conftest import encoders, made, mechanisms
 from processes import two_processes
 
-from subquad.backbones.base import sized
+from subquad.backbones.encoder import sized
 from subquad.backbones.sequence import SequenceEncoder
-from subquad.run.doors import load_attention
+from subquad.config.compose import load_factory
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ def models():
     found = {name: shrunk(made("attention", name)) for name in mechanisms()}
     found |= {name: partial(found[of], **keys) for name, (of, keys) in VARIANTS.items()}
     stacks = {name: partial(SequenceEncoder, attention=factory, **SIZES) for name, factory in found.items()}
-    return stacks | {name: sized(load_attention(name), **ENCODER_SIZES) for name in encoders()}
+    return stacks | {name: sized(load_factory(f"backbone={name}"), **ENCODER_SIZES) for name in encoders()}
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from subquad.attention.linformer import Linformer
 from subquad.backbones.language import LanguageClassifier, LanguageModel
-from subquad.errors import UserError
 from subquad.specs import TextSpec
 from subquad.tasks.masked_language_model import MaskedLanguageModel
-from subquad.tasks.schedules import constant
+from subquad.training.schedules import constant
+from subquad.utils.errors import UserError
 
 SPEC = TextSpec(max_len=12, vocab=30, tokenizer="ab")
 SIZES = {"layers": 3, "dim": 16, "heads": 2, "ffn": 24, "dropout": 0.0, "attention_dropout": 0.0}
@@ -69,7 +69,7 @@ def test_a_checkpoint_holds_it_once_and_brings_it_back():
 def test_weights_of_another_sharing_are_refused(given, asked):
     """E and F of one run must not pass for E alone of another, nor the other way round."""
     with pytest.raises(UserError, match="use the attention, the recipe's sizes"):
-        model(asked).adopted(model(given).state_dict())
+        model(asked).adapt_state_dict(model(given).state_dict())
 
 
 def test_the_optimiser_moves_it_once():
@@ -89,7 +89,7 @@ def test_the_optimiser_moves_it_once():
 def test_fine_tuning_takes_it_over():
     source = model()
     target = LanguageClassifier(TextSpec(max_len=12, vocab=30, classes=3, tokenizer="ab"), factory(), **SIZES).double()
-    target.load_state_dict(target.adopted(source.state_dict()))
+    target.load_state_dict(target.adapt_state_dict(source.state_dict()))
     tokens, valid, _ = batch()
     assert torch.equal(target.encoder(tokens, valid), source.encoder(tokens, valid))
     target(tokens, valid).square().sum().backward()

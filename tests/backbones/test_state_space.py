@@ -8,8 +8,8 @@ from reference import s4 as printed
 from torch import Tensor
 from torch.testing import assert_close
 
-from subquad.errors import UserError
 from subquad.ops import state_space as ssm
+from subquad.utils.errors import UserError
 
 exactly = {"rtol": 0, "atol": 1e-10}
 DT = torch.tensor([0.004, 0.03, 0.2], dtype=torch.float64)

@@ -4,15 +4,15 @@ import math
 
 import pytest
 import torch
-from conftest import load_attention
+from conftest import load_factory
 from reference import tlb as printed
 from segment_checks import LENGTHS, agree, rows, unusual
 from torch import Tensor
 from torch.testing import assert_close
 
 from subquad.backbones.tlb import TLBEncoder
-from subquad.errors import UserError
 from subquad.specs import DataSpec
+from subquad.utils.errors import UserError
 
 SPEC = DataSpec(max_len=37, vocab=11, classes=4)
 
@@ -98,4 +98,4 @@ def test_sizes_and_words_that_cannot_be_are_refused(changes: dict) -> None:
 
 
 def test_the_configured_choice_is_this_class() -> None:
-    assert load_attention("tlb").func is TLBEncoder
+    assert load_factory("backbone=tlb").func is TLBEncoder

@@ -15,8 +15,8 @@ from subquad.attention.dba import DBA
 from subquad.attention.ecoformer import EcoFormer
 from subquad.attention.softmax import Softmax
 from subquad.backbones.vision import Pyramid, ViT, swap_attention
-from subquad.errors import UserError
 from subquad.specs import DataSpec, ImageSpec, Pattern
+from subquad.utils.errors import UserError
 
 IMAGENET = ImageSpec(side=224, channels=3, classes=1000)
 SMALL = ImageSpec(side=32, channels=3, classes=7)

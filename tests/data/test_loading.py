@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from subquad.data import ragged
-from subquad.data.base import SequenceData, SequenceDataset
 from subquad.data.batches import EvalBatches, TrainBatches
 from subquad.data.ragged import Ragged
-from subquad.errors import UserError
+from subquad.data.split_data import SequenceData, SequenceDataset
 from subquad.specs import DataSpec, SequenceBatch
+from subquad.utils.errors import UserError
 
 LENGTHS = np.random.default_rng(0).integers(1, 200, 103)
 

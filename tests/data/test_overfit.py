@@ -5,7 +5,7 @@ import torch
 from hydra.utils import instantiate
 from runs import TINY, composed, prepared, trained
 
-STANDIN = ("scale=smoke", "data=standin")
+STANDIN = ("scale=smoke", "data=synthetic")
 TASKS = {
     "lra/listops": STANDIN,
     "lra/text": STANDIN,

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from kernels.checks import needs
-from subquad.errors import UserError
 from subquad.kernels import build
 from subquad.kernels.build import cache_folder
-from subquad.run.machine import facts
+from subquad.measure.machine import facts
+from subquad.utils.errors import UserError
 
 needs_compiler = needs("short_attention")
 

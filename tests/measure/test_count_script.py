@@ -6,7 +6,7 @@ from hydra.utils import instantiate
 from runs import answer, composed
 
 from subquad.measure.inputs import network_inputs
-from subquad.run.quantities import operations
+from subquad.results.measures import operations
 from subquad.specs import ImageSpec
 
 

@@ -13,12 +13,12 @@ from hydra.utils import instantiate
 
 from subquad.attention.softmax import Softmax
 from subquad.backbones.vision import Pyramid
-from subquad.errors import UserError
+from subquad.config.compose import compose_run
 from subquad.measure.aten import Tally
 from subquad.measure.energy import area, energy
 from subquad.measure.operations import count
-from subquad.run.doors import compose_run
 from subquad.specs import DataSpec, ImageSpec
+from subquad.utils.errors import UserError
 
 MSA, ECO = "softmax", "ecoformer"
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from subquad.measure.images import measure_images
+from subquad.measure.image_speed import measure_images
 from subquad.specs import ImageSpec
 
 SPEC = ImageSpec(side=8, channels=3, classes=5)

@@ -15,19 +15,19 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from subquad.attention.ecoformer import EcoFormer
 from subquad.attention.softmax import Softmax
-from subquad.backbones.base import sized
+from subquad.backbones.encoder import sized
 from subquad.backbones.language import LanguageModel
 from subquad.backbones.mcan import MCAN
 from subquad.backbones.sequence import SequenceEncoder
 from subquad.backbones.vision import ViT
-from subquad.errors import UserError
+from subquad.config.compose import load_factory
 from subquad.measure import operations
 from subquad.measure.aten import Tally
 from subquad.measure.inputs import network_inputs
 from subquad.measure.operations import OperationCounter, by_group, count
-from subquad.ops.codes import code
-from subquad.run.doors import load_attention
+from subquad.ops.binary_codes import code
 from subquad.specs import DataSpec, ImageSpec, Masks, Pattern, Site, TextSpec, VQASpec
+from subquad.utils.errors import UserError
 
 A, B = torch.randn(3, 4), torch.randn(4, 5)
 X = torch.randn(2, 6, 8)
@@ -187,7 +187,7 @@ def test_every_mechanism_is_counted_in_full_without_computing(name):
 @pytest.mark.parametrize("name", encoders())
 def test_every_encoder_is_counted_in_full(name):
     sizes = {"dim": 16, "heads": 2, "ffn": 24}
-    encoder = sized(load_attention(name), **sizes)(spec=DataSpec(max_len=32, vocab=9, classes=3))
+    encoder = sized(load_factory(f"backbone={name}"), **sizes)(spec=DataSpec(max_len=32, vocab=9, classes=3))
     tokens = torch.ones(2, 32, dtype=torch.long)
     forward = count(encoder.eval(), (tokens, None))
     both = count(encoder, (tokens, None), backward=True)

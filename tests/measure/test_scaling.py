@@ -11,6 +11,7 @@ from conftest import made, mechanisms
 from runs import ROOT, answer
 
 from subquad.attention.base import Projections, StatelessAttention
+from subquad.config.compose import load_attention
 from subquad.measure import scaling as scaling_module
 from subquad.measure.scaling import (
     Scaling,
@@ -21,7 +22,6 @@ from subquad.measure.scaling import (
     scaling,
     stated_complexity,
 )
-from subquad.run.doors import load_attention
 from subquad.specs import Masks, Pattern, Site
 
 

@@ -1,6 +1,6 @@
-"""Qin et al. 2022, Eq. 8-14, in the order of the paper: project, compress the tokens, compress the width, mix, expand.
+"""DBA with every setting that the paper leaves open, around Eq. 10-12 of attention/dba.py.
 
-`choices` are the keys of attention.dba.DBA under the same names.
+`Choices` has the settings of attention.dba.DBA under the same names.
 """
 
 import math
@@ -9,10 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from subquad.attention.dba import naive_compression, naive_mixing
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What the paper leaves open."""
+    """The settings."""
 
     heads: int
     d_in: int
@@ -64,10 +66,7 @@ def compressed(z: Tensor, scored: Tensor, rows: Tensor, c: Choices) -> Tensor:
     """softmax(Z Sᵀ) rows, over the tokens, in each group."""
     parts = []
     for z_g, s_g, rows_g in zip(z.chunk(c.groups, 1), scored.chunk(c.groups, 1), rows.chunk(c.groups, 1), strict=True):
-        logits = z_g @ s_g.T
-        if c.phi_scale == "sqrt_d":
-            logits = logits / z_g.shape[1] ** 0.5
-        parts.append(logits.softmax(1) @ rows_g)
+        parts.append(naive_compression(z_g / z_g.shape[1] ** 0.5 if c.phi_scale == "sqrt_d" else z_g, s_g, rows_g))
     return torch.cat(parts, 1)
 
 
@@ -97,9 +96,7 @@ def mixed(m: nn.Module, q: Tensor, k: Tensor, v: Tensor, c: Choices) -> Tensor:
     if c.optimize_d:
         q, k = reduced(m.r_query, q, maps, c), reduced(m.r_query if c.r_shared else m.r_key, k, maps, c)
     width = q.shape[1]
-    scale = (width if c.scale == "total" else width // maps) ** 0.5
-    heads = zip(q.chunk(maps, 1), k.chunk(maps, 1), v.chunk(maps, 1), strict=True)
-    return torch.cat([(a @ b.T / scale).softmax(1) @ o for a, b, o in heads], 1)
+    return naive_mixing(q, k, v, maps, (width if c.scale == "total" else width // maps) ** -0.5)
 
 
 def reduced(r: nn.Linear, rows: Tensor, maps: int, c: Choices) -> Tensor:

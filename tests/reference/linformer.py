@@ -1,9 +1,11 @@
-"""Wang et al. 2020, Eq. 7: softmax(Q_i (E_i K_i)ᵀ / √d_h) F_i V_i, where E and F act on projected keys and values."""
+"""Linformer with each way of sharing and compressing (Section 4) around Eq. 7 of attention/linformer.py."""
 
 import math
 
 import torch
 from torch import Tensor, nn
+
+from subquad.attention.linformer import naive_linformer
 
 
 def layer(
@@ -18,26 +20,30 @@ def layer(
     sharing: str = "headwise",
     projection: str = "linear",
 ) -> tuple[Tensor, Tensor | None]:
-    """`longest` is the context length that the layer was built for; `k` is needed for pooling only."""
+    """`longest` is the context length that the layer was built for; `k` is needed for pooling and convolution only."""
     maps = attention.projections
     if sharing == "layer" and carry is None and projection not in ("mean", "max"):
         [carry] = attention.key_map
     q, keys, values = (t.chunk(heads, 1) for t in (maps.query(x), maps.key(context), maps.value(context)))
-    scale = (x.shape[1] // heads) ** 0.5
     window = math.ceil(longest / k) if k else 0
     parts = []
     for h in range(heads):
         own_k, own_v = matrices(attention, carry, sharing, h)
-        compressed_k = compress(keys[h], own_k, projection, window, h)
-        compressed_v = compress(values[h], own_v, projection, window, h)
-        parts.append((q[h] @ compressed_k.T / scale).softmax(1) @ compressed_v)
+        if projection == "linear":
+            e, f = (matrix[:, : len(context)] for matrix in (own_k, own_v))
+            parts.append(naive_linformer(q[h], keys[h], values[h], e, f))
+        else:
+            k_slots = compress(keys[h], own_k, projection, window, h)
+            v_slots = compress(values[h], own_v, projection, window, h)
+            slots = torch.eye(len(k_slots), dtype=x.dtype)
+            parts.append(naive_linformer(q[h], k_slots, v_slots, slots, slots))
     return maps.out(torch.cat(parts, 1)), carry
 
 
 def matrices(
     attention: nn.Module, carry: Tensor | None, sharing: str, head: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """E and F of one head; None where pooling needs none."""
+    """E and F of one head, or the kernels of the convolution; None for pooling."""
     if sharing == "layer":
         return carry, carry
     if not len(attention.key_map):
@@ -49,9 +55,7 @@ def matrices(
 
 
 def compress(rows: Tensor, matrix: Tensor | None, projection: str, window: int, head: int) -> Tensor:
-    """[m, e] to [k, e]."""
-    if projection == "linear":
-        return matrix[:, : len(rows)] @ rows
+    """Pools [m, e] to [k, e], or convolves it with a stride."""
     slots = []
     for cut in rows.split(window):
         if projection == "mean":

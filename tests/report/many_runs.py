@@ -15,9 +15,9 @@ def main(outputs: str, count: str) -> None:
     os.environ["SUBQUAD_OUTPUTS"] = str(Path(outputs).resolve())
     from made_pages import finish
 
-    from subquad.run.cells import Runs
-    from subquad.run.doors import prepare_process
-    from subquad.run.gather import all_tables, load_table
+    from subquad.cli.command import prepare_process
+    from subquad.results.cells import Runs
+    from subquad.results.collect import all_tables, load_table
 
     prepare_process(check_choices=False)
     random.seed(0)

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 import pytest
 from jinja2 import UndefinedError
 
-from subquad.measure.bench import NO_ATTENTION
-from subquad.report.bench import write_bench_page
-from subquad.report.page import write_page
+from subquad.measure.benchmark import NO_ATTENTION
+from subquad.report.html.bench_page import write_bench_page
+from subquad.report.html.page import write_page
 
 FACTS = {
     "finished": "2026-01-02", "threads": 2, "rounds": 5, "layers": 4, "cuda": False, "command": "python x.py <a>",

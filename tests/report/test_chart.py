@@ -3,9 +3,9 @@
 import pytest
 from made_pages import build
 
-from subquad.report.chart import POINTS, Axis, axis, cell_curves, comparisons, run_curves
-from subquad.report.content import FULL
-from subquad.report.marks import MARKS
+from subquad.report.html.chart import POINTS, Axis, axis, cell_curves, comparisons, run_curves
+from subquad.report.verdict_style import MARKS
+from subquad.results.model import FULL
 
 COLOURS = {verdict: mark.colour for verdict, mark in MARKS.items()}
 

@@ -13,13 +13,13 @@ import wandb
 from made_pages import build
 from runs import composed, door
 
-from subquad.errors import UserError
-from subquad.report.content import FULL, Scope
-from subquad.run import dashboard
-from subquad.run.wandb_runs import setting_name
+from subquad.report import wandb_report
+from subquad.results.model import FULL, Scope
+from subquad.training.wandb_run import setting_name
+from subquad.utils.errors import UserError
 
-TARGET = dashboard.Target(project="papers", entity="lab")
-SHOWN = [dashboard.Shown(task="digits", monitor="accuracy")]
+TARGET = wandb_report.Target(project="papers", entity="lab")
+SHOWN = [wandb_report.Shown(task="digits", monitor="accuracy")]
 
 
 class Server(ThreadingHTTPServer):
@@ -113,12 +113,12 @@ def part(tmp_path_factory):
 
 def blocks(report: Any, path: Path) -> list[dict[str, Any]]:
     """What would be sent, as it is kept."""
-    dashboard.write(report, path)
+    wandb_report.write(report, path)
     return json.loads(path.read_text())["spec"]["blocks"]
 
 
 def test_a_report_has_the_table_and_how_it_stands(part, tmp_path):
-    report = dashboard.report(part, FULL, [], TARGET, "2026-01-05")
+    report = wandb_report.report(part, FULL, [], TARGET, "2026-01-05")
     table, words, heading, lines, _ = blocks(report, tmp_path / "r.json")[1:]
     assert "| Softmax | 89.9 ± 1.1 (90.0±1.0), reproduced |" in table["content"]
     assert "16 cells: 1 reproduced, 1 below, 2 too few seeds, 11 not run, 1 new. Made 2026-01-05" in words["content"]
@@ -133,7 +133,7 @@ def test_a_report_has_the_table_and_how_it_stands(part, tmp_path):
 
 
 def test_other_scales_are_reports_of_their_own(part, tmp_path):
-    report = dashboard.report(part, Scope("laptop"), SHOWN, TARGET, "2026-01-05")
+    report = wandb_report.report(part, Scope("laptop"), SHOWN, TARGET, "2026-01-05")
     table, words, *_, grid, _ = blocks(report, tmp_path / "r.json")[1:]
     assert report.title == "Subquad one 1 (scale laptop)"
     assert "no reproduction" in table["content"]
@@ -146,7 +146,7 @@ def test_other_scales_are_reports_of_their_own(part, tmp_path):
 
 
 def test_curves_are_those_of_the_tagged_runs_by_setting(part, tmp_path):
-    heading, task, grid = blocks(dashboard.report(part, FULL, SHOWN, TARGET, ""), tmp_path / "r.json")[-4:-1]
+    heading, task, grid = blocks(wandb_report.report(part, FULL, SHOWN, TARGET, ""), tmp_path / "r.json")[-4:-1]
     assert [each["children"][0]["text"] for each in (heading, task)] == ["Learning curves", "digits"]
     [runs] = grid["metadata"]["runSets"]
     filters = [(each["key"]["name"], each["value"]) for each in runs["filters"]["filters"]]
@@ -163,33 +163,33 @@ def test_curves_are_those_of_the_tagged_runs_by_setting(part, tmp_path):
 def test_each_task_is_shown_once_with_its_metric(part, data, outputs):
     config = composed(data, outputs, "task=digits")
     assert (config.task.name, config.task.monitor) == ("digits", "val/accuracy")
-    assert dashboard.shown_tasks(part, FULL) == SHOWN
+    assert wandb_report.shown_tasks(part, FULL) == SHOWN
 
 
 def test_a_report_is_made_once_and_then_renewed(part, server):
-    report = dashboard.report(part, FULL, SHOWN, TARGET, "2026-01-05")
-    address = dashboard.send(report)
+    report = wandb_report.report(part, FULL, SHOWN, TARGET, "2026-01-05")
+    address = wandb_report.send(report)
     assert server.projects == ["papers"]
     [(key, kept)] = server.reports.items()
     assert (kept["entityName"], kept["projectName"], kept["displayName"]) == ("lab", "papers", "Subquad one 1")
     assert address.endswith(f"/lab/papers/reports/Subquad-one-1--{key}")
     assert json.loads(kept["spec"])["blocks"][1]["content"].startswith("**Two rows")
-    dashboard.send(dashboard.report(part, Scope("laptop"), SHOWN, TARGET, "2026-01-05"))
+    wandb_report.send(wandb_report.report(part, Scope("laptop"), SHOWN, TARGET, "2026-01-05"))
     assert len(server.reports) == 2
-    assert dashboard.send(dashboard.report(part, FULL, SHOWN, TARGET, "2026-01-06")) == address
+    assert wandb_report.send(wandb_report.report(part, FULL, SHOWN, TARGET, "2026-01-06")) == address
     assert len(server.reports) == 2
     assert "2026-01-06" in server.reports[key]["spec"]
 
 
 def test_no_entity_is_the_account_s_own(part, server):
-    report = dashboard.report(part, FULL, [], dashboard.Target(project="papers"), "")
-    assert "/me/papers/" in dashboard.send(report)
+    report = wandb_report.report(part, FULL, [], wandb_report.Target(project="papers"), "")
+    assert "/me/papers/" in wandb_report.send(report)
 
 
 def test_without_the_package_it_says_how_to_get_it(part, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
     with pytest.raises(UserError, match=r"pip install subquad\[dashboards\]"):
-        dashboard.report(part, FULL, [], TARGET, "")
+        wandb_report.report(part, FULL, [], TARGET, "")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_without_the_package_it_says_how_to_get_it(part, monkeypatch):
     [
         ([], "Which table"), (["table=one/1"], 'There is no table "one/1"'),
         (["table=dba/2", "scale=huge"], "no scale"),
-        (["table=dba/2", "data=real"], "data= takes standin"), (["tabel=dba/2"], "dashboard.py takes table"),
+        (["table=dba/2", "data=real"], "data= takes synthetic"), (["tabel=dba/2"], "dashboard.py takes table"),
     ],
 )  # fmt: skip
 @pytest.mark.slow

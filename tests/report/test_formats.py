@@ -5,10 +5,10 @@ import re
 import pytest
 from made_pages import build
 
-from subquad.report.content import Scope
-from subquad.report.formats import _LETTERS, _TEX, latex, markdown
-from subquad.run.doors import options
-from subquad.tables.verdict import Verdict
+from subquad.config.choices import options
+from subquad.report.text_formats import _LETTERS, _TEX, latex, markdown
+from subquad.results.model import Scope
+from subquad.results.verdict import Verdict
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def check(text, columns, rows):
 
 @pytest.mark.slow
 def test_all_tables_of_the_papers_can_be_written(tmp_path, monkeypatch):
-    from subquad.run.gather import gather
+    from subquad.results.collect import gather
 
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
     for part in gather(options("table"), [f"paths.outputs={tmp_path}"]).tables:

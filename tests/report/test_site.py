@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from made_pages import ODD, build
 
-from subquad.report.marks import MARKS
-from subquad.report.site import MANIFEST, write_site
-from subquad.tables.verdict import Verdict
+from subquad.report.html.site import MANIFEST, write_site
+from subquad.report.verdict_style import MARKS
+from subquad.results.verdict import Verdict
 
 VOID = {"meta", "link", "img", "br", "input", "hr"}
 

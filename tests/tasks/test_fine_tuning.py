@@ -10,12 +10,12 @@ from runs import TINY, composed, prepared, trained, weights
 from subquad.attention.dba import DBA
 from subquad.attention.softmax import Softmax
 from subquad.backbones.language import LanguageClassifier
-from subquad.errors import UserError
 from subquad.specs import SequenceBatch, TextSpec
 from subquad.tasks.classification import Classification
-from subquad.tasks.schedules import constant
+from subquad.training.schedules import constant
+from subquad.utils.errors import UserError
 
-SMALL = ("data=standin", "scale=smoke", "attention=softmax", *TINY)
+SMALL = ("data=synthetic", "scale=smoke", "attention=softmax", *TINY)
 SENTENCES = ("task=glue/sst2", *SMALL)
 
 
@@ -72,7 +72,7 @@ def test_a_classifier_goes_on_from_a_classifier(data, outputs, tmp_path):
 def test_other_attentions_train_too(data, outputs, task, attention):
     words = ("backbone.dim=16", "backbone.heads=2", "backbone.ffn=16", "trainer=cpu")
     found = trained(
-        composed(data, outputs, f"task={task}", "data=standin", "scale=smoke", f"attention={attention}", *words)
+        composed(data, outputs, f"task={task}", "data=synthetic", "scale=smoke", f"attention={attention}", *words)
     )
     assert 0 <= found.metrics["test/accuracy"] <= 1
     assert found.steps == 4

@@ -10,13 +10,12 @@ from runs import composed, trained
 from subquad.attention.dba import DBA
 from subquad.attention.softmax import Softmax
 from subquad.backbones.vision import ViT
-from subquad.data.digits import DigitImages
-from subquad.errors import UserError
-from subquad.run import identity
-from subquad.run.settings import check_settings
+from subquad.config.settings import check_settings
+from subquad.data.images.digits import DigitImages
 from subquad.specs import ImageSpec
 from subquad.tasks.image_classification import ImageClassification
-from subquad.tasks.schedules import constant, epoch_cosine
+from subquad.training.schedules import constant, epoch_cosine
+from subquad.utils.errors import UserError
 
 SPEC = ImageSpec(side=8, channels=1, classes=10)
 TINY = ("backbone.layers=1", "backbone.dim=16", "backbone.heads=2", "backbone.ffn=16", "trainer=cpu")
@@ -86,12 +85,6 @@ def test_wrong_smoothing_is_refused():
         module(label_smoothing=1.0)
 
 
-def test_an_encoder_beside_a_backbone_without_a_width_is_refused_by_name(data, outputs):
-    config = composed(data, outputs, "task=cifar/cifar10", "attention=tlb", "backbone=pvt_v2", "paths.run=/run")
-    with pytest.raises(SystemExit, match=r"encoder of its own and does not fit the backbone.*backbone\.dim"):
-        identity._fingerprint(_root_=config)
-
-
 def test_a_wrong_setting_of_a_nested_node_is_named(data, outputs):
     config = composed(data, outputs, "task=cifar/cifar10", "data.augment.crop=round", "paths.run=/run")
     settings = OmegaConf.to_container(config.data, resolve=True)
@@ -120,7 +113,7 @@ def test_the_schedule_is_timms():
 
 @pytest.mark.parametrize("attention", [DBA, Softmax])
 def test_one_batch_is_learnt_by_heart(tmp_path, attention):
-    data = DigitImages(root=str(tmp_path), batch_size=16, seed=0, standin=True)
+    data = DigitImages(root=str(tmp_path), batch_size=16, seed=0, synthetic=True)
     data.prepare_data()
     batch = next(iter(data.train_dataloader()))
     model = module(attention)
@@ -146,8 +139,8 @@ def test_one_batch_is_learnt_by_heart(tmp_path, attention):
     ],
     ids=" ".join,
 )
-def test_a_run_trains_on_the_standin(data, outputs, words):
-    record = trained(composed(data, outputs, *words, *TINY, "scale=smoke", "data=standin"))
+def test_a_run_trains_on_the_synthetic(data, outputs, words):
+    record = trained(composed(data, outputs, *words, *TINY, "scale=smoke", "data=synthetic"))
     assert record.steps >= 1
     assert {"test/accuracy", "test/top5_accuracy", "val/accuracy", "val/loss", "train/loss"} <= set(record.metrics)
-    assert record.config["data"]["standin"]
+    assert record.config["data"]["synthetic"]

@@ -14,15 +14,15 @@ from subquad.attention.dba import DBA
 from subquad.attention.softmax import Softmax
 from subquad.backbones.language import LanguageModel
 from subquad.backbones.sequence import SequenceEncoder
-from subquad.errors import UserError
 from subquad.measure.memory import LiveTensors
 from subquad.ops import cross_entropy
 from subquad.specs import UNMASKED, MaskedBatch, TextSpec
 from subquad.tasks.masked_language_model import MaskedLanguageModel, Perplexity
-from subquad.tasks.schedules import constant
+from subquad.training.schedules import constant
+from subquad.utils.errors import UserError
 
 SPEC = TextSpec(max_len=20, vocab=50, tokenizer="ab")
-TEXT = ("task=mlm/text", "data=standin", "scale=smoke", *TINY)
+TEXT = ("task=mlm/text", "data=synthetic", "scale=smoke", *TINY)
 
 
 def language_model(attention=Softmax):
@@ -130,7 +130,7 @@ def _backbone(config, spec):
 
 
 def test_the_neighbours_of_a_hidden_token_are_put_to_use(data, outputs):
-    """Below what token frequencies reach: each text of the stand-in has one subject."""
+    """Below what token frequencies reach: each text of the synthetic data has one subject."""
     words = ("attention=softmax", "limits.steps=120", "recipe.steps_per_epoch=60", "backbone.dim=64", "backbone.ffn=64")
     words += ("optimizer.lr=0.01", "scheduler.warmup=10", "backbone.dropout=0.0", "backbone.order=pre")
     found = trained(composed(data, outputs, *TEXT, *words))
@@ -153,7 +153,9 @@ def test_a_run_that_crashed_ends_as_one_that_did_not(data, outputs, tmp_path):
 
 def test_an_encoder_with_one_output_for_the_row_is_refused(data, outputs):
     with pytest.raises(UserError, match="needs an output for every token, and TLBEncoder has one"):
-        trained(composed(data, outputs, "task=mlm/text", "data=standin", "scale=smoke", "trainer=cpu", "attention=tlb"))
+        trained(
+            composed(data, outputs, "task=mlm/text", "data=synthetic", "scale=smoke", "trainer=cpu", "backbone=tlb")
+        )
     backbone = functools.partial(SequenceEncoder, attention=Softmax, layers=1, dim=8, heads=2, ffn=8)
     with pytest.raises(UserError, match="backbone=language_model"):
         MaskedLanguageModel(SPEC, backbone, torch.optim.Adam, constant)

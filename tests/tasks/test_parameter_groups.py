@@ -8,13 +8,13 @@ from runs import ROOT  # noqa: F401  before the backbones: makes their shape che
 from torch import nn
 
 from subquad.attention.softmax import Softmax
+from subquad.backbones.dual_encoder import DualEncoder
 from subquad.backbones.s4 import S4Encoder
 from subquad.backbones.sequence import SequenceEncoder
-from subquad.backbones.two_towers import TwoTowers
 from subquad.blocks.parameter_groups import parameter_groups
 from subquad.specs import DataSpec
-from subquad.tasks import schedules
 from subquad.tasks.classification import Classification
+from subquad.training import schedules
 
 SPEC = DataSpec(max_len=9, vocab=7, classes=3)
 RATES = {"ssm_lr": 0.001, "dt_lr": 0.002, "c_lr": 0.003}
@@ -65,16 +65,16 @@ def test_rates_that_are_not_given_are_the_optimisers():
     assert found["blocks.0.layer.kernel.c"] == (0.01, 0.05)
 
 
-def test_two_towers_group_as_their_encoder_does():
-    towers = TwoTowers(SPEC, s4(**RATES), head_hidden=5)
+def test_dual_encoder_group_as_their_encoder_does():
+    towers = DualEncoder(SPEC, s4(**RATES), head_hidden=5)
     found = rates(towers, torch.optim.AdamW(towers.parameter_groups(), lr=0.01, weight_decay=0.05))
     assert found["tower.blocks.0.layer.kernel.b"] == (0.001, 0)
     assert found["head.0.bias"] == (0.01, 0)
     assert found["head.0.weight"] == (0.01, 0.05)
     transformer = functools.partial(SequenceEncoder, attention=Softmax, layers=1, dim=4, heads=1, ffn=4)
-    [group] = TwoTowers(SPEC, transformer).parameter_groups()
+    [group] = DualEncoder(SPEC, transformer).parameter_groups()
     assert set(group) == {"params"}
-    assert len(group["params"]) == len(list(TwoTowers(SPEC, transformer).parameters()))
+    assert len(group["params"]) == len(list(DualEncoder(SPEC, transformer).parameters()))
 
 
 def test_a_network_without_groups_is_given_as_it_is():

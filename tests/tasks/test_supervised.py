@@ -11,11 +11,11 @@ from subquad.attention.dba import DBA
 from subquad.attention.softmax import Softmax
 from subquad.backbones.mvts import MVTSEncoder
 from subquad.backbones.sequence import SequenceEncoder
-from subquad.errors import UserError
 from subquad.specs import DataSpec, SequenceBatch
 from subquad.tasks.classification import Classification
 from subquad.tasks.regression import Regression
-from subquad.tasks.schedules import constant
+from subquad.training.schedules import constant
+from subquad.utils.errors import UserError
 
 TOKENS = DataSpec(max_len=20, vocab=16, classes=10)
 SERIES = DataSpec(max_len=12, channels=3)

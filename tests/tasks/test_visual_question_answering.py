@@ -1,4 +1,4 @@
-"""Visual question answering: loss and accuracy as printed, a batch that is learnt, whole runs on the stand-in."""
+"""Visual question answering: loss and accuracy as printed, a batch that is learnt, whole runs on synthetic data."""
 
 import functools
 from pathlib import Path
@@ -10,13 +10,13 @@ from runs import TINY, composed, crash, identical, trained, weights
 from subquad.attention.dba import DBA
 from subquad.attention.softmax import Softmax
 from subquad.backbones.mcan import MCAN
-from subquad.data import vqa_files
-from subquad.data.vqa import VQAv2
-from subquad.data.vqa_scoring import evaluate
-from subquad.errors import UserError
+from subquad.data.vqa import vqa_files
+from subquad.data.vqa.scoring import evaluate
+from subquad.data.vqa.vqa import VQAv2
 from subquad.specs import VQABatch, VQASpec
-from subquad.tasks.schedules import constant
 from subquad.tasks.visual_question_answering import VisualQuestionAnswering, VQAAccuracy
+from subquad.training.schedules import constant
+from subquad.utils.errors import UserError
 
 SPEC = VQASpec(image_len=6, image_dim=5, text_len=4, classes=3, vocab=9)
 
@@ -78,7 +78,7 @@ def test_a_type_without_questions_is_not_logged(monkeypatch):
 
 def test_the_metric_is_the_evaluator_on_the_strings_of_the_answers(data):
     """Overall and by type, to the two decimals of the server, for arbitrary predictions."""
-    source = VQAv2(root=str(data), standin=True, batch_size=7, seed=0)
+    source = VQAv2(root=str(data), synthetic=True, batch_size=7, seed=0)
     source.prepare_data()
     answers = source._cache.facts["answers"]
     module = task(spec=source.spec)
@@ -111,12 +111,12 @@ def test_a_place_that_does_not_exist_is_refused(data, outputs):
 
 
 def test_an_encoder_of_one_sequence_is_refused(data, outputs):
-    with pytest.raises(UserError, match="encoder of one sequence"):
-        trained(composed(data, outputs, *WORDS[:3], "attention=tlb"))
+    with pytest.raises(UserError, match=r"TLBEncoder reads .* and the data of this task are"):
+        trained(composed(data, outputs, *WORDS[:3], "backbone=tlb"))
 
 
 def test_dba_learns_a_batch(data):
-    source = VQAv2(root=str(data), standin=True, batch_size=8, seed=0)
+    source = VQAv2(root=str(data), synthetic=True, batch_size=8, seed=0)
     source.prepare_data()
     module, one = task(functools.partial(DBA, d_p=8, d_in=16), source.spec), next(iter(source.train_dataloader()))
     optimizer = torch.optim.Adam(module.parameters(), lr=5e-3)
@@ -134,7 +134,7 @@ def test_dba_learns_a_batch(data):
 @pytest.mark.slow
 def test_the_stand_in_is_learnt_by_heart(data):
     """Every question of it, through the metric: 95 % of what its ten annotators leave attainable."""
-    source = VQAv2(root=str(data), standin=True, batch_size=24, seed=0)
+    source = VQAv2(root=str(data), synthetic=True, batch_size=24, seed=0)
     source.prepare_data()
     module = task(functools.partial(DBA, d_p=8, d_in=16), source.spec)
     optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
@@ -159,7 +159,7 @@ def test_the_stand_in_is_learnt_by_heart(data):
     assert before < 0.7 * best.mean() < 0.95 * best.mean() < score()
 
 
-WORDS = ("task=vqa_v2", "data=standin", "scale=smoke", *TINY)
+WORDS = ("task=vqa_v2", "data=synthetic", "scale=smoke", *TINY)
 
 
 @pytest.mark.parametrize(

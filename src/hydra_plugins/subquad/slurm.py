@@ -28,8 +28,8 @@ class Slurm(Launcher):
         self.settings = settings
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from subquad.errors import UserError
-        from subquad.run.slurm_queue import check_installed
+        from subquad.sweep.slurm.queue import check_installed
+        from subquad.utils.errors import UserError
 
         self.loader, self.config = hydra_context.config_loader, config
         try:
@@ -39,9 +39,9 @@ class Slurm(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from subquad import records
-        from subquad.errors import UserError
-        from subquad.run import report
-        from subquad.run.slurm import submit, wait
+        from subquad.sweep.slurm.submit import submit, wait
+        from subquad.training import summary
+        from subquad.utils.errors import UserError
 
         settings = {
             name: OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
@@ -66,12 +66,12 @@ class Slurm(Launcher):
         for run in tickets.keys() - reasons.keys():
             record = records.read(run)
             assert record is not None
-            report.show(record, run)
+            summary.show(record, run)
         return [self._outcome(list(o), run.run, reasons) for o, run in zip(job_overrides, runs, strict=True)]
 
     def _wanted(self, overrides: Sequence[str], settings: Mapping[str, Any]) -> Any:
-        from subquad.run.processes import flags
-        from subquad.run.slurm import Wanted, size_of
+        from subquad.sweep.slurm.submit import Wanted, size_of
+        from subquad.training.distributed import flags
 
         config = self.loader.load_sweep_config(self.config, list(overrides))
         HydraConfig.instance().set_config(config)

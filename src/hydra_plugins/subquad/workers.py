@@ -38,8 +38,8 @@ class Workers(Launcher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         if sys.platform != "linux":
             return [alone(self.basic, words, initial_job_idx + place) for place, words in enumerate(job_overrides)]
-        from subquad.errors import UserError
-        from subquad.run import workers
+        from subquad.sweep import workers
+        from subquad.utils.errors import UserError
 
         setup_globals()
         configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)

@@ -1,27 +1,48 @@
 """Attention-BN (Nguyen et al. 2023, https://arxiv.org/abs/2406.13781, Eq. 19-24 and 26)."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.masking import masked_mean, zero_padding
+from subquad.ops.masks import masked_mean, zero_padding
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
 
+def naive_attention_bn(
+    q: Float[Tensor, "n e"],
+    k: Float[Tensor, "m e"],
+    v: Float[Tensor, "m e"],
+    beta: float | Tensor = 1.0,
+    variance: bool = False,
+    eps: float = 1e-5,
+) -> Float[Tensor, "n e"]:
+    """One head as in the paper, for one sequence without padding."""
+    mean = k.mean(0)  # Eq. 23
+    std = ((k - mean).square().mean(0) + eps).sqrt() if variance else 1.0  # Eq. 23; Eq. 26 omits the division
+    q, k = (q - beta * mean) / std, (k - beta * mean) / std
+    return (q @ k.T / math.sqrt(q.shape[1])).softmax(1) @ v  # Eq. 22 (beta = 1, variance), Eq. 26 (beta, no variance)
+
+
 class AttentionBN(StatelessAttention):
-    """y_i = Σ_j softmax_j( ((q_i − βμ) ⊘ s)ᵀ ((k_j − βμ) ⊘ s) / √d_h ) v_j in each head, μ = mean_j k_j, s = 1.
+    """y_i = Σ_j softmax_j( ((q_i - βμ) ⊘ s)ᵀ ((k_j - βμ) ⊘ s) / √d_h ) v_j in each head; μ is the mean key, s = 1.
 
-    beta: weight of the mean; 0 is softmax attention.
-    learned: β is a parameter that starts at `beta`.
-    variance: the full form, s² = mean_j (k_j − μ)² + ε.
+    The statistics are those of the real keys of each sequence, for each head and feature. They are the same in
+    training and evaluation.
 
-    Statistics are those of the real keys of a sequence, per head and feature, the same in training and evaluation.
+    Args:
+        beta: weight β of the mean; 0 gives softmax attention.
+        learned: make β a parameter that starts at `beta`.
+        variance: divide queries and keys by the standard deviation s of the keys: s² = mean_j (k_j - μ)² + ε.
+        eps: ε in s².
 
-    (q − βμ)ᵀ(k_j − βμ) and (q − βμ)ᵀk_j differ by a number without j, which the softmax drops: keys stay as they are.
-    μ = (mean_j x_j) W_K + b_K, so recentring costs a mean of the context and one subtraction on the queries. The full
-    form centres the keys too, for the sake of precision, and divides both sides.
+    Why the fast path is equal: (q - βμ)ᵀ(k_j - βμ) and (q - βμ)ᵀ k_j differ by a number that does not depend on j,
+    which the softmax cancels, so only the queries are shifted. The key map is affine, so μ = (mean_j x_j) W_K + b_K:
+    shifting costs a mean of the context and one subtraction. The form with the standard deviation centres the keys
+    too, for the sake of precision, and divides both sides.
 
     Released code: none.
     """
@@ -44,8 +65,8 @@ class AttentionBN(StatelessAttention):
         mean = p.key(masked_mean(context, masks.context))
         q, k = p.query(x) - self.beta * mean, p.key(context)
         if self.variance:
-            # Centred keys, s once on each side and in float32 at least: 1 / s² of a feature that hardly varies, and
-            # the slope of 1 / s, are beyond half precision.
+            # In float32 at least: 1 / s² of a feature that hardly varies, and the slope of 1 / s, exceed the range of
+            # half precision.
             k = zero_padding(k - mean, masks.context)
             wide = k.to(torch.promote_types(k.dtype, torch.float32))
             inverse = (masked_mean(wide.square(), masks.context) + self.eps).rsqrt()

@@ -1,6 +1,7 @@
 """Attention-SH and Attention-BN+SH (Nguyen et al. 2023, https://arxiv.org/abs/2406.13781, Eq. 25 and 46-51)."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -12,20 +13,36 @@ from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 
 
+def naive_attention_sh(
+    q: Float[Tensor, "n e"],
+    context: Float[Tensor, "m d"],
+    key: Callable[[Tensor], Tensor],
+    value: Callable[[Tensor], Tensor],
+    scale: int,
+    beta: float | Tensor = 0.0,
+) -> Float[Tensor, "n e"]:
+    """One head as in the paper, for one sequence without padding; `key` and `value` are the head's linear maps."""
+    pooled = torch.stack([window.mean(0) for window in context.split(scale)])  # Remark 5: downsample, then project
+    k, v = key(pooled), value(pooled)
+    mean = k.mean(0)  # Eq. 50
+    return ((q - beta * mean) @ (k - beta * mean).T / math.sqrt(q.shape[1])).softmax(1) @ v  # Eq. 25 (beta = 0), Eq. 51
+
+
 class AttentionSH(StatelessAttention):
-    """y_i = Σ_h [ Σ_j softmax_j( (q_i^h − βμ^h)ᵀ (k_j^h − βμ^h) / √d_h ) v_j^h ] W_O^h with keys and values of X^(s_h).
+    """y_i = Σ_h [ Σ_j softmax_j( (q_i^h - βμ^h)ᵀ (k_j^h - βμ^h) / √d_h ) v_j^h ] W_O^h with keys and values of X^(s_h).
 
-    X^(s): the context averaged over windows of s tokens; queries are those of all tokens. μ^h: mean of the head's keys.
+    X^(s) is the context averaged over windows of s tokens. Queries are those of all tokens. μ^h is the mean key of
+    head h. A window, also the last one, is averaged over its real tokens; windows without real tokens are no keys.
 
-    scales: s of each head, one number for all heads, or null = by the number of heads: [1,2], [1,1,2,4],
-        [1,1,2,2,4,4,8,8] and, for 16 heads, each of these twice.
-    beta: weight of the mean; 0 is Attention-SH, otherwise Attention-BN+SH.
-    learned: β is a parameter that starts at `beta`.
+    Args:
+        scales: window s of each head, one number for all heads, or null to choose by the number of heads: [1,2],
+            [1,1,2,4], [1,1,2,2,4,4,8,8] and, for 16 heads, four each of 1, 2, 4 and 8.
+        beta: weight β of the mean; 0 is Attention-SH, other values are Attention-BN+SH.
+        learned: make β a parameter that starts at `beta`.
 
-    A window is averaged over its real tokens, the last one too, and is a key where it has any. μ is over such keys.
-
-    The context is pooled before it is projected, once for the heads that share a scale, and μ is the projection of the
-    mean of the pooled context. Centring the keys is left out: the softmax drops it.
+    Why the fast path is equal: heads that share a scale share one pooled context, and μ is the projection of the mean
+    of the pooled context. The keys are not shifted: that changes all logits of a query alike, and the softmax cancels
+    it.
 
     Released code: none.
     """

@@ -1,4 +1,4 @@
-"""The one contract that every attention mechanism meets."""
+"""The contract of every attention mechanism."""
 
 import abc
 from collections.abc import Mapping
@@ -7,48 +7,48 @@ from typing import ClassVar, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.errors import UserError
 from subquad.ops.affine import Activation, affine
 from subquad.ops.heads import split_heads
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 Carry = Tensor | None
-"""What a layer hands to the next one for the same sequences (Luna's and DBA's latent); None before the first.
+"""What a layer passes to the next layer (the latent rows of Luna and DBA); None before the first layer.
 
-Not a parameter, nor a view of one: FSDP frees the parameters of a layer after its forward pass.
+It must not be a parameter or a view of one, because FSDP frees a layer's parameters after its forward pass.
 """
 
 
 Maps = Mapping[str, tuple[Tensor, Tensor | None]]
-"""Weight [d, d] and bias [d] of linear maps by the names they have in softmax attention: query, key, value, out."""
+"""Weight [d, d] and bias [d] of linear maps, by their names in softmax attention: query, key, value, out."""
 
 
 class UnsupportedPattern(UserError):
-    """The mechanism is not defined for this wiring."""
+    """The mechanism does not support this kind of attention (self or cross)."""
 
 
 class Attention(nn.Module, abc.ABC):
-    """Lets each query token gather from the context tokens; in self-attention the caller passes the same tensor twice.
+    """Attention of query tokens to context tokens. In self-attention, the caller passes the same tensor twice.
 
-    `forward` takes token embeddings, not heads: a mechanism owns its projections, because the best of them compress
-    before they project and some have none.
+    `forward` takes token embeddings, not heads: a mechanism owns its projections, because some mechanisms compress
+    tokens before they project them, and some have no projections.
 
     The contract, checked for every configs/attention/*.yaml by tests/attention/test_contract.py:
         - padding never changes an output at a real token; outputs and gradients stay finite when a row is all padding;
-        - rows of a batch never see each other;
+        - rows of a batch do not influence each other;
         - in eval mode a call changes no parameter and no buffer, and is deterministic;
-        - the state dict is all there is to remember;
-        - sequences up to `site.query_len`, `site.context_len` are accepted, longer ones refused.
+        - the state dict contains the whole state;
+        - sequences up to `site.query_len`, `site.context_len` are accepted, longer ones raise UserError.
     """
 
     patterns: ClassVar[frozenset[Pattern]]
-    """The wirings the mechanism is defined for; others are refused when it is built."""
+    """Self-attention, cross-attention or both; the constructor raises UnsupportedPattern for others."""
 
     complexity: str
-    """Time and memory in n (tokens), as the source states them; a key that changes them sets them anew."""
+    """Time and memory in n (tokens), as the paper states them; instances override it if a setting changes it."""
 
     approximates_softmax: bool = False
-    """Whether outputs estimate those of softmax attention with the same projections, so that an error can be stated."""
+    """Whether outputs approximate those of softmax attention with the same projections, so that an error is defined."""
 
     def __init__(self, site: Site) -> None:
         super().__init__()
@@ -68,19 +68,19 @@ class Attention(nn.Module, abc.ABC):
     def forward(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
-        """Returns the mixed queries and what the next layer is to be given as `carry`."""
+        """Returns the output for each query token and the `carry` of the next layer."""
 
     def softmax_maps(self) -> Maps:
-        """Its own maps that do what those of softmax attention do, of any shape with as many numbers; views count.
+        """The maps of this module that correspond to those of softmax attention, for weight transfer.
 
-        What a model takes over from one that was trained with softmax attention goes there. By their names, of this
-        module or of its `projections`; a mechanism that has them under others overrides this.
+        They are tensors or views of any shape with as many numbers. The default finds them by name in this module or
+        in its `projections`; a mechanism with other names overrides this.
         """
         found = ((name, getattr(getattr(self, "projections", self), name, None)) for name in _SOFTMAX_MAPS)
         return {name: (linear.weight, linear.bias) for name, linear in found if isinstance(linear, nn.Linear)}
 
     def check_lengths(self, x: Tensor, context: Tensor) -> None:
-        """Raises UserError when a sequence is longer than this attention was built for."""
+        """Raises UserError if a sequence is longer than the site allows."""
         for got, limit in ((x.shape[1], self.site.query_len), (context.shape[1], self.site.context_len)):
             if got > limit:
                 raise UserError(
@@ -93,7 +93,7 @@ _SOFTMAX_MAPS = ("query", "key", "value", "out")
 
 
 class StatelessAttention(Attention):
-    """An attention that hands nothing to the next layer: subclasses write `attend` only."""
+    """An attention that passes nothing to the next layer; subclasses implement `attend`."""
 
     def forward(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
@@ -105,52 +105,52 @@ class StatelessAttention(Attention):
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
-        """The mechanism itself."""
+        """Returns the output for each query token."""
 
 
 class Refreshable(abc.ABC):
-    """A mechanism with fitted or redrawn state (hash functions, random features).
+    """A mechanism with state that is fitted to data or drawn anew (hash functions, random features).
 
-    The state lives in buffers that `forward` only reads, so that a call is pure and compiles. Between training steps a
-    callback asks `due`, and where it is, calls `refresh` with what `forward` is about to be given.
+    The state is in buffers that `forward` only reads, so that a call has no side effects and compiles. Before each
+    training step, a callback calls `due`, and if that is true `refresh` with the inputs of the next `forward`.
     """
 
     @abc.abstractmethod
     def due(self, epoch: int, batch: int, step: int) -> bool:
-        """Whether to renew before this batch of this pass over the training rows (both from 0), after `step` steps."""
+        """Whether to refresh before batch `batch` of pass `epoch` (both from 0), after `step` steps."""
 
     @abc.abstractmethod
     def refresh(self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks) -> None:
-        """Renews the state; mechanisms that fit it to data read the tokens, others ignore them."""
+        """Updates the state; mechanisms that do not fit it to data ignore the tokens."""
 
 
 class Discrete:
-    """Marks a mechanism that decides by hash codes: where a code flips an output jumps, in low precision more often."""
+    """Marks a mechanism with hash codes: outputs jump where a code changes, more often in low precision."""
 
 
 class SurrogateGradient:
     """Marks a mechanism whose backward pass is by design not the derivative of its forward pass.
 
-    Its own tests compare the gradients with the surrogate written out.
+    The tests of the mechanism compare its gradients with the surrogate.
     """
 
 
 @runtime_checkable
 class AttentionFactory(Protocol):
-    """What a backbone is given: `functools.partial(DBA, d_p=16)`, made by Hydra's `_partial_`."""
+    """Builds an attention for a site, such as `functools.partial(DBA, d_p=16)`; Hydra's `_partial_` makes it."""
 
     def __call__(self, *, site: Site) -> Attention: ...
 
 
 class Affine(nn.Linear):
-    """`nn.Linear` through the faster of two kernels, with the activation in the same pass where one is asked for."""
+    """`nn.Linear` by the faster of two kernels, with an optional activation in the same pass."""
 
     def forward(self, x: Float[Tensor, "*b d"], activation: Activation = "none") -> Float[Tensor, "*b e"]:
         return affine(x, self.weight, self.bias, activation)
 
 
 class Projections(nn.Module):
-    """The usual four linear maps, one spelling for every mechanism that has them: query, key, value, out."""
+    """The four linear maps query, key, value and out, with the same names in every mechanism that has them."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Projections(nn.Module):
         self.query, self.key, self.value, self.out = (Affine(dim, dim) for _ in range(4))
 
     def split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
-        """Cuts the width into heads."""
+        """Splits the width into heads."""
         return split_heads(x, self.heads)
 
     def qkv(

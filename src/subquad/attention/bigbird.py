@@ -5,21 +5,25 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError
+from subquad.ops.block_sparse import attend, block_sparse, flex, runs_flex
 from subquad.ops.blocks import blocks
-from subquad.ops.sparse import attend, flexible, of_blocks, runs_flexible
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 
 class BigBird(StatelessAttention):
     """y_i = Σ_{j ∈ S_i} softmax_{j ∈ S_i}(q_iᵀ k_j / √d_h) v_j in each head, S_i by blocks of tokens.
 
     A query in block a sees the blocks a - 1, a, a + 1, the first and the last one, and `random_blocks` others, drawn
-    for each head and each a; queries of the first and the last block see everything. No block counts twice.
+    for each head and each a. Queries of the first and the last block see everything. No block counts twice.
 
     Random blocks are drawn when the layer is built, with the layer's number as the seed, from the blocks of the longest
-    input that are not seen anyway; they are a buffer, the same in training and evaluation. The last block is that of a
-    row's last real token, and random blocks behind it are hidden: padding changes nothing.
+    input that are not seen anyway. They are a buffer, the same in training and evaluation. The last block is that of a
+    row's last real token, and random blocks after it are hidden, so padding changes nothing.
+
+    Args:
+        block: tokens of a block.
+        random_blocks: random blocks that a block of queries sees.
 
     Released code: masks by adding -10⁴, counts a block that is drawn and seen anyway twice, and defines the last block
     by the padded length; the one in transformers draws block 0 only in evaluation, and attends to all for short inputs.
@@ -56,12 +60,12 @@ class BigBird(StatelessAttention):
         q, k, v = p.query(x), p.key(context), p.value(context)
         dropout = self.site.dropout if self.training else 0.0
         last = self._last(context, mask)
-        if runs_flexible(q, heads, dropout):
-            return p.out(flexible(q, k, v, mask, lambda row, head, i, j: self.visible(head, i, j, last[row]), heads))
+        if runs_flex(q, heads, dropout):
+            return p.out(flex(q, k, v, mask, lambda row, head, i, j: self.visible(head, i, j, last[row]), heads))
         # No more blocks than a query may see.
         if -(-x.shape[1] // self.block) <= 5 + self.random.shape[-1]:
             return p.out(attend(q, k, v, self._matrix(last, mask, x.shape[1]), heads, dropout))
-        y = of_blocks(q, k, v, mask, self._seen(last, x.shape[1]), block=self.block, heads=heads, dropout=dropout)
+        y = block_sparse(q, k, v, mask, self._seen(last, x.shape[1]), block=self.block, heads=heads, dropout=dropout)
         return p.out(self._with_global_rows(y, q, k, v, mask, last, dropout))
 
     def _last(self, context: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None) -> Int[Tensor, " b"]:

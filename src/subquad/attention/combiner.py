@@ -9,19 +9,62 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError
+from subquad.ops.block_sparse import attend
 from subquad.ops.blocks import blocks, unblocks
-from subquad.ops.dropout import drop
-from subquad.ops.masking import masked_softmax
+from subquad.ops.dropout import dropout
+from subquad.ops.masks import masked_softmax
 from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
-from subquad.ops.sparse import attend
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 Factorization = Literal["fixed", "logn", "axial"]
 Pooling = Literal["max", "mean"]
 
 QUERIES = 64
-"""Queries of a binary tree that share one set of keys, where leaves are smaller."""
+"""Queries of a binary tree that share one set of keys if leaves are smaller."""
+
+
+def naive_combiner(
+    q: Float[Tensor, "n e"],
+    k: Float[Tensor, "n e"],
+    v: Float[Tensor, "n e"],
+    factorization: Factorization,
+    span: int,
+    pooling: Pooling = "max",
+    size_offset: bool = False,
+) -> Float[Tensor, "n e"]:
+    """One head as in the paper (Eq. 7-10), for one sequence without padding: an expectation over tokens and spans."""
+    scale, rows = math.sqrt(q.shape[1]), []
+    pool = torch.amax if pooling == "max" else torch.mean
+    for i in range(len(q)):
+        direct, spans = naive_spans(i, len(q), factorization, span)
+        # Direct expectation: p(j|i) of the tokens that query i sees one by one.
+        logits, values = [q[i] @ k[j] / scale for j in direct], [v[j] for j in direct]
+        for part in spans:
+            # Local expectation: p(Ω_r|i) from the pooled key, and p(j|Ω_r) inside the span from the pooled query.
+            logits.append(q[i] @ pool(k[part], 0) / scale + (math.log(len(part)) if size_offset else 0.0))
+            values.append((k[part] @ pool(q[part], 0) / scale).softmax(0) @ v[part])
+        rows.append(torch.stack(logits).softmax(0) @ torch.stack(values))  # one softmax over tokens and spans
+    return torch.stack(rows)
+
+
+def naive_spans(i: int, length: int, factorization: Factorization, span: int) -> tuple[list[int], list[list[int]]]:
+    """The tokens that query i sees one by one, and the spans Ω_r of all others: together each token once."""
+    everything = range(length)
+    if factorization == "fixed":  # Section 4.1
+        direct = [j for j in everything if j // span == i // span]
+        spans = [[j for j in everything if j // span == r] for r in range(-(-length // span)) if r != i // span]
+    elif factorization == "logn":  # Section 4.2: the sibling of the node of i at each level of a binary tree
+        direct = [j for j in everything if j // span == i // span]
+        levels = range(max(-(-length // span) - 1, 0).bit_length())
+        spans = [[j for j in everything if j // (span << level) == i // (span << level) ^ 1] for level in levels]
+    else:  # Section 4.3: parts of the other columns above and below the row of i
+        row, column = divmod(i, span)
+        direct = [j for j in everything if j // span == row or j % span == column]
+        columns = [range(c, length, span) for c in range(span) if c != column]
+        spans = [[j for j in own if j // span < row] for own in columns]
+        spans += [[j for j in own if j // span > row] for own in columns]
+    return direct, [part for part in spans if part]
 
 
 class Combiner(StatelessAttention):
@@ -30,15 +73,21 @@ class Combiner(StatelessAttention):
     One softmax in each head gives p from the logits q_iᵀk_j / √d_h and q_iᵀk̄_r / √d_h; k̄_r and q̄_r pool the keys and
     queries of the span, and v̄_r = Σ_{j∈Ω_r} softmax_j(q̄_rᵀk_j / √d_h) v_j. Own tokens and spans cover each token once.
 
-    factorization: "fixed" spans of `span` tokens, the own one exact; "logn" a binary tree over leaves of `span`
-        tokens: the own leaf exact, and at each level the other half of the node above (Ω grows with the distance);
-        "axial" rows of `span` tokens: own row and own column exact, every other column as two spans, the part above
-        the own row and the part below.
-    span: null is ⌈√n⌉ of the longest sequence for "fixed", 2 for "logn", the width of the image or ⌈√n⌉ for "axial".
-    pooling: how keys and queries are pooled, "max" or "mean".
-    size_offset: adds log |Ω_r| (real tokens) to the logit of a span, so that spans of equal keys give softmax exactly.
+    Spans pool real tokens only; a span without real tokens is hidden.
 
-    Padding: spans pool real tokens only; a span without any is not seen.
+    Args:
+        factorization: "fixed" has spans of `span` tokens, the own one exact. "logn" is a binary tree over leaves of
+            `span` tokens: the own leaf is exact, and each level adds the sibling of the own node as one span (spans
+            grow with the distance). "axial" has rows of `span` tokens: own row and own column are exact, and every
+            other column is two spans, the parts above and below the own row.
+        span: tokens of a span, leaf or row; null is ⌈√n⌉ of the longest sequence for "fixed", 2 for "logn", and the
+            width of the image or ⌈√n⌉ for "axial".
+        pooling: how keys and queries of a span are pooled, "max" or "mean".
+        size_offset: add log |Ω_r| (real tokens) to the logit of a span; spans of equal keys then give exact softmax.
+
+    Why the fast path is equal: it computes the same softmax for a block of queries at a time. Queries of a block share
+    their keys: the tokens of the block, followed by the pooled keys of spans. A mask hides the keys that only other
+    queries of the block see. Spans that are needed by several blocks are pooled once.
 
     Released code: counts the own span a second time through its summary (fixed), and the own column (axial, as one
     part of a mixture of rows and columns); has no padding masks. The paper defers spans of bidirectional "logn" and
@@ -89,8 +138,8 @@ class Combiner(StatelessAttention):
     def _pooled(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, size: int) -> Float[Tensor, "b r d"]:
         return (max_pool if self.pooling == "max" else mean_pool)(x, mask, size)[0]
 
-    def _joined(self, x: Float[Tensor, "b r d"], counts: Int[Tensor, "b r"]) -> Float[Tensor, "b s d"]:
-        """What pools two neighbouring spans, from what pools each."""
+    def _pool_pairs(self, x: Float[Tensor, "b r d"], counts: Int[Tensor, "b r"]) -> Float[Tensor, "b s d"]:
+        """Pools pairs of neighbouring spans, of which x pools each; `counts`: their real tokens, weights of a mean."""
         if self.pooling == "max":
             return max_pool(x, counts > 0, 2)[0]
         sums = windows(x * counts[..., None].to(x.dtype), 2).sum(2)
@@ -103,14 +152,18 @@ class Combiner(StatelessAttention):
         v: Float[Tensor, "b n d"],
         real: Bool[Tensor, "b r w"],
     ) -> Float[Tensor, "b r d"]:
-        """v̄ of spans of equal size; `real`: which of their places hold a token."""
+        """v̄ of consecutive spans of equal size: attention of one query each, the pooled one, to the span's tokens.
+
+        real: which places of each span hold a token.
+        """
         size = real.shape[2]
+        # One query a span, and spans are rows of the batch: mask [spans, heads, queries, keys].
         seen = real.flatten(0, 1)[:, None, None]
         values = attend(queries.flatten(0, 1)[:, None], blocks(k, size), blocks(v, size), seen, self.site.heads)
         return values.view_as(queries)
 
     def _logits(self, seen: Bool[Tensor, "..."], tokens: Int[Tensor, "..."], dtype: torch.dtype) -> Tensor:
-        """What is added to the logits of tokens and spans: nothing or log |Ω|; unseen ones are hidden."""
+        """The mask `seen`, or with `size_offset` log of `tokens`, to be added to the logits (the minimum if unseen)."""
         if not self.size_offset:
             return seen
         return tokens.clamp(min=1).to(dtype).log().masked_fill(~seen, torch.finfo(dtype).min)
@@ -122,10 +175,12 @@ class Combiner(StatelessAttention):
         v: Float[Tensor, "b n d"],
         mask: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b n d"]:
+        """Every span is a block of queries, whose keys are the tokens of the span and then all pooled spans."""
         (batch, length, _), size = q.shape, self.span
         real = window_mask(mask, length, size, q.device).expand(batch, -1, -1)
         span_keys, span_values = self._pooled(k, mask, size), self._values(self._pooled(q, mask, size), k, v, real)
         counts, number = real.sum(2), real.shape[1]
+        # The own span is seen token by token, so its summary is hidden.
         others = ~torch.eye(number, dtype=torch.bool, device=q.device)
         seen = torch.cat([real, (counts[:, None] > 0) & others], 2)
         tokens = torch.cat([torch.ones_like(real, dtype=counts.dtype), counts[:, None].expand(-1, number, -1)], 2)
@@ -144,41 +199,45 @@ class Combiner(StatelessAttention):
         v: Float[Tensor, "b n d"],
         mask: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b n d"]:
-        """Blocks of whole leaves share their tokens, the nodes inside the block and the far nodes of all their queries.
+        """Keys of a block of queries: its tokens, the nodes inside the block, the far nodes that all its queries see.
 
-        Node r of level l holds the leaves r 2^l to (r + 1) 2^l - 1; a query sees the sibling of its node at each level.
+        Node r of level l holds the leaves r 2^l to (r + 1) 2^l - 1, that is, `leaf << l` tokens.
+        Token i lies in node i // (leaf << l), whose sibling has the same number with the last bit flipped: xor 1.
         """
         (batch, length, _), leaf, device = q.shape, self.span, q.device
+        # Levels with a sibling, ⌈log2(number of leaves)⌉. Below level `inner`, nodes are smaller than a block.
         levels = max(math.ceil(length / leaf) - 1, 0).bit_length()
         inner = min(levels, max(math.ceil(QUERIES / leaf) - 1, 0).bit_length())
-        block, whole = leaf << inner, leaf << levels
+        block, whole = leaf << inner, leaf << levels  # tokens of a block and of the tree, filled up with padding
         real = window_mask(mask, length, whole, device)[:, 0].expand(batch, -1)
         q, k, v = (windows(t, whole)[:, 0] for t in (q, k, v))
         number, place = whole // block, torch.arange(block, device=device)
         keys, values = [windows(k, block)], [windows(v, block)]
+        # For each key: how many real tokens it stands for, [b, block, key], and which queries of the block may see it,
+        # [query, key], the same for all blocks.
         tokens = [real.long().view(batch, number, block)]
         near = [place[:, None] // leaf == place // leaf]
         span_queries, span_keys = self._pooled(q, real, leaf), self._pooled(k, real, leaf)
         counts = real.unflatten(1, (-1, leaf)).sum(2)
         for level in range(levels):
             if level:
-                span_queries, span_keys = (self._joined(t, counts) for t in (span_queries, span_keys))
+                span_queries, span_keys = (self._pool_pairs(t, counts) for t in (span_queries, span_keys))
                 counts = counts.unflatten(1, (-1, 2)).sum(2)
             span_values = self._values(span_queries, k, v, real.unflatten(1, (-1, leaf << level)))
-            if level < inner:
+            if level < inner:  # nodes inside the block: each query sees the sibling of its own node
                 pick = torch.arange(counts.shape[1], device=device).view(number, -1)
                 node = place[: pick.shape[1]]
                 near.append((place[:, None] // (leaf << level) ^ 1) == node)
-            else:
+            else:  # the block lies in one node, number >> (level - inner): all its queries see that node's sibling
                 pick = (torch.arange(number, device=device)[:, None] >> (level - inner)) ^ 1
                 near.append(torch.ones_like(place[:, None], dtype=torch.bool))
             keys.append(span_keys[:, pick])
             values.append(span_values[:, pick])
             tokens.append(counts[:, pick])
-        of_keys = torch.cat(tokens, 2).flatten(0, 1)[:, None, None]
-        logits = self._logits((of_keys > 0) & torch.cat(near, 1), of_keys, q.dtype)
-        read, value = (torch.cat(t, 2).flatten(0, 1) for t in (keys, values))
-        return unblocks(attend(blocks(q, block), read, value, logits, self.site.heads, self._dropout), batch, length)
+        sizes = torch.cat(tokens, 2).flatten(0, 1)[:, None, None]
+        logits = self._logits((sizes > 0) & torch.cat(near, 1), sizes, q.dtype)
+        key, value = (torch.cat(t, 2).flatten(0, 1) for t in (keys, values))
+        return unblocks(attend(blocks(q, block), key, value, logits, self.site.heads, self._dropout), batch, length)
 
     def _axial(
         self,
@@ -187,11 +246,16 @@ class Combiner(StatelessAttention):
         v: Float[Tensor, "b n d"],
         mask: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b n d"]:
-        """Logits [b, row, h, column, key] of own row and spans; [b, column, h, row, key] of the own column."""
+        """One softmax over own row, spans and own column, whose logits come from two products.
+
+        Rows are batches of queries for own row and spans, logits [b, row, h, column, key]; columns are batches of
+        queries for the own column, logits [b, column, h, row, key], which are transposed to the first layout.
+        """
         (batch, length, _), width = q.shape, self.span
         real = window_mask(mask, length, width, q.device).expand(batch, -1, -1)
         q, k, v = (windows(t, width) for t in (q, k, v))
         above = self._above(q, k, v, real)
+        # The part below a row is the part above it after the rows are reversed.
         below = (t.flip(1) for t in self._above(q.flip(1), k.flip(1), v.flip(1), real.flip(1)))
         span_keys, span_values, counts = (torch.cat(pair, 2) for pair in zip(above, below, strict=True))
         rows, scale = q.shape[1], math.sqrt(q.shape[-1] // self.site.heads)
@@ -200,16 +264,17 @@ class Combiner(StatelessAttention):
         of_column = self._heads(q.transpose(1, 2)) @ columns.mT / scale
         logits = torch.cat([of_row, of_column.permute(0, 3, 2, 1, 4)], -1)
 
+        # Keys: the own row (`width`), the parts above and below of all columns (2 `width`), the own column (`rows`).
         other_column = ~torch.eye(width, dtype=torch.bool, device=q.device).repeat(1, 2)
         other_row = ~torch.eye(rows, dtype=torch.bool, device=q.device)[:, None, None]
         seen = [
             real[:, :, None, None].expand(-1, -1, -1, width, -1),
-            (counts > 0)[:, :, None, None] & other_column,
-            real.mT[:, None, None].expand(-1, rows, -1, -1, -1) & other_row,
+            (counts > 0)[:, :, None, None] & other_column,  # the own column is seen token by token
+            real.mT[:, None, None].expand(-1, rows, -1, -1, -1) & other_row,  # query i itself is part of the own row
         ]
         if self.size_offset:
             logits = logits + F.pad(counts.clamp(min=1).to(q.dtype).log(), (width, rows))[:, :, None, None]
-        weights = drop(masked_softmax(logits, torch.cat(seen, -1)), self._dropout, self.training)
+        weights = dropout(masked_softmax(logits, torch.cat(seen, -1)), self._dropout, self.training)
         of_row, of_column = weights.split([3 * width, rows], -1)
         y = of_row @ self._heads(torch.cat([v, span_values], 2))
         by_column = of_column.permute(0, 3, 2, 1, 4) @ self._heads(v.transpose(1, 2))
@@ -224,9 +289,11 @@ class Combiner(StatelessAttention):
         real: Bool[Tensor, "b r c"],
     ) -> tuple[Float[Tensor, "b r c d"], Float[Tensor, "b r c d"], Int[Tensor, "b r c"]]:
         """Keys and values of the part of every column above every row, and how many real tokens it holds."""
+        # Exclusive sums along the rows: the tokens strictly above.
         counts = real.cumsum(1) - real.long()
         queries, keys = (self._pooled_above(t, real, counts) for t in (q, k))
         rows = torch.arange(q.shape[1], device=q.device)
+        # Batches are columns: the pooled query of each row reads the tokens of its column above the row.
         seen = (rows < rows[:, None]) & real.mT[:, :, None]
         of_queries, of_keys, of_values = (self._heads(t.transpose(1, 2).flatten(0, 1)) for t in (queries, k, v))
         values = F.scaled_dot_product_attention(of_queries, of_keys, of_values, attn_mask=seen.flatten(0, 1)[:, None])
@@ -235,9 +302,11 @@ class Combiner(StatelessAttention):
     def _pooled_above(
         self, x: Float[Tensor, "b r c d"], real: Bool[Tensor, "b r c"], counts: Int[Tensor, "b r c"]
     ) -> Float[Tensor, "b r c d"]:
+        """x pooled over the rows above each row, by cumulative sums or maxima."""
         hidden = ~real[..., None]
         if self.pooling == "mean":
             kept = x.masked_fill(hidden, 0)
             return (kept.cumsum(1) - kept) / counts.clamp(min=1).to(x.dtype)[..., None]
         tops = x.masked_fill(hidden, torch.finfo(x.dtype).min).cummax(1).values
+        # Shifted down by one row: the maximum up to the row before.
         return F.pad(tops, (0, 0, 0, 0, 1, 0))[:, :-1].masked_fill(counts[..., None] == 0, 0)

@@ -1,28 +1,59 @@
 """Attention-Conv1D and Attention-Conv2D (Nguyen et al. 2023, https://arxiv.org/abs/2406.13781, Eq. 43 and 45)."""
 
+import itertools
+import math
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError
-from subquad.ops.masking import zero_padding
+from subquad.ops.masks import zero_padding
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
+
+
+def naive_attention_conv(
+    q: Float[Tensor, "n e"],
+    k: Float[Tensor, "n e"],
+    v: Float[Tensor, "n e"],
+    kernel: Float[Tensor, "s t"],
+    width: int,
+    leading: int = 0,
+) -> Float[Tensor, "n e"]:
+    """One head as in the paper, for one sequence without padding.
+
+    `width` tokens are one row of the grid (all tokens for Conv1D); the first `leading` tokens precede the grid.
+    """
+    q, k = (torch.cat([x[:leading], naive_convolution(x[leading:], kernel, width)]) for x in (q, k))
+    return (q @ k.T / math.sqrt(q.shape[1])).softmax(1) @ v  # Eq. 43 (two axes), Eq. 45 (kernel of one row)
+
+
+def naive_convolution(x: Float[Tensor, "n e"], kernel: Float[Tensor, "s t"], width: int) -> Float[Tensor, "n e"]:
+    """Depthwise convolution over the grid with the same kernel for all channels; 0 beyond the last token."""
+    y = torch.zeros_like(x)
+    for i in range(len(x)):
+        for a, b in itertools.product(*map(range, kernel.shape)):
+            row, column = i // width + a - kernel.shape[0] // 2, i % width + b - kernel.shape[1] // 2
+            j = row * width + column
+            if row >= 0 and 0 <= column < width and j < len(x):
+                y[i] += kernel[a, b] * x[j]
+    return y
 
 
 class AttentionConv(StatelessAttention):
     """y_i = Σ_j softmax_j( (Conv Q)_iᵀ (Conv K)_j / √d_h ) v_j in each head.
 
-    Conv weighs the neighbours of a token: one kernel for each head, the same for all its features, for queries and for
-    keys. It starts as the identity, which is softmax attention.
+    Conv is a depthwise convolution with one kernel for each head, the same for all its features, for queries and for
+    keys. It starts as the identity, which is softmax attention. Beyond the ends of the sequence or grid, and at
+    padding, queries and keys count as 0.
 
-    kernel: taps along each axis, odd.
-    axes: 1 along the tokens, 2 over the grid of `site.grid`; tokens ahead of the grid (a class token) stay as they are,
-        without a grid the tokens are one row, and a shorter sequence is the first places of the grid.
-
-    Beyond the ends, beyond a shorter sequence and at padding queries and keys count as 0.
+    Args:
+        kernel: taps along each axis, odd.
+        axes: 1 convolves along the tokens, 2 over the grid `site.grid`. Tokens before the grid (a class token) are not
+            convolved. Without a grid the tokens are one row. A shorter sequence fills the first cells of the grid.
 
     Released code: none.
     """

@@ -7,22 +7,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError
-from subquad.ops.masking import zero_padding
-from subquad.ops.wave_attention import read, state
+from subquad.ops.cosine_attention import expand, kv_state
+from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 
 class CosFormer(StatelessAttention):
     """y_i = Σ_j w_ij v_j / Σ_j w_ij in each head, with w_ij = ReLU(q_i)ᵀ ReLU(k_j) cos(π/2 · (i - j) / M).
 
     i and j count from 1, and M is the longest sequence of the site, so that no weight is negative and none depends on
-    the padding of a batch. A sum of weights below `eps` counts as `eps`: a query whose features are all 0 reads 0.
-    Padded keys get ReLU(k) = 0. No 1/√d scale; there are no weights to drop: `site.dropout` is unused.
+    the padding of a batch. Padded keys get ReLU(k) = 0. There is no scale 1/√d. `site.dropout` is unused, because no
+    attention weights exist.
 
-    cos(a - b) = cos a cos b + sin a sin b, so each head has two states, Σ_j cos_j φ(k_j) v_jᵀ and the same with sin.
-    Both are one product, and so is reading them; what a query has read meets its weights cos_i and sin_i, divided by
-    Σ_j w_ij.
+    Args:
+        eps: least sum of weights; a query whose features are all 0 gives y = 0.
+
+    Why the fast path is equal: cos(a - b) = cos a cos b + sin a sin b, so each head has two sums over the keys,
+    Σ_j cos_j φ(k_j) v_jᵀ and the same with sin. A query multiplies both in one product, weighs the results by cos_i and
+    sin_i, and divides by Σ_j w_ij.
 
     Released code: M is the padded length of the batch, and padding is not masked.
     """
@@ -43,13 +46,13 @@ class CosFormer(StatelessAttention):
         p = self.projections
         k = zero_padding(p.key(context, "relu"), masks.context).unflatten(-1, (p.heads, -1))
         v = p.value(context).unflatten(-1, (p.heads, -1))
-        sums = state(k, v, self._wave(context))
+        sums = kv_state(k, v, self._wave(context))
         dtype = v.dtype
         # What is not needed any more makes room.
         del k, v
         q = p.query(x, "relu").unflatten(-1, (p.heads, -1))
         # In float32 until here: 1 / eps is beyond float16.
-        return p.out(read(q, self._wave(x), *sums, self.eps).flatten(-2).to(dtype))
+        return p.out(expand(q, self._wave(x), *sums, self.eps).flatten(-2).to(dtype))
 
     def _wave(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "n 2"]:
         """[cos, sin] of π/2 · i / M."""

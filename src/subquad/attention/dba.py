@@ -9,13 +9,53 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry
-from subquad.errors import UserError, at_least_one
 from subquad.ops.bilinear import bilinear
-from subquad.ops.dropout import drop
+from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
-from subquad.ops.masking import count, masked_softmax
+from subquad.ops.masks import count, masked_softmax
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError, at_least_one
+
+
+def naive_self_attention(m: "DBA", z: Float[Tensor, "p d"], x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Self-attention as in the paper, for one sequence without padding; `m` holds the parameters.
+
+    The choices that the paper leaves open have their default values.
+    """
+    assert m.out is not None
+    q, k, v = m.query(x), m.key(x), m.value(x)
+    q_l, k_l = naive_compression(z, q, q), naive_compression(z, k, k)  # W_r Q and W_c K of Eq. 7
+    v_dba = m.contract(x).softmax(0).T @ v  # Eq. 8, with W'_c of X (Section 3.3)
+    mixed = naive_mixing(m.r_query(q_l), m.r_key(k_l), v_dba, m.maps, m.scale)
+    return m.out(m.expand(x).softmax(1) @ mixed)  # Eq. 10, with W'_r of X (Section 3.3)
+
+
+def naive_cross_attention(
+    m: "DBA", z: Float[Tensor, "p d"], x_1: Float[Tensor, "n d"], x_2: Float[Tensor, "m d"]
+) -> Float[Tensor, "n d"]:
+    """Cross-attention of the queries of x_1 to x_2 as in the paper."""
+    assert m.out is not None
+    pooled = naive_compression(z, m.query(x_2), x_2)  # W_r2 X_2, the source of Z_1, K_2 and V_2 (Section 3.4)
+    q = m.query(x_1)
+    q_l = naive_compression(m.guide(pooled), q, q)  # Eq. 14
+    mixed = naive_mixing(m.r_query(q_l), m.r_key(m.key(pooled)), m.value(pooled), m.maps, m.scale)
+    return m.out(m.expand(x_1).softmax(1) @ mixed)
+
+
+def naive_compression(
+    z: Float[Tensor, "p d"], scored: Float[Tensor, "n d"], rows: Float[Tensor, "n c"]
+) -> Float[Tensor, "p c"]:
+    """φ(Z Sᵀ) X: d_p weighted means of the rows, where φ is the softmax over the tokens."""
+    return (z @ scored.T).softmax(1) @ rows  # Eq. 11 (S = Q), Eq. 12 (S = K)
+
+
+def naive_mixing(
+    q: Float[Tensor, "n i"], k: Float[Tensor, "m i"], v: Float[Tensor, "m d"], heads: int, scale: float
+) -> Float[Tensor, "n d"]:
+    """P' V_DBA in each head, of queries and keys that R has reduced to d_in; `scale` is 1 / √d_in of a head."""
+    parts = zip(q.chunk(heads, 1), k.chunk(heads, 1), v.chunk(heads, 1), strict=True)
+    return torch.cat([(a @ b.T * scale).softmax(1) @ c for a, b, c in parts], 1)  # Eq. 10
 
 
 class DBA(Attention):
@@ -24,31 +64,39 @@ class DBA(Attention):
     W_r = softmax(Z Qᵀ), W_c = softmax(Z Kᵀ) over the tokens; W'_r, W'_c = linear maps of X to d_p; R: d -> d_in.
     Cross-attention (Eq. 14): C = softmax(Z (X_2 W_Q)ᵀ) X_2 gives K_2, V_2 and Z_1 = Linear(C), which compresses Q_1.
 
-    Nothing of size n x d is formed but the input and the output. Since rows of W_r sum to 1 and maps are linear,
+    The paper leaves most settings open; docs/deviations.md gives the reasons for the defaults. Presets set several of
+    them at once: `attention=dba_printed`, `dba_propagate`, `dba_per_head`, `dba_full_n`, `dba_full_d`.
 
-        Z Qᵀ = (Z W_Qᵀ) Xᵀ + const,   W_r Q = (W_r X) W_Q + b_Q,   W'_cᵀ V = (W'_cᵀ X) W_V + (W'_cᵀ 1) b_Vᵀ,
-
-    X is multiplied by one matrix of 4 d_p rows (the logits of W_r and W_c, and W'_c, W'_r), then compressed by three of
-    them, and the d_p rows are projected; W_O acts on d_p rows before W'_r expands them to n.
-
-    Where the paper leaves a choice, a key takes it; docs/deviations.md has the reasons:
-        z_mode: "shared" one Z in all layers; "propagate" Z ← LayerNorm(Z + W_r X) from layer to layer; "per_layer" a Z
-            of its own.
-        compress_heads: "shared" W matrices for all heads, or "per_head".
-        phi_scale: "none" or "sqrt_d", the scale of the logits Z Qᵀ.
-        recon_source: W'_r, W'_c are maps of the layer input "x" or of the queries and keys "qk".
+    Args:
+        d_p: rows that the tokens are compressed to.
+        d_in: width that queries and keys are reduced to.
+        z_mode: "shared" has one Z in all layers; "propagate" updates Z ← LayerNorm(Z + W_r X) from layer to layer;
+            "per_layer" has a Z in each layer.
+        compress_heads: W_r, W_c, W'_r and W'_c are "shared" by all heads, or each head has its own ("per_head").
+        phi_scale: scale of the logits Z Qᵀ and Z Kᵀ: "none", or "sqrt_d" divides them by √d.
+        recon_source: W'_r and W'_c are linear maps of the layer input ("x") or of the queries and keys ("qk").
         recon_norm: "none"; "inv_len" divides W'_c by the number of tokens; "softmax" makes the rows of W'_cᵀ and W'_r
             sum to 1.
-        mask: "logits" hides padding everywhere; "none" ignores it, as a batch without padding would.
-        d_in_mode: d_in is the "total" over heads, the width of each head "per_head", or of one map "single_map".
-        scale: √ of the width of a head ("per_head") or of all ("total").
-        r_shared, r_bias, r_init: one R for queries and keys; its bias; "unbiased" N(0, 1/d_in), "printed" N(0, 1/d),
-            "xavier".
-        out_proj: whether there is a W_O.
-        optimize_n, optimize_d: False are the paper's ablations "w/o optimize n" (no compression of tokens) and
-            "w/o optimize d" (no R).
+        mask: "logits" hides padding everywhere; "none" treats padding as tokens.
+        d_in_mode: d_in is the "total" over all heads, the width of each head ("per_head"), or the width of the only
+            map ("single_map": P' has one head).
+        scale: the softmax of P' divides by √ of the width of a head ("per_head") or of all heads ("total").
+        r_shared: use one R for queries and keys.
+        r_bias: give R a bias.
+        r_init: first values of R: "unbiased" N(0, 1/d_in), "printed" N(0, 1/d), or "xavier".
+        out_proj: apply the output map W_O.
+        optimize_n: compress the tokens; false is the paper's ablation "w/o optimize n".
+        optimize_d: reduce the width by R; false is the paper's ablation "w/o optimize d".
 
-    Released code: for time series only, another function than the text's (attention=dba_released).
+    Why the fast path is equal: rows of W_r sum to 1 and the maps are affine, so
+
+        Z Qᵀ = (Z W_Qᵀ) Xᵀ + const,   W_r Q = (W_r X) W_Q + b_Q,   W'_cᵀ V = (W'_cᵀ X) W_V + (W'_cᵀ 1) b_Vᵀ.
+
+    X is multiplied by one matrix of 4 d_p rows, which gives the logits of W_r and W_c and W'_c and W'_r. Three of these
+    compress X, and the d_p rows are projected. W_O acts on d_p rows before W'_r expands them to n. So input and output
+    are the only tensors of n x d numbers.
+
+    Released code: for time series only, and another function than that of the paper's text (attention=dba_released).
     """
 
     patterns = frozenset(Pattern)
@@ -105,6 +153,10 @@ class DBA(Attention):
             self.guide = nn.Linear(dim, dim)
         else:
             self.contract = nn.Linear(dim, rows)
+        self.plain_keys = (
+            self.groups == 1 and self.recon_from_x and recon_norm == "softmax" and out_proj and optimize_d and r_shared
+            and not r_bias and not self.per_head_r and not self.cross
+        )  # fmt: skip
         owns = z_mode == "per_layer" or site.layer == 0
         self.latent = nn.Parameter(torch.randn(d_p, dim) / math.sqrt(dim)) if owns else None
         hands_on = z_mode == "propagate" and site.layer < site.layers - 1
@@ -122,7 +174,7 @@ class DBA(Attention):
         y, compressed = (self._cross if self.cross else self._self)(x, context, masks, z)
         if self.z_mode == "per_layer":
             return y, carry
-        return y, z if self.norm is None else self.norm(z + compressed)
+        return y, z if self.norm is None else self.norm(z + compressed[:, : self.d_p])
 
     def compression(
         self, context: Float[Tensor, "b m d"], masks: Masks, carry: Carry, keys: bool = False
@@ -144,12 +196,13 @@ class DBA(Attention):
         return self.latent.clone()[None]  # a carry is no parameter
 
     def _self(self, x: Tensor, _: Tensor, masks: Masks, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Self-attention of x [b, n, d] with Z [1 or b, d_p, d]; also returns W_r X [b, d_p, d]."""
-        if self.out is not None and self._plain(x):
+        """Self-attention of x [b, n, d] with Z [1 or b, d_p, d]; also returns rows of which the first d_p are W_r X."""
+        if self._plain(x):
+            assert self.out is not None
             maps = (self.query, self.key, self.value, self.contract, self.expand, self.out)
             noise = None
             if self.training and self.site.dropout > 0:
-                noise = drop(x.new_ones(len(x), self.maps, self.d_p, self.d_p), self.site.dropout, training=True)
+                noise = dropout(x.new_ones(len(x), self.maps, self.d_p, self.d_p), self.site.dropout, training=True)
             return bilinear(
                 x, z, masks.context, [(m.weight, m.bias) for m in maps], self.r_query.weight, noise,
                 heads=self.maps, logit_scale=self.phi_scale, scale=self.scale,
@@ -171,13 +224,7 @@ class DBA(Attention):
     def _plain(self, x: Tensor) -> bool:
         """Whether `bilinear` is for these keys and for the way in which this is called."""
         return (
-            self.groups == 1
-            and self.recon_from_x
-            and self.recon_norm == "softmax"
-            and self.optimize_d
-            and self.r_key is self.r_query
-            and self.r_query.bias is None
-            and not self.per_head_r
+            self.plain_keys
             and not torch.compiler.is_compiling()  # the compiler has derivatives of its own
             and not torch.is_autocast_enabled(x.device.type)
         )
@@ -250,7 +297,7 @@ class DBA(Attention):
     ) -> Float[Tensor, "b gp d"]:
         """U = P' V_DBA W_O, one block of d_p rows for each group."""
         p = (self._reduce(q, key=False) @ self._reduce(k, key=True).mT * self.scale).softmax(-1)
-        u = drop(p, self.site.dropout, self.training) @ split_heads(v, self.maps)
+        u = dropout(p, self.site.dropout, self.training) @ split_heads(v, self.maps)
         u = u.transpose(1, 2).flatten(-2)
         if self.groups == 1:
             return u if self.out is None else F.linear(u, self.out.weight, self._shared_bias)

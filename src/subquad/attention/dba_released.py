@@ -7,12 +7,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry
-from subquad.errors import UserError, at_least_one
-from subquad.ops.dropout import drop
+from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
-from subquad.ops.latents import columns_of_heads, read, rows_of_heads
-from subquad.ops.masking import masked_softmax
+from subquad.ops.latent_attention import columns_of_heads, expand, rows_of_heads
+from subquad.ops.masks import masked_softmax
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError, at_least_one
 
 
 class DBAReleased(Attention):
@@ -26,11 +26,14 @@ class DBAReleased(Attention):
         Y    = W'_r LayerNorm(U) W_O                 LayerNorm over all heads
         carry: Z <- C
 
-    The first layer owns Z, N(0, 1/d) at the start. Dropout acts on this Z and on the weights of all three softmaxes.
-    `d_in` is rounded up to a multiple of the heads.
+    The first layer owns Z, which starts at N(0, 1/d). Dropout acts on this Z and on the weights of all three softmaxes.
 
-    No token is projected: Z A_q A_kᵀ multiplies X itself, W_r X is projected afterwards, and W_O acts on the d_p rows.
-    Maps of keys have no bias, which would add the same number to all logits of a softmax.
+    Args:
+        d_p: rows that the tokens are compressed to.
+        d_in: width of queries and keys over all heads, rounded up to a multiple of the heads.
+
+    Why the fast path is equal: no token is projected. Z A_q A_kᵀ multiplies X itself, W_r X is projected afterwards,
+    and W_O acts on the d_p rows. Maps of keys have no bias, which would add the same number to all logits of a softmax.
 
     Released code: the same function, with biases of keys, d_p = 16 and d_in = 24; rows of padding alone give NaN there
     and C = 0 here. attention=dba is the paper's text; docs/deviations.md compares the two.
@@ -71,7 +74,7 @@ class DBAReleased(Attention):
     def _compress(
         self, z: Float[Tensor, "b p d"], x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None
     ) -> Float[Tensor, "b p d"]:
-        """C; where dropout keeps a part of W_r, its rows do not sum to 1, and the bias of A_v counts by their sums."""
+        """C; after dropout the rows of W_r do not sum to 1, so the bias of A_v is weighted by their sums."""
         queries = split_heads(self.latent_query(z), self.heads) * self.scale @ rows_of_heads(self.key, self.heads)
         logits = queries.flatten(1, 2) @ x.mT
         w_r = self._drop(masked_softmax(logits, None if mask is None else mask[:, None]))
@@ -89,10 +92,10 @@ class DBAReleased(Attention):
         keys = rows_of_heads(self.expand, self.heads).expand(len(x), -1, -1, -1)
         bias = self.expand.bias.view(self.heads, -1).expand(len(x), -1, -1)
         values = split_heads(rows, self.heads) @ columns_of_heads(self.out, self.heads)
-        return read(x, keys, bias, values, self.out.bias, None, self.site.dropout if self.training else 0.0)
+        return expand(x, keys, bias, values, self.out.bias, None, self.site.dropout if self.training else 0.0)
 
     def _drop(self, x: Tensor) -> Tensor:
-        return drop(x, self.site.dropout, self.training)
+        return dropout(x, self.site.dropout, self.training)
 
 
 def _join(x: Float[Tensor, "b h p e"]) -> Float[Tensor, "b p d"]:

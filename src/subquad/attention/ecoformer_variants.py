@@ -1,4 +1,4 @@
-"""Comparisons of EcoFormer (Liu et al. 2022, https://arxiv.org/abs/2209.09004, Eq. 4 and Tables 4 and 5)."""
+"""FP-, Bi- and LSH-EcoFormer (Liu et al. 2022, https://arxiv.org/abs/2209.09004, Eq. 4 and Tables 4 and 5)."""
 
 import math
 
@@ -7,19 +7,46 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention, SurrogateGradient
-from subquad.errors import UserError
 from subquad.ops.affine import affine
 from subquad.ops.features import orthogonal_directions
 from subquad.ops.hashing import norms, shared_attention, sign, with_bias
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import at_least_one
+
+
+def naive_features(q: Float[Tensor, "n e"], directions: Float[Tensor, "f e"]) -> Float[Tensor, "n f"]:
+    """φ: positive random features of q divided by its length, whose inner products average to exp(qᵀk)."""
+    q = q / q.norm(dim=1, keepdim=True)
+    return (q @ directions.T - 0.5).exp() / math.sqrt(len(directions))
+
+
+def naive_weights(
+    q: Float[Tensor, "n e"], directions: Float[Tensor, "f e"], variant: str, planes: Float[Tensor, "k f"] | None = None
+) -> Float[Tensor, "n n"]:
+    """Weights of one head of the variant "fp", "bi" or "lsh", for one sequence without padding."""
+    phi = naive_features(q, directions)
+    if variant == "fp":
+        return phi @ phi.T  # numerator of Eq. 4a
+    h = sign(phi - phi.mean()) if planes is None else sign(phi @ planes.T)
+    return h @ h.T + 2 ** math.ceil(math.log2(h.shape[1] + 1))  # numerator of Eq. 9
+
+
+def naive_attention(weights: Float[Tensor, "n n"], v: Float[Tensor, "n e"]) -> Float[Tensor, "n e"]:
+    """One head with given weights."""
+    return weights / weights.sum(1, keepdim=True) @ v  # Eq. 4a, Eq. 9
 
 
 class FPEcoFormer(StatelessAttention):
     """y_t = φ(q_t)ᵀ Σ_i φ(q_i) ⊗ v_i / φ(q_t)ᵀ Σ_i φ(q_i) in each head: queries are the keys, and unit vectors.
 
-    φ(q)_r = exp(w_rᵀ q - 1/2) / √F with F = `features` orthogonal random w_r, the same for all heads: φ(q)ᵀφ(k)
-    averages to exp(qᵀk), and with unit vectors nothing overflows. Padded tokens enter no sum. There are no weights to
-    drop: `site.dropout` is unused.
+    φ(q)_r = exp(w_rᵀ q - 1/2) / √F with orthogonal random w_r, the same for all heads: φ(q)ᵀφ(k) averages to exp(qᵀk),
+    and with unit vectors nothing overflows. Padding is left out of the sums. `site.dropout` is unused, because no
+    attention weights exist.
+
+    Args:
+        features: number F of features.
+
+    Why the fast path is equal: the sums over the keys are taken first (Eq. 4b), so no n x n matrix is formed.
 
     Released code: none; its table row equals Performer's with separate queries and keys of any length.
     """
@@ -31,13 +58,12 @@ class FPEcoFormer(StatelessAttention):
 
     def __init__(self, site: Site, features: int = 256) -> None:
         super().__init__(site)
-        if features < 1:
-            raise UserError(f"{type(self).__name__} needs attention.features of at least 1; got {features}.")
+        at_least_one(type(self).__name__, features=features)
         self.shared, self.value, self.out = (Affine(site.dim, site.dim) for _ in range(3))
         self.register_buffer("directions", orthogonal_directions(features, site.dim // site.heads))
 
     def softmax_maps(self) -> Maps:
-        """The shared map is that of the queries, as in the released code; there are no keys of their own."""
+        """The shared map of queries and keys starts from that of the queries, as in the released code."""
         named = (("query", self.shared), ("value", self.value), ("out", self.out))
         return {name: (linear.weight, linear.bias) for name, linear in named}
 
@@ -48,31 +74,34 @@ class FPEcoFormer(StatelessAttention):
         with torch.autocast(x.device.type, enabled=False):
             q = q.to(torch.promote_types(x.dtype, torch.float32))
             directions = self.directions.to(q.dtype)
-            # exp(w_rᵀ q - 1/2) / √F: one shift of the logits.
+            # exp(w_rᵀ q - 1/2) / √F = exp(w_rᵀ q - (1 + ln F) / 2)
             shift = directions.new_full((len(directions),), -(1 + math.log(len(directions))) / 2)
             phi = affine(q / norms(q)[..., None], directions, shift).exp()
-            features, scale = self._shape(phi, masks.context)
+            features, scale = self._features(phi, masks.context)
         return shared_attention(features, x, masks.context, self.value, self.out, scale)
 
-    def _shape(
+    def _features(
         self, phi: Float[Tensor, "b n h f"], mask: Bool[Tensor, "b n"] | None
     ) -> tuple[Float[Tensor, "b n h k"], Float[Tensor, " k"]]:
-        """What the weights are inner products of, and the scale of each of its entries."""
+        """The vectors whose inner products are the weights, and the scale of each of their entries."""
         return phi, phi.new_ones(phi.shape[-1])
 
 
 class BiEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
     """EcoFormer's weights h_tᵀ h_i + 2^c with codes h = sign(φ(q) - mean φ) of F bits; φ as in FPEcoFormer.
 
-    The mean is over the real tokens of a row and the features of a head; c = ⌈log2(F + 1)⌉. Codes pass the gradient of
-    a hard tanh.
+    The mean is over the real tokens of a row and the features of a head; c = ⌈log2(F + 1)⌉. Codes pass on the gradient
+    of a hard tanh.
+
+    Args:
+        features: number F of features, which is also the number of bits.
 
     Released code: none; a descendant (ShiftAddViT) averages over the whole batch, with F + 1 for 2^c and v_t for Σ v_i.
     """
 
     complexity = "time O(n d (d + F)), memory O(n (d + h F))"
 
-    def _shape(
+    def _features(
         self, phi: Float[Tensor, "b n h f"], mask: Bool[Tensor, "b n"] | None
     ) -> tuple[Float[Tensor, "b n h k"], Float[Tensor, " k"]]:
         if mask is None:
@@ -86,7 +115,11 @@ class BiEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
 class LSHEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
     """EcoFormer's weights h_tᵀ h_i + 2^c with codes h = sign(R φ(q)) of b = `bits`; φ as in FPEcoFormer.
 
-    R has independent N(0, 1) entries for each head, drawn once. Codes pass the gradient of a hard tanh.
+    R has independent N(0, 1) entries for each head, drawn once. Codes pass on the gradient of a hard tanh.
+
+    Args:
+        bits: number b of bits of a code.
+        features: number F of features.
 
     Released code: none; a descendant (ShiftAddViT) draws R anew in each call, which is no function of the input.
     """
@@ -97,11 +130,10 @@ class LSHEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
 
     def __init__(self, site: Site, bits: int = 16, features: int = 256) -> None:
         super().__init__(site, features)
-        if bits < 1:
-            raise UserError(f"LSHEcoFormer needs attention.bits of at least 1; got {bits}.")
+        at_least_one("LSHEcoFormer", bits=bits)
         self.register_buffer("planes", torch.randn(site.heads, bits, features))
 
-    def _shape(
+    def _features(
         self, phi: Float[Tensor, "b n h f"], mask: Bool[Tensor, "b n"] | None
     ) -> tuple[Float[Tensor, "b n h k"], Float[Tensor, " k"]]:
         return with_bias(sign(torch.einsum("bnhf,hkf->bnhk", phi, self.planes.to(phi.dtype))))

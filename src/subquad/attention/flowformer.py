@@ -5,26 +5,29 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError
-from subquad.ops.kernel_attention import head_dot, read, state
-from subquad.ops.masking import masked_softmax, zero_padding
+from subquad.ops.kernel_attention import expand, head_dot, kv_state
+from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 
 class Flowformer(StatelessAttention):
     """Y = sigmoid(Î n/m) ⊙ (φ(Q) / I) (φ(K)ᵀ V̂) in each head, with V̂ = m softmax(Ô) ⊙ V and φ = sigmoid.
 
-    Each key sends out a flow, each query takes one in, and the flows of one side are fixed to see those of the other:
+    Keys are sources and queries are sinks of a flow. The flow of one side is fixed to compute that of the other:
 
         I_i = φ(q_i) · Σ_j φ(k_j)          Ô_j = φ(k_j) · Σ_i φ(q_i) / I_i     competition, a softmax over the keys
         O_j = φ(k_j) · Σ_i φ(q_i)          Î_i = φ(q_i) · Σ_j φ(k_j) / O_j     allocation, a gate of each query
 
-    so that Σ_i Î_i = m and Σ_j Ô_j = n, the numbers of real context and query tokens. `eps` is added to I and O.
-    Padded queries and keys get φ = 0, and padded keys no share of the softmax. There are no weights to drop:
-    `site.dropout` is unused.
+    so that Σ_i Î_i = m and Σ_j Ô_j = n, the numbers of real context and query tokens. Padded queries and keys get
+    φ = 0, and padded keys are hidden from the softmax. `site.dropout` is unused, because no attention
+    weights exist.
 
-    Competition, gate and normaliser are one number for each token and head. They scale φ(Q) and φ(K), and what is left
-    is linear attention: φ(K)ᵀ V = (φ(K)ᵀ C) W_V + (φ(K)ᵀ 1) b_V, and W_O acts on this state.
+    Args:
+        eps: added to I and O.
+
+    Why the fast path is equal: competition, gate and normaliser are one number for each token and head. They scale φ(Q)
+    and φ(K), and the rest is linear attention: φ(K)ᵀ V = (φ(K)ᵀ C) W_V + (φ(K)ᵀ 1) b_V, and W_O acts on this state.
 
     Released code: no padding masks; the core file clamps Ô to [-1, 1], the one for time series does not, nor does this.
     """
@@ -46,7 +49,7 @@ class Flowformer(StatelessAttention):
         q = zero_padding(p.query(x, "sigmoid"), masks.query).unflatten(-1, (p.heads, -1))
         k = zero_padding(p.key(context, "sigmoid"), masks.context).unflatten(-1, (p.heads, -1))
         gate, competition = self._flows(q, k, masks)
-        return read(_scaled(q, gate), state(_scaled(k, competition), context, p.value), p.out)
+        return expand(_scaled(q, gate), kv_state(_scaled(k, competition), context, p.value), p.out)
 
     def _flows(
         self, q: Float[Tensor, "b n h e"], k: Float[Tensor, "b m h e"], masks: Masks

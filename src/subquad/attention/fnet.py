@@ -7,19 +7,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import StatelessAttention
-from subquad.ops.masking import zero_padding
+from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern
 
 
 class FNet(StatelessAttention):
     """Y = Re(FFT_tokens(FFT_width(X))) = C_n X C_d - S_n X S_d: mixing without parameters, weights or heads.
 
-    Padding is set to 0 and the transform always has the longest length of the site, so that the outputs at real tokens
-    do not depend on the padding of a batch. Half precision is transformed in float32. `site.dropout` is unused.
+    Padding is set to 0, and the transform always has the longest length of the site, so that outputs at real tokens do
+    not depend on the padding of a batch. Half precision is transformed in float32. `site.dropout` is unused.
 
-    X is real, so half of the spectrum is computed and the other half is its mirror image, Y_{i,c} = Y_{-i,-c}. Cosine
-    and sine matrices are symmetric, so the gradient of the input is the same transform of the gradient of Y: nothing
-    is kept for it.
+    Why the fast path is equal: X is real, so half of the spectrum is computed and the other half is its mirror image,
+    Y_{i,c} = Y_{-i,-c}. Cosine and sine matrices are symmetric, so the gradient of X is the same transform of the
+    gradient of Y, and nothing is saved for the backward pass.
 
     Released code: as the paper; the transform has the padded length of the batch, and padding is mixed in.
     """

@@ -8,19 +8,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.kernel_attention import head_dot, read, state
-from subquad.ops.masking import zero_padding
+from subquad.ops.kernel_attention import expand, head_dot, kv_state
+from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern, Site
 
 
 class Linear(StatelessAttention):
     """y_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / (φ(q_i)ᵀ Σ_j φ(k_j) + ε) in each head, with φ(x) = elu(x) + 1.
 
-    No 1/√d scale; `eps` is the ε of the authors' code. Padded keys get φ(k) = 0. There are no weights to drop:
-    `site.dropout` is unused.
+    There is no scale 1/√d. Padded keys get φ(k) = 0. `site.dropout` is unused, because no attention weights
+    exist.
 
-    With the heads side by side φ(K)ᵀ V = (φ(K)ᵀ C) W_V + (φ(K)ᵀ 1) b_V, and W_O acts on this state: an n x d layer is
-    four n x d by d x d products, of which two are the queries and the keys, and no value of a token is formed.
+    Args:
+        eps: ε in the normaliser, as in the authors' code.
+
+    Why the fast path is equal: with the heads side by side φ(K)ᵀ V = (φ(K)ᵀ C) W_V + (φ(K)ᵀ 1) b_V, and W_O acts on
+    this state. A layer then costs four products of n x d by d x d, two of them for queries and keys, and no values of
+    single tokens are formed.
 
     Released code: as the paper, with ε = 1e-6 in the normaliser.
     """
@@ -42,7 +46,7 @@ class Linear(StatelessAttention):
         k = zero_padding(k, masks.context)
         q, k = q.unflatten(-1, (p.heads, -1)), k.unflatten(-1, (p.heads, -1))
         normaliser = head_dot(q, k.sum(1)) + self.eps
-        return read(q * normaliser.reciprocal(), state(k, context, p.value), p.out)
+        return expand(q * normaliser.reciprocal(), kv_state(k, context, p.value), p.out)
 
     @staticmethod
     def _features(linear: nn.Linear, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:

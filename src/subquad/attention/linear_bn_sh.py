@@ -1,6 +1,6 @@
 """Linear Attention-BN, -SH and -BN+SH (Nguyen et al. 2023, https://arxiv.org/abs/2406.13781, Appendix J.1)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -8,27 +8,51 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.kernel_attention import head_dot, read
-from subquad.ops.masking import zero_padding
+from subquad.ops.kernel_attention import expand, head_dot
+from subquad.ops.masks import zero_padding
 from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
 from subquad.specs import Masks, Pattern, Site
 
 
+def naive_linear_bn_sh(
+    q: Float[Tensor, "n e"],
+    context: Float[Tensor, "m d"],
+    key: Callable[[Tensor], Tensor],
+    value: Callable[[Tensor], Tensor],
+    scale: int,
+    beta: float | Tensor = 1.0,
+    eps: float = 1e-6,
+    centre_keys: bool = True,
+) -> Float[Tensor, "n e"]:
+    """One head for one sequence without padding; `key` and `value` are the head's linear maps.
+
+    The paper's Eq. 50 and 51 (Attention-BN+SH) with the softmax replaced by the similarity of its linear attention
+    (Section 2.2.1), as Table 5 evaluates it without a formula.
+    """
+    pooled = torch.stack([window.mean(0) for window in context.split(scale)])  # Remark 5: downsample, then project
+    k, v = key(pooled), value(pooled)
+    mean = beta * k.mean(0)  # Eq. 50
+    similarity = (F.elu(q - mean) + 1) @ (F.elu(k - mean if centre_keys else k) + 1).T
+    return similarity / (similarity.sum(1, keepdim=True) + eps) @ v  # Eq. 51, Section 2.2.1
+
+
 class LinearBNSH(StatelessAttention):
-    """y_i = φ(q_i − βμ)ᵀ Σ_j φ(k_j − βμ) v_jᵀ / (φ(q_i − βμ)ᵀ Σ_j φ(k_j − βμ) + ε) in each head, φ(x) = elu(x) + 1.
+    """y_i = φ(q_i - βμ)ᵀ Σ_j φ(k_j - βμ) v_jᵀ / (φ(q_i - βμ)ᵀ Σ_j φ(k_j - βμ) + ε) in each head, φ(x) = elu(x) + 1.
 
-    Keys and values are those of the context averaged over windows of s tokens, μ is the mean of the head's keys.
+    Keys and values are those of the context averaged over windows of s tokens. μ is the mean key of the head. A window
+    is averaged over its real tokens; windows without real tokens get φ(k) = 0. `site.dropout` is unused, because no
+    attention weights exist.
 
-    beta: weight of the mean; 0 leaves queries and keys where they are.
-    learned: β is a parameter that starts at `beta`.
-    scales: s of each head, one number for all heads, or null = by the number of heads: [1,2], [1,1,2,4],
-        [1,1,2,2,4,4,8,8] and, for 16 heads, each of these twice.
+    Args:
+        beta: weight β of the mean; 0 does not shift queries and keys.
+        learned: make β a parameter that starts at `beta`.
+        scales: window s of each head, one number for all heads, or null to choose by the number of heads: [1,2],
+            [1,1,2,4], [1,1,2,2,4,4,8,8] and, for 16 heads, four each of 1, 2, 4 and 8.
+        eps: ε in the normaliser.
 
-    A window is averaged over its real tokens and is a key where it has any; other keys get φ(k) = 0. There are no
-    weights to drop: `site.dropout` is unused.
-
-    Unlike the softmax, φ does not forget a shift: queries and keys are both centred. The context is pooled before it is
-    projected, μ is the projection of a mean, φ(K)ᵀ V = (φ(K)ᵀ C) W_V + (φ(K)ᵀ 1) b_V, and W_O acts on this state.
+    Why the fast path is equal: products are associated from the right, so no n x m matrix is formed:
+    φ(K)ᵀ V = (φ(K)ᵀ C) W_V + (φ(K)ᵀ 1) b_V, and W_O acts on this state. A shift changes φ, unlike the softmax, so
+    queries and keys are both shifted. μ is the projection of the mean of the pooled context.
 
     Released code: none.
     """
@@ -58,7 +82,7 @@ class LinearBNSH(StatelessAttention):
         shift = self.beta * mean_keys(p.key, scaled, self.groups)
         q = F.elu(p.query(x) - shift).add_(1).unflatten(-1, (p.heads, -1))
         products, sums = [], []
-        for group in self.groups:
+        for group in self.groups:  # φ(K)ᵀ C and φ(K)ᵀ 1 of the heads of one scale
             tokens, real = scaled[group.scale]
             k = F.elu(group.project(p.key, tokens) - shift[..., group.features]).add_(1)
             k = zero_padding(k, real)
@@ -69,4 +93,4 @@ class LinearBNSH(StatelessAttention):
         values = by_head @ p.value.weight.view(p.heads, -1, x.shape[-1]).mT
         state = values + total[..., None] * p.value.bias.view(p.heads, 1, -1)
         normaliser = head_dot(q, total) + self.eps
-        return read(q * normaliser.reciprocal(), state, p.out)
+        return expand(q * normaliser.reciprocal(), state, p.out)

@@ -9,29 +9,43 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry, Projections
-from subquad.errors import UserError
-from subquad.ops.masking import zero_padding
+from subquad.ops.masks import zero_padding
 from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 Sharing = Literal["none", "headwise", "kv", "layer"]
 Projection = Literal["linear", "mean", "max", "conv"]
 
 
+def naive_linformer(
+    q: Float[Tensor, "n w"],
+    k: Float[Tensor, "m w"],
+    v: Float[Tensor, "m w"],
+    e: Float[Tensor, "s m"],
+    f: Float[Tensor, "s m"],
+) -> Float[Tensor, "n w"]:
+    """One head as in the paper, for one sequence without padding; E and F compress m tokens to s slots."""
+    keys, values = e @ k, f @ v
+    return (q @ keys.T / math.sqrt(q.shape[1])).softmax(1) @ values  # Eq. 7
+
+
 class Linformer(Attention):
-    """head = softmax(Q (E K)ᵀ / √d_h) (F V) with E, F: n -> k along the tokens.
+    """head = softmax(Q (E K)ᵀ / √d_h) (F V); E and F compress the n tokens to k slots.
 
-    k: compressed length; a list gives one per layer, a list of lists one per layer and head.
-    sharing (Section 4): "none" an E and an F for each head, "headwise" one E and one F, "kv" E = F, "layer" one E for
-        all layers (the first layer owns it and hands it on as the carry).
-    projection: "linear" learned k x n maps; "mean" and "max" pooling over windows of ceil(n / k) tokens; "conv" a
-        depthwise convolution whose kernel and stride are that window.
+    Padded keys and values count as 0 in E and F, and all k slots stay in the softmax. A pooling window without a real
+    token is no slot. A shorter input uses the first columns of E and F.
 
-    Padded keys and values count as 0 in E and F, and all k slots stay in the softmax; a pooling window without a real
-    token is no slot. A shorter input uses the first columns of E.
+    Args:
+        k: slots; a list gives one number for each layer, a list of lists one for each layer and head.
+        sharing: which maps are shared (Section 4): "none" has an E and an F for each head, "headwise" one E and one F,
+            "kv" E = F, "layer" one E for all layers, which the first layer owns and hands on as the carry.
+        projection: how tokens are compressed (Section 4): "linear" by learned k x n matrices, "mean" and "max" by
+            pooling over windows of ⌈n / k⌉ tokens, "conv" by a depthwise convolution with that kernel and stride.
 
-    E K = E (X W + 1 bᵀ) = (E X) W + (E 1) bᵀ: X is compressed first and k rows are projected ("linear", "mean").
+    Why the fast path is equal: E K = E (X W + 1 bᵀ) = (E X) W + (E 1) bᵀ, so X is compressed first and only k rows are
+    projected ("linear", "mean"). Where all heads together have more slots than there are tokens, the order is reversed.
 
     Released code: fairseq's compresses the layer's input and adds the whole bias b afterwards, has no E for each head,
     and accepts a padding mask that it never uses. LRA's k is 16, one map serves keys and values, and masks are ignored.
@@ -63,9 +77,9 @@ class Linformer(Attention):
         self.key_map, self.value_map = self._maps()
 
     def _maps(self) -> tuple[nn.ParameterList, nn.ParameterList]:
-        """E and F, one for each head where nothing is shared; empty where this layer owns none, and F where it is E.
+        """E and F, one of each for every head if nothing is shared; empty if this layer owns none, and F if F is E.
 
-        One name for each: a checkpoint of E and F does not pass for one of E alone.
+        E and F have names of their own, so that a checkpoint with both cannot be loaded as one with E alone.
         """
         if self.projection in ("mean", "max") or (self.sharing == "layer" and self.site.layer > 0):
             return nn.ParameterList(), nn.ParameterList()
@@ -89,7 +103,7 @@ class Linformer(Attention):
         p = self.projections
         keys, slots = self._compress(context, masks.context, key_map, p.key)
         values, _ = self._compress(context, masks.context, value_map, p.value)
-        return p.merge(self._read(p.split(p.query(x)), keys, values, slots)), carry
+        return p.merge(self._attend(p.split(p.query(x)), keys, values, slots)), carry
 
     def _shared(self, carry: Carry) -> tuple[Sequence[Tensor], Sequence[Tensor], Carry]:
         if self.sharing != "layer" or self.projection in ("mean", "max"):
@@ -105,7 +119,7 @@ class Linformer(Attention):
     def _compress(
         self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None, maps: Sequence[Tensor], linear: nn.Linear
     ) -> tuple[list[Float[Tensor, "b h k e"]], Bool[Tensor, "c k"] | None]:
-        """Keys or values of k slots, as one tensor of all heads or one of each head, and which slots are real."""
+        """Keys or values of the slots, as one tensor of all heads or one for each head, and which slots are real."""
         p = self.projections
         if self.projection == "mean":
             pooled, real = mean_pool(x, mask, self.window)
@@ -118,6 +132,7 @@ class Linformer(Attention):
             real = window_mask(mask, x.shape[1], self.window, x.device).any(2)
             return [p.split(torch.einsum("bkwd,dw->bkd", cut, maps[0]))], real
         maps = [m[:, : x.shape[1]] for m in maps]
+        # More slots in all than tokens: projecting the tokens costs less than projecting the slots.
         if sum(len(m) for m in maps) > x.shape[1]:
             rows = p.split(zero_padding(linear(x), mask))
             parts = rows.split(1, dim=1) if len(maps) > 1 else [rows]
@@ -127,12 +142,13 @@ class Linformer(Attention):
         biases = linear.bias.view(p.heads, -1) if len(maps) > 1 else linear.bias[None]
         heads = []
         for e, weight, bias in zip(maps, weights, biases, strict=True):
+            # E 1 over the real tokens, the weight of the bias in each slot.
             total = e.sum(1) if mask is None else mask.to(e.dtype) @ e.mT
             rows = (e @ x) @ weight.mT + total[..., None] * bias
             heads.append(rows[:, None] if len(maps) > 1 else p.split(rows))
         return heads, None
 
-    def _read(
+    def _attend(
         self, q: Float[Tensor, "b h n e"], keys: list[Tensor], values: list[Tensor], slots: Bool[Tensor, "c k"] | None
     ) -> Float[Tensor, "b h n e"]:
         dropout = self.site.dropout if self.training else 0.0

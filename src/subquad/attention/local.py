@@ -4,20 +4,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError
-from subquad.ops.sparse import flexible, runs_flexible, sliding_window, within_blocks
+from subquad.ops.block_sparse import flex, runs_flex, sliding_window, within_blocks
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 
 class Local(StatelessAttention):
     """y_i = Σ_{j ∈ S_i} softmax_{j ∈ S_i}(q_iᵀ k_j / √d_h) v_j in each head, S_i the real tokens near i.
 
-    Sliding: S_i = {j : |i - j| <= window / 2}. `blockwise`: S_i is the block of `window` tokens that holds i.
+    Padded keys are in no S_i. On a CPU, neighbouring queries share one strided window of keys, which is a view. On a
+    GPU, flex attention runs the same pattern.
 
-    A padded key is in no S_i. On a CPU neighbouring queries share one strided window of keys, a view; on a GPU
-    flex attention runs the same pattern.
+    Args:
+        window: tokens of a window or block.
+        blockwise: if true, S_i is the block of `window` tokens that holds i; otherwise S_i = {j : |i - j| <= window/2}.
 
-    Released code: none of the paper in this form; its blocks hang over into a margin. The Long Range Arena's "local"
+    Released code: none of the paper in this form; its blocks overlap. The Long Range Arena's "local"
     puts the tokens {j, j + n/b, j + 2n/b, …} into one block, which is strided; here a block is a run of neighbours.
     """
 
@@ -43,8 +45,8 @@ class Local(StatelessAttention):
         p, heads = self.projections, self.site.heads
         q, k, v = p.query(x), p.key(context), p.value(context)
         dropout = self.site.dropout if self.training else 0.0
-        if runs_flexible(q, heads, dropout):
-            return p.out(flexible(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads))
+        if runs_flex(q, heads, dropout):
+            return p.out(flex(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads))
         if self.blockwise:
             return p.out(within_blocks(q, k, v, masks.context, size=self.window, heads=heads, dropout=dropout))
         half = self.window // 2

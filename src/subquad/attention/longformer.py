@@ -7,22 +7,27 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError
+from subquad.ops.block_sparse import flex, runs_flex, sliding_window
 from subquad.ops.heads import split_heads
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.ops.sparse import flexible, runs_flexible, sliding_window
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 
 class Longformer(StatelessAttention):
     """y_i = softmax_j(q_iᵀ k_j / √d_h) v_j over |i - j| <= window / 2 and the first g tokens, in each head;
     y_i = softmax_j(q^g_iᵀ k^g_j / √d_h) v^g_j over all tokens where i is one of the first g = `global_tokens`.
 
-    q^g, k^g, v^g are maps of their own; others see the global tokens through the ordinary ones. Padded keys are hidden.
+    q^g, k^g, v^g have maps of their own; other queries see the global tokens through the ordinary maps. Padded keys are
+    hidden.
 
-    The few global queries never form k^g and v^g of all tokens: q^gᵀ (W_k x_j) = (W_kᵀ q^g)ᵀ x_j meets the tokens
-    themselves, and the weighted mean of tokens is projected afterwards. A bias of k^g would shift all logits of a
-    query alike and does not exist.
+    Args:
+        window: w, tokens that a query sees, half on each side.
+        global_tokens: g, number of first tokens that see all tokens and that all tokens see.
+
+    Why the fast path is equal: global queries do not form k^g and v^g of all tokens: q^gᵀ (W_k x_j) = (W_kᵀ q^g)ᵀ x_j
+    is a product with the tokens themselves, and the weighted mean of tokens is projected afterwards. k^g has no bias,
+    because it would shift all logits of a query alike.
 
     Released code: has that bias; multiplies q by 1/√d_h first; needs an even window and lengths that are multiples of
     it. Long Range Arena's gives no token global sight and leaves the second maps unused (`global_tokens=0` here).
@@ -56,8 +61,8 @@ class Longformer(StatelessAttention):
         q, k, v = p.query(x), p.key(context), p.value(context)
         dropout, half = self.site.dropout if self.training else 0.0, self.window // 2
         first = min(self.global_tokens, x.shape[1])
-        if runs_flexible(q, heads, dropout):
-            y = flexible(q, k, v, mask, lambda _, *places: self.visible(*places), heads)
+        if runs_flex(q, heads, dropout):
+            y = flex(q, k, v, mask, lambda _, *places: self.visible(*places), heads)
         else:
             y = sliding_window(q, k, v, mask, heads=heads, before=half, after=half, first=first, dropout=dropout)
         if first:

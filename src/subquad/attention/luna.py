@@ -5,29 +5,31 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Affine, Attention, Carry, Maps
-from subquad.errors import UserError
-from subquad.ops.dropout import drop
+from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
-from subquad.ops.latents import columns_of_heads, gather, read, rows_of_heads
+from subquad.ops.latent_attention import columns_of_heads, compress, expand, rows_of_heads
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 
 class Luna(Attention):
-    """Packs the context into l latent rows P, lets the queries read those, and hands P to the next layer.
+    """Packs the context into l latent rows P, which the queries attend to; the next layer gets P.
 
     pack:   P' = softmax(P W_pq (C W_pk)ᵀ / √d_h) C W_pv        in each head
     unpack: Y  = softmax(X W_q (P' W_k)ᵀ / √d_h) P' W_v W_o     in each head
     carry:  P  ← LayerNorm(P + dropout(P'))
 
-    `l` is the number of latents (the paper's projection length). `dynamic` hides latents beyond the length of a
-    sequence shorter than l, as the released code does. The first layer owns the learned P.
+    The first layer owns the learned P.
 
-    latent_norm: LayerNorm on the learned P, which then starts at N(0, 1/d) and not at N(0, 1).
-    latent_dropout: share dropped of the learned P, after its norm, and of each P' that is handed on.
+    Args:
+        l: number of latent rows (the paper's projection length).
+        dynamic: hide latent rows beyond the length of a sequence shorter than l, as the released code does.
+        latent_norm: apply LayerNorm to the learned P, which then starts at N(0, 1/d) and not at N(0, 1).
+        latent_dropout: dropout of the learned P, after its norm, and of each P' that is handed on.
 
-    The products are associated so that, while h·l ≤ d, no n x d query, key or value is formed:
-    P W_pq,h W_pk,hᵀ meets the context itself, and the compressed rows are projected afterwards.
+    Why the fast path is equal: products are associated so that, if h·l ≤ d, no n x d query, key or value is formed:
+    P W_pq,h W_pk,hᵀ multiplies the context itself, and the compressed rows are projected afterwards.
 
     Released code: latent_norm where the embeddings have a norm, latent_dropout as all hidden dropout; the weights of
     packing are dropped too; keys and values may share one map. P starts at N(0, 1/d); in models with sinusoidal
@@ -83,7 +85,7 @@ class Luna(Attention):
         return self._dropped(latent.expand(batch, -1, -1))
 
     def _dropped(self, latent: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
-        return drop(latent, self.latent_dropout, self.training)
+        return dropout(latent, self.latent_dropout, self.training)
 
     def _latent_mask(
         self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"]
@@ -101,7 +103,7 @@ class Luna(Attention):
         if self._narrow:
             # (P W_pq)(C W_pk)ᵀ = (P W_pq W_pkᵀ) Cᵀ.
             compressor = queries @ rows_of_heads(self.pack_key, self.heads) * self._scale
-            packed = gather(compressor.flatten(1, 2), context, mask).unflatten(1, (self.heads, -1))
+            packed = compress(compressor.flatten(1, 2), context, mask).unflatten(1, (self.heads, -1))
             # Rows of the weights sum to 1, so A (C W + b) = (A C) W + b.
             return self._join(packed @ rows_of_heads(self.pack_value, self.heads).mT) + self.pack_value.bias
         keys, values = self._split(self.pack_key(context)), self._split(self.pack_value(context))
@@ -117,7 +119,7 @@ class Luna(Attention):
             keys = keys * self._scale
             bias = (keys @ self.query.bias.view(self.heads, -1, 1)).squeeze(-1)
             rows = values @ columns_of_heads(self.out, self.heads)
-            return read(x, keys @ rows_of_heads(self.query, self.heads), bias, rows, self.out.bias, mask, dropout)
+            return expand(x, keys @ rows_of_heads(self.query, self.heads), bias, rows, self.out.bias, mask, dropout)
         slots = None if mask is None else mask[:, None, None, :]
         queries = self._split(self.query(x))
         return self.out(self._join(softmax_attention(queries, keys, values, attn_mask=slots, dropout_p=dropout)))

@@ -9,29 +9,71 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError
-from subquad.ops.latents import columns_of_heads, gather, read, rows_of_heads
-from subquad.ops.masking import masked_softmax, zero_padding
+from subquad.ops.latent_attention import columns_of_heads, compress, expand, rows_of_heads
+from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.ops.pooling import mean_pool
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
+
+
+def naive_nystromformer(
+    q: Float[Tensor, "n e"],
+    k: Float[Tensor, "m e"],
+    v: Float[Tensor, "m e"],
+    segments: tuple[int, int],
+    iterations: int | None = 6,
+    taps: Float[Tensor, " t"] | None = None,
+) -> Float[Tensor, "n e"]:
+    """One head as in the paper, for one sequence without padding.
+
+    segments: tokens that one landmark averages, of the queries and of the keys. iterations: None takes the exact
+    pseudo-inverse. taps: the filter of the convolution, None for none.
+    """
+    q_means, k_means = (
+        torch.stack([part.mean(0) for part in x.split(size)]) for x, size in zip((q, k), segments, strict=True)
+    )
+    scale = math.sqrt(q.shape[1])
+    first = (q @ k_means.T / scale).softmax(1)
+    middle = (q_means @ k_means.T / scale).softmax(1)
+    last = (q_means @ k.T / scale).softmax(1)
+    inverse = torch.linalg.pinv(middle) if iterations is None else naive_inverse(middle, iterations)
+    y = first @ inverse @ last @ v  # Algorithm 1
+    if taps is None:
+        return y
+    padded = F.pad(v, (0, 0, len(taps) // 2, len(taps) // 2))
+    return y + torch.stack([taps @ padded[i : i + len(taps)] for i in range(len(v))])  # the paper's skip connection
+
+
+def naive_inverse(a: Float[Tensor, "s r"], iterations: int) -> Float[Tensor, "r s"]:
+    """The iteration of Razavi et al. 2014 towards the pseudo-inverse of A."""
+    eye = torch.eye(len(a), dtype=a.dtype)
+    z = a.T / (a.sum(0).max() * a.sum(1).max())  # ‖A‖₁ ‖A‖∞; entries of A are positive
+    for _ in range(iterations):
+        az = a @ z
+        z = z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az))) / 4  # Eq. 13-14
+    return z
 
 
 class Nystromformer(StatelessAttention):
     """Y = softmax(Q K̃ᵀ) Z softmax(Q̃ Kᵀ) V + conv(V) in each head; Z ≈ softmax(Q̃ K̃ᵀ)⁺, all logits divided by √d_h.
 
-    landmarks: Q̃ and K̃ are means of Q and K over segments of ceil(n / landmarks) tokens, n the longest input.
-    pinv, iterations: "iterative" starts from Z = Aᵀ / (‖A‖₁ ‖A‖∞), A = softmax(Q̃ K̃ᵀ), and repeats
-        Z ← ¼ Z (13 I − A Z (15 I − A Z (7 I − A Z))); "exact" is the Moore-Penrose inverse.
-    kernel: odd number of taps of the convolution along the tokens, one filter for each head; null leaves it out, and so
-        does cross-attention, where no value belongs to a query.
+    Q̃ and K̃ are the landmarks: means of Q and K over segments of ⌈n / landmarks⌉ tokens, n the longest input. Padding: a
+    landmark is the mean of its real tokens. A segment without real tokens is no landmark: its row and column of
+    A = softmax(Q̃ K̃ᵀ) are 0, and stay 0 in the pseudo-inverse and in the iteration. The convolution reads 0 at padding.
+    `site.dropout` acts on softmax(Q K̃ᵀ).
 
-    Padding: a landmark is the mean of its real tokens, and a segment without any is no landmark: its row and column of
-    A are 0, which pseudo-inverse and iteration keep. The convolution reads 0 at padding. `site.dropout` acts on
-    softmax(Q K̃ᵀ).
+    Args:
+        landmarks: number of landmarks.
+        kernel: taps of the convolution along the tokens, odd, one filter for each head; null for no convolution.
+            Cross-attention has none, because no value belongs to a query.
+        pinv: "iterative" starts from Z = Aᵀ / (‖A‖₁ ‖A‖∞) and repeats Z ← ¼ Z (13 I - A Z (15 I - A Z (7 I - A Z)));
+            "exact" computes the Moore-Penrose inverse.
+        iterations: how often the iteration is repeated.
 
-    Means and affine maps commute, so tokens are pooled before they are projected. While h·landmarks ≤ d and nothing is
-    convolved, the landmarks meet the tokens themselves and no n x d query, key or value is formed.
+    Why the fast path is equal: means and affine maps commute, so tokens are pooled before they are projected. If
+    h·landmarks ≤ d and nothing is convolved, the landmarks are multiplied by the tokens themselves, and no n x d query,
+    key or value is formed: Q̃ Kᵀ = (Q̃ W_K) Cᵀ + const, where the softmax cancels the constant.
 
     Released code: the norms of the first Z are the largest of the whole batch, so that sequences change one another;
     segments are divided by their padded length, and the length must be a multiple of the landmarks.
@@ -69,7 +111,7 @@ class Nystromformer(StatelessAttention):
         self.filters = None
         if kernel is not None and site.pattern is Pattern.SELF:
             self.filters = nn.Parameter(torch.randn(site.heads, kernel) / math.sqrt(kernel))
-        # What the convolution adds is no part of softmax attention.
+        # With the convolution the output no longer estimates that of softmax attention.
         self.approximates_softmax = self.filters is None
         self.narrow = self.filters is None and site.heads * landmarks <= site.dim
 
@@ -86,12 +128,13 @@ class Nystromformer(StatelessAttention):
         inverse = self._inverse(q, k, slots_x, slots)
         dropout = self.site.dropout if self.training else 0.0
         if self.narrow:
+            # Each product with n tokens uses x itself; the maps W_Q, W_K, W_V and W_O act on the landmarks only.
             compressor = (q * self.scale) @ rows_of_heads(p.key, p.heads)
-            gathered = gather(compressor.flatten(1, 2), context, masks.context).unflatten(1, (p.heads, -1))
-            values = gathered @ rows_of_heads(p.value, p.heads).mT + p.value.bias.view(p.heads, 1, -1)
-            readers, bias = k @ rows_of_heads(p.query, p.heads), (k @ p.query.bias.view(p.heads, -1, 1)).squeeze(-1)
+            compressed = compress(compressor.flatten(1, 2), context, masks.context).unflatten(1, (p.heads, -1))
+            values = compressed @ rows_of_heads(p.value, p.heads).mT + p.value.bias.view(p.heads, 1, -1)
+            expanders, bias = k @ rows_of_heads(p.query, p.heads), (k @ p.query.bias.view(p.heads, -1, 1)).squeeze(-1)
             rows = inverse @ values @ columns_of_heads(p.out, p.heads)
-            return read(x, readers, bias, rows, p.out.bias, slots, dropout)
+            return expand(x, expanders, bias, rows, p.out.bias, slots, dropout)
         queries, keys, values = p.qkv(x, context)
         real = None if masks.context is None else masks.context[:, None, None, :]
         rows = inverse @ softmax_attention(q, keys, values, attn_mask=real)
@@ -108,7 +151,7 @@ class Nystromformer(StatelessAttention):
         slots_q: Bool[Tensor, "c s"] | None,
         slots: Bool[Tensor, "c r"] | None,
     ) -> Float[Tensor, "b h r s"]:
-        """Z, at least in float32; 0 where a row or column of A is no landmark."""
+        """Z, in float32 at least; 0 in rows and columns that are no landmarks."""
         with torch.autocast(q.device.type, enabled=False):
             precise = torch.promote_types(q.dtype, torch.float32)
             logits = q.to(precise) @ k.to(precise).mT
@@ -123,7 +166,7 @@ class Nystromformer(StatelessAttention):
     ) -> Float[Tensor, "b h n e"]:
         """Each head's values, filtered along the tokens."""
         assert self.filters is not None
-        # An image of width 1 in channels-last order: torch's one-dimensional convolution is several times slower.
+        # As an image of width 1 in channels-last order: torch's one-dimensional convolution is several times slower.
         x = zero_padding(values.transpose(1, 2).flatten(2), mask).mT[..., None]
         taps = self.filters.repeat_interleave(values.shape[-1], 0)[:, None, :, None]
         y = F.conv2d(x, taps, padding=(taps.shape[2] // 2, 0), groups=x.shape[1])
@@ -139,8 +182,8 @@ def _landmarks(
 
 
 def _iterate(a: Float[Tensor, "b s r"], iterations: int) -> Float[Tensor, "b r s"]:
-    """Razavi et al. 2014, as Eq. 13-14; each matrix by its own norms."""
-    # Rows of A sum to 1, so its row norm is 1; the clamp is for a matrix without landmarks.
+    """The iteration of `naive_inverse`, with the norms of each matrix."""
+    # Rows of A sum to 1, so ‖A‖∞ = 1; the clamp serves a matrix without landmarks, whose sums are 0.
     z = a.mT / a.sum(1).amax(-1).clamp(min=torch.finfo(a.dtype).tiny)[:, None, None]
     for _ in range(iterations):
         az = a @ z

@@ -1,6 +1,7 @@
 """Performer (Choromanski et al. 2020, https://arxiv.org/abs/2009.14794, Eq. 5 and Lemma 1)."""
 
 import math
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -9,28 +10,57 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, Refreshable, StatelessAttention
-from subquad.errors import UserError
 from subquad.ops.features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 FeatureMap = Literal["softmax", "relu"]
+
+
+def naive_performer(
+    q: Float[Tensor, "n e"],
+    k: Float[Tensor, "m e"],
+    v: Float[Tensor, "m e"],
+    directions: Float[Tensor, "f e"],
+    feature_map: FeatureMap = "softmax",
+    eps: float = 1e-3,
+) -> Float[Tensor, "n e"]:
+    """One head as in the paper, for one sequence without padding; `directions` are the rows w_1 to w_M."""
+    features = naive_softmax_features if feature_map == "softmax" else partial(naive_relu_features, eps=eps)
+    similarity = features(q, directions) @ features(k, directions).T
+    return similarity / similarity.sum(1, keepdim=True) @ v  # Section 2.2: D⁻¹ Q' K'ᵀ V
+
+
+def naive_softmax_features(x: Float[Tensor, "n e"], directions: Float[Tensor, "f e"]) -> Float[Tensor, "n f"]:
+    """Positive features: E[φ(q)ᵀφ(k)] = exp(qᵀk / √d_h)."""
+    x = x / x.shape[1] ** 0.25  # so that inner products are those of the softmax kernel, qᵀk / √d_h
+    h = (-x.square().sum(1, keepdim=True) / 2).exp()
+    return h / math.sqrt(len(directions)) * (x @ directions.T).exp()  # Eq. 5 with f = exp and h of Lemma 1
+
+
+def naive_relu_features(x: Float[Tensor, "n e"], directions: Float[Tensor, "f e"], eps: float) -> Float[Tensor, "n f"]:
+    """Features of the generalised kernel with f = ReLU, as in the released code."""
+    return (x / x.shape[1] ** 0.25 @ directions.T).relu() + eps  # Eq. 5 with f = ReLU; a factor 1 / √M cancels
 
 
 class Performer(StatelessAttention, Refreshable):
     """y_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / (φ(q_i)ᵀ Σ_j φ(k_j)) in each head, with random features φ of directions w_1..w_M.
 
-    feature_map: "softmax" φ(x)_r = exp(w_rᵀx - ‖x‖²/2) / √M of x / d_h^{1/4}, whose inner products average to
-        exp(qᵀk / √d_h) (FAVOR+); "relu" φ(x)_r = ReLU(w_rᵀx) + eps, the generalised kernel.
-    features: M; null is d_h ln d_h.
-    redraw: optimiser steps between new directions, 0 for never.
-
     The directions are rows of random rotations with the norms of Gaussian vectors, the same for all heads. Padded keys
-    get φ(k) = 0. There are no weights to drop: `site.dropout` is unused.
+    get φ(k) = 0. `site.dropout` is unused, because no attention weights exist.
 
-    A factor of φ(q_i), and one common to the φ(k_j) of a row and head, cancel in y_i. So the features of a query are
-    divided by their largest, those of the keys by the largest of all; neither overflows, and 1/√M and the norm of a
-    query are left out. Columns of 1 beside the values make the normaliser part of the same products. Features are
-    float32 in low precision.
+    Args:
+        features: number M of features; null is d_h ln d_h.
+        feature_map: "softmax" is φ(x)_r = exp(w_rᵀx - ‖x‖²/2) / √M of x / d_h^{1/4}, whose inner products average to
+            exp(qᵀk / √d_h) (FAVOR+); "relu" is φ(x)_r = ReLU(w_rᵀx) + eps, the generalised kernel.
+        redraw: optimiser steps after which new directions are drawn; 0 never draws new ones.
+        eps: added to the "relu" features.
+
+    Why the fast path is equal: the sums over keys are taken first, so no n x m matrix is formed. A factor of φ(q_i),
+    and a factor common to all φ(k_j) of a row and head, cancel in y_i. So the features of a query are divided by their
+    largest and those of the keys by the largest of all, which prevents overflow; 1/√M and the norm of a query are
+    omitted. A column of ones beside the values makes the normaliser part of the same product. In low precision,
+    features are float32.
 
     Released code: adds 1e-4 (lucidrains) or 1e-6 (Google) to the softmax features; padding stays in the normaliser.
     """
@@ -74,24 +104,24 @@ class Performer(StatelessAttention, Refreshable):
         with torch.autocast(x.device.type, enabled=False):
             q, k, v = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (q, k, v))
             width, directions = v.shape[-1], self._filled(q.dtype)
-            # One column of ones is read; the others keep the products aligned.
+            # The first added column of ones gives the normaliser; the others pad the width to a multiple of 8.
             values = F.pad(v, (0, 1 + -(width + 1) % 8), value=1)
-            state = self._keys(k, directions, values, masks.context)
+            sums = self._keys(k, directions, values, masks.context)
             real = torch.arange(len(directions), device=x.device) < self.features
-            read = self._queries(q, directions, state * real[:, None])
-            weight = read[..., width : width + 1]
-            # Sums that underflow divide by the bound: the slope of 1 / w of a subnormal w is infinite.
-            y = (read[..., :width] / weight.clamp(min=1e-24)).to(x.dtype)
+            products = self._queries(q, directions, sums * real[:, None])
+            weight = products[..., width : width + 1]
+            # The bound keeps the gradient of 1 / w finite where w underflows to a subnormal number.
+            y = (products[..., :width] / weight.clamp(min=1e-24)).to(x.dtype)
         return p.merge(y)
 
     def _queries(
-        self, q: Float[Tensor, "b h n e"], directions: Float[Tensor, "f e"], state: Float[Tensor, "b h f v"]
+        self, q: Float[Tensor, "b h n e"], directions: Float[Tensor, "f e"], sums: Float[Tensor, "b h f v"]
     ) -> Float[Tensor, "b h n v"]:
-        """φ(q_i)ᵀ state, each up to a factor."""
+        """φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ, each up to a factor."""
         projected = q @ directions.mT
         if self.feature_map == "relu":
-            return (F.relu(projected) + self.eps) @ state
-        return _exp_times(projected, -projected.detach().amax(-1, keepdim=True), state, transposed=False)
+            return (F.relu(projected) + self.eps) @ sums
+        return _exp_times(projected, -projected.detach().amax(-1, keepdim=True), sums, transposed=False)
 
     def _keys(
         self,
@@ -111,14 +141,14 @@ class Performer(StatelessAttention, Refreshable):
         if padding is None:
             return _exp_times(projected, -half_norm - top.amax(2, keepdim=True), values, transposed=True)
         largest = top.masked_fill(padding, torch.finfo(top.dtype).min).amax(2, keepdim=True)
-        # exp(-∞) = 0 where a key is padding, and only real keys choose the largest feature.
+        # exp(-∞) = 0 at padding; the largest feature is that of a real key.
         shift = (-half_norm - largest).masked_fill(padding, -math.inf)
         return _exp_times(projected, shift, values, transposed=True)
 
     def _filled(self, dtype: torch.dtype) -> Float[Tensor, "f e"]:
-        """w / d_h^{1/4}, repeated up to a multiple of 16; repetitions get no state.
+        """w / d_h^{1/4}, with rows repeated up to a multiple of 16; `attend` sets the sums of repeated rows to 0.
 
-        Products of 266 columns take twice the time of 272 on a CPU.
+        On a CPU, products with 266 columns take twice the time of those with 272.
         """
         rows = torch.arange(-(-self.features // 16) * 16, device=self.directions.device) % self.features
         return self.directions.to(dtype)[rows] * self.directions.shape[1] ** -0.25
@@ -137,7 +167,7 @@ def _exp_times(
     *,
     transposed: bool,
 ) -> Float[Tensor, "b h l v"]:
-    """φ x, or φᵀ x where `transposed`, with φ = exp(projected + shift), which takes the memory of `projected`."""
+    """φ x, or φᵀ x if `transposed`, with φ = exp(projected + shift), which overwrites `projected`."""
     with torch.no_grad():
         projected.add_(shift).exp_()
     y: Tensor = _ExpTimes.apply(projected, shift, x, transposed)
@@ -145,9 +175,10 @@ def _exp_times(
 
 
 class _ExpTimes(torch.autograd.Function):
-    """The product with φ, given the values of φ in the place of its logarithm, whose gradient is φ times that of φ.
+    """The product with φ, differentiated by the logarithm of φ: its gradient is φ times the gradient of φ.
 
-    These are the largest tensors here; nobody else reads the gradient of φ, so it is scaled in place.
+    The input holds the values of φ in the memory of its logarithm. φ and its gradient are the largest tensors here, so
+    the gradient is scaled in place.
     """
 
     @staticmethod

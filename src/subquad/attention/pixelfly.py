@@ -5,18 +5,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError
-from subquad.ops.sparse import attend, flexible, of_blocks, runs_flexible
+from subquad.ops.block_sparse import attend, block_sparse, flex, runs_flex
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 
 class PixelFly(StatelessAttention):
     """y_i = Σ_{j ∈ S_i} softmax_{j ∈ S_i}(q_iᵀ k_j / √d_h) v_j in each head, S_i by blocks of tokens.
 
     A query in block a sees block a and the blocks a xor 2^s, s < `factors` (a flat block butterfly of size 2^factors).
-    The first `global_blocks` blocks are seen by all and see all: full rows and columns, the low-rank part.
+    Full rows and columns are the low-rank part. Padded keys are hidden, and so are blocks beyond the end. A block
+    counts once.
 
-    Padded keys are hidden, and so are the partners of a block behind the end. A block counts once.
+    Args:
+        block: tokens of a block.
+        factors: blocks that a block sees besides itself.
+        global_blocks: number of first blocks that see all tokens and that all tokens see.
 
     Released code: the pattern is written for linear layers only, with a global size in columns; no attention of the
     paper is public.
@@ -48,14 +52,14 @@ class PixelFly(StatelessAttention):
         p, heads, mask = self.projections, self.site.heads, masks.context
         q, k, v = p.query(x), p.key(context), p.value(context)
         dropout = self.site.dropout if self.training else 0.0
-        if runs_flexible(q, heads, dropout):
-            return p.out(flexible(q, k, v, mask, lambda _, *places: self.visible(*places), heads))
+        if runs_flex(q, heads, dropout):
+            return p.out(flex(q, k, v, mask, lambda _, *places: self.visible(*places), heads))
         count = -(-x.shape[1] // self.block)
         own = torch.arange(count, device=x.device)
         partners = [own ^ 2**s for s in range(self.factors) if 2**s < count]
         everywhere = [torch.full_like(own, i) for i in range(min(self.global_blocks, count))]
         seen = torch.stack([own, *partners, *everywhere], -1)[None, None]
-        y = of_blocks(q, k, v, mask, seen, block=self.block, heads=heads, dropout=dropout)[:, : x.shape[1]]
+        y = block_sparse(q, k, v, mask, seen, block=self.block, heads=heads, dropout=dropout)[:, : x.shape[1]]
         if first := self.global_blocks * self.block:
             shown = None if mask is None else mask[:, None, None]
             y = torch.cat([attend(q[:, :first], k, v, shown, heads, dropout), y[:, first:]], 1)

@@ -9,32 +9,36 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention
-from subquad.errors import UserError
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 ALONE = -1e5
 """Logit of a token with itself: it weighs nothing, unless there is nothing else to read."""
 
 
 class Reformer(Discrete, StatelessAttention):
-    """Tokens read the tokens of their own hash bucket, found by sorting; queries are keys, k_j = q_j / ‖q_j‖.
+    """Tokens attend to the tokens of their own hash bucket, found by sorting; queries are keys, k_j = q_j / ‖q_j‖.
 
-    hash:    h(q) = argmax [q R; −q R] with R ~ N(0, 1), in each of `hashes` rounds and in each head
+    hash:    h(q) = argmax [q R; -q R] with R ~ N(0, 1), in each of `hashes` rounds and in each head
     sort:    tokens by (bucket, position), cut into chunks of `chunk`; a chunk sees itself and the chunk before it
-    round r: o_i^r = Σ_{j ∈ P_i^r} exp(a_ij − z_i^r) v_j  with  z_i^r = log Σ_{j ∈ P_i^r} exp a_ij
-             and  a_ij = q_iᵀk_j / √d_h − m_ij
-    all:     o_i = Σ_r exp(z_i^r − z_i) o_i^r  with  z_i = log Σ_r exp z_i^r
+    round r: o_i^r = Σ_{j ∈ P_i^r} exp(a_ij - z_i^r) v_j  with  z_i^r = log Σ_{j ∈ P_i^r} exp a_ij
+             and  a_ij = q_iᵀk_j / √d_h - m_ij
+    all:     o_i = Σ_r exp(z_i^r - z_i) o_i^r  with  z_i = log Σ_r exp z_i^r
 
-    P_i^r are the tokens of i's bucket within sight of its chunk. m_ij is log N_ij, where i sees j in N_ij rounds, so
-    that what is met twice counts once, and 10⁵ more where i = j, so that a token reads itself only when it is alone.
+    P_i^r are the tokens of i's bucket that the chunk of i sees. m_ij is log N_ij, where i sees j in N_ij rounds, so
+    that a token seen twice counts once; for i = j it is 10⁵ more, so that a token attends to itself only if it is
+    alone.
 
-    buckets: how many, an even number; by default 2 · longest input / `chunk`, so that a bucket fills half a chunk.
-    across_buckets: read everything in sight, whatever its bucket.
-    duplicates: drop log N_ij, so that what is met in two rounds counts twice.
-    scaled: divide the logits by √d_h.
+    R is redrawn in every training call and fixed in eval mode. Padding has a bucket of its own after all others, and
+    the first chunk does not see the last one, so that chunks of real tokens do not depend on padding.
 
-    R is redrawn in every training call and fixed in eval mode. Padding has a bucket of its own, behind all others, and
-    nothing follows the last chunk round to the first, so that chunks of real tokens do not depend on padding.
+    Args:
+        hashes: rounds of hashing.
+        chunk: tokens of a chunk.
+        buckets: number of buckets, even; null is 2 · longest input / `chunk`, so that a bucket fills half a chunk.
+        across_buckets: attend to all tokens that the chunk sees, of any bucket.
+        duplicates: omit log N_ij, so that a token seen in two rounds counts twice.
+        scaled: divide the logits by √d_h.
 
     Released code: keys of length √d_h undo the division by √d_h (`scaled=false`); the first chunk of a round sees the
     last of the round before. Ports read across buckets and count duplicates (`across_buckets`, `duplicates`).

@@ -8,11 +8,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError
 from subquad.ops.blocks import around, around_mask, blocks, unblocks
-from subquad.ops.dropout import drop
+from subquad.ops.dropout import dropout
 from subquad.ops.features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 LEAST = 1e-24
 """What the features leave for the tokens outside the window, at least: rounding may bring the difference below 0."""
@@ -24,14 +24,15 @@ class Scatterbrain(StatelessAttention):
     S_ij = exp(q_iᵀk_j / √d_h) - φ(q_i)ᵀφ(k_j) where -⌊w/2⌋ <= j - i < ⌈w/2⌉, else 0; D divides rows by their sums.
     φ(x) = exp([Ωx; -Ωx] - ‖x‖²/2) / √M of x / d_h^{1/4}, Ω with M/2 orthogonal random rows, the same for all heads.
 
-    window: w, keys that are exact; 0 leaves Performer with these features, 2n leaves softmax.
-    features: M, even.
+    Padded keys have φ = 0 and are hidden from the window. `site.dropout` acts on the exact pairs.
 
-    Padding: padded keys have φ = 0 and no place in a window. `site.dropout` acts on the exact pairs.
+    Args:
+        window: w, keys that are exact; 0 gives Performer with these features, 2n gives softmax attention.
+        features: number M of features, even.
 
-    The sums run in logarithms: features of a query are divided by its largest, those of keys by the largest of the
-    row and head, and what the features give outside the window is at least 1e-24. Blocks of queries share one window
-    of keys, so no n x n weights exist. All of it is computed in float32 at least.
+    Why the fast path is equal: features of a query are divided by its largest, those of keys by the largest of the row
+    and head, and the factors are restored in logarithms. The sum of the estimates outside the window is at least 1e-24.
+    Blocks of queries share one window of keys, so no n x n weights exist. All is computed in float32 at least.
 
     Released code: adds 1e-4 / √M to every feature, which biases the estimate; it draws Ω once, as here.
     """
@@ -87,7 +88,7 @@ class Scatterbrain(StatelessAttention):
         rest = (far[..., -1:] - estimates.sum(-1, keepdim=True)).clamp(min=LEAST)
         normaliser = torch.logaddexp(logits.logsumexp(-1, keepdim=True), rest.log() + scale)
         of_features = (scale - normaliser).exp()
-        exact = drop((logits - normaliser).exp(), self.site.dropout, self.training)
+        exact = dropout((logits - normaliser).exp(), self.site.dropout, self.training)
         y = (exact - estimates * of_features) @ self._window(v) + of_features * far[..., :-1]
         return unblocks(y.transpose(1, 2).flatten(-2), *q.shape[:2]).unflatten(-1, q.shape[2:])
 

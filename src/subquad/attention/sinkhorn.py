@@ -7,12 +7,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError, at_least_one
 from subquad.ops.blocks import blocks, unblocks
-from subquad.ops.masking import zero_padding
+from subquad.ops.masks import zero_padding
 from subquad.ops.pooling import mean_pool, window_mask
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError, at_least_one
 
 
 class Sinkhorn(StatelessAttention):
@@ -22,14 +22,18 @@ class Sinkhorn(StatelessAttention):
     divides rows by their sums, then columns, `iterations` times (in logarithms). R_uv = q̄_u · k̄_v / √d_h compares the
     mean query of block u with the mean key of block v: a sort network without weights of its own and of any length.
 
-    block: tokens in a block; the last block may be shorter.
-    gumbel: adds Gumbel noise to R in training.
+    Padding: means are those of real tokens, and a block without real tokens has no part in S. Padded tokens enter a
+    mixed block as zeros, and position t of a mixed block is visible if some block has a real token at position t.
 
-    Padding: means run over real tokens; a block without any takes no part in S. Padded tokens enter a mixed block as
-    zeros, and place t of a mixed block is visible where some block has a real token at its place t.
+    Args:
+        block: tokens of a block; the last block may be shorter.
+        iterations: how often rows and columns are normalised.
+        temperature: divides R.
+        gumbel: add Gumbel noise to R in training.
 
-    The means are taken of X before it is projected (q̄ = x̄ W + b); keys and values are mixed after, where S of each
-    head meets d_h columns only. A duplicated key changes no softmax, so S = 1 gives attention within blocks.
+    Why the fast path is equal: the means are taken of X before it is projected (q̄ = x̄ W + b). Keys and values are mixed
+    after the projection, where S of each head multiplies d_h columns only. Keys that occur twice do not change a
+    softmax, so S = 1 gives attention within blocks.
 
     Released code: lucidrains keeps the largest entry of each row of S only and mixes keys in place of values; the
     benchmark code of Long Range Arena sums over blocks and columns of S independently, so that nothing is sorted.

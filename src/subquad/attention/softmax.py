@@ -7,20 +7,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError
-from subquad.ops.dropout import drop
-from subquad.ops.masking import masked_softmax
+from subquad.ops.dropout import dropout
+from subquad.ops.masks import masked_softmax
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 
 class Softmax(StatelessAttention):
     """Y = softmax(Q Kᵀ / √d_h) V in each head.
 
-    `fused` runs torch's fused kernel, or ours for few keys on a CPU, and never holds the n x m weights. Without it the
-    three products are written out as in the paper: the baseline that papers of the field time themselves against.
-    `heads_at_once` heads hold their weights at a time then, all of them by default: long sequences fit in memory with
-    fewer.
+    Args:
+        fused: run torch's fused kernel, or on a CPU with few keys the package's own, without the n x m weights. If
+            false, the weights are computed as in the paper, which is the baseline that papers compare their speed with.
+        heads_at_once: heads whose weights are in memory at a time if not fused; null is all. Fewer save memory.
 
     Released code: as the paper, written out (`fused=false`).
     """
@@ -41,11 +41,11 @@ class Softmax(StatelessAttention):
         p = self.projections
         q, k, v = p.qkv(x, context)
         keys = None if masks.context is None else masks.context[:, None, None, :]
-        dropout = self.site.dropout if self.training else 0.0
+        dropout_p = self.site.dropout if self.training else 0.0
         if self.fused:
-            return p.merge(softmax_attention(q, k, v, attn_mask=keys, dropout_p=dropout))
+            return p.merge(softmax_attention(q, k, v, attn_mask=keys, dropout_p=dropout_p))
         parts = []
         for query, key, value in zip(*(t.split(self.heads_at_once, 1) for t in (q, k, v)), strict=True):
             weights = masked_softmax(query @ key.mT / math.sqrt(q.shape[-1]), keys)
-            parts.append(drop(weights, dropout, self.training) @ value)
+            parts.append(dropout(weights, dropout_p, self.training) @ value)
         return p.merge(parts[0] if len(parts) == 1 else torch.cat(parts, 1))

@@ -4,24 +4,29 @@ from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError
-from subquad.ops.sparse import flexible, runs_flexible
+from subquad.ops.block_sparse import flex, runs_flex
 from subquad.ops.sparse_patterns import check_pattern, sparse_pattern
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 
 class Sparse(StatelessAttention):
     """y_i = Σ_{j ∈ A1_i ∪ A2_i} softmax(q_iᵀ k_j / √d_h) v_j in each head: both sets in one softmax.
 
-    form "fixed":   A1_i = the block of b tokens that holds i, A2_i = {j : j mod b >= b - c}, the last c of every block;
-    form "strided": A1_i = {j : |i - j| <= b}, A2_i = {j : (i - j) mod b = 0}.
+    form "fixed":   A1_i = the block of b tokens that holds i, A2_i = {j : j mod b >= b - c}, the last c of every block
+    form "strided": A1_i = {j : |i - j| <= b}, A2_i = {j : (i - j) mod b = 0}
 
-    b is `block`, c is `summary` (fixed only). `causal` keeps j <= i in all sets, as the paper has it. Padded keys are
-    hidden. With b near √n a query sees O(√n) keys.
+    A key of both sets counts once. Padded keys are hidden. If b is near √n, a query sees O(√n) keys.
 
-    A key of both sets counts once. Fixed: a few blocks of queries at a time meet their own keys and the summary
-    columns of all blocks. Strided: tokens of equal remainder are a short sequence of n / b; their logits and those of
-    the window are written side by side, head by head.
+    Args:
+        form: the sets, "fixed" or "strided".
+        block: b, tokens of a block, or the stride.
+        summary: c, tokens at the end of each block that all queries see ("fixed").
+        causal: keep only j <= i, as in the paper.
+
+    Why the fast path is equal: for "fixed", a few blocks of queries at a time attend to their own keys and the summary
+    keys of all blocks. For "strided", tokens of equal remainder are a short sequence of n / b tokens, and one softmax
+    takes their logits and those of the window side by side.
 
     Released code: the paper's gives each head or layer one of the sets, or merges them as here, and is causal; Long
     Range Arena's merges them through a dense mask, with b = 50, c = 10 and column 0 of each block as well.
@@ -60,8 +65,8 @@ class Sparse(StatelessAttention):
         p, heads = self.projections, self.site.heads
         q, k, v = p.query(x), p.key(context), p.value(context)
         dropout = self.site.dropout if self.training else 0.0
-        if runs_flexible(q, heads, dropout):
-            return p.out(flexible(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads))
+        if runs_flex(q, heads, dropout):
+            return p.out(flex(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads))
         y = sparse_pattern(
             q, k, v, masks.context, form=self.form, block=self.block, summary=self.summary, heads=heads,
             causal=self.causal, dropout=dropout,

@@ -1,41 +1,66 @@
 """Sparse Attention-BN, -SH and -BN+SH (Nguyen et al. 2023, https://arxiv.org/abs/2406.13781, Eq. 16)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.errors import UserError
+from subquad.ops.block_sparse import sliding_window
 from subquad.ops.scaled_heads import ScaleGroup, at_scales, mean_keys, scale_groups
-from subquad.ops.sparse import sliding_window
 from subquad.ops.sparse_patterns import check_pattern, sparse_pattern
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
+
+
+def naive_sparse_bn_sh(
+    q: Float[Tensor, "n e"],
+    context: Float[Tensor, "m d"],
+    key: Callable[[Tensor], Tensor],
+    value: Callable[[Tensor], Tensor],
+    visible: Bool[Tensor, "n k"],
+    scale: int,
+    beta: float | Tensor = 1.0,
+) -> Float[Tensor, "n e"]:
+    """One head for one sequence without padding; `key` and `value` are the head's linear maps.
+
+    visible: M of Eq. 16, which windows of `scale` tokens each query sees.
+    """
+    pooled = torch.stack([window.mean(0) for window in context.split(scale)])  # Remark 5: downsample, then project
+    k, v = key(pooled), value(pooled)
+    mean = beta * k.mean(0)  # Eq. 50, over all keys
+    logits = (q - mean) @ (k - mean).T / math.sqrt(q.shape[1])  # Eq. 51
+    return logits.masked_fill(~visible, -math.inf).softmax(1) @ v  # Eq. 16
 
 
 class SparseBNSH(StatelessAttention):
-    """y_i = Σ_{j ∈ M(i)} softmax_j( (q_i − βμ)ᵀ (k_j − βμ) / √d_h ) v_j in each head. Of the tokens, M(i) holds
+    """y_i = Σ_{j ∈ M(i)} softmax_j( (q_i - βμ)ᵀ (k_j - βμ) / √d_h ) v_j in each head.
 
-    form "fixed":   the block of `block` tokens that holds i, and the last `summary` tokens of every block;
-    form "strided": the tokens j with |i − j| <= block or (i − j) mod block = 0;
-    form "band":    the tokens j with |i − j| <= window/2.
+    M(i) is the set of tokens that query i sees:
+        form "fixed":   the block of `block` tokens that holds i, and the last `summary` tokens of every block
+        form "strided": the tokens j with |i - j| <= block or (i - j) mod block = 0
+        form "band":    the tokens j with |i - j| <= window / 2
 
-    Keys and values are those of the context averaged over windows of s tokens; a query sees the windows that its own
-    window sees, where the pattern is that of the windows: blocks of ⌈block/s⌉ with ⌈summary/s⌉ summaries, or a band of
-    ⌈window/2s⌉ on each side. Where s divides block, or window/2, these are the windows that hold a token which the
-    pattern shows to one of the queries. μ is the mean of all keys of the head, inside the pattern or not.
+    Keys and values are those of the context averaged over windows of s tokens. The pattern then applies to windows: a
+    query sees the windows that its own window sees, with blocks of ⌈block/s⌉ and ⌈summary/s⌉ summaries, or a band of
+    ⌈window/2s⌉ on each side. Where s divides `block` or window / 2, these are the windows that hold a visible token of
+    one of the queries. μ is the mean of all keys of the head, visible or not. A window is averaged over its real
+    tokens; windows without real tokens are no keys.
 
-    beta: weight of the mean; 0 leaves queries and keys where they are.
-    learned: β is a parameter that starts at `beta`.
-    scales: s of each head, one number for all heads, or null = by the number of heads: [1,2], [1,1,2,4],
-        [1,1,2,2,4,4,8,8] and, for 16 heads, each of these twice.
+    Args:
+        form: pattern of visible tokens: "fixed", "strided" or "band".
+        block: tokens of a block ("fixed", "strided"); near √n a query sees O(√n) keys.
+        summary: tokens at the end of each block that all queries see ("fixed").
+        window: tokens that a query sees, half on each side; even ("band").
+        beta: weight β of the mean; 0 does not shift queries and keys.
+        learned: make β a parameter that starts at `beta`.
+        scales: window s of each head, one number for all heads, or null to choose by the number of heads: [1,2],
+            [1,1,2,4], [1,1,2,2,4,4,8,8] and, for 16 heads, four each of 1, 2, 4 and 8.
 
-    A window is averaged over its real tokens and is a key where it has any.
-
-    Exact: queries are taken in blocks with the keys that they reach, and no n x n matrix is formed. With blocks near √n
-    a query sees O(√n) keys.
+    Why the fast path is equal: blocks of queries meet exactly the keys that they reach, so no n x n matrix is formed.
+    The keys are not shifted, which the softmax would cancel.
 
     Released code: none; the paper cites Child et al. 2019 and does not say which of its patterns it takes.
     """
@@ -81,11 +106,11 @@ class SparseBNSH(StatelessAttention):
         for group in self.groups:
             tokens, real = scaled[group.scale]
             k, v = (group.project(linear, tokens) for linear in (p.key, p.value))
-            heads.append(self._read(group, queries[..., group.features], k, v, real))
+            heads.append(self._attend_group(group, queries[..., group.features], k, v, real))
         return p.out(torch.cat(heads, -1))
 
-    def _read(self, group: ScaleGroup, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
-        """Softmax attention of a group of heads over what the pattern shows."""
+    def _attend_group(self, group: ScaleGroup, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
+        """Softmax attention of the heads of one scale over the visible windows."""
         dropout = self.site.dropout if self.training else 0.0
         if self.form == "band":
             reach = math.ceil(self.window / 2 / group.scale)

@@ -10,11 +10,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Affine, StatelessAttention
-from subquad.errors import UserError
-from subquad.ops.dropout import drop
+from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
-from subquad.ops.masking import masked_softmax
+from subquad.ops.masks import masked_softmax
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 Part = Literal["dense", "factorized_dense", "random", "fixed", "factorized_random", "dot"]
 
@@ -29,13 +29,17 @@ class Synthesizer(StatelessAttention):
     factorized_random: S = R_1 R_2ᵀ, both of `rank` columns
     dot:               S = Q Kᵀ / √d_h, the ordinary attention
 
-    Everything is tied to places: a shorter input uses the first rows and columns. Padded keys are hidden from the
-    softmax, so that padding equals absence. R and R_1 R_2ᵀ start with variance 1.
+    Logits belong to positions: a shorter input uses the first rows and columns. Padded keys are hidden from the
+    softmax. R and R_1 R_2ᵀ start with variance 1.
 
-    dense, factorized_random and dot are inner products of a vector of the query and one of the key (of the columns of
-    W_2, the rows of R_2), so that any sum of them is one fused attention that never holds the logits. R alone has one
-    softmax A for the whole batch, and with padding Y = A V / A 1 over the real tokens (dropped weights are then the
-    same in all rows). Other sums are written out, or go to the fused kernel as its bias.
+    Args:
+        parts: terms of the sum, of the names above.
+        rank: columns of R_1 and R_2.
+
+    Why the fast path is equal: dense, factorized_random and dot are inner products of a vector of the query and one of
+    the key (of the columns of W_2, the rows of R_2), so that any sum of them is one fused attention that never holds
+    the logits. R alone has one softmax A for the whole batch, and with padding Y = A V / A 1 over the real tokens
+    (dropped weights are then the same in all rows). Other sums are written out, or go to the fused kernel as its bias.
 
     Released code: the paper weights the parts of a sum by a learned softmax; LRA's code just adds them, as here, since
     R and W_Q absorb such weights. LRA's dense mode shares W_2 among heads and confuses the axes of heads and tokens in
@@ -128,7 +132,7 @@ class Synthesizer(StatelessAttention):
         if mask is not None:
             v = v.masked_fill(~mask[..., None, None], 0)
         weights = table.softmax(-1)
-        read = drop(weights, self.site.dropout, self.training) @ v.permute(2, 1, 0, 3).flatten(-2)
+        read = dropout(weights, self.site.dropout, self.training) @ v.permute(2, 1, 0, 3).flatten(-2)
         y = read.unflatten(-1, (len(v), -1)).permute(2, 1, 0, 3)
         if mask is None:
             return y
@@ -144,15 +148,15 @@ class Synthesizer(StatelessAttention):
         keys: Bool[Tensor, "b 1 1 m"] | None,
     ) -> Float[Tensor, "b h n e"]:
         """Weights of each row of the batch."""
-        dropout = self.site.dropout if self.training else 0.0
+        dropout_p = self.site.dropout if self.training else 0.0
         if q is None or k is None:
             assert table is not None
-            return drop(masked_softmax(table, keys), dropout, self.training) @ v
+            return dropout(masked_softmax(table, keys), dropout_p, self.training) @ v
         bias = keys if table is None else table if keys is None else table.masked_fill(~keys, -math.inf)
         # The fused kernels take vectors of one width only.
         width = max(q.shape[-1], v.shape[-1])
         q, k, v_wide = (F.pad(t, (0, width - t.shape[-1])) for t in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v_wide, bias, dropout, scale=1.0)[..., : v.shape[-1]]
+        return F.scaled_dot_product_attention(q, k, v_wide, bias, dropout_p, scale=1.0)[..., : v.shape[-1]]
 
     def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
         return split_heads(x, self.site.heads)

@@ -9,11 +9,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Affine, Projections, StatelessAttention
-from subquad.errors import UserError, at_least_one
 from subquad.ops.blocks import around, around_mask, blocks, seen_of_windows, unblocks
-from subquad.ops.masking import masked_softmax, zero_padding
+from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError, at_least_one
 
 QUERIES = 64
 """Queries that share one window of keys: fewer leave the products too small, more multiply masked keys."""
@@ -26,22 +26,23 @@ class TransformerLS(StatelessAttention):
     K_i, V_i: the tokens of i's segment of `window` tokens and window / 2 more (at least one) on each side of it.
     K = LN_l(X W_k), V = LN_l(X W_v): each LayerNorm serves keys and values (DualLN) and spans all heads.
 
-    window: tokens of a segment.
-    rank: summaries r; 0 leaves local attention.
-    scores: what W_P reads, the layer's "input" or the projected "keys"; the paper writes K W_P.
-    kernel: odd number of taps of a convolution of V along the tokens, one filter for each head, zero at the start and
-        added to y; null leaves it out.
+    Args:
+        window: tokens of a segment.
+        rank: number r of summaries; 0 gives local attention.
+        scores: input of W_P, the layer's "input" or the projected "keys"; the paper writes K W_P.
+        kernel: taps of a convolution of V along the tokens, odd, one filter for each head, which starts at zero and is
+            added to y; null for none.
 
     A class token c (`Masks.class_token`) is kept apart from the tokens after it, whose segments start at the first of
     them. LN_s(c W_k) and LN_s(c W_v) join the summaries, so that every token sees c. With O the outputs of the tokens
     before the convolution and the output map, c reads softmax(c W_q [c W_k; O]ᵀ / √d_h) [c W_v; O] in each head.
 
-    Padding: padded tokens have no weight in P and in the softmax and count as 0 in the convolution. W_P has no bias:
-    the softmax over tokens would drop it.
+    Padded tokens have no weight in P and in the softmax and count as 0 in the convolution. W_P has no bias: the softmax
+    over tokens would cancel it.
 
-    Segments of fewer than 64 tokens share their products: a block of whole segments reads one window of keys through
-    a mask that is the same for all blocks. LayerNorm lies between projection and compression, so that K and V must
-    exist at full length.
+    Why the fast path is equal: segments of fewer than 64 tokens share their products: a block of whole segments attends
+    to one window of keys through a mask that is the same for all blocks. LayerNorm lies between projection and
+    compression, so K and V must exist at full length.
 
     Released code: as here with scores=input; W_P has a bias, and rows without a visible key become 0. The weights
     of the class token are not dropped, there and here.

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from subquad.attention.base import Discrete, Projections, Refreshable, StatelessAttention, SurrogateGradient
-from subquad.errors import UserError
-from subquad.ops.codes import code
-from subquad.ops.masking import zero_padding
+from subquad.ops.binary_codes import code
+from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 _BLOCK, _TOKENS = 1 << 20, 512
 
@@ -22,12 +22,14 @@ class YOSO(StatelessAttention, SurrogateGradient):
     """y_i = ℓ2(Σ_j w_ij v_j) in each head, w_ij = (1 - arccos(q_i·k_j) / π)^τ, q and k of unit length, ℓ2(y) = y / ‖y‖.
 
     w_ij is the probability that τ random hyperplanes do not separate q_i from k_j: the expectation of `SampledYOSO`.
-    bits: τ.
+
+    Args:
+        bits: number τ of hyperplanes.
 
     Backward: ∂w/∂q is replaced by its lower bound (τ/2) w k, and ∂w/∂k by (τ/2) w q, which stay finite where q = k.
 
-    Padded values are 0; no normaliser runs over the keys. There are no normalised weights to drop: `site.dropout` is
-    unused. Blocks of queries are weighed one after another, forward and backward, so that n x m weights never exist.
+    Padded values are 0. The weights are not normalised over the keys, so `site.dropout` is unused. Blocks of queries
+    are computed one after another, forward and backward, so that n x m weights never exist.
 
     Released code: multiplies the cosines by a constant below 1 in one version, and can add a convolution of the values;
     transformers' classes ignore the padding mask.
@@ -65,12 +67,16 @@ class YOSO(StatelessAttention, SurrogateGradient):
 class SampledYOSO(YOSO, Refreshable, Discrete):
     """YOSO with w_ij replaced by the share of m hashes in which q_i and k_j fall into the same of 2^τ buckets.
 
-    hashes: m. bits: τ. A hash is τ random hyperplanes for each head: values are added to the bucket of their key, and
-    each query reads the bucket that it falls into. New hyperplanes are drawn before every training step.
+    A hash is τ random hyperplanes for each head. Values are added to the bucket of their key, and each query takes the
+    sum of its bucket. New hyperplanes are drawn before every training step.
 
-    Backward is the surrogate of `YOSO` with these shares for weights, which are counted in blocks of n x m. Tables for
-    it hold d_h² numbers a bucket; measured, their O(n m d_h) steps a channel cost more than n² counts below some 10⁵
-    tokens.
+    Args:
+        bits: number τ of hyperplanes of a hash.
+        hashes: number m of hashes.
+
+    Backward is the surrogate of `YOSO` with these shares as weights, which are counted in blocks of n x m. Tables would
+    hold d_h² numbers for each bucket. Measured, their O(n m d_h) steps for each channel cost more than n² counts below
+    about 10⁵ tokens.
 
     Released code: such tables, in CUDA only; new hyperplanes in every call, in evaluation too, by Hadamard transforms.
     """

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.backbones.segments import (
+from subquad.backbones.encoder import choose
+from subquad.backbones.segment_recurrence import (
     Pass,
     SegmentEncoder,
     Segments,
     Swept,
-    choose,
     mapped,
     merged,
     self_blocks,
@@ -35,25 +35,41 @@ class BLRPEncoder(SegmentEncoder):
         X̃B_i = Θ_X(Θ_SELF(X_i), LB_{i+1}),  X̃B_T reads I;   LB_i = Θ_L(LB_{i+1}, [X̃F_i ; X̃B_i ; I])
         LB_T = Θ_L(LF_T, [X̃F_T ; X̃B_T])
 
-    and predicts from LB_1. I = Φ(X) is a dynamic projection of the whole sequence (softmax over tokens), one for each
-    pass. Θ_SELF (`self_layers`), Θ_X and Θ_L are the pre-norm blocks of TLB. In print Θ_L(X, L) is used as Θ_L(L, X).
+    and predicts from LB_1. I = Φ(X) is a dynamic projection of the whole sequence (softmax over tokens); each pass has
+    its own. Θ_SELF (`self_layers`), Θ_X and Θ_L are the pre-norm blocks of TLB. The printed Θ_L(X, L) is Θ_L(L, X).
 
-    Θ_SELF does not see the latents, so all segments go through it in one batch, as do the queries of Θ_X and the keys
-    and values of X̃F_i and I in Θ_L, which are made once for both passes. Segments of padding are no steps: the last
-    segment of a row that holds a token plays T (`pad_aware`; without it, the last one of the batch does).
+    Θ_SELF does not read the latents, so that all segments are one batch for it. The queries of Θ_X, and the keys and
+    values of X̃F_i and I in Θ_L, are also computed in one batch, once for both passes. Segments of padding are skipped:
+    T is the last segment of a row that holds a token (`pad_aware`; without it, the last segment of the batch).
 
-    Keys, the paper's best or likeliest first (docs/deviations.md has the reasons):
-        direction: "bi"; "fwd" predicts from LF_T; "bwd" starts at I and sees no X̃F.
-        forward_init, backward_init: "phi_residual"; "phi_init_only" keeps I out of Θ_L; "pos" puts sinusoids in its
-            place and keeps them out of Θ_L.  latent_pos: "pos" adds them "once", or to 0 and at "each_step" as TLB.
-        phi: "per_head_value", "per_head", "single" (see DynamicProjection); phi_bias.
-        phi_input: "raw" embeddings, or "with_pos".
-        phi_share: "separate" Φ for each pass; "identical" I for both; "siamese" one Φ that reads the tokens with
-            positions counted along the whole pass, so that the backward pass has its own I.
-        share_directions: "all" weights but those of Φ; "latent_only" Θ_L; "none".
-        scale: "d_head", "d_model".  pool: "mean", "flatten", "first".  position: "sinusoidal", "learned".
+    The paper leaves most settings open; docs/deviations.md gives the reasons of the defaults.
 
-    Released code: none.
+    Args:
+        dim: width of the model, d.
+        heads: attention heads of each block.
+        ffn: hidden width of the feed-forward nets.
+        dropout: probability of dropping an output of a block, or an embedding.
+        attention_dropout: probability of dropping an attention weight.
+        segment: tokens of a segment, t.
+        latents: latent rows, l.
+        self_layers: blocks of Θ_SELF.
+        direction: bi, or one pass: fwd predicts from LF_T; bwd starts at I and does not read X̃F.
+        forward_init: phi_residual as above; phi_init_only leaves I out of Θ_L; pos starts from sinusoids, not I.
+        backward_init: the same of the backward pass.
+        latent_pos: with pos, sinusoids are added once, or to 0 and at each step as in TLB.
+        phi: heads and values of the dynamic projection (see DynamicProjection).
+        phi_bias: whether Φ's linear map has a bias.
+        phi_input: Φ reads the raw embeddings, or those with positions.
+        phi_share: each pass has its own Φ (separate), both use one I (identical), or one Φ reads the tokens with
+            positions counted along the whole pass, so that the backward pass has its own I (siamese).
+        share_directions: the passes share all weights except Φ's, those of Θ_L only, or none.
+        pad_aware: whether segments of padding are skipped.
+        position: positions of tokens inside a segment.
+        token_std: standard deviation of the initial token embeddings.
+        bias: whether queries, keys and values have one.
+        scale: logits are divided by the root of the width of a head, or of the model.
+        pool: how the latent rows become one vector.
+        head_hidden: hidden width of the head; null: no hidden layer.
     """
 
     complexity = (
@@ -156,7 +172,7 @@ class BLRPEncoder(SegmentEncoder):
         )
 
     def _initial(self, way: "_Way", source: Segments) -> Float[Tensor, "b l d"]:
-        """I of a pass."""
+        """The initial latents I of a pass."""
         if way.phi is None:
             zeros = source.x.new_zeros(len(source.x), self.latent_len, source.x.shape[-1])
             return zeros if self.pos_each_step else self.latent_position(zeros)
@@ -168,7 +184,7 @@ class BLRPEncoder(SegmentEncoder):
 
 
 class _Way(nn.Module):
-    """One direction: its blocks, its Φ (None where it starts from positions), the use of I, and where it goes."""
+    """One direction: its blocks, its Φ (None where it starts from positions), and how it uses I."""
 
     def __init__(self, blocks: Pass, phi: DynamicProjection | None, init: Init, backward: bool) -> None:
         super().__init__()

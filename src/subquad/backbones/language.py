@@ -1,6 +1,6 @@
 """The language model of RoBERTa (Liu et al. 2019, https://arxiv.org/abs/1907.11692) with any attention.
 
-Devlin et al. 2019, https://arxiv.org/abs/1810.04805, for the encoder; the heads are those of RoBERTa's released code.
+The encoder is that of Devlin et al. 2019, https://arxiv.org/abs/1810.04805; the heads are those of RoBERTa's code.
 """
 
 import math
@@ -13,24 +13,24 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Carry
-from subquad.backbones.base import Encoder, Pretrainable
-from subquad.blocks.dropout import Dropout
+from subquad.backbones.encoder import Encoder, Pretrainable
+from subquad.blocks.dropout_layer import Dropout
 from subquad.blocks.embeddings import TokenEmbedding, positions
-from subquad.blocks.initial import draw_linear_maps
+from subquad.blocks.init import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
-from subquad.errors import UserError
 from subquad.specs import DataSpec, Masks, Pattern, Site, TextSpec
+from subquad.utils.errors import UserError
 
 STD = 0.02
-"""Standard deviation of the first weights, as BERT's."""
+"""Standard deviation of the initial weights, as in BERT."""
 
 
 class LanguageEncoder(nn.Module):
-    """Token ids `[b, n]` to vectors `[b, n, d]`: embeddings and positions, LayerNorm, dropout, layers.
+    """Maps token ids `[b, n]` to vectors `[b, n, d]`: embeddings and positions, LayerNorm, dropout, layers.
 
     order: "post" normalisation as published, or "pre" with a final norm. position: "learned" as published, or
-    "sinusoidal", with which small models find the neighbours of a token sooner. attention: makes that of each site;
-    None leaves attention out. `tokenizer` is the fingerprint of the vocabulary and travels with the weights.
+    "sinusoidal", with which small models learn the neighbours of a token sooner. attention: makes the attention of each
+    site; None: no attention. `tokenizer` is the fingerprint of the vocabulary; it is stored with the weights.
     """
 
     tokenizer: Tensor
@@ -51,14 +51,14 @@ class LanguageEncoder(nn.Module):
         super().__init__()
         if not isinstance(spec, TextSpec) or spec.vocab is None:
             raise UserError(
-                "The backbones of language models read text cut by a tokenizer, and these data are none; choose "
+                "A language-model backbone needs tokenised text, and these data are not; choose "
                 "backbone=sequence or another recipe."
             )
         if layers < 1:
             raise UserError(f"A model needs at least one layer; backbone.layers is {layers}.")
         self.register_buffer("tokenizer", torch.tensor(int(spec.tokenizer, 16)))
         self.embed = TokenEmbedding(spec.vocab, dim, STD)
-        # Sinusoids of the size of the embeddings: LayerNorm then keeps half of each.
+        # Sinusoids as large as the embeddings, so that both have the same share of the normalised sum.
         self.position = positions(position, spec.max_len, dim, STD if position == "learned" else STD * math.sqrt(2))
         self.embed_norm = nn.LayerNorm(dim)
         self.dropout = Dropout(dropout)
@@ -82,7 +82,7 @@ class LanguageEncoder(nn.Module):
         return self.norm(x)
 
     def check_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Raises UserError where weights, named as in a model with an `encoder`, are of another encoder than this."""
+        """Raises UserError where the entries `encoder.*` of a state dict do not fit this encoder."""
         theirs = weights.get("encoder.tokenizer")
         if theirs is not None and not torch.equal(theirs.cpu(), self.tokenizer.cpu()):
             raise UserError(
@@ -101,9 +101,9 @@ class LanguageEncoder(nn.Module):
 
 
 class LanguageModel(nn.Module, Pretrainable):
-    """Names hidden tokens: logits over the vocabulary at the chosen places only.
+    """Predicts masked tokens: logits over the vocabulary at the chosen positions only.
 
-    Head: dense, GELU, LayerNorm, then the transposed embedding and a bias. The `[b, n, vocab]` tensor never exists.
+    Head: dense, GELU, LayerNorm, then the transposed embedding and a bias. No `[b, n, vocab]` tensor is made.
     `sizes` are those of `LanguageEncoder`.
     """
 
@@ -121,14 +121,14 @@ class LanguageModel(nn.Module, Pretrainable):
         x = self.encoder(inputs, valid)[chosen]
         return F.linear(self.norm(F.gelu(self.dense(x))), self.encoder.embed.weight, self.bias)
 
-    def adopted(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The weights of another run of this model."""
+    def adapt_state_dict(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Checks the weights of another run of this model and returns them."""
         self.encoder.check_weights(weights)
         return weights
 
 
 class LanguageClassifier(Encoder, Pretrainable):
-    """One label for a text or a pair of texts: dropout, dense, tanh, dropout on the output of the first token, <s>.
+    """Predicts one label for a text or a pair of texts from the first token, <s>: dropout, dense, tanh, dropout, head.
 
     `sizes` are those of `LanguageEncoder`.
     """
@@ -149,8 +149,8 @@ class LanguageClassifier(Encoder, Pretrainable):
         first = self.encoder(inputs, valid)[:, 0]
         return self.dropout(torch.tanh(self.dense(self.dropout(first))))
 
-    def adopted(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The encoder of a language model under the head of this model, or all of another classifier."""
+    def adapt_state_dict(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Weights of another classifier, or the encoder of a language model with the head of this model."""
         self.encoder.check_weights(weights)
         own = {name: weight for name, weight in self.state_dict().items() if not name.startswith("encoder.")}
         if own.keys() <= weights.keys():

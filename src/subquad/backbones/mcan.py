@@ -1,4 +1,4 @@
-"""The modular co-attention network of Yu et al. 2019 (https://arxiv.org/abs/1906.10770), as OpenVQA codes it."""
+"""MCAN, the modular co-attention network of Yu et al. 2019 (https://arxiv.org/abs/1906.10770), as in OpenVQA."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,22 +8,22 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, AttentionFactory, Carry, UnsupportedPattern
-from subquad.blocks.dropout import Dropout
+from subquad.blocks.dropout_layer import Dropout
 from subquad.blocks.layer import FeedForward, Layer
-from subquad.blocks.question import question_encoder
-from subquad.blocks.unbiased_norm import UnbiasedLayerNorm
-from subquad.errors import UserError
-from subquad.ops.masking import masked_softmax
+from subquad.blocks.mcan_norm import UnbiasedLayerNorm
+from subquad.blocks.question_encoder import question_encoder
+from subquad.ops.masks import masked_softmax
 from subquad.specs import Masks, Pattern, Site, VQASpec
+from subquad.utils.errors import UserError
 
 Place = Literal["self_text", "self_image", "cross"]
-"""Where attentions are: within questions, within images, and from images to questions."""
+"""Sites of attention: within the question, within the image, and from the image to the question."""
 
 _READOUT_HIDDEN = 512
 
 
 class Residual(nn.Module):
-    """x ← norm(x + dropout(y)), the end of each step of a layer."""
+    """x ← norm(x + dropout(y)), the end of each sublayer."""
 
     def __init__(self, dim: int, dropout: float) -> None:
         super().__init__()
@@ -34,9 +34,9 @@ class Residual(nn.Module):
 
 
 class CoAttentionLayer(Layer):
-    """Self-attention, attention to a context, feed-forward net; either attention may be left out.
+    """Self-attention, attention to a context, and a feed-forward net; either attention may be None.
 
-    "SA" of the paper without attention to a context, "SGA" with both.
+    The paper's "SA" has no attention to a context, its "SGA" has both.
     """
 
     def __init__(self, dim: int, ffn: int, dropout: float, own: Attention | None, guided: Attention | None) -> None:
@@ -61,7 +61,7 @@ class CoAttentionLayer(Layer):
 
 
 class AttentionReadout(nn.Module):
-    """One weight a token by a small net, softmax over the real tokens, their weighted sum, a linear map."""
+    """A linear map of the weighted sum of the real tokens; a small net and a softmax give the weights."""
 
     def __init__(self, dim: int, out: int, dropout: float) -> None:
         super().__init__()
@@ -78,16 +78,16 @@ class AttentionReadout(nn.Module):
 class MCAN(nn.Module):
     """Maps images and questions to `[b, answers]` logits.
 
-    `layers` layers of self-attention on the question; then as many on the image, each attending to itself and to the
-    last layer of the question; a readout of each, added, normalised and mapped to the answers. Positions have no
-    embedding; the LSTM or ALBERT knows the order of words, the cells of a grid have none.
+    `layers` layers of self-attention on the question; then as many on the image, each with self-attention and attention
+    to the last layer of the question; a read-out of each, added, normalised and mapped to the answers. There are no
+    position embeddings: the LSTM or ALBERT encodes the order of words, and the cells of an image have none.
 
-    attention: the mechanism under study, made at the places in `studied`; null is every place that it is defined for.
-    exact: what the other places have.
-    image_self: without it the layers of the image have no self-attention, as the two-attention baselines that DBA
-        (https://arxiv.org/abs/2211.16368, Table 4) counts.
+    attention: the mechanism under study, at the sites in `studied`; None: at every site that it supports.
+    exact: the mechanism of the other sites.
+    image_self: False leaves out self-attention on the image, as in the baselines with two attentions of DBA
+        (https://arxiv.org/abs/2211.16368, Table 4).
 
-    Released code: drops all-zero rows as padding, here the data say what is real; draws all maps as torch does.
+    Released code: takes all-zero rows for padding, where the data state it here; initialises all maps as torch does.
     """
 
     def __init__(
@@ -155,10 +155,10 @@ class MCAN(nn.Module):
 
     @property
     def stack_parameters(self) -> int:
-        """Numbers in the attentions, feed-forward nets and norms of all layers.
+        """Parameters of the attentions, feed-forward nets and norms of all layers.
 
-        These are the "parameters in attention layers" of published tables: without embeddings, LSTM, maps of features,
-        readouts and classifier.
+        The "parameters in attention layers" of published tables: without embeddings, LSTM, maps of features, read-outs
+        and classifier.
         """
         stack = (*self.text_layers.parameters(), *self.image_layers.parameters())
         return sum(parameter.numel() for parameter in stack)

@@ -9,20 +9,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Carry
-from subquad.backbones.base import Encoder
-from subquad.blocks.dropout import Dropout
+from subquad.backbones.encoder import Encoder
+from subquad.blocks.dropout_layer import Dropout
 from subquad.blocks.embeddings import LearnedPositions, SeriesEmbedding, SinusoidalPositions
 from subquad.blocks.head import flatten_tokens
 from subquad.blocks.layer import TransformerLayer
-from subquad.errors import UserError
-from subquad.ops.moments import moments, several_processes
+from subquad.ops.batch_statistics import moments, several_processes
 from subquad.specs import DataSpec, Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 
 class TokenBatchNorm(nn.BatchNorm1d):
-    """BatchNorm1d of each channel over batch and time, padding included, as the released code does.
+    """BatchNorm1d of each channel over batch and time, including padding, as in the released code.
 
-    Where processes share a batch, its statistics are those of the whole of it.
+    Where several processes share a batch, the statistics are those of the whole batch.
     """
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
@@ -45,8 +45,8 @@ class TokenBatchNorm(nn.BatchNorm1d):
 class MVTSEncoder(Encoder):
     """Maps series `[b, n, channels]` to `[b, outputs]`: class logits, or one value.
 
-    Linear map times √d, positions, dropout; post-norm layers; GELU, dropout, padding set to 0; all steps flattened into
-    one linear map. `norm` "batch" is the paper's choice, "layer" the stock transformer layer.
+    A linear map times √d, positions and dropout; post-norm layers; GELU and dropout; padding set to 0; a linear map of
+    all steps. norm: "batch", as in the paper, or "layer". final_norm: adds a LayerNorm after the last layer.
     """
 
     def __init__(

@@ -1,19 +1,22 @@
-"""Images for encoders of sequences: patches in raster order."""
+"""Images as sequences of patches, for encoders that read sequences."""
+
+from functools import partial
+from typing import Any
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.backbones.base import EncoderFactory
-from subquad.errors import UserError
+from subquad.backbones.encoder import EncoderFactory, is_standalone
 from subquad.specs import DataSpec, ImageSpec
+from subquad.utils.errors import UserError
 
 
 class PatchEncoder(nn.Module):
-    """Cuts `[b, c, h, w]` into patches of `patch` x `patch` pixels, row after row, which `encoder` reads as steps.
+    """Maps images `[b, c, h, w]` to `[b, classes]`: `encoder` reads patches of `patch`² pixels in raster order.
 
-    The pixels of a patch are its channels, so that the encoder's linear map of steps is the patch embedding of a ViT:
-    the images of BLRP (Leotescu et al. 2024, https://arxiv.org/abs/2404.05210, Section 4). Maps to `[b, classes]`.
+    The pixels of a patch are the channels of a step, so that the encoder's linear map is the patch embedding of a ViT.
+    Source: Leotescu et al. 2024 (BLRP), https://arxiv.org/abs/2404.05210, Section 4.
     """
 
     def __init__(self, spec: ImageSpec, encoder: EncoderFactory, patch: int) -> None:
@@ -29,3 +32,8 @@ class PatchEncoder(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b classes"]:
         return self.encoder(F.unfold(images, self.patch, stride=self.patch).mT, None)
+
+
+def on_images(factory: Any, patch: int) -> Any:
+    """A factory of models of images, which makes encoders of sequences read patches of `patch` x `patch` pixels."""
+    return partial(PatchEncoder, encoder=factory, patch=patch) if is_standalone(factory) else factory

@@ -1,4 +1,4 @@
-"""S4 and S4D as encoders of labelled sequences (Gu et al. 2022, https://arxiv.org/abs/2111.00396, released code)."""
+"""S4 and S4D for labelled sequences (Gu et al. 2022, https://arxiv.org/abs/2111.00396, released code)."""
 
 from typing import Any, Literal
 
@@ -6,35 +6,46 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.backbones.base import AttentionEncoder, Grouped
+from subquad.backbones.encoder import Grouped, StandaloneEncoder, choose
 from subquad.blocks.channel_norm import NORMS
 from subquad.blocks.embeddings import TokenEmbedding
 from subquad.blocks.parameter_groups import parameter_groups
-from subquad.blocks.s4 import S4Block
-from subquad.blocks.state_space import DiagonalStateSpace, LowRankStateSpace, Rates, StateSpace
-from subquad.errors import UserError, at_least_one
+from subquad.blocks.s4_layer import S4Block
+from subquad.blocks.state_space_parameters import DiagonalStateSpace, LowRankStateSpace, Rates, StateSpace
 from subquad.specs import DataSpec
+from subquad.utils.errors import UserError, at_least_one
 
 
-class S4Encoder(AttentionEncoder, Grouped):
+class S4Encoder(StandaloneEncoder, Grouped):
     """A stack of state space layers in place of attention: no heads, no positions, no feed-forward nets.
 
         x' = A x + B u,  y = Re(C x) + D u      for each channel, discretised with a step Δ of its own,
 
-    run over the sequence in both directions as one convolution by FFT; GELU; a linear map with GLU mixes the channels.
-    A block adds this to its input, with a norm before ("pre", and one after the last block) or after it ("post").
+    computed in both directions as one convolution by FFT, then GELU, then a linear map with GLU over the channels.
+    Each block adds this to its input. The norm is before it ("pre", with one more after the last block) or after
+    the sum ("post").
 
-    Keys:
-        kernel: "low_rank" A = Λ - p p* (S4: HiPPO-LegS, bilinear rule), "diagonal" (S4D).
-        init, discretization: of S4D: "legs", "lin", "inv"; "zoh", "bilinear".
-        d_state: N, numbers in the state of a channel.  n_ssm: sets of A, B that channels share; null: one a channel.
-        dt_min, dt_max: Δ is log-uniform between them at first.
-        order: "pre", "post".  norm: "batch" (over real tokens), "layer".
-        readout: "mean" over real tokens, or the "last" real token.
-        ssm_lr, dt_lr, c_lr: learning rates of A and B, of Δ, of C; null: the optimiser's. A, B and Δ are not decayed.
+    Padding is set to 0 before each convolution and is excluded from all statistics, so that it has no effect. A, B and
+    Δ have no weight decay.
 
-    Padding is 0 before each convolution and out of all statistics, so that it changes nothing. `inner_len` is the
-    longest sequence after the first layer, where that is not the input's.
+    Args:
+        dim: width of the model, d.
+        layers: number of blocks.
+        dropout: probability of dropping a channel of a sequence, after each convolution.
+        kernel: low_rank A = Λ - p p* (S4: HiPPO-LegS, bilinear rule), or diagonal (S4D).
+        init: A of S4D.
+        discretization: rule of S4D.
+        d_state: N, the size of the state of a channel.
+        n_ssm: sets of A and B that channels share; null: one a channel.
+        dt_min: smallest initial Δ; it is drawn log-uniformly.
+        dt_max: largest initial Δ.
+        order: norm before each convolution, or after the sum.
+        norm: batch norm over real tokens, or layer norm.
+        readout: the mean over real tokens, or the last real token.
+        ssm_lr: learning rate of A and B; null: the optimiser's.
+        dt_lr: learning rate of Δ; null: the optimiser's.
+        c_lr: learning rate of C; null: the optimiser's.
+        inner_len: the longest sequence after the first layer; null: that of the input.
     """
 
     complexity = "time O(n (d log n + d² + N d)), memory O(n (d + N d)) in training; one kernel for all rows of a batch"
@@ -61,7 +72,7 @@ class S4Encoder(AttentionEncoder, Grouped):
         inner_len: int | None = None,
     ) -> None:
         super().__init__(spec)
-        at_least_one("S4", layers=layers, dim=dim)
+        at_least_one("S4", "backbone", layers=layers, dim=dim)
         choose("kernel", kernel, ("low_rank", "diagonal"))
         choose("init", init, ("legs", "lin", "inv"))
         choose("discretization", discretization, ("zoh", "bilinear"))
@@ -93,24 +104,18 @@ class S4Encoder(AttentionEncoder, Grouped):
     def encoded(
         self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None
     ) -> tuple[Float[Tensor, "b d m"], Bool[Tensor, "b m"] | None]:
-        """The sequence after all blocks, and what is real of it."""
+        """The sequence after all blocks, and its mask of real tokens."""
         for block in self.blocks:
             x = block(x, valid)
         return x, valid
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """The rest; biases, norms and embeddings; A, B, Δ and C as the keys say."""
+        """See `subquad.blocks.parameter_groups`."""
         return parameter_groups(self)
 
 
-def choose(key: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises UserError at a word that is none of the choices of a key."""
-    if value not in choices:
-        raise UserError(f'There is no attention.{key} "{value}"; choose {" or ".join(choices)}.')
-
-
 def _embedding(spec: DataSpec, dim: int) -> nn.Module:
-    """As the released code: vectors of N(0, 1), and a plain linear map of real-valued steps."""
+    """As in the released code: token vectors from N(0, 1), or a linear map of real-valued steps."""
     if spec.vocab is not None:
         return TokenEmbedding(spec.vocab, dim, 1.0)
     if spec.channels is not None:

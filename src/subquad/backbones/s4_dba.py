@@ -8,32 +8,37 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.backbones.s4 import S4Encoder, choose
-from subquad.errors import UserError, at_least_one
-from subquad.ops.masking import masked_softmax
+from subquad.backbones.encoder import choose
+from subquad.backbones.s4 import S4Encoder
+from subquad.ops.masks import masked_softmax
 from subquad.specs import DataSpec
+from subquad.utils.errors import UserError, at_least_one
 
 
 class S4DBAEncoder(S4Encoder):
-    """S4 whose layers after the first run on d_p rows, made of the n tokens as DBA does and spread over them again:
+    """S4 whose layers after the first run on d_p rows, compressed from the n tokens and expanded again as in DBA:
 
         H = S4_1(X);   W_r = softmax over tokens of Z (H W_K)ᵀ;   Y = S4_L(... S4_2(W_r H));   H' = W'_r Y
 
-    with Z learned and W'_r a linear map of H. Rows are d_p steps in time for the layers in between, but nothing in the
-    formula gives them an order: `locality` adds -(s (t_j - r))²/2 to the logits of token j and row r of both weights,
-    where t_j is the place of the token on the scale of the rows and s is learned and starts at 1.
+    Z is learned and W'_r is a linear map of H. The layers in between read the rows as d_p steps in time, but nothing in
+    the formula orders them: `locality` adds -(s (t_j - r))²/2 to the logits of token j and row r of both weights, where
+    t_j is the position of the token on the scale of the rows and s is learned (1 at first).
 
-    Keys besides those of S4, the likeliest reading first (docs/deviations.md has the reasons):
-        d_p: rows; null: half the longest sequence, as in Table 10.
-        locality: "learned", "none".
-        restore_norm: "softmax" over the rows, or "none": W'_r as it is.
-        heads, compress_heads: one W_r and W'_r for all heads ("shared") or for each ("per_head").
-        mix: "none"; "attention" lets the rows attend to one another before S4_2, as in a DBA layer: heads of a width
-            d_in in all (null: d/2, as in Table 10) for queries and keys.
-        read_from: "tokens" restores before the read-out, "rows" reads the rows.
+    Z (H W_K)ᵀ = (Z W_K) Hᵀ, so that no token is projected. Time and memory grow with n d_p: with n² for d_p = n/2.
+    docs/deviations.md gives the reasons of the defaults.
+
+    Args:
+        dim: width of the model, d.
+        d_p: number of rows; null: half the longest sequence, as in Table 10.
+        locality: whether the distance between token and row counts, as above.
+        restore_norm: softmax over the rows, or none: W'_r as it is.
+        heads: heads of W_r and W'_r, if `compress_heads` is per_head, and of `mix`.
+        compress_heads: one W_r and W'_r for all heads (shared), or one for each.
+        mix: attention applies attention among the rows before S4_2, as in a DBA layer.
+        d_in: width of the queries and keys of `mix` over all heads; null: d/2, as in Table 10.
+        read_from: tokens restores before the read-out, rows reads the rows.
         residual: H' = H + W'_r Y.
-
-    Z (H W_K)ᵀ = (Z W_K) Hᵀ: no token is projected. Time and memory grow with n d_p, so with n² where d_p is n/2.
+        s4: the settings of S4Encoder.
     """
 
     complexity = "time O(n d_p d + (n + d_p) (d log n + d² + N d)), memory O(n d_p + n (d + N d)) in training"
@@ -54,7 +59,7 @@ class S4DBAEncoder(S4Encoder):
         **s4: Any,
     ) -> None:
         d_p = (spec.max_len + 1) // 2 if d_p is None else d_p
-        at_least_one("S4+DBA", d_p=d_p, heads=heads)
+        at_least_one("S4+DBA", "backbone", d_p=d_p, heads=heads)
         super().__init__(spec, dim, inner_len=d_p, **s4)
         choose("mix", mix, ("none", "attention"))
         choose("read_from", read_from, ("tokens", "rows"))
@@ -88,13 +93,13 @@ class S4DBAEncoder(S4Encoder):
 
 
 class RowWeights(nn.Module):
-    """Logits of each token for each of d_p rows, from the token: `guided` by Z through W_K, or by a linear map."""
+    """Logits of every token for every one of d_p rows: from Z and W_K (`guided`), or from a linear map of the token."""
 
     def __init__(self, dim: int, rows: int, groups: int, locality: str, guided: bool) -> None:
         super().__init__()
         if dim % groups:
             raise UserError(
-                f"A width of {dim} cannot be split into {groups} heads; choose attention.heads so that it divides it."
+                f"A width of {dim} cannot be split into {groups} heads; choose backbone.heads so that it divides it."
             )
         self.rows, self.groups = rows, groups
         self.latent = nn.Parameter(torch.randn(rows, dim) / math.sqrt(dim)) if guided else None
@@ -117,11 +122,11 @@ class RowWeights(nn.Module):
         return logits - (0.5 * torch.exp(2 * self.log_sharpness) * distance.square())[..., None, :, :]
 
     def applied(self, x: Float[Tensor, "b d m"], weights: Float[Tensor, "b g m k"]) -> Float[Tensor, "b d k"]:
-        """x times weights, the weights of each group for its part of the width."""
+        """x times weights; each group of channels has its own weights."""
         return (x.unflatten(1, (self.groups, -1)) @ weights).flatten(1, 2)
 
     def _places(self, x: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "*b n"]:
-        """Where each real token lies among the rows, from -1/2 to d_p - 1/2, if all n lie side by side."""
+        """The position of each real token on the scale of the rows, evenly spaced from -1/2 to d_p - 1/2."""
         if valid is None:
             rank, count = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device), x.shape[-1]
             return (rank + 0.5) * (self.rows / count) - 0.5
@@ -130,14 +135,14 @@ class RowWeights(nn.Module):
 
 
 class RowAttention(nn.Module):
-    """Attention among the rows, with queries and keys of a width d_in in all."""
+    """Attention among the rows, with queries and keys of a total width of d_in."""
 
     def __init__(self, dim: int, heads: int, d_in: int) -> None:
         super().__init__()
         if d_in < 1 or d_in % heads or dim % heads:
             raise UserError(
-                f"{heads} heads cannot share queries of {d_in} and values of {dim} numbers; choose attention.heads so "
-                "that it divides attention.d_in and the width."
+                f"{heads} heads cannot share queries of {d_in} and values of {dim} numbers; choose backbone.heads so "
+                "that it divides backbone.d_in and the width."
             )
         self.heads = heads
         self.query, self.key = (nn.Linear(dim, d_in) for _ in range(2))
@@ -153,6 +158,6 @@ class RowAttention(nn.Module):
 
 
 def _guides(z: Float[Tensor, "p d"], weight: Float[Tensor, "d e"], groups: int) -> Float[Tensor, "gp e"]:
-    """Z W_K for each group: multiplied with a token it is Z times the token's key."""
+    """Z W_K for each group: its product with a token is Z times the key of the token."""
     parts = z.unflatten(1, (groups, -1)).transpose(0, 1)
     return (parts @ weight.unflatten(0, (groups, -1))).flatten(0, 1)

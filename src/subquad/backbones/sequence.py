@@ -6,14 +6,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Carry
-from subquad.backbones.base import Encoder
-from subquad.blocks.dropout import Dropout
+from subquad.backbones.encoder import Encoder
+from subquad.blocks.dropout_layer import Dropout
 from subquad.blocks.embeddings import ClassToken, embedding, positions
 from subquad.blocks.head import flatten_tokens, mean_tokens, output_head
-from subquad.blocks.initial import draw_linear_maps
+from subquad.blocks.init import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
-from subquad.errors import UserError
 from subquad.specs import DataSpec, Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 Pooling = Literal["cls", "cls_apart", "first", "mean", "flatten"]
 
@@ -23,12 +23,13 @@ class SequenceEncoder(Encoder):
 
     attention: makes the attention of each site; None leaves attention out.
     order: "pre" (with a final norm) or "post" normalisation; embed_norm: LayerNorm on the embeddings.
-    pooling: "cls" reads a learned token put before the sequence; "cls_apart" gives that token to the last layer only,
-        without the norm ahead of its attention, and Transformer-LS keeps it apart there, while other mechanisms read it
-        as an ordinary first token; "first" reads the first token; "mean" averages real tokens; "flatten" takes all.
-    position_scale: size of sinusoids, or standard deviation of learned positions; token_std: of token embeddings.
-    tie_layers: one set of weights used in every layer. init_std: draws the linear maps outside the attention
-        from N(0, init_std²), as BERT.
+    pooling: "cls" reads a learned token in front of the sequence; "cls_apart" adds it in the last layer only and does
+        not normalise it before the attention (Transformer-LS treats it separately there, other mechanisms as an
+        ordinary first token); "first" reads the first token; "mean" averages real tokens; "flatten" reads all.
+    position_scale: amplitude of sinusoids, or standard deviation of learned positions; token_std: standard deviation of
+        token embeddings.
+    tie_layers: all layers share one set of weights. init_std: the linear maps outside the attention are drawn from
+        N(0, init_std²), as in BERT; None: torch's initialisation.
     head_hidden: width of a hidden layer in the head, or None.
     """
 

@@ -6,14 +6,14 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.backbones.segments import Pass, SegmentEncoder, Segments, mapped, self_blocks
+from subquad.backbones.segment_recurrence import Pass, SegmentEncoder, Segments, mapped, self_blocks
 from subquad.blocks.embeddings import SinusoidalPositions
 from subquad.blocks.multihead import CrossBlock, SelfBlock
 from subquad.specs import DataSpec
 
 
 class TLBEncoder(SegmentEncoder):
-    """Reads a sequence segment by segment into l latent rows, which start at 0:
+    """Reads a sequence segment by segment into l latent rows, which are 0 at first:
 
         L ← L + positions;   X̃_i = Θ_X(Θ_SELF(X_i), L);   L ← Θ_L(L, X̃_i)      for i = 1 ... ⌈n/t⌉
 
@@ -21,11 +21,27 @@ class TLBEncoder(SegmentEncoder):
     (`self_layers` of it), Θ_X lets a segment read the latents, Θ_L lets the latents read the segment; all are pre-norm
     blocks with a feed-forward net, and share their weights over the segments. Queries, keys and values have no bias.
 
-    Θ_SELF does not see the latents, so all segments go through it in one batch; only Θ_X and Θ_L are sequential.
-    A segment of padding leaves the latents as they are, and n need not be a multiple of t.
+    Θ_SELF does not read the latents, so that all segments are one batch for it; only Θ_X and Θ_L are sequential.
+    A segment of padding does not change the latents, and n need not be a multiple of t.
 
-    Released code: the same blocks and sizes; it wants n divisible by t, adds positions to the latents even where a
-    segment holds nothing but padding, and on Pathfinder counts positions over the whole sequence.
+    Released code: the same blocks and sizes. It requires n to be a multiple of t, adds positions to the latents even at
+    segments of padding, and on Pathfinder counts positions over the whole sequence.
+
+    Args:
+        dim: width of the model, d.
+        heads: attention heads of each block.
+        ffn: hidden width of the feed-forward nets.
+        dropout: probability of dropping an output of a block, or an embedding.
+        attention_dropout: probability of dropping an attention weight.
+        segment: tokens of a segment, t.
+        latents: latent rows, l.
+        self_layers: blocks of Θ_SELF.
+        position: positions of tokens inside a segment.
+        token_std: standard deviation of the initial token embeddings.
+        bias: whether queries, keys and values have one.
+        scale: logits are divided by the root of the width of a head, or of the model.
+        pool: how the latent rows become one vector.
+        head_hidden: hidden width of the head; null: no hidden layer.
     """
 
     complexity = "time O(n (t + l) d + n d²), memory O(n d + n l d / t), ⌈n/t⌉ steps one after another"

@@ -1,17 +1,27 @@
-"""Vision transformers of timm, with attentions of this package in the place of their own."""
+"""Vision transformers of timm with the attentions of this package."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from subquad.attention.base import Attention, AttentionFactory, Carry
-from subquad.backbones import hand_over
-from subquad.backbones.base import Pretrainable
-from subquad.errors import UserError
+from subquad.backbones.encoder import Pretrainable
+from subquad.backbones.pretrained import (
+    TransferLog,
+    adapt_state_dict,
+    fitting,
+    maps_of,
+    published,
+    resampled,
+    transfer_weights,
+)
 from subquad.specs import ImageSpec, Masks, Pattern, Site
+from subquad.utils.errors import UserError
 
 PyramidName = Literal[
     "pvt_v2_b0", "pvt_v2_b1", "pvt_v2_b2", "pvt_v2_b3", "pvt_v2_b4", "pvt_v2_b5",
@@ -24,18 +34,17 @@ _LEAST_SIDE = 32
 def swap_attention(
     model: nn.Module, spec: ImageSpec, factories: Sequence[AttentionFactory], hand_maps_over: bool = False
 ) -> None:
-    """Replaces every attention of a timm model; `factories` has one for each stage, a plain ViT is one stage.
+    """Replaces every attention of a timm model; `factories` has one factory a stage, and a plain ViT is one stage.
 
-    Works on whatever calls `block.attn(x, ...)`: VisionTransformer (`blocks`), PVTv2 (`stages`) and Twins (`blocks` of
-    `blocks`). Width, heads and dropout of a site are those of the module that goes; its tokens and their grid are those
-    that an image of `spec.side` brings there. The grid is None where a class token stands beside the image's tokens.
-    `site.layer` and `site.layers` count the blocks of a stage: what a layer hands to the next (`carry`) has its width.
-    The new attentions keep the weights they were made with; with `hand_maps_over` they take from those that go the maps
-    that both have (`Attention.softmax_maps`), and the log says which.
+    Supports models that call `block.attn(x, ...)`: VisionTransformer (`blocks`), PVTv2 (`stages`), Twins (`blocks` of
+    `blocks`). Width, heads and dropout of a site are those of the replaced module, tokens and grid those of an image
+    of `spec.side`. The grid is None where there is a class token beside the image's tokens. `site.layer` and
+    `site.layers` count the blocks of a stage, since `carry` has the width of the stage. The new attentions keep their
+    initial weights; with `hand_maps_over` the maps that both have (`Attention.softmax_maps`) are copied and logged.
     """
     stages = _stages(model)
     calls = _calls(model, spec, [block.attn for blocks in stages for block in blocks])
-    account = hand_over.Account()
+    account = TransferLog()
     for stage, (blocks, factory) in enumerate(zip(stages, factories, strict=True)):
         thread = _Thread()
         for layer, block in enumerate(blocks):
@@ -47,7 +56,7 @@ def swap_attention(
             )  # fmt: skip
             attention = factory(site=site)
             if hand_maps_over:
-                account.note(attention, *hand_over.give(hand_over.maps_of(own), attention))
+                account.note(attention, *transfer_weights(maps_of(own), attention))
             block.attn = _Swapped(attention, thread, own.proj_drop)
     account.say()
 
@@ -64,7 +73,7 @@ def _stages(model: Any) -> list[list[Any]]:
 def _calls(
     model: Any, spec: ImageSpec, attentions: Sequence[nn.Module]
 ) -> dict[nn.Module, tuple[int, int, tuple[int, int] | None]]:
-    """Tokens, width and grid that each attention is called with, from one pass of an image without numbers."""
+    """Tokens, width and grid that each attention is called with, from one pass on the meta device."""
     found = {}
 
     def note(attention: nn.Module, args: tuple[Any, ...]) -> None:
@@ -75,7 +84,7 @@ def _calls(
     hooks = [attention.register_forward_pre_hook(note) for attention in attentions]
     state = {name: tensor.to("meta") for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _ShapesOnly():
             image = torch.empty(1, spec.channels, spec.side, spec.side, device="meta")
             torch.func.functional_call(model, state, (image,))
     finally:
@@ -84,15 +93,28 @@ def _calls(
     return found
 
 
+class _ShapesOnly(TorchFunctionMode):
+    """Gives the shape alone of what torch works out slowly on the device "meta"."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (F.layer_norm, F.gelu):
+            return args[0]
+        if func is F.linear and len(args) > 1:
+            return args[0].new_empty(*args[0].shape[:-1], len(args[1]))
+        if func is F.scaled_dot_product_attention and len(args) > 2:
+            return args[0].new_empty(*args[0].shape[:-1], args[2].shape[-1])
+        return func(*args, **(kwargs or {}))
+
+
 class _Thread:
-    """Holds the carry between two layers of a stage, and nothing between two forward passes."""
+    """Holds the carry between two layers of a stage; empty between two forward passes."""
 
     def __init__(self) -> None:
         self.carry: Carry = None
 
 
 class _Swapped(nn.Module):
-    """Is called as timm's blocks call their attention, with the size of the grid or with masks that are None."""
+    """Adapts an attention to the call of timm's blocks, which pass the size of the grid or masks that are None."""
 
     def __init__(self, attention: Attention, thread: _Thread, dropout: nn.Module) -> None:
         super().__init__()
@@ -108,11 +130,11 @@ class _Swapped(nn.Module):
 
 
 class ImageBackbone(nn.Module, Pretrainable):
-    """A timm model on images of one size; maps `[b, c, h, w]` to `[b, classes]`. `model` is timm's.
+    """A timm model for images of one size; maps `[b, c, h, w]` to `[b, classes]`.
 
-    pretrained: the weights of a model with plain attention to start from: a file, "hub" (timm's own for this model,
-    `name`), "hub:<name of timm's>", or None. Learned positions of another image size are resampled wherever weights
-    are loaded, so that a trained model reads larger images if its attentions have no weights bound to the length.
+    pretrained: weights of the model with plain attention to start from: a file, "hub" (timm's weights for `name`),
+    "hub:<name of a timm model>", or None. Learned positions are resampled whenever weights of another image size are
+    loaded, so that a trained model reads larger images if no weights of its attentions depend on the length.
     """
 
     def __init__(
@@ -122,8 +144,8 @@ class ImageBackbone(nn.Module, Pretrainable):
         super().__init__()
         self.side, self.model = spec.side, model
         if pretrained is not None:
-            weights = hand_over.published(pretrained, name)
-            model.load_state_dict(hand_over.fitting(model, weights, pretrained))
+            weights = published(pretrained, name)
+            model.load_state_dict(fitting(model, weights, pretrained))
         swap_attention(model, spec, factories, hand_maps_over=pretrained is not None)
         self.register_load_state_dict_pre_hook(_fit_positions)
 
@@ -137,26 +159,31 @@ class ImageBackbone(nn.Module, Pretrainable):
 
     @property
     def blocks(self) -> list[Any]:
-        """timm's layers, from the first to the last."""
+        """The layers of the timm model in order."""
         return [block for stage in _stages(self.model) for block in stage]
 
-    def adopted(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Weights of a run with these or other attentions; of another image size or with other classes."""
-        return hand_over.adopted(self, weights)
+    def adapt_state_dict(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """A state dict from a run with other attentions, another image size or other classes."""
+        return adapt_state_dict(self, weights)
 
 
 def _fit_positions(network: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    state.update(hand_over.resampled(network.get_submodule("model"), state, f"{prefix}model."))
+    state.update(resampled(network.get_submodule("model"), state, f"{prefix}model."))
 
 
 class ViT(ImageBackbone):
     """The vision transformer of Dosovitskiy et al. 2021 (https://arxiv.org/abs/2010.11929), as timm builds it.
 
-    A linear map of patches, learned positions, `layers` pre-norm blocks, a linear head. class_token: the head reads a
-    learned token put before the patches; without it the mean of the patches, and attentions know the grid.
-    dropout: after the attention and in the feed-forward nets; drop_path: rate of left-out branches in the last block,
-    rising from 0 in the first. With patch 16, dim 192, 12 layers and 3 heads this is DeiT-tiny. pretrained: see
-    ImageBackbone; weights do not tell the number of heads, and those of 3 heads load into 4 and mean another model.
+    A linear map of patches, learned positions, `layers` pre-norm blocks and a linear head.
+
+    class_token: the head reads a learned token in front of the patches; without it the head reads the mean of the
+        patches, and `Site.grid` is set.
+    dropout: after the attention and in the feed-forward nets. drop_path: rate of stochastic depth in the last block,
+        rising from 0 in the first.
+    pretrained: see ImageBackbone. Weights do not state the number of heads: those of 3 heads load into 4 heads without
+        an error and give another model.
+
+    Patch 16, dim 192, 12 layers and 3 heads is DeiT-tiny.
     """
 
     def __init__(
@@ -200,10 +227,10 @@ class ViT(ImageBackbone):
 class Pyramid(ImageBackbone):
     """PVTv2 (https://arxiv.org/abs/2106.13797) and Twins-SVT (https://arxiv.org/abs/2104.13840), as timm builds them.
 
-    Four stages of fewer and wider tokens: at 224 x 224 pixels 3136, 784, 196 and 49. `stages` are those (from 1) that
-    get the attention under study; others get `exact`. Nothing stays of the reduction of keys in PVTv2 or of Twins's
-    windows: with softmax everywhere this is the "MSA" baseline of EcoFormer (https://arxiv.org/abs/2209.09004).
-    drop_path: rate of left-out branches in the last block, rising from 0 in the first. pretrained: see ImageBackbone.
+    Four stages of fewer and wider tokens: 3136, 784, 196 and 49 at 224 x 224 pixels. The `stages` listed (from 1) get
+    the attention under study, the others `exact`. The reduction of keys of PVTv2 and the windows of Twins are removed:
+    with softmax everywhere this is the "MSA" baseline of EcoFormer (https://arxiv.org/abs/2209.09004).
+    drop_path: rate of stochastic depth in the last block, rising from 0 in the first. pretrained: see ImageBackbone.
     """
 
     def __init__(

@@ -1,16 +1,16 @@
-"""Normalisations of sequences whose channels come before the tokens: `[b, d, n]`."""
+"""Normalisation of sequences in the layout `[b, d, n]`, channels before tokens."""
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.ops.moments import moments, several_processes
+from subquad.ops.batch_statistics import moments, several_processes
 
 
 class ChannelBatchNorm(nn.BatchNorm1d):
-    """BatchNorm of each channel over the real tokens of the batch: padding has no part in mean and variance.
+    """BatchNorm of each channel over the real tokens of the batch: mean and variance exclude padding.
 
-    Where processes share a batch, its statistics are those of the whole of it.
+    Where several processes share a batch, the statistics are those of the whole batch.
     """
 
     running_mean: Tensor

@@ -1,4 +1,4 @@
-"""Dynamic projection (Zhu et al. 2021, https://arxiv.org/abs/2107.02192, Section 3.2): slots that sum up a sequence."""
+"""Dynamic projection of a sequence to a few slots (Zhu et al. 2021, https://arxiv.org/abs/2107.02192, Section 3.2)."""
 
 from typing import Literal
 
@@ -7,21 +7,21 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.errors import UserError
+from subquad.utils.errors import UserError
 
 
 class DynamicProjection(nn.Module):
-    """l rows from any number of tokens: P = softmax over the tokens of X W_P, in each head l columns.
+    """Maps any number of tokens to l rows with P = softmax over the tokens of X W_P, l columns in each head.
 
     form "per_head_value": LayerNorm([P_1ᵀ X W_V,1 ; ... ; P_hᵀ X W_V,h]), heads side by side
          "per_head":       head i mixes its own slice of the width, [P_1ᵀ X_1 ; ... ; P_hᵀ X_h]
          "single":         Pᵀ X, one head
 
-    Rows of Pᵀ sum to 1, so Pᵀ(X W_V + b) = (Pᵀ X) W_V + b: the columns of W_P are queries to which the tokens are both
-    keys and values, one call of the fused kernel, and no n x h·l weights exist. The softmax is taken in float32.
+    Rows of Pᵀ sum to 1, so that Pᵀ(X W_V + b) = (Pᵀ X) W_V + b. The columns of W_P are then queries, the tokens keys
+    and values, of one fused attention call, which makes no n x h·l weights. The softmax is in float32.
 
-    `bias` adds one to X W_P. It is constant along the tokens, which the softmax ignores: printed parameter counts may
-    include it, results do not depend on it. Where heads do not divide the width, the first ones take one more.
+    `bias` adds a bias to X W_P. It is constant along the tokens, so that the softmax cancels it: it adds parameters
+    and does not change the output. Where heads do not divide the width, the first heads are one channel wider.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class DynamicProjection(nn.Module):
         super().__init__()
         if form not in ("per_head_value", "per_head", "single"):
             raise UserError(
-                f'There is no dynamic projection "{form}"; choose attention.phi per_head_value, per_head or single.'
+                f'There is no dynamic projection "{form}"; choose backbone.phi per_head_value, per_head or single.'
             )
         self.heads, self.form = 1 if form == "single" else heads, form
         self.score = nn.Linear(dim, self.heads * slots, bias)
@@ -38,7 +38,7 @@ class DynamicProjection(nn.Module):
         self.norm = nn.LayerNorm(dim) if form == "per_head_value" else nn.Identity()
 
     def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b l d"]:
-        """Slots of the tokens where `mask` is True; of all rows of x, whatever they hold, where it never is."""
+        """Slots of the tokens where `mask` is True; rows whose mask is all False use all of their tokens."""
         with torch.autocast(x.device.type, enabled=False):
             tokens = x.to(torch.promote_types(x.dtype, torch.float32))
             rows = self._rows(tokens, mask).unflatten(1, (self.heads, -1))
@@ -46,7 +46,7 @@ class DynamicProjection(nn.Module):
         return self.norm(rows.to(x.dtype))
 
     def _rows(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b hl d"]:
-        """Pᵀ X, the heads one below the other."""
+        """Pᵀ X, with the heads along the rows."""
         dim, queries = x.shape[-1], self.score.weight
         if self.score.bias is not None:  # x W + b = [x, 1] [W, b]
             queries, x = torch.cat([queries, self.score.bias[:, None]], 1), F.pad(x, (0, 1), value=1.0)
@@ -56,7 +56,7 @@ class DynamicProjection(nn.Module):
         return rows[:, 0, :, :dim]
 
     def _merge(self, rows: Float[Tensor, "b h l d"]) -> Float[Tensor, "b l d"]:
-        """Each head's part of the width, side by side."""
+        """The part of the width of each head, side by side."""
         if self.value is None:
             return torch.cat([rows[:, i].tensor_split(self.heads, -1)[i] for i in range(self.heads)], -1)
         weights = self.value.weight.to(rows.dtype).tensor_split(self.heads)

@@ -1,4 +1,4 @@
-"""From batch inputs to token embeddings: token ids or real-valued steps, with positions."""
+"""Embeddings of token ids and of real-valued steps, and positions."""
 
 import math
 from typing import Literal
@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.errors import UserError
 from subquad.specs import DataSpec
+from subquad.utils.errors import UserError
 
 
 class TokenEmbedding(nn.Embedding):
-    """Token ids to vectors of N(0, std²); id 0 is padding and embeds to 0."""
+    """Maps token ids to vectors from N(0, std²); id 0 is padding and its vector is 0."""
 
     def __init__(self, vocab: int, dim: int, std: float) -> None:
         super().__init__(vocab, dim, padding_idx=0)
@@ -21,14 +21,14 @@ class TokenEmbedding(nn.Embedding):
 
 
 class SeriesEmbedding(nn.Linear):
-    """Real-valued steps to vectors, times √d (Zerveas et al. 2021, https://arxiv.org/abs/2010.02803, released code)."""
+    """A linear map of steps, times √d (Zerveas et al. 2021, https://arxiv.org/abs/2010.02803, released code)."""
 
     def forward(self, series: Float[Tensor, "b n c"]) -> Float[Tensor, "b n d"]:
         return super().forward(series) * math.sqrt(self.out_features)
 
 
 def embedding(spec: DataSpec, dim: int, token_std: float) -> nn.Module:
-    """The embedding that the data ask for."""
+    """The embedding for these data: of token ids where they have a vocabulary, else of real-valued steps."""
     if spec.vocab is not None:
         return TokenEmbedding(spec.vocab, dim, token_std)
     if spec.channels is not None:
@@ -37,7 +37,7 @@ def embedding(spec: DataSpec, dim: int, token_std: float) -> nn.Module:
 
 
 class LearnedPositions(nn.Module):
-    """One learned vector for each place, added to the embedding."""
+    """Adds one learned vector for each position."""
 
     def __init__(self, max_len: int, dim: int, std: float = 0.02) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class LearnedPositions(nn.Module):
 
 
 class SinusoidalPositions(nn.Module):
-    """sin and cos of geometric frequencies (Vaswani et al. 2017, Section 3.5), times `scale`."""
+    """Adds sines and cosines of geometric frequencies (Vaswani et al. 2017, Section 3.5), times `scale`."""
 
     table: Tensor
 
@@ -64,7 +64,7 @@ class SinusoidalPositions(nn.Module):
 
 
 def positions(kind: Literal["learned", "sinusoidal", "none"], max_len: int, dim: int, scale: float) -> nn.Module:
-    """Positions of the asked kind; `scale` is the size of sinusoids, or the standard deviation of learned vectors."""
+    """Positions of one kind; `scale`: amplitude of sinusoids, or standard deviation of learned vectors."""
     match kind:
         case "learned":
             return LearnedPositions(max_len, dim, scale)
@@ -76,7 +76,7 @@ def positions(kind: Literal["learned", "sinusoidal", "none"], max_len: int, dim:
 
 
 class ClassToken(nn.Module):
-    """A learned vector put before the tokens, always real; the model reads its output."""
+    """Puts a learned vector, never masked, in front of the tokens; the head reads its output."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()

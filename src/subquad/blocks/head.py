@@ -1,4 +1,4 @@
-"""From token embeddings to predictions: pooling and the output map."""
+"""Pooling of tokens and the output head."""
 
 import itertools
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.ops.masking import count, zero_padding
+from subquad.ops.masks import count, zero_padding
 
 
 def mean_tokens(x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d"]:
@@ -16,14 +16,14 @@ def mean_tokens(x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) ->
 
 
 def flatten_tokens(x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None, max_len: int) -> Float[Tensor, "b m"]:
-    """All tokens side by side, padding and everything up to `max_len` as 0: `[b, max_len * d]`."""
+    """All tokens side by side, `[b, max_len * d]`; padding, and positions up to `max_len`, are 0."""
     return F.pad(zero_padding(x, valid), (0, 0, 0, max_len - x.shape[1])).flatten(1)
 
 
 def output_head(
     features: int, outputs: int, hidden: int | None, layers: int = 1, activation: Callable[[], nn.Module] = nn.ReLU
 ) -> nn.Module:
-    """A linear map; where `hidden` is set, behind that many hidden layers, each half as wide as the one before."""
+    """A linear map; with `hidden`, after `layers` hidden layers, of which each is half as wide as the one before."""
     if hidden is None:
         return nn.Linear(features, outputs)
     widths = [features, *(max(1, hidden >> i) for i in range(layers))]

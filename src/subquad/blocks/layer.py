@@ -1,4 +1,4 @@
-"""One transformer layer: attention and feed-forward, each with its residual and normalisation."""
+"""The transformer layer: attention and feed-forward net, each with residual and normalisation."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -8,22 +8,22 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Affine, Attention, Carry
-from subquad.blocks.dropout import Dropout
-from subquad.errors import UserError
+from subquad.blocks.dropout_layer import Dropout
 from subquad.specs import Masks
+from subquad.utils.errors import UserError
 
 Norm = Callable[[int], nn.Module]
-"""Makes the normalisation of a width, such as nn.LayerNorm."""
-
+"""Makes the normalisation for a width, such as nn.LayerNorm."""
 
 _CHUNK = 1024
+"""Tokens that a feed-forward net processes at a time in inference."""
 
 
 class FeedForward(nn.Sequential):
-    """Linear, GELU (or what `activation` makes), dropout, linear, for each token alone.
+    """Linear, GELU (or another `activation`), dropout, linear, for each token.
 
-    Where no gradient is asked for, long inputs go through in chunks of tokens: the hidden activations, the largest
-    tensors of a model without n x n weights, then never exist as a whole and stay in the cache.
+    Without gradients long inputs are processed in chunks of tokens: the hidden activations, the largest tensors of a
+    model without n x n weights, then fit into the cache.
     """
 
     def __init__(self, dim: int, hidden: int, dropout: float, activation: Callable[[], nn.Module] = nn.GELU) -> None:
@@ -36,19 +36,19 @@ class FeedForward(nn.Sequential):
 
 
 class Layer(nn.Module):
-    """A layer of a model: called as a whole, with all it needs as arguments.
+    """A layer of a model, the unit of activation checkpointing and of sharding.
 
-    What is recomputed in the backward pass, or gathered from other devices for a moment, is one of these.
+    It is called as a whole and gets all its inputs as arguments.
     """
 
 
 class TransformerLayer(Layer):
     """post: x ← norm(x + f(x)), as printed in Vaswani et al. 2017; pre: x ← x + f(norm(x)).
 
-    f is attention, then the feed-forward net. With `attention=None` the first step is left out: what is left is the
-    ceiling that every attention is measured against.
+    f is attention, then the feed-forward net. `attention=None` leaves the attention out: the time of that model is the
+    lower bound that attentions are measured against.
 
-    A token that `masks` names as a class token passes no norm ahead of the attention, as in the released code of
+    A token that `masks` marks as a class token is not normalised before the attention, as in the released code of
     Transformer-LS.
     """
 

@@ -1,4 +1,4 @@
-"""Pre-norm blocks around softmax attention whose queries, or keys and values, may be made once and used often."""
+"""Pre-norm blocks with softmax attention, whose queries, keys and values can be computed once and reused."""
 
 import math
 from typing import Literal
@@ -6,17 +6,17 @@ from typing import Literal
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.blocks.dropout import Dropout
+from subquad.blocks.dropout_layer import Dropout
 from subquad.blocks.layer import FeedForward, Layer
-from subquad.errors import UserError
 from subquad.ops.softmax_attention import softmax_attention
+from subquad.utils.errors import UserError
 
 
 class MultiHead(nn.Module):
-    """softmax(Q Kᵀ / s) V W_O in each head, through a fused kernel.
+    """softmax(Q Kᵀ / s) V W_O in each head, by a fused kernel.
 
-    A head is ⌈dim / heads⌉ wide, so that any number of heads goes with any width. `scale` chooses s: the root of the
-    width of a head ("d_head") or of the whole ("d_model"). Maps start Xavier-uniform, biases at 0.
+    A head is ⌈dim / heads⌉ wide, so that any number of heads is possible. scale: s is the root of the width of a head
+    ("d_head") or of the model ("d_model"). Maps are Xavier-uniform at first, biases 0.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class MultiHead(nn.Module):
         memory: Float[Tensor, "b m two_w"],
         mask: Bool[Tensor, "c m"] | None,
     ) -> Float[Tensor, "b n d"]:
-        """Gathers for `queries` (made by `query`) from `memory` (made by `key_value`) where `mask` is True."""
+        """Attention of `queries` (from `query`) to `memory` (from `key_value`) where `mask` is True."""
         q = queries.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         k, v = memory.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         keys = None if mask is None else mask[:, None, None, :]
@@ -61,7 +61,7 @@ class MultiHead(nn.Module):
 
 
 class _PreNorm(nn.Module):
-    """What self and cross blocks share: x ← x + dropout(gathered), then x ← x + dropout(feed-forward(norm(x)))."""
+    """Base of the blocks: x ← x + dropout(gathered), then x ← x + dropout(feed-forward(norm(x)))."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class SelfBlock(_PreNorm, Layer):
 class CrossBlock(_PreNorm):
     """x ← x + MHA(norm_q(x), norm_kv(context)), then the feed-forward net.
 
-    `queries` and `memory` are the halves that need only one of the two, for callers that know one of them early.
+    `queries` depends on x alone and `memory` on the context alone, so that callers can compute either in advance.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class CrossBlock(_PreNorm):
         self.memory_norm = nn.LayerNorm(dim)
 
     def queries(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n w"]:
-        """What x asks."""
+        """Queries of x."""
         return self.attention.query(self.query_norm(x))
 
     def memory(self, context: Float[Tensor, "b m d"]) -> Float[Tensor, "b m two_w"]:

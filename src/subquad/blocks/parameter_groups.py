@@ -1,4 +1,4 @@
-"""Groups of parameters for the optimiser: which ones have a learning rate or a weight decay of their own."""
+"""Parameter groups of the optimiser: parameters with a learning rate or weight decay of their own."""
 
 import abc
 from collections.abc import Iterator
@@ -8,18 +8,18 @@ from torch import nn
 
 
 class Tuned(abc.ABC):
-    """A module some of whose parameters want other settings than the optimiser's."""
+    """A module with parameters whose optimiser settings differ from the default."""
 
     @abc.abstractmethod
     def settings(self) -> Iterator[tuple[nn.Parameter, dict[str, float]]]:
-        """Parameters with the settings that differ: "lr", "weight_decay"."""
+        """Yields parameters with their settings that differ: "lr", "weight_decay"."""
 
 
 def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
-    """Every parameter once, in groups as torch's optimisers take them; the first has the optimiser's own settings.
+    """Parameter groups for a torch optimiser; the first has the optimiser's own settings.
 
-    What a `Tuned` module asks for holds. Of the rest, biases, weights of normalisations and embeddings are not decayed.
-    A schedule multiplies the rate of each group.
+    Parameters of a `Tuned` module have the settings that it gives. Of the others, biases, normalisation weights and
+    embeddings have no weight decay. A schedule multiplies the learning rate of each group.
     """
     asked = {id(p): own for module in network.modules() if isinstance(module, Tuned) for p, own in module.settings()}
     groups: dict[tuple[tuple[str, float], ...], list[nn.Parameter]] = {(): []}

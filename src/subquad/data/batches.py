@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from torch.utils.data import Sampler
 
-from subquad.errors import UserError
+from subquad.utils.errors import UserError
 
 
 class Rows(list[int]):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from subquad.errors import UserError
+from subquad.utils.errors import UserError
 
 _ARRAYS = ("values", "offsets", "targets")
 

@@ -15,8 +15,8 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
-from subquad.atomic import whole
-from subquad.errors import UserError
+from subquad.utils.atomic import whole
+from subquad.utils.errors import UserError
 
 log = logging.getLogger(__name__)
 

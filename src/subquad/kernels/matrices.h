@@ -59,6 +59,8 @@ void multiply(float *c, long c_row, Matrix a, const float *b, long b_row, long r
     long j = 0;
     for (; width - j >= VECTORS * LANES; j += VECTORS * LANES)
         columns<VECTORS>(c + j, c_row, a, b + j, b_row, rows, depth, add);
+    if constexpr (VECTORS == 4)
+        if (width - j >= 3 * LANES) columns<3>(c + j, c_row, a, b + j, b_row, rows, depth, add), j += 3 * LANES;
     for (; width - j >= LANES; j += LANES) columns<1>(c + j, c_row, a, b + j, b_row, rows, depth, add);
 }
 

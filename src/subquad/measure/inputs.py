@@ -5,9 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from subquad.backbones.dual_encoder import DualEncoder
 from subquad.backbones.language import LanguageModel
-from subquad.backbones.two_towers import TwoTowers
-from subquad.errors import UserError
 from subquad.specs import (
     UNMASKED,
     Batch,
@@ -20,6 +19,7 @@ from subquad.specs import (
     VQABatch,
     VQASpec,
 )  # fmt: skip
+from subquad.utils.errors import UserError
 
 
 def random_inputs(spec: Any, batch: int = 1, device: torch.device | str = "cpu") -> tuple[Tensor | None, ...]:
@@ -62,7 +62,7 @@ def network_inputs(
             "task=lra/text."
         )
     inputs = random_inputs(spec, batch, device)
-    return inputs * 2 if isinstance(network, TwoTowers) else inputs
+    return inputs * 2 if isinstance(network, DualEncoder) else inputs
 
 
 _HIDDEN = 0.15
@@ -83,7 +83,7 @@ def random_batch(network: nn.Module, spec: Any, rows: int) -> Batch:
         tokens, _ = inputs
         hidden = torch.rand(tokens.shape, generator=dice) < _HIDDEN
         return MaskedBatch(tokens, None, torch.where(hidden, tokens, UNMASKED))
-    if isinstance(network, TwoTowers):
+    if isinstance(network, DualEncoder):
         return PairBatch(*(inputs * 2), target(spec))  # type: ignore[call-arg]
     if isinstance(spec, ImageSpec):
         return ImageBatch(*inputs, target(spec))  # type: ignore[call-arg]

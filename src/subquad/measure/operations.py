@@ -16,13 +16,13 @@ from torch.utils._pytree import tree_iter
 from subquad.attention.base import Attention
 from subquad.blocks.layer import FeedForward
 from subquad.blocks.multihead import MultiHead
-from subquad.errors import UserError
 from subquad.kernels.build import torchs_own
 from subquad.measure.aten import SURVIVED, Tally, rule
-from subquad.measure.places import ModulePlaces
-from subquad.measure.published import count_published
+from subquad.measure.module_tracker import ModuleTracker
+from subquad.measure.published_counts import count_published
 from subquad.measure.shapes import without_numbers
-from subquad.ops.codes import hearing
+from subquad.ops.binary_codes import hearing
+from subquad.utils.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +54,8 @@ class OperationCounter(TorchDispatchMode):
     """Counts the operators that run inside the block, forward and backward, on tensors of any kind, fakes among them.
 
     Inside, torch's operators run in place of our kernels, so that fakes and numbers are counted alike.
-    A product with a code (`subquad.ops.codes`) takes no multiplications. Views and copies of a code are codes, and so
-    is a code times one number for each vector along its last axis: that number can be multiplied after the sum.
+    A product with a binary code (`ops.binary_codes`) takes no multiplications. Views and copies of a code are codes,
+    and so is a code times one number for each vector along its last axis: that number can be multiplied after the sum.
 
         with OperationCounter() as counter:
             model(x)
@@ -68,7 +68,7 @@ class OperationCounter(TorchDispatchMode):
         self._operators: dict[str, Tally] = defaultdict(Tally)
         self._unknown: Counter[str] = Counter()
         self._codes: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-        self._places = ModulePlaces()
+        self._places = ModuleTracker()
         self._open = ExitStack()
 
     def __enter__(self) -> "OperationCounter":
@@ -155,7 +155,7 @@ def count(
     costs neither time nor memory, and weights and inputs may lie on the device "meta".
 
     convention: "everything" counts every operator (see `subquad.measure.aten`); "published" what EcoFormer's tables
-        count (see `subquad.measure.published`).
+        count (see `subquad.measure.published_counts`).
 
     Raises UserError at a mechanism that the published convention has no count for, and at its `backward`.
     """

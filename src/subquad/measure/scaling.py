@@ -11,8 +11,8 @@ import torch
 
 from subquad.attention.base import AttentionFactory
 from subquad.attention.softmax import Softmax
-from subquad.backbones.base import is_encoder
-from subquad.measure.bench import Level, Setting, peak_of, program_of
+from subquad.backbones.encoder import is_standalone
+from subquad.measure.benchmark import Level, Setting, peak_of, program_of
 from subquad.measure.timing import interleave
 from subquad.specs import Masks, Pattern, Site
 
@@ -46,7 +46,7 @@ def crossover(costs: Mapping[int, float], others: Mapping[int, float]) -> float 
 def stated_complexity(factory: AttentionFactory) -> str:
     """What a mechanism says of its time and memory with these keys."""
     mechanism: Any = getattr(factory, "func", factory)
-    if is_encoder(factory):
+    if is_standalone(factory):
         return str(mechanism.complexity)
     pattern = Pattern.SELF if Pattern.SELF in mechanism.patterns else Pattern.CROSS
     return factory(site=Site(pattern=pattern, dim=64, heads=2, query_len=64, context_len=64)).complexity
@@ -104,11 +104,11 @@ class Scaling:
 
 
 def scaling(factory: AttentionFactory, lengths: Sequence[int] = LENGTHS, rounds: int = 6) -> Scaling:
-    """Measures a layer, or an encoder, of width 64 with 2 heads on one sequence of each length, without gradients.
+    """Measures a layer, or a standalone encoder, of width 64 with 2 heads on one sequence of each length.
 
-    Each round visits every length, so that a slow minute of the machine slows them all.
+    No gradients are computed. Each round visits every length, so that a slow minute of the machine slows them all.
     """
-    level: Level = "model" if is_encoder(factory) else "layer"
+    level: Level = "model" if is_standalone(factory) else "layer"
     runs = {
         n: program_of(factory, Setting(level=level, mode="inference", length=n, dim=64, heads=2, ffn=128))
         for n in lengths
@@ -123,7 +123,7 @@ def error_to_softmax(factory: AttentionFactory, length: int = 512, dim: int = 64
 
     None where the two have no maps in common, or the mechanism does not approximate softmax.
     """
-    if is_encoder(factory):
+    if is_standalone(factory):
         return None
     torch.manual_seed(0)
     site = Site(pattern=Pattern.SELF, dim=dim, heads=heads, query_len=length, context_len=length)

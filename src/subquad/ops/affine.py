@@ -1,8 +1,7 @@
-"""x Wᵀ + b and an activation of it, in one kernel where the processor has a good one.
+"""Linear maps with an optional activation, in one oneDNN kernel on a CPU.
 
-On a CPU in single precision torch multiplies through a library that knows some processors better than others, writes
-the bias before and the activation after. oneDNN, which torch carries too, does the three in one pass; see
-`scripts/bench_peers.py`, whose softmax layer is made of plain `nn.Linear`.
+In single precision on a CPU, `F.linear` calls a BLAS library that is slow on some processors, and adds bias and
+activation in passes of their own. oneDNN, which is part of torch, computes the three in one pass.
 """
 
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from torch.autograd.function import once_differentiable
 Activation = Literal["none", "relu", "sigmoid"]
 
 _WORTH = 1 << 24
-"""Multiplications below which the call costs more than the better kernel saves."""
+"""Least number of multiplications for which the oneDNN kernel is faster."""
 
 _onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
@@ -25,7 +24,7 @@ def affine(
     x: Float[Tensor, "*b d"], weight: Float[Tensor, "e d"], bias: Float[Tensor, " e"] | None,
     activation: Activation = "none",
 ) -> Float[Tensor, "*b e"]:  # fmt: skip
-    """activation(x Wᵀ + b), the same to rounding whichever kernel computes it."""
+    """activation(x Wᵀ + b); the two kernels differ by rounding only."""
     if _fused(x, weight):
         y: Tensor = _Affine.apply(x, weight, bias, activation)
         return y
@@ -38,7 +37,7 @@ def affine(
 def _fused(x: Tensor, weight: Tensor) -> bool:
     return (
         _onednn is not None
-        and not torch.compiler.is_compiling()  # the compiler has kernels of its own
+        and not torch.compiler.is_compiling()  # the compiler makes its own kernels
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and x.numel() * len(weight) >= _WORTH
@@ -49,7 +48,7 @@ def _fused(x: Tensor, weight: Tensor) -> bool:
 
 
 class _Affine(torch.autograd.Function):
-    """Both activations have derivatives that their outputs tell, so nothing more is kept."""
+    """Saves the output for the activation: the derivatives of ReLU and sigmoid are functions of it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation) -> Tensor:

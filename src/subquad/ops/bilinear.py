@@ -1,7 +1,7 @@
 """DBA's self-attention with its derivative written out.
 
-Its products beyond those of n x d_p x d are so small that recording them for autograd takes longer than they do. Where
-no gradient is asked for, a kernel of ours may run on a CPU.
+Its products beyond those of n x d_p x d are so small that recording them for autograd takes longer than they do. On a
+CPU a kernel of ours may run in place of torch's operators.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from subquad.kernels import bilinear as kernel
+from subquad.kernels import bilinear_kernel as kernel
 from subquad.ops.heads import split_heads
-from subquad.ops.masking import masked_softmax
+from subquad.ops.masks import masked_softmax
 
 Map = tuple[Tensor, Tensor]
 """Weight and bias of a linear map."""
@@ -31,8 +31,8 @@ def bilinear(
     heads: int,
     logit_scale: float,
     scale: float,
-) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b p d"]]:
-    """Y and W_r X of `subquad.attention.dba.DBA` with one compression for all heads and both W' normalised.
+) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b 3*p d"]]:
+    """Y and A of `subquad.attention.dba.DBA` with one compression for all heads and both W' normalised.
 
         A = [W_r; W_c; W'_cᵀ] X = softmax_n([Z W_Q; Z W_K; F_c] Xᵀ) X     over the tokens that `keep` shows
         P = noise ⊙ softmax(scale · (A_r W_Q R)(A_c W_K R)ᵀ)               in each head
@@ -41,16 +41,39 @@ def bilinear(
     where R multiplies W_Q and W_K, which Z has to meet too, and not the rows. Biases are left out above; those of W_K
     and F_c add the same to all logits of a softmax and have no effect. `logit_scale` multiplies Z W_Q and Z W_K.
     """
-    query, key, value, contract, expand, out = maps
-    parameters = (z, *(tensor for pair in maps for tensor in pair), r)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters)):
-        y, pooled = _Bilinear.apply(heads, logit_scale, scale, keep, noise, x, *parameters)
-        return y, pooled
-    weights = [*query, key[0], *value, contract[0], *expand, *out, r]
-    if noise is None and logit_scale == 1 and kernel.takes(x, z, weights, heads):
-        return kernel.bilinear(x, z, weights, keep, heads, scale)
-    y, pooled, *_ = _forward(heads, logit_scale, scale, keep, noise, x, *parameters)
-    return y, pooled
+    (w_q, b_q), (w_k, b_k), (w_v, b_v), (f_c, b_c), (f_r, b_r), (w_o, b_o) = maps
+    weights = (w_q, b_q, w_k, w_v, b_v, f_c, f_r, b_r, w_o, b_o, r)
+    gradients = torch.is_grad_enabled() and any(t.requires_grad for t in (x, z, *weights))
+    if noise is None and logit_scale == 1 and kernel.takes(x, z, weights, heads, gradients):
+        if gradients:
+            y, a = _ByKernel.apply(heads, scale, keep, b_k, b_c, x, z, *weights)
+        else:
+            y, a, _ = kernel.bilinear(x, z, weights, keep, heads, scale)
+        return y, a
+    arguments: tuple[Any, ...] = (heads, logit_scale, scale, keep, noise, x, z, *(t for m in maps for t in m), r)
+    y, a, *_ = _Bilinear.apply(*arguments) if gradients else _forward(*arguments)
+    return y, a
+
+
+class _ByKernel(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, heads: int, scale: float, keep: Tensor | None, b_k: Tensor, b_c: Tensor, x: Tensor, z: Tensor,
+        *weights: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        y, a, kept = kernel.bilinear(x, z, weights, keep, heads, scale, gradients=True)
+        ctx.heads, ctx.scale = heads, scale
+        ctx.save_for_backward(keep, b_k, b_c, a, kept, x, z, *weights)
+        ctx.set_materialize_grads(False)
+        return y, a
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor | None, d_a: Tensor | None) -> tuple[Tensor | None, ...]:
+        keep, b_k, b_c, a, kept, x, z, *weights = ctx.saved_tensors
+        dy = torch.zeros_like(x) if dy is None else dy
+        gradients = kernel.backward(dy, d_a, x, z, weights, keep, ctx.heads, ctx.scale, a, kept)
+        return None, None, None, torch.zeros_like(b_k), torch.zeros_like(b_c), *gradients
 
 
 def _forward(
@@ -58,7 +81,7 @@ def _forward(
     w_q: Tensor, b_q: Tensor, w_k: Tensor, _b_k: Tensor, w_v: Tensor, b_v: Tensor, f_c: Tensor, _b_c: Tensor,
     f_r: Tensor, b_r: Tensor, w_o: Tensor, b_o: Tensor, r: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Y, W_r X and what the backward pass needs."""
+    """Y, A and what the backward pass needs."""
     p, e = len(f_r), len(r)
     z_r = torch.cat([(z * logit_scale).flatten(0, 1), r * scale**0.5])  # what meets W_Q and W_K, which are read once
     g_q, r_q = (z_r @ w_q).split([len(z_r) - e, e])
@@ -68,14 +91,15 @@ def _forward(
     logits = torch.bmm(rows, x.mT)
     gather = masked_softmax(logits[:, : 3 * p], None if keep is None else keep[:, None])
     spread = (logits[:, 3 * p :] + b_r[:, None]).softmax(1)
-    a_q, a_k, a_v = torch.bmm(gather, x).split(p, 1)
+    a = torch.bmm(gather, x)
+    a_q, a_k, a_v = a.split(p, 1)
     q = split_heads(F.linear(a_q, r_q, (b_q[None] @ z_r[-e:].mT)[0]), heads)
     k = split_heads(F.linear(a_k, r_k), heads)
     v = split_heads(F.linear(a_v, w_v, b_v), heads)
     mixing = (q @ k.mT).softmax(-1)
     u = ((mixing if noise is None else mixing * noise) @ v).transpose(1, 2).flatten(-2)
     o = F.linear(u, w_o, b_o)
-    return torch.bmm(spread.mT, o), a_q, z_r, r_q, r_k, rows, gather, spread, a_k, a_v, q, k, v, mixing, u, o
+    return torch.bmm(spread.mT, o), a, z_r, r_q, r_k, rows, gather, spread, q, k, v, mixing, u, o
 
 
 class _Bilinear(torch.autograd.Function):
@@ -92,10 +116,11 @@ class _Bilinear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor | None, d_pooled: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor | None, d_a: Tensor | None) -> tuple[Tensor | None, ...]:
         noise, x, z, w_q, b_q, w_k, _, w_v, _, _, _, f_r, _, w_o, _, r, *kept = ctx.saved_tensors
-        a_q, z_r, r_q, r_k, rows, gather, spread, a_k, a_v, q, k, v, mixing, u, o = kept
+        a, z_r, r_q, r_k, rows, gather, spread, q, k, v, mixing, u, o = kept
         p, e = len(f_r), len(r)
+        a_q, a_k, a_v = a.split(p, 1)
         dy = torch.zeros_like(x) if dy is None else dy
         d_spread = _softmax_backward(torch.bmm(o, dy.mT), spread, 1)
         d_wo, d_bo, d_u = _linear_backward(torch.bmm(spread, dy), u, w_o)
@@ -108,7 +133,8 @@ class _Bilinear(torch.autograd.Function):
         d_mixing = _softmax_backward(d_mixing, mixing, -1)
         d_rq, d_rbq, d_aq = _linear_backward(_merge(d_mixing @ k), a_q, r_q)
         d_rk, d_rbk, d_ak = _linear_backward(_merge(d_mixing.mT @ q), a_k, r_k)
-        d_a = torch.cat([d_aq if d_pooled is None else d_aq + d_pooled, d_ak, d_av], 1)
+        d_rows_of_a = torch.cat([d_aq, d_ak, d_av], 1)
+        d_a = d_rows_of_a if d_a is None else d_rows_of_a.add_(d_a)
         d_logits = torch.cat([_softmax_backward(torch.bmm(d_a, x.mT), gather, -1), d_spread], 1)
         d_x = torch.bmm(gather.mT, d_a).baddbmm_(d_logits.mT, rows)
         d_bc, d_br = d_logits[:, 2 * p :].sum((0, 2)).split(p)

@@ -1,4 +1,4 @@
-"""Blocks of neighbouring tokens, and the windows of context around each: exact local attention without n x n."""
+"""Blocks of neighbouring tokens and the windows of context around them."""
 
 from typing import Any
 
@@ -11,26 +11,26 @@ from subquad.ops.pooling import windows
 
 
 def blocks(x: Shaped[Tensor, "b n d"], size: int) -> Shaped[Tensor, "bk w d"]:
-    """Cuts n tokens into k = ceil(n / size) blocks, the last one filled with zeros; blocks join the batch."""
+    """Cuts n tokens into k = ⌈n / size⌉ blocks, the last one filled with zeros; blocks become rows of the batch."""
     return windows(x, size).flatten(0, 1)
 
 
 def unblocks(x: Float[Tensor, "bk w d"], batch: int, length: int) -> Float[Tensor, "b n d"]:
-    """Puts blocks back in a row and cuts the filling off."""
+    """Joins blocks to sequences and removes the filling."""
     return x.unflatten(0, (batch, -1)).flatten(1, 2)[:, :length]
 
 
 def around(x: Float[Tensor, "b m d"], size: int, before: int, after: int) -> Float[Tensor, "bk w d"]:
-    """The tokens of each block of `size` with `before` tokens ahead of it and `after` behind it; zeros outside.
+    """Each block of `size` tokens with the `before` tokens before it and the `after` tokens after it; zeros outside.
 
-    A window is a view of the padded tokens as long as the batch is one row: nothing is copied.
+    Windows overlap. If the batch is one row, they are views of the padded tokens.
     """
     padded = F.pad(x, (0, 0, before, after + -x.shape[1] % size))
     return _Windows.apply(padded, before + size + after, size).flatten(0, 1)
 
 
 class _Windows(torch.autograd.Function):
-    """Overlapping windows [b, k, w, d] as a view; gradients are added in slices, where `unfold` adds one by one."""
+    """Overlapping windows [b, k, w, d] as a view. Gradients are added in slices; `unfold` adds single numbers."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, width: int, step: int) -> Tensor:
@@ -48,9 +48,9 @@ class _Windows(torch.autograd.Function):
 
 
 def seen_of_windows(band: Bool[Tensor, "q w"], real: Bool[Tensor, "ck w"]) -> Bool[Tensor, "ck q w"]:
-    """Which places of its window each query sees: those of the band that are real.
+    """Which positions of its window each query sees: those of the band that are real.
 
-    Queries lie side by side in memory, as our kernel for few keys reads masks.
+    Queries are the last axis in memory, as the kernel `short_attention` needs masks.
     """
     return (band.mT.contiguous() & real[..., None]).mT
 
@@ -58,7 +58,7 @@ def seen_of_windows(band: Bool[Tensor, "q w"], real: Bool[Tensor, "ck w"]) -> Bo
 def around_mask(
     mask: Bool[Tensor, "b m"] | None, length: int, size: int, before: int, after: int, device: torch.device
 ) -> Bool[Tensor, "ck w"]:
-    """Which places of `around` hold a real token; batch axis 1 when there is no padding."""
+    """Which positions of `around` hold a real token; the batch axis is 1 if there is no padding."""
     real = torch.ones(1, length, dtype=torch.bool, device=device) if mask is None else mask
     padded = F.pad(real, (before, after + -length % size))
     return padded.unfold(1, before + size + after, size).flatten(0, 1)

@@ -7,14 +7,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 NUMBERS_AT_ONCE = 1 << 22
-"""Logits that are worked on at a time: 16 MiB in float32."""
+"""Logits processed at a time: 16 MiB in float32."""
 
 
 def summed_cross_entropy(logits: Float[Tensor, "m vocab"], target: Int[Tensor, " m"]) -> Float[Tensor, ""]:
-    """The sum over the rows of -log softmax(logits)[target]; logits in half precision are widened to float32.
+    """The sum over the rows of -log softmax(logits)[target], computed in float32 at least.
 
-    Holds the logits, their gradient and a few rows: `F.cross_entropy` holds the logarithms of all probabilities too,
-    and a float32 copy of logits in half precision.
+    In memory are the logits, their gradient and a few rows. `F.cross_entropy` also stores all log probabilities, and a
+    float32 copy of logits in half precision.
     """
     total: Tensor = _Summed.apply(logits, target)
     return total

@@ -1,7 +1,6 @@
-"""Dropout whose random numbers do not cost more than the layer that they are for.
+"""Dropout that draws 16 random bits for each entry.
 
-On a CPU torch draws one number of full precision for each entry, which takes longer than the product of matrices before
-it. Sixteen random bits decide just as well.
+On a CPU torch draws one number of full precision for each entry, which takes longer than the matrix product before it.
 """
 
 from typing import Any
@@ -12,19 +11,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from subquad.kernels.dropout import drop_by, select, takes
+from subquad.kernels.dropout_kernel import drop_by, select, takes
 
 _WORTH = 1 << 16
-"""Entries below which starting a generator costs more than it saves."""
+"""Least number of entries for which this is faster than torch."""
 
 _STEPS = 1 << 16
-"""What a probability is rounded to a multiple of; the scale is that of the rounded one, so means are kept exactly."""
+"""Probabilities are rounded to multiples of 1 / _STEPS, and so is the scale, which keeps the mean exact."""
 
 
-def drop(x: Tensor, p: float, training: bool) -> Tensor:
+def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """Sets entries to zero with probability p and divides the others by 1 - p; x itself outside training.
 
-    Decided by torch's random state: the same seed gives the same entries, though others than `F.dropout` would choose.
+    Reproducible by torch's random state, but with other entries than `F.dropout` chooses.
     """
     dropped = round(p * _STEPS)
     if not training or p == 0:
@@ -36,7 +35,7 @@ def drop(x: Tensor, p: float, training: bool) -> Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    """y = keep ⊙ x / P(keep); of the forward pass one byte an entry is kept."""
+    """y = keep ⊙ x / P(keep); one byte for each entry is saved for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:

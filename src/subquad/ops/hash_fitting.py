@@ -1,7 +1,8 @@
-"""Fitting kernelised hash functions to similarity labels, bit by bit, without an n x n matrix.
+"""Fits kernelised hash functions to similarity labels, bit by bit, without n x n matrices.
 
 The objective is ‖H Hᵀ - b Y‖² (Liu et al. 2022, https://arxiv.org/abs/2209.09004, Eq. 12-14; Liu et al. 2012, KSH).
-Y has few entries in a row, and the residual is that less a few codes: S y = b Y y - Σ_t h_t (h_tᵀ y).
+attention/ecoformer.py has it as naive functions. Here the residual S = b Y - Σ_t h_t h_tᵀ is never formed: Y is sparse,
+and a product with S is S y = b Y y - Σ_t h_t (h_tᵀ y).
 """
 
 import math
@@ -14,20 +15,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 _BLOCK = 2**21
-"""Similarities held at once while labels are chosen."""
+"""Similarities in memory at a time while labels are chosen."""
 _GROUP = 16
-"""Similarities of which only the largest is looked at first."""
+"""Similarities in a group; `_extremes` first compares the extremes of groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The entries of Y in each row: columns and values +1, -1, or 0 where there is nothing."""
+    """The entries of each row of Y as columns and values: +1, -1, or 0 for no entry."""
 
     columns: Int[Tensor, "h b n l"]
     values: Float[Tensor, "h b n l"]
 
     def dense(self) -> Float[Tensor, "h b n n"]:
-        """Y written out."""
+        """Y as a dense matrix."""
         n = self.columns.shape[2]
         return self.values.new_zeros(*self.columns.shape[:3], n).scatter_add_(3, self.columns, self.values)
 
@@ -35,8 +36,8 @@ class Labels:
 def labels(q: Float[Tensor, "h b n e"], mask: Bool[Tensor, "b n"], count: int) -> Labels:
     """For each real token, by cosine of unit vectors: +1 at the `count` nearest real tokens, -1 at the farthest.
 
-    A token is among its nearest. A row of N real tokens has min(count, N - 1) of each; -1 stands where a token
-    is both.
+    A token is one of its own nearest. A row of N real tokens has min(count, N - 1) of each; a token that is both
+    gets -1.
     """
     h, b, n, _ = q.shape
     most = max(1, min(count, n - 1))
@@ -60,7 +61,7 @@ def labels(q: Float[Tensor, "h b n e"], mask: Bool[Tensor, "b n"], count: int) -
 def _extremes(x: Float[Tensor, "*r n"], count: int, largest: bool) -> Int[Tensor, "*r count"]:
     """Columns of the `count` largest or smallest of each row, in that order.
 
-    They lie in the `count` groups of columns whose own extremes are the most extreme: one fast pass leaves few to sort.
+    They are in the `count` groups of columns with the most extreme extremes, so that only these groups are sorted.
     """
     groups = x.shape[-1] // _GROUP
     if groups < 4 * count:
@@ -74,7 +75,7 @@ def _extremes(x: Float[Tensor, "*r n"], count: int, largest: bool) -> Int[Tensor
 
 
 class _Residual:
-    """S = b Y - Σ_t h_t h_tᵀ of every row and head at once, known by what it does to a vector."""
+    """The residual S = b Y - Σ_t h_t h_tᵀ of all rows and heads, as products with vectors."""
 
     def __init__(self, graph: Labels, bits: int) -> None:
         h, b, n, _ = graph.columns.shape
@@ -92,7 +93,7 @@ class _Residual:
         return product.view_as(y)
 
     def within(self, k: Float[Tensor, "h m bn"], weight: Float[Tensor, " bn"]) -> Float[Tensor, "h m m"]:
-        """Σ_rows weight · k (S + Sᵀ) kᵀ: the objective of the anchors' weights where a code is taken to be linear."""
+        """Σ_rows weight · k (S + Sᵀ) kᵀ: the objective as a function of a, if codes were linear."""
         h, m, bn = k.shape
         total = (k * weight) @ (self.labels @ k.mT.reshape(h * bn, m)).view(h, bn, m)
         codes = self.codes[:, : self.taken].unflatten(0, (h, -1))
@@ -101,7 +102,7 @@ class _Residual:
         return total - 2 * ((inner * share) @ inner.mT).sum(1)
 
     def take(self, code: Float[Tensor, "h bn"]) -> None:
-        """Subtracts the next h hᵀ."""
+        """Subtracts h hᵀ of the next code."""
         self.codes[:, self.taken] = code.view(len(self.codes), -1)
         self.taken += 1
 
@@ -113,17 +114,19 @@ def fit_planes(
     planes: Float[Tensor, "h k m"],
     rule: Literal["released", "strong"],
 ) -> Float[Tensor, "h k m"]:
-    """Rows a_1, a_2, ... of the hash sign(A κ), each fitted to what the codes before it leave of b Y.
+    """Rows a_1, a_2, ... of the hash sign(A κ), each fitted to the residual of the codes before it (Eq. 14).
 
-    kernel: centred similarities κ, 0 at padding. planes: where the search starts, and what stands where it fails: a new
-    row is taken, in each head, only if it lowers -Σ_rows hᵀ S h / (N b).
-
-    rule: "released" is 100 steps of SGD at a rate of 5e-4, which hardly moves A. "strong" takes the best linear code
-    (an eigenvector, as Liu et al. 2012), improves it by 30 steps at a rate of 10, and scales a_r so that a_rᵀ κ has a
-    mean square of 1: no code changes, and the hard tanh of sign(a_rᵀ κ) lets gradients pass.
+    Args:
+        kernel: centred similarities κ, 0 at padding.
+        graph: the labels Y.
+        planes: where the search starts. A new row replaces the old one, in each head, only if it lowers
+            -Σ_rows hᵀ S h / (N b).
+        rule: "released" is 100 steps of SGD at a rate of 5e-4, which hardly moves A. "strong" takes the best linear
+            code (an eigenvector, as Liu et al. 2012), improves it by 30 steps at a rate of 10, and scales a_r so that
+            a_rᵀ κ has a mean square of 1: codes do not change, and the hard tanh of sign(a_rᵀ κ) passes gradients.
     """
     bits = planes.shape[1]
-    # Contiguous: each step reads all of it twice.
+    # Contiguous, because each step of SGD reads all of it twice.
     k, rows_real = kernel.flatten(2).contiguous(), mask.to(kernel.dtype)
     real, weight = rows_real.flatten(), (rows_real / (rows_real.sum(1, keepdim=True) * bits * len(mask))).flatten()
     residual = _Residual(graph, bits)
@@ -154,7 +157,7 @@ def fit_planes(
 
 
 def _project(a: Float[Tensor, "h m"], k: Float[Tensor, "h m bn"]) -> Float[Tensor, "h bn"]:
-    """aᵀ κ of every token. Products of a vector, which are much faster than those of a matrix of one row."""
+    """aᵀ κ of every token, by products with a vector: those with a matrix of one row are much slower."""
     return torch.stack([columns.mT.mv(one) for one, columns in zip(a, k, strict=True)])
 
 
@@ -181,7 +184,7 @@ def _descend(
 def _relaxed(
     k: Float[Tensor, "h m bn"], within: Float[Tensor, "h m m"], real: Float[Tensor, " bn"]
 ) -> Float[Tensor, "h m"]:
-    """The a that maximises aᵀ (k S kᵀ) a for a given aᵀ k kᵀ a; the mean square of aᵀ κ is then made 4."""
+    """The a that maximises aᵀ (k S kᵀ) a for a given aᵀ k kᵀ a, scaled so that aᵀ κ has a mean square of 4."""
     gram = k @ k.mT
     ridge = 1e-4 * gram.diagonal(dim1=1, dim2=2).mean(1).clamp_min(torch.finfo(k.dtype).tiny)
     root, _ = torch.linalg.cholesky_ex(gram + ridge[:, None, None] * torch.eye(k.shape[1], device=k.device).to(k))
@@ -200,18 +203,18 @@ def _size(a: Float[Tensor, "h k m"], k: Float[Tensor, "h m bn"], real: Float[Ten
 def both_ways(graph: Labels, factor: float) -> Tensor:
     """factor · (Y + Yᵀ), block-diagonal over rows and heads, in compressed sparse rows.
 
-    Many tokens name each other; their entries are added up, which saves a third of the product.
+    Entries of tokens that label each other are added, which saves a third of the product.
     """
     columns, values = graph.columns.flatten(0, 2), factor * graph.values.flatten(0, 2)
     size, n = len(columns), graph.columns.shape[2]
     token = torch.arange(size, device=columns.device)[:, None]
     kept = values != 0
     rows, columns, values = token.expand_as(columns)[kept], (columns + token // n * n)[kept], values[kept]
-    # Not torch's coalesce, which takes twice the time.
+    # torch's coalesce takes twice the time.
     places, entry = torch.unique(torch.cat([rows * size + columns, columns * size + rows]), return_inverse=True)
     entries = values.new_zeros(len(places)).index_add_(0, entry, torch.cat([values, values]))
     starts = torch.searchsorted(places, size * torch.arange(size + 1, device=places.device))
-    with warnings.catch_warnings():  # sparse rows are "in beta"
+    with warnings.catch_warnings():  # torch warns that sparse rows are in beta
         warnings.simplefilter("ignore", UserWarning)
         return torch.sparse_csr_tensor(
             starts.int(), (places % size).int(), entries, (size, size), check_invariants=False

@@ -1,15 +1,15 @@
-"""Binary codes of tokens, and attention whose weights are inner products of features shared by queries and keys."""
+"""Binary codes of tokens, and linear attention whose queries and keys have the same features."""
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.ops.codes import code
-from subquad.ops.kernel_attention import head_dot, read, state
+from subquad.ops.binary_codes import code
+from subquad.ops.kernel_attention import expand, head_dot, kv_state
 
 _LEAST = 1e-6
-"""Least norm and least mean distance: a vector of zeros counts as orthogonal to all others."""
+"""Least norm and least mean distance; a zero vector is then orthogonal to all others."""
 
 
 class _Sign(torch.autograd.Function):
@@ -25,12 +25,12 @@ class _Sign(torch.autograd.Function):
 
 
 def sign(z: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """+1 where z >= 0, else -1; the gradient is that of the hard tanh: it passes where |z| < 1."""
+    """+1 where z >= 0, else -1. The gradient is that of the hard tanh: 1 where |z| < 1, else 0."""
     return code(_Sign.apply(z))
 
 
 def norms(q: Float[Tensor, "b n h e"]) -> Float[Tensor, "b n h"]:
-    """Lengths of vectors, never 0."""
+    """Norms of vectors, at least `_LEAST`."""
     return torch.linalg.vector_norm(q, dim=-1).clamp_min(_LEAST)
 
 
@@ -39,8 +39,8 @@ def anchor_similarity(
 ) -> tuple[Float[Tensor, "h b n m"], Float[Tensor, "h b"]]:
     """κ(q, s) = exp(-‖q - s‖² / 2σ) of normalised q to unit vectors s, and σ.
 
-    σ is the mean squared distance of the real tokens of a row to the anchors. ‖q - s‖² = 2 - 2 qᵀs, and q is divided by
-    its length after the product: no normalised q and no difference of vectors is formed.
+    σ is the mean squared distance of the real tokens of a row to the anchors. For unit vectors ‖q - s‖² = 2 - 2 qᵀs. q
+    is divided by its norm after the product, so that no normalised copy of q is made.
     """
     b, n, h, _ = q.shape
     cosine = torch.bmm(q.flatten(0, 1).transpose(0, 1), anchors.mT).view(h, b, n, -1)
@@ -55,12 +55,12 @@ def anchor_similarity(
 
 
 def power_bias(bits: int) -> int:
-    """2^c with c = ⌈log2(bits + 1)⌉: added to inner products of codes, it makes them positive."""
+    """2^c with c = ⌈log2(bits + 1)⌉, which makes inner products of codes positive."""
     return 1 << bits.bit_length()
 
 
 def with_bias(codes: Float[Tensor, "b n h k"]) -> tuple[Float[Tensor, "b n h k+1"], Float[Tensor, " k+1"]]:
-    """Codes and a 1, and their scale for `shared_attention`, whose weights are then h_tᵀ h_i + 2^c."""
+    """Codes with a last entry 1, and their scale for `shared_attention`, whose weights are then h_tᵀ h_i + 2^c."""
     bits = codes.shape[-1]
     return F.pad(codes, (0, 1), value=1.0), F.pad(codes.new_ones(bits), (0, 1), value=power_bias(bits))
 
@@ -76,17 +76,20 @@ def shared_attention(
 ) -> Float[Tensor, "b n d"]:
     """`out` of Σ_i w_ti v_i / Σ_i w_ti in each head, over the real tokens i; w_ti = Σ_k scale_k f_tk f_ik.
 
-    own_value: in the numerator the last feature, which is 1 in all tokens, adds scale_k v_t and not scale_k Σ_i v_i.
-
     The normaliser is computed in the type of the features, the sums of values in that of x. Both are divided by the
-    number of tokens, which half precision can then hold.
+    number of tokens, so that half precision does not overflow.
+
+    Args:
+        own_value: in the numerator the last feature, which is 1 in all tokens, adds scale_k v_t, not scale_k Σ_i v_i.
     """
     real = features.new_ones(1, x.shape[1], 1, 1) if mask is None else mask[..., None, None].to(features.dtype)
     number = real.sum(1, keepdim=True).clamp_min(1)
     keys = features * (real / number)
     normaliser = head_dot(features, keys.sum(1) * scale).clamp_min(_LEAST)
     summed = scale * (torch.arange(len(scale), device=x.device) < len(scale) - own_value)
-    y = read((features / normaliser).to(x.dtype), state(keys.to(x.dtype), x, value) * summed[:, None].to(x.dtype), out)
+    y = expand(
+        (features / normaliser).to(x.dtype), kv_state(keys.to(x.dtype), x, value) * summed[:, None].to(x.dtype), out
+    )
     if own_value:
         share = (scale[-1] / (number * normaliser)).to(x.dtype)
         y = y + F.linear((value(x).unflatten(-1, (features.shape[2], -1)) * share).flatten(-2), out.weight)

@@ -1,6 +1,6 @@
-"""Attention whose weights are inner products of features: products associated so that no n x m matrix is formed.
+"""Linear attention: weights are inner products of features, and sums over the keys are taken first.
 
-Features of all heads lie side by side, `[b, n, h, f]`, as the projections leave them: nothing is transposed or merged.
+Features have the layout `[b, n, h, f]` of the projections, so that no transposed copy is made.
 """
 
 import torch
@@ -15,10 +15,12 @@ def head_dot(x: Float[Tensor, "b n h f"], vector: Float[Tensor, "b h f"]) -> Flo
     return (x * vector[:, None]).sum(-1, keepdim=True)
 
 
-def state(k: Float[Tensor, "b m h f"], context: Float[Tensor, "b m d"], value: nn.Linear) -> Float[Tensor, "b h f e"]:
+def kv_state(
+    k: Float[Tensor, "b m h f"], context: Float[Tensor, "b m d"], value: nn.Linear
+) -> Float[Tensor, "b h f e"]:
     """Σ_j k_j v_jᵀ in each head, where v_j is the value of context token j.
 
-    kᵀ (C W_V + 1 b_V) = (kᵀ C) W_V + (kᵀ 1) b_V: where that is cheaper the values of single tokens are never formed.
+    kᵀ (C W_V + 1 b_V) = (kᵀ C) W_V + (kᵀ 1) b_V; if that is cheaper, no values of single tokens are formed.
     """
     heads, features = k.shape[2:]
     if not _pays(k.shape[1], heads, features, value.out_features):
@@ -28,10 +30,10 @@ def state(k: Float[Tensor, "b m h f"], context: Float[Tensor, "b m d"], value: n
     return summed @ value.weight.view(heads, -1, value.in_features).mT + bias
 
 
-def read(q: Float[Tensor, "b n h f"], state: Float[Tensor, "b h f e"], out: nn.Linear) -> Float[Tensor, "b n d"]:
-    """The output map of the heads q_i state.
+def expand(q: Float[Tensor, "b n h f"], state: Float[Tensor, "b h f e"], out: nn.Linear) -> Float[Tensor, "b n d"]:
+    """The output map of the heads q_i S with S = `state`.
 
-    Σ_h (q_h S_h) W_O,h = Σ_h q_h (S_h W_O,h): where that is cheaper the output map acts on the states.
+    Σ_h (q_h S_h) W_O,h = Σ_h q_h (S_h W_O,h); if that is cheaper, the output map acts on the states.
     """
     heads, features = q.shape[2:]
     if not _pays(q.shape[1], heads, features, out.in_features):
@@ -43,7 +45,7 @@ def read(q: Float[Tensor, "b n h f"], state: Float[Tensor, "b h f e"], out: nn.L
 
 
 def _pays(tokens: int, heads: int, features: int, dim: int) -> bool:
-    """Whether a d x d map costs less on the state of h·f rows than on the tokens, by counting multiplications."""
+    """Whether a d x d map needs fewer multiplications on the state, of h·f rows, than on the tokens."""
     on_state = heads * features * (tokens * dim + dim * dim // heads)
     on_tokens = tokens * (dim * dim + features * dim)
     return on_state < on_tokens

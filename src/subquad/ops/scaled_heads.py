@@ -1,4 +1,4 @@
-"""Heads that read the context at scales of their own: windows of s tokens, averaged, are the tokens of scale s."""
+"""Heads whose context is averaged over windows of s tokens; s is the scale of the head."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.errors import UserError
 from subquad.ops.heads import split_heads
-from subquad.ops.masking import masked_mean
+from subquad.ops.masks import masked_mean
 from subquad.ops.pooling import mean_pool
+from subquad.utils.errors import UserError
 
 CUSTOMARY = {2: (1, 2), 4: (1, 1, 2, 4), 8: (1, 1, 2, 2, 4, 4, 8, 8), 16: (1,) * 4 + (2,) * 4 + (4,) * 4 + (8,) * 4}
-"""Scales by number of heads."""
+"""Default scales by number of heads."""
 
 Scaled = tuple[Float[Tensor, "b k d"], Bool[Tensor, "b k"] | None]
-"""The context at one scale, and which of its tokens average at least one real token; None = all."""
+"""The context at one scale, and which of its windows have real tokens; None if all have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +28,25 @@ class ScaleGroup:
     scale: int
     heads: int
     features: slice
-    """What belongs to these heads in a width of all heads."""
+    """Channels of these heads in the width of all heads."""
 
     def project(self, linear: nn.Linear, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n f"]:
         """The part of a linear map that belongs to these heads."""
         return F.linear(x, linear.weight[self.features], linear.bias[self.features])
 
     def split(self, x: Float[Tensor, "b n f"]) -> Float[Tensor, "b h n e"]:
-        """Cuts the width of these heads into heads."""
+        """Splits the width of these heads into heads."""
         return split_heads(x, self.heads)
 
 
 def scale_groups(scales: int | Sequence[int] | None, dim: int, heads: int) -> list[ScaleGroup]:
-    """Groups of neighbouring heads of equal scale; `scales` is one for all heads, one for each, or None = customary.
+    """Groups of neighbouring heads of equal scale.
 
-    Raises UserError for numbers that are not positive, for a list of another length, and where nothing is customary.
+    Args:
+        scales: one number for all heads, one for each head, or None for the defaults of this number of heads.
+
+    Raises:
+        UserError: for numbers below 1, a list of the wrong length, and a number of heads without default scales.
     """
     if scales is None and heads not in CUSTOMARY:
         raise UserError(
@@ -63,7 +67,7 @@ def scale_groups(scales: int | Sequence[int] | None, dim: int, heads: int) -> li
 def at_scales(
     x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, groups: Sequence[ScaleGroup]
 ) -> dict[int, Scaled]:
-    """The tokens at each scale in use; heads that share a scale share them."""
+    """The pooled tokens at each scale in use."""
     found: dict[int, Scaled] = {}
     for scale in {group.scale for group in groups}:
         pooled, real = (x, mask) if scale == 1 else mean_pool(x, mask, min(scale, x.shape[1]))
@@ -72,6 +76,6 @@ def at_scales(
 
 
 def mean_keys(key: nn.Linear, scaled: dict[int, Scaled], groups: Sequence[ScaleGroup]) -> Float[Tensor, "b 1 d"]:
-    """μ of every head over its real keys at its scale, heads side by side; the mean is taken before the projection."""
+    """μ, the mean real key of every head at its scale, heads side by side; the mean is taken before the projection."""
     means = {scale: masked_mean(x, mask) for scale, (x, mask) in scaled.items()}
     return torch.cat([group.project(key, means[group.scale]) for group in groups], -1)

@@ -1,7 +1,7 @@
-"""Softmax attention of given queries, keys and values, with dropout that costs no more than the products.
+"""Softmax attention of given queries, keys and values, with fast dropout on a CPU.
 
-torch's fused kernels drop weights on a GPU only. On a CPU its `scaled_dot_product_attention` with dropout writes the
-weights out, draws a number of full precision for each of them and looks through all of them for rows without keys.
+torch's fused kernels have dropout on a GPU only. On a CPU, `scaled_dot_product_attention` with dropout stores the
+weights, draws a number of full precision for each of them, and checks all of them for rows without keys.
 """
 
 import math
@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from subquad.kernels.short_attention import short_attention, takes
-from subquad.ops.dropout import drop
-from subquad.ops.masking import masked_softmax
+from subquad.kernels.short_attention_kernel import short_attention, takes
+from subquad.ops.dropout import dropout
+from subquad.ops.masks import masked_softmax
 
 Parts = Tensor | Sequence[Tensor]
 
@@ -23,10 +23,15 @@ def softmax_attention(
 ) -> Tensor:
     """Y = dropout(softmax(scale · Q Kᵀ)) V, as `F.scaled_dot_product_attention` with the same arguments.
 
-    q: [..., n, e], k: [..., m, e], v: [..., m, c], where k and v may also be two parts along m, to be read where they
-    lie; attn_mask: True at the keys that a query sees, or what is added to the logits; scale: 1/√e by default. Queries
-    that see no key get zeros. Where nothing is dropped, and on a GPU, it is torch's fused kernel, or ours for few keys
-    on a CPU.
+    Queries that see no key get zeros. Without dropout, and on a GPU, this calls torch's fused kernel, or for few keys
+    on a CPU the package's own.
+
+    Args:
+        q: [..., n, e].
+        k: [..., m, e], or several parts along m, which the CPU kernel reads without concatenating them.
+        v: [..., m, c], or several parts along m.
+        attn_mask: Boolean, True at the keys that a query sees; or numbers that are added to the logits.
+        scale: 1/√e by default.
     """
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     keys, values = ((x,) if isinstance(x, Tensor) else x for x in (k, v))
@@ -44,4 +49,4 @@ def softmax_attention(
         weights, v = logits.softmax(-1), v.masked_fill(~attn_mask.mT, 0)
     else:
         weights = masked_softmax(logits, attn_mask)
-    return drop(weights, dropout_p, training=True) @ v
+    return dropout(weights, dropout_p, training=True) @ v

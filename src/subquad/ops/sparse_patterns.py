@@ -13,17 +13,17 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from subquad.errors import UserError
+from subquad.ops.block_sparse import attend
 from subquad.ops.blocks import around, around_mask, blocks, unblocks
-from subquad.ops.dropout import drop
-from subquad.ops.masking import masked_softmax
-from subquad.ops.sparse import attend
+from subquad.ops.dropout import dropout
+from subquad.ops.masks import masked_softmax
+from subquad.utils.errors import UserError
 
 Mask: TypeAlias = Bool[Tensor, "b m"] | None
 
 
 def check_pattern(form: str, block: int, summary: int) -> None:
-    """Raises UserError for sizes that make no pattern; `summary` counts for "fixed" only."""
+    """Raises UserError for sizes that do not give a pattern; `summary` is used by "fixed" only."""
     if block < 1:
         raise UserError(f"attention.block is {block}; the pattern {form!r} needs blocks of at least 1 token.")
     if form == "fixed" and not 0 < summary <= block:
@@ -47,12 +47,12 @@ def sparse_pattern(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Float[Tensor, "b n d"]:
-    """Softmax attention in each head over the keys that the pattern shows and `mask` has as real (None = all).
+    """Softmax attention in each head over the real keys (`mask`, None if all are real) that the pattern shows.
 
-    With `stride` s the keys are pooled ones, key j standing for the tokens s j to s j + s - 1: m = ceil(n / s). The
-    pattern is then that of the m windows, with blocks of ceil(b / s) windows and ceil(c / s) summaries, and a query
-    sees what its window sees. Where s divides b these are the windows with a token that the pattern shows to a query
-    of the same window. `causal` hides the keys behind the query; it is for a stride of 1.
+    With `stride` s, keys are pooled: key j stands for the tokens s j to s j + s - 1, and m = ⌈n / s⌉. The pattern then
+    applies to the m windows, with blocks of ⌈b / s⌉ windows and ⌈c / s⌉ summaries, and a query sees what its window
+    sees. If s divides b, these are the windows with a token that the pattern shows to a query of the same window.
+    `causal` hides the keys after the query; it needs a stride of 1.
     """
     block, summary = math.ceil(block / stride), math.ceil(summary / stride)
     if form == "fixed":
@@ -74,7 +74,7 @@ def _fixed(
     causal: bool,
     dropout: float,
 ) -> Float[Tensor, "b n d"]:
-    """A few blocks of queries at a time meet their own keys and the summary keys of all blocks."""
+    """A few blocks of queries at a time attend to their own keys and to the summary keys of all blocks."""
     m = k.shape[1]
     first = block - summary
     ends = torch.arange(first, block, device=q.device) + torch.arange(0, m, block, device=q.device)[:, None]
@@ -83,7 +83,7 @@ def _fixed(
     chunk = block * max(1, round(len(ends) / (2 * block)))
     key = torch.arange(chunk, device=q.device)
     window = torch.arange(chunk * stride, device=q.device)[:, None] // stride
-    # A summary key of its own block would else be seen twice.
+    # Keys of the own block without its summary keys, which are among the summary keys of all blocks.
     near = (window // block == key // block) & (key % block < first)
     if causal:
         near = near & (key <= window)
@@ -102,7 +102,7 @@ def _fixed(
 
 
 def _ends_before(stop: int, block: int, summary: int) -> int:
-    """How many summary keys lie before a place."""
+    """Number of summary keys before position `stop`."""
     return stop // block * summary + max(0, stop % block - (block - summary))
 
 
@@ -114,12 +114,12 @@ def _strided(
     block: int,
     stride: int,
     causal: bool,
-    dropout: float,
+    dropout_p: float,
 ) -> Float[Tensor, "b n e"]:
     """One head: windows of equal remainder are a short sequence of m / block.
 
-    Their logits and those of the neighbourhood are written side by side. The window `block` places away is of equal
-    remainder, so that the neighbourhood ends before it.
+    Their logits and those of the neighbourhood are in one softmax. The window at distance `block` has an equal
+    remainder, so the neighbourhood ends before it.
     """
     batch, n, width = q.shape
     reach = (block - 1, 0 if causal else block - 1)
@@ -129,7 +129,7 @@ def _strided(
     far = (_by_remainder(q, block * stride) @ far_k.mT).transpose(1, 2).flatten(0, 1)
     seen = _seen_strided(mask, k.shape[1], block, stride, causal, reach, q.device)
     weights = masked_softmax(torch.cat([near, far], -1), seen.repeat(len(near) // len(seen), 1, 1))
-    of_near, of_far = drop(weights, dropout, True).split([near.shape[-1], far.shape[-1]], -1)
+    of_near, of_far = dropout(weights, dropout_p, training=True).split([near.shape[-1], far.shape[-1]], -1)
     y_far = of_far.unflatten(0, (batch, -1)).transpose(1, 2) @ far_v
     return unblocks(of_near @ around(v, block, *reach) + y_far.transpose(1, 2).flatten(0, 1), batch, n)
 
@@ -137,13 +137,13 @@ def _strided(
 def _seen_strided(
     mask: Mask, m: int, block: int, stride: int, causal: bool, reach: tuple[int, int], device: torch.device
 ) -> Bool[Tensor, "ck q s"]:
-    """What each query of a block sees in the neighbourhood of the block and, after that, among equal remainders."""
+    """What each query of a block sees in the neighbourhood of the block, and after it among equal remainders."""
     window = torch.arange(block * stride, device=device)[:, None] // stride
     place = torch.arange(block + sum(reach), device=device)
     band = (place >= window) & (place <= window + sum(reach))
     near = band & around_mask(mask, m, block, *reach, device)[:, None]
     number = torch.arange(-(-m // block), device=device)
-    # Distance 0 is in the neighbourhood already.
+    # Distance 0 is part of the neighbourhood.
     other = number < number[:, None] if causal else number != number[:, None]
     real = around_mask(mask, m, block, 0, 0, device).unflatten(0, (-1, len(number)))
     far = (other[:, None] & real.mT.repeat_interleave(stride, 1)[:, None]).flatten(0, 1)
@@ -151,5 +151,5 @@ def _seen_strided(
 
 
 def _by_remainder(x: Float[Tensor, "b n e"], size: int) -> Float[Tensor, "b s k e"]:
-    """Tokens of equal remainder modulo `size` as sequences of their own; zeros at the end."""
+    """Tokens of equal remainder modulo `size` as separate sequences, filled with zeros."""
     return blocks(x, size).unflatten(0, (len(x), -1)).transpose(1, 2)

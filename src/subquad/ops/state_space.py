@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
-from subquad.errors import UserError
+from subquad.utils.errors import UserError
 
 
 def legs(states: int) -> tuple[Float[Tensor, "N N"], Float[Tensor, " N"]]:
@@ -53,7 +53,7 @@ def diagonal_pairs(states: int, kind: str) -> tuple[Complex[Tensor, " p"], Compl
 
 def _even(states: int) -> None:
     if states < 2 or states % 2:
-        raise UserError(f"A state of {states} numbers has no conjugate pairs; choose an even attention.d_state from 2.")
+        raise UserError(f"A state of {states} numbers has no conjugate pairs; choose an even backbone.d_state from 2.")
 
 
 def zoh(

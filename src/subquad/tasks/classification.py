@@ -6,9 +6,9 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
-from subquad.errors import UserError
 from subquad.specs import DataSpec
 from subquad.tasks.supervised import Supervised
+from subquad.utils.errors import UserError
 
 
 class Classification(Supervised):

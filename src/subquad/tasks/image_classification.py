@@ -1,6 +1,5 @@
 """One label for each image."""
 
-from functools import partial
 from typing import Any
 
 import torch.nn.functional as F
@@ -9,11 +8,10 @@ from torch import Tensor
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
-from subquad.backbones.base import is_encoder
-from subquad.backbones.patches import PatchEncoder
-from subquad.errors import UserError
+from subquad.backbones.patches import on_images
 from subquad.specs import ImageSpec
 from subquad.tasks.supervised import BackboneFactory, OptimizerFactory, SchedulerFactory, Supervised
+from subquad.utils.errors import UserError
 
 
 class ImageClassification(Supervised):
@@ -32,11 +30,9 @@ class ImageClassification(Supervised):
         self, spec: ImageSpec, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
         compile_model: bool = False, label_smoothing: float = 0.0, eval_mode: bool = False, patch: int = 4,
     ) -> None:  # fmt: skip
-        if is_encoder(backbone):
-            backbone = partial(PatchEncoder, encoder=backbone, patch=patch)
         if not 0 <= label_smoothing < 1:
             raise UserError(f"task.module.label_smoothing is {label_smoothing}; it must be from 0 up to 1.")
-        super().__init__(spec, backbone, optimizer, scheduler, compile_model)
+        super().__init__(spec, on_images(backbone, patch), optimizer, scheduler, compile_model)
         self.label_smoothing, self.eval_mode = label_smoothing, eval_mode
 
     def on_train_epoch_start(self) -> None:

@@ -9,10 +9,10 @@ from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from subquad.backbones.language import LanguageModel
-from subquad.errors import UserError
 from subquad.ops.cross_entropy import summed_cross_entropy
 from subquad.specs import UNMASKED, MaskedBatch, TextSpec
 from subquad.tasks.supervised import BackboneFactory, OptimizerFactory, SchedulerFactory, Supervised
+from subquad.utils.errors import UserError
 
 
 class Perplexity(Metric):
@@ -54,7 +54,7 @@ class MaskedLanguageModel(Supervised):
         if not isinstance(self.network, LanguageModel):
             raise UserError(
                 f"Masked language modelling needs an output for every token, and {type(self.network).__name__} has one "
-                "for the whole row; choose an attention that is no encoder of its own, and backbone=language_model."
+                "for the whole row; choose backbone=language_model."
             )
 
     def new_metric(self, spec: TextSpec) -> MetricCollection:

@@ -11,12 +11,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric, MetricCollection
 
-from subquad.backbones.base import Grouped, check_fits
-from subquad.data.parts import Part
-from subquad.errors import UserError
+from subquad.backbones.encoder import Grouped, check_fits
+from subquad.backbones.layerwise import shard
+from subquad.data.microbatches import Microbatch
 from subquad.specs import Batch
 from subquad.tasks.compiling import compile_network
-from subquad.tasks.strategies import shard
+from subquad.utils.errors import UserError
 
 OptimizerFactory = Callable[[Any], Optimizer]
 SchedulerFactory = Callable[..., LRScheduler]
@@ -99,11 +99,11 @@ class Supervised(pl.LightningModule, abc.ABC):
         """Raw outputs of the network, `[b, outputs]`."""
         return self.network(*batch.network_inputs)
 
-    def training_step(self, batch: Batch | Part) -> Tensor:
-        rows = batch.batch if isinstance(batch, Part) else batch
+    def training_step(self, batch: Batch | Microbatch) -> Tensor:
+        rows = batch.batch if isinstance(batch, Microbatch) else batch
         loss = self.loss(self(rows), rows.target)
         self.train_loss.update(loss.detach(), batch.weight)
-        if not isinstance(batch, Part):
+        if not isinstance(batch, Microbatch):
             return self.objective(loss, batch.weight)
         if batch.first:
             self.step_weight = self._over_processes(torch.tensor(float(batch.share), device=loss.device)).clamp(min=1)

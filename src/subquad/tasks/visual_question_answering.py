@@ -8,10 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from subquad.backbones.base import is_encoder
-from subquad.errors import UserError
 from subquad.specs import VQABatch, VQASpec
-from subquad.tasks.supervised import BackboneFactory, OptimizerFactory, SchedulerFactory, Supervised
+from subquad.tasks.supervised import Supervised
 
 _NAMES = ("yes_no", "number", "other")
 
@@ -52,17 +50,6 @@ class VisualQuestionAnswering(Supervised):
     """
 
     metric_name = "accuracy"
-
-    def __init__(
-        self, spec: VQASpec, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
-        compile_model: bool = False,
-    ) -> None:  # fmt: skip
-        if is_encoder(backbone):
-            raise UserError(
-                "This attention is an encoder of one sequence, and a question on an image is two; choose another "
-                "attention."
-            )
-        super().__init__(spec, backbone, optimizer, scheduler, compile_model)
 
     def new_metric(self, spec: VQASpec) -> MetricCollection:
         accuracies: dict[str, Any] = {"accuracy": VQAAccuracy(None)}

@@ -1,0 +1,120 @@
+"""Base classes of the models that read sequences, and checks of their settings."""
+
+import abc
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.specs import DataSpec
+from subquad.utils.errors import UserError
+
+
+class Encoder(nn.Module, abc.ABC):
+    """Maps inputs `[b, n]` or `[b, n, c]` to `[b, outputs]` in two parts: `features` reads and pools, `head` predicts.
+
+    A subclass sets `head` and `feature_dim`. A model that reads several sequences uses `features` and its own head.
+    """
+
+    head: nn.Module
+    feature_dim: int
+    """Width of what `features` returns and `head` takes."""
+
+    @abc.abstractmethod
+    def features(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
+        """One vector for each row; `valid` is True at real tokens, None where no row has padding."""
+
+    def forward(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b outputs"]:
+        """Predictions."""
+        return self.head(self.features(inputs, valid))
+
+
+class Pretrainable(abc.ABC):
+    """A network that can start from the weights of another network, such as one with another head."""
+
+    @abc.abstractmethod
+    def adapt_state_dict(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Returns a complete state dict for this network. Raises UserError where the weights do not fit."""
+
+
+class Grouped(abc.ABC):
+    """A network whose parameters have different optimiser settings."""
+
+    @abc.abstractmethod
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Parameter groups for a torch optimiser: "params", and "lr" or "weight_decay" where they differ."""
+
+
+class StandaloneEncoder(Encoder):
+    """An encoder with a mechanism of its own (S4, TLB, BLRP): `attention=` has no place in it.
+
+    Its constructor takes `spec`, `dim`, those of `heads`, `ffn` and `dropout` that it uses, and settings of its own.
+
+    The contract, which tests/backbones/test_encoders.py checks for every configs/backbone/*.yaml without `attention:`:
+        - padding never changes a prediction; outputs and gradients stay finite when a row is all padding;
+        - the rows of a batch are independent;
+        - in eval mode a call is deterministic and changes no parameter and no buffer;
+        - the state dict is the complete state;
+        - sequences up to `spec.max_len` are accepted, longer ones refused.
+    """
+
+    complexity: ClassVar[str]
+    """Time and memory in n (tokens), for the generated documentation."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        super().__init__()
+        self.max_len = spec.max_len
+
+    def check_length(self, inputs: Tensor) -> None:
+        """Raises UserError when a sequence is longer than this encoder was built for."""
+        if inputs.shape[1] > self.max_len:
+            raise UserError(
+                f"{type(self).__name__} was built for at most {self.max_len} tokens and was given {inputs.shape[1]}; "
+                "build it with a larger length or shorten the input."
+            )
+
+
+def check_fits(factory: Callable[..., nn.Module], spec: Any) -> None:
+    """Raises UserError where a backbone does not read this kind of data (its `spec` argument has another type)."""
+    while isinstance(factory, partial):
+        factory = factory.func
+    constructor = inspect.getattr_static(factory, "__init__") if isinstance(factory, type) else factory
+    wanted = typing.get_type_hints(constructor).get("spec")
+    if isinstance(wanted, type) and hasattr(wanted, "what") and not isinstance(spec, wanted):
+        raise UserError(
+            f"The backbone {factory.__name__} reads {wanted.what} and the data of this task are {spec.what}; leave "
+            "backbone= out to get the task's own, or choose another task."
+        )
+
+
+def choose(key: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raises UserError where the value of a backbone's setting is none of its choices."""
+    if value not in choices:
+        raise UserError(f'There is no backbone.{key} "{value}"; choose {", ".join(choices[:-1])} or {choices[-1]}.')
+
+
+def is_standalone(factory: object) -> "TypeGuard[EncoderFactory]":
+    """Whether a class, or a `functools.partial` of one, makes a `StandaloneEncoder`."""
+    while isinstance(factory, partial):
+        factory = factory.func
+    return isinstance(factory, type) and issubclass(factory, StandaloneEncoder)
+
+
+def sized(factory: "EncoderFactory", **sizes: Any) -> "EncoderFactory":
+    """The factory with those of the sizes that its class takes; not every encoder has heads or a feed-forward net."""
+    made: Any = factory
+    while isinstance(made, partial):
+        made = made.func
+    known = {name for cls in made.__mro__ for name in inspect.signature(cls.__init__).parameters}
+    return partial(factory, **{name: size for name, size in sizes.items() if name in known})
+
+
+@runtime_checkable
+class EncoderFactory(Protocol):
+    """What Hydra makes of a standalone encoder's `_partial_`: `functools.partial(BLRPEncoder, dim=64)`."""
+
+    def __call__(self, *, spec: DataSpec, **sizes: Any) -> StandaloneEncoder: ...

@@ -1,0 +1,90 @@
+"""Changes to every layer of a model: activation checkpointing, and sharding over processes (FSDP)."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from subquad.attention.base import Carry
+from subquad.backbones.vision import ImageBackbone
+from subquad.blocks.layer import Layer
+from subquad.blocks.multihead import CrossBlock
+
+
+def layers_of(network: nn.Module) -> list[nn.Module]:
+    """Every `Layer` of a model and every block of a timm model; shared ones once."""
+    found: list[nn.Module] = []
+    for part in network.modules():
+        found += part.blocks if isinstance(part, ImageBackbone) else [part] if isinstance(part, Layer) else []
+    return found
+
+
+def recompute_layers(network: nn.Module) -> None:
+    """Activation checkpointing: stores the input of each layer and recomputes the rest in the backward pass.
+
+    Outputs, gradients, buffers and random states stay the same. Activations inside layers are not stored; a step
+    takes about a third more time. Source: Chen et al. 2016, https://arxiv.org/abs/1604.06174.
+    """
+    for layer in layers_of(network):
+        layer.forward = _recomputed(layer, layer.forward)
+    for part in network.modules():
+        if isinstance(part, CrossBlock):
+            part.forward = _recomputed(part, part.forward)  # type: ignore[method-assign]
+
+
+def _recomputed(layer: nn.Module, plain: Callable[..., Any]) -> Callable[..., Any]:
+    norms = [part for part in layer.modules() if isinstance(part, _BatchNorm)]
+    thread: Any = getattr(getattr(layer, "attn", None), "thread", None)
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _same_statistics(norms)
+
+    chosen: dict[str, Any] = {"context_fn": contexts} if norms else {}  # torch.compile knows no others
+
+    def with_carry(carry: Carry, *args: Any, **kwargs: Any) -> tuple[Tensor, Carry]:
+        """Takes the carry as an input: when the layer is recomputed, the thread holds another one."""
+        now, thread.carry = thread.carry, carry
+        try:
+            return plain(*args, **kwargs), thread.carry
+        finally:
+            thread.carry = now
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return plain(*args, **kwargs)
+        if thread is None:
+            return checkpoint(plain, *args, use_reentrant=False, **chosen, **kwargs)
+        y, thread.carry = checkpoint(with_carry, thread.carry, *args, use_reentrant=False, **chosen, **kwargs)
+        return y
+
+    return forward
+
+
+@contextmanager
+def _same_statistics(norms: list[_BatchNorm]) -> Iterator[None]:
+    """Keeps the running statistics as they are: they include this batch already."""
+    before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+    counts = [None if count is None else count.clone() for _, _, count in before]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for (norm, momentum, count), value in zip(before, counts, strict=True):
+            norm.momentum = momentum
+            if count is not None and value is not None:
+                count.copy_(value)
+
+
+def shard(network: nn.Module, mesh: Any) -> None:
+    """Shards the parameters of a model over the devices of a mesh; does nothing to a sharded model."""
+    if isinstance(network, FSDPModule):
+        return
+    for layer in layers_of(network):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(network, mesh=mesh)

@@ -1,0 +1,132 @@
+"""Speed and memory of attentions: ratios to softmax and to a model without attention, measured in one run.
+
+python scripts/bench.py                                        # make bench
+python scripts/bench.py attention=[dba] lengths=[4096] modes=[inference] dtypes=[bfloat16]
+python scripts/bench.py attention=[dba] backbone=[s4] levels=[model]
+"""
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from subquad.cli.command import bench_config
+from subquad.config.compose import load_attention, load_factory
+from subquad.measure import machine
+from subquad.measure.benchmark import NO_ATTENTION, Measured, Setting, measure
+from subquad.measure.speed_plot import draw_speed
+from subquad.records import now
+from subquad.report.html.bench_page import EXPLICIT, SOFTMAX, write_bench_page
+from subquad.utils.cores import usable_cores
+from subquad.utils.display import as_typed
+from subquad.utils.errors import UserError
+
+REFERENCES = (EXPLICIT, SOFTMAX)
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+
+def main() -> None:
+    """Measures every setting, prints a table for each, and writes all numbers to a JSON file and an HTML page."""
+    config = bench_config(sys.argv[1:])
+    torch.set_num_threads(config.threads or usable_cores())
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
+    names = list(dict.fromkeys([*REFERENCES, *config.attention]))
+    sides = {name: load_attention(name) for name in names}
+    sides |= {name: load_factory(f"backbone={name}") for name in config.backbone}
+    console, results = Console(width=110), []
+    for setting in _settings(config, device):
+        measured = measure(sides, setting, config.rounds)
+        console.print(_table(setting, measured))
+        results += [_row(setting, name, measured) for name in measured]
+    folder = Path(config.output) / now().replace(":", "")
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = machine.facts()
+    settings = OmegaConf.to_container(config)
+    (folder / "results.json").write_text(json.dumps({"settings": settings, **facts, "results": results}, indent=1))
+    about = {
+        "threads": torch.get_num_threads(), "rounds": config.rounds, "layers": config.layers,
+        "cuda": device != "cpu", "command": as_typed(" ".join(["python scripts/bench.py", *sys.argv[1:]])),
+    }  # fmt: skip
+    write_bench_page(folder / "index.html", results, facts | about)
+    if len(config.lengths) > 1:
+        for level, mode in itertools.product(config.levels, config.modes):
+            shape = f"d={config.dims[0]}, {config.heads} heads, batch {config.batches[0]}"
+            title = f"{level}, {mode} ({shape}, {torch.get_num_threads()} threads, {device})"
+            first = [row for row in results if all(row[key] == config[f"{key}s"][0] for key in ("dim", "dtype"))]
+            draw_speed(_lines(first, level, mode), NO_ATTENTION, title, folder / f"{level}-{mode}.png")
+    console.print(str(folder / "index.html"), soft_wrap=True)
+
+
+def _settings(config: DictConfig, device: str) -> Iterator[Setting]:
+    choices = (config.levels, config.modes, config.dims, config.batches, config.dtypes, config.compiled, config.lengths)
+    for level, mode, dim, batch, dtype, compiled, length in itertools.product(*choices):
+        if dtype not in DTYPES:
+            raise UserError(f"There is no dtype {dtype} to measure; choose {', '.join(DTYPES)}.")
+        yield Setting(
+            level=level, mode=mode, length=length, dim=dim, heads=config.heads, ffn=config.ffn, layers=config.layers,
+            batch=batch, device=device, dtype=getattr(torch, dtype), compiled=compiled,
+        )  # fmt: skip
+
+
+def _table(setting: Setting, measured: dict[str, Measured]) -> Table:
+    table = Table(
+        title=f"{setting.level}, {setting.mode}: n={setting.length}, d={setting.dim}, {setting.heads} heads, "
+        f"batch {setting.batch}, {_dtype(setting)}{', compiled' if setting.compiled else ''}, "
+        f"{torch.get_num_threads()} threads, {setting.device}",
+        title_justify="left",
+    )
+    ceiling = measured.get(NO_ATTENTION)
+    for heading in ("", "ms", "x explicit", "x softmax", "memory MiB", "of explicit"):
+        table.add_column(heading, justify="right" if heading else "left")
+    if ceiling:
+        table.add_column("of no-attention speed", justify="right")
+    explicit, softmax = (measured[name] for name in REFERENCES)
+    for name, m in measured.items():
+        cells = [
+            name,
+            f"{1e3 * m.timing.median:.2f}",
+            f"{explicit.timing.ratio(m.timing):.2f}",
+            f"{softmax.timing.ratio(m.timing):.2f}",
+            f"{m.peak / 2**20:.1f}",
+            f"{m.peak / explicit.peak:.3f}",
+        ]
+        table.add_row(*cells, *([f"{ceiling.timing.ratio(m.timing):.0%}"] if ceiling else []))
+    return table
+
+
+def _lines(results: list[dict[str, Any]], level: str, mode: str) -> dict[str, dict[int, float]]:
+    lines: dict[str, dict[int, float]] = {}
+    for row in results:
+        if (row["level"], row["mode"]) == (level, mode):
+            lines.setdefault(row["attention"], {})[row["length"]] = 1e3 * row["median_s"]
+    return lines
+
+
+def _row(setting: Setting, name: str, measured: dict[str, Measured]) -> dict[str, Any]:
+    m, softmax = measured[name], measured["softmax"]
+    return {
+        "level": setting.level,
+        "mode": setting.mode,
+        "length": setting.length,
+        "dim": setting.dim,
+        "batch": setting.batch,
+        "dtype": _dtype(setting),
+        "compiled": setting.compiled,
+        "attention": name,
+        "median_s": m.timing.median,
+        "rounds_s": m.timing.seconds,
+        "speedup_over_softmax": softmax.timing.ratio(m.timing),
+        "speedup_range": softmax.timing.spread(m.timing),
+        "peak_bytes": m.peak,
+    }
+
+
+def _dtype(setting: Setting) -> str:
+    return str(setting.dtype).removeprefix("torch.")

@@ -1,0 +1,83 @@
+"""Images per second and memory of vision models with other attentions, as ratios to full attention in the same run.
+
+python scripts/bench_vision.py                                 # EcoFormer in PVTv2-B0 at 224 x 224
+python scripts/bench_vision.py model=twins_svt_small attention=[ecoformer,linformer] batch=4 size=112
+
+"published" is the model as its paper has it: PVTv2 and Twins with their reduction of keys.
+"""
+
+import sys
+from typing import get_args
+
+import timm
+import torch
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from subquad.backbones.vision import Pyramid, PyramidName, ViT
+from subquad.cli.command import script_settings
+from subquad.config.compose import load_attention
+from subquad.measure.benchmark import Measured
+from subquad.measure.image_speed import Models, measure_images
+from subquad.specs import ImageSpec
+from subquad.utils.cores import usable_cores
+from subquad.utils.errors import UserError
+
+SIZES = {
+    "model": "pvt_v2_b0", "attention": ["ecoformer"], "modes": ["inference", "training"], "batch": 8, "size": 224,
+    "rounds": 5, "threads": None, "device": "auto",
+}  # fmt: skip
+
+
+FULL, PUBLISHED = "softmax", "published"
+
+
+def main() -> None:
+    """Prints one table for each mode."""
+    config = script_settings(OmegaConf.create(SIZES), sys.argv[1:])
+    torch.set_num_threads(config.threads or usable_cores())
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
+    spec = ImageSpec(side=config.size, channels=3, classes=1000)
+    chosen = config.attention.split(",") if isinstance(config.attention, str) else list(config.attention)
+    torch.manual_seed(0)
+    models = built(config.model, spec, list(dict.fromkeys([FULL, *chosen])))
+    for mode in config.modes:
+        measured = measure_images(models, spec, mode, config.batch, config.rounds, device)
+        title = (
+            f"{config.model}, {mode}: {config.batch} images of {spec.side} x {spec.side}, "
+            f"{torch.get_num_threads()} threads, {device}"
+        )
+        Console(width=110).print(_table(title, measured, config.batch))
+
+
+def built(name: str, spec: ImageSpec, attentions: list[str]) -> Models:
+    """The model with each attention (stage 4 of a pyramid keeps softmax), and as published."""
+    factories = {choice: load_attention(choice) for choice in attentions}
+    if name in get_args(PyramidName):
+        swapped = {
+            choice: Pyramid(spec, factory, factories[FULL], name)  # type: ignore[arg-type]
+            for choice, factory in factories.items()
+        }
+        return {**swapped, PUBLISHED: timm.create_model(name, num_classes=spec.classes)}
+    if name != "deit_tiny":
+        raise UserError(f"There is no model {name} to measure; choose deit_tiny, {', '.join(get_args(PyramidName))}.")
+    return {
+        choice: ViT(spec, factory, layers=12, dim=192, heads=3, ffn=768, patch=16, class_token=True)
+        for choice, factory in factories.items()
+    }
+
+
+def _table(title: str, measured: dict[str, Measured], batch: int) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in ("", "ms", "images/s", "x softmax", "range", "memory MiB", "of softmax"):
+        table.add_column(heading, justify="right" if heading else "left")
+    full = measured[FULL]
+    for name, m in measured.items():
+        least, most = full.timing.spread(m.timing)
+        table.add_row(
+            name, f"{1e3 * m.timing.median:.0f}", f"{batch / m.timing.median:.1f}",
+            f"{full.timing.ratio(m.timing):.2f}", f"{least:.2f}-{most:.2f}",
+            f"{m.peak / 2**20:.0f}", f"{m.peak / full.peak:.2f}",
+        )  # fmt: skip
+    return table

@@ -1,0 +1,150 @@
+"""Checks an attention: the tests of its contract, the growth of its cost with n, and its error to softmax.
+
+python scripts/check_attention.py attention=luna
+python scripts/check_attention.py attention=my_package.my_module:MyAttention   # a class of your own
+python scripts/check_attention.py attention=dba contract=false lengths=[1024,4096]
+python scripts/check_attention.py attention=all contract=false                 # or attention=dba,luna
+python scripts/check_attention.py backbone=s4                                  # s4d, s4_dba, tlb, blrp
+"""
+
+import importlib.util
+import pkgutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from subquad.backbones.encoder import is_standalone
+from subquad.cli.command import script_settings
+from subquad.config.choices import options
+from subquad.config.compose import load_attention, load_factory
+from subquad.measure.scaling import (
+    LENGTHS,
+    LINEAR_MEMORY,
+    LINEAR_TIME,
+    error_to_softmax,
+    is_linear,
+    scaling,
+    stated_complexity,
+)
+from subquad.utils.cores import usable_cores
+from subquad.utils.display import CHECKOUT
+from subquad.utils.errors import UserError
+
+CONTRACTS = ("attention", "backbones/test_encoders.py")
+"""Test files of the contract, below tests/ of a checkout."""
+COLOURS = {"holds": "green", "fails": "red", "unsure": "yellow"}
+console = Console(width=110, highlight=False)
+
+
+def main() -> int:
+    """Prints a report of each attention; returns 1 if a test fails or a mechanism that states linear cost grows faster.
+
+    Inconclusive times are not a failure.
+    """
+    defaults = {"attention": "dba", "backbone": None, "contract": True, "lengths": list(LENGTHS)}
+    config = script_settings(OmegaConf.create(defaults), sys.argv[1:])
+    torch.set_num_threads(usable_cores())
+    names = options("attention") if config.attention == "all" else config.attention.split(",")
+    if config.backbone is not None:
+        names = [f"backbone={name}" for name in config.backbone.split(",")]
+    failed = [name for name in names if _report(name, config)]
+    return int(bool(failed))
+
+
+def _report(name: str, config: Any) -> bool:
+    factory = _factory(name)
+    mechanism = getattr(factory, "func", factory)
+    patterns = [] if is_standalone(factory) else sorted(pattern.value for pattern in mechanism.patterns)
+    console.print(f"[bold]{name}[/] ({mechanism.__module__}.{mechanism.__name__})")
+    console.print(f"wirings: {', '.join(patterns) or 'a whole model'}; stated: {stated_complexity(factory)}\n")
+    failed = _contract(name) if config.contract else False
+    if list(config.lengths):
+        failed |= _scaling(factory, list(config.lengths))
+    error = error_to_softmax(factory)
+    stated = "not an approximation of softmax" if error is None else f"{error:.3f} (relative, random input, n=512)"
+    console.print(f"Error to softmax with the same projections: {stated}\n")
+    return failed
+
+
+def _contract(name: str) -> bool:
+    """Runs the tests of the contract and prints one line for each; returns whether one failed."""
+    if importlib.util.find_spec("pytest") is None:
+        raise UserError(
+            "The contract is a test suite; install it with: pip install -e '.[dev]' (or pass contract=false)."
+        )
+    if CHECKOUT is None:
+        raise UserError(
+            "The contract is a test suite that the installed package does not have; run this command in a checkout of "
+            "the repository, or pass contract=false for the other measurements."
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        words = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}", "--attention", name]
+        places = ["--rootdir", str(CHECKOUT), "-c", str(CHECKOUT / "pyproject.toml")]
+        places += [str(CHECKOUT / "tests" / place) for place in CONTRACTS]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *words, *places], capture_output=True, text=True, check=False
+        )
+        if not report.exists():
+            raise UserError(f"The contract did not run: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+        cases = list(ElementTree.parse(report).getroot().iter("testcase"))
+    cells: dict[str, list[tuple[str, str | None]]] = defaultdict(list)
+    for case in cases:
+        test, _, cell = case.get("name", "").partition("[")
+        problem = case.find("failure") if case.find("failure") is not None else case.find("error")
+        wiring = next((word for word in ("self", "cross") if cell.split("]")[0].endswith(word)), cell.rstrip("]"))
+        cells[test].append((wiring, None if problem is None else str(problem.get("message")).splitlines()[0]))
+    console.print(f"The contract, {len(cases)} tests:")
+    for test, found in cells.items():
+        broken = [f"{wiring}: {message}" for wiring, message in found if message]
+        mark = "[red]fails[/]" if broken else "[green]holds[/]"
+        console.print(f"  {mark}  {test.removeprefix('test_').replace('_', ' ')}")
+        for line in broken:
+            console.print(f"         {line[:200]}", markup=False)
+    console.print()
+    return any(message for found in cells.values() for _, message in found)
+
+
+def _scaling(factory: Any, lengths: list[int]) -> bool:
+    """Prints time and memory at each length and fitted exponents; returns whether a linear mechanism grows faster."""
+    if len(set(lengths)) < 2:
+        raise UserError("Growth needs two lengths or more, as in lengths=[1024,4096]; lengths=[] leaves it out.")
+    found = scaling(factory, lengths)
+    console.print(
+        f"Scaling of one {'model' if is_standalone(factory) else 'layer'}, width 64, 2 heads, batch 1, inference:"
+    )
+    for n in lengths:
+        console.print(f"  n={n:<6} {1e3 * found.seconds[n]:9.2f} ms {found.peak[n] / 2**20:9.2f} MiB at the peak")
+    linear = is_linear(stated_complexity(factory))
+    limit = f" (limits {LINEAR_TIME} and {LINEAR_MEMORY})" if linear else ""
+    mark = f"[{COLOURS[found.linear]}]{found.linear}[/]  " if linear else ""
+    low, high = found.time_exponents
+    console.print(
+        f"  {mark}time grows as n^{found.time_exponent:.2f} ({low:.2f} to {high:.2f} by half of the rounds), "
+        f"memory as n^{found.memory_exponent:.2f}{limit}"
+    )
+    if linear and found.linear == "unsure":
+        console.print(
+            "  The times are inconclusive: the machine is busy or the inputs are short. Run again, or raise lengths."
+        )
+    console.print()
+    return linear and found.linear == "fails"
+
+
+def _factory(name: str) -> Any:
+    """The factory of a choice of attention, of `backbone=<name>`, or the object that module:name points to."""
+    if ":" not in name:
+        return load_factory(name) if "=" in name else load_attention(name)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"attention={name}: {error}; write it as my_package.my_module:MyAttention.") from None

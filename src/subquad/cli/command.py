@@ -1,0 +1,137 @@
+"""How every command starts, answers --help and fails. Imports nothing heavy."""
+
+import ast
+import difflib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import CompactHydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from subquad.config import fingerprint
+from subquad.config.choices import CONFIGS
+from subquad.config.parsing import parse_files_once
+from subquad.config.validate import explain_compositions
+from subquad.utils.display import as_typed
+from subquad.utils.errors import UserError, explain, first_line
+from subquad.utils.malloc import keep_freed_memory
+
+_SETTINGS = {"bench": "bench.yaml", "bench_long": "bench.yaml", "bench_peers": "peers.yaml", "eval": "eval.yaml"}
+"""Commands whose --help shows their settings with the defaults, and the file in configs/ that holds these."""
+
+
+def run(name: str) -> None:
+    """Runs the command of the module `subquad.cli.<name>`, whose `main` returns its exit status or None for 0.
+
+    With --help it prints the module's docstring instead, without importing the module; `train` leaves it to Hydra,
+    which lists all choices. An error that the user can correct ends the process with one sentence and exit status 1.
+    """
+    if name != "train":
+        answer_help(_help_page(name))
+    prepare_process()
+    try:
+        status = import_module(f"subquad.cli.{name}").main()
+    except KeyboardInterrupt:
+        sys.exit("Interrupted; the same command goes on with what has not finished.")
+    except Exception as error:
+        cause = explain(error)
+        if cause is None or os.environ.get("HYDRA_FULL_ERROR"):
+            raise
+        sys.exit(str(cause))
+    if status:
+        sys.exit(status)
+
+
+def answer_help(page: str | None) -> None:
+    """Prints the page and ends the process with status 0 where the command line has --help."""
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        sys.stdout.write(f"{(page or '').strip()}\n")
+        raise SystemExit
+
+
+def _help_page(name: str) -> str:
+    """The docstring of a command's module, and its settings with their defaults where a file holds them."""
+    spec = find_spec(f"subquad.cli.{name}")
+    assert spec is not None
+    assert spec.origin is not None
+    page = f"{ast.get_docstring(ast.parse(Path(spec.origin).read_text()))}\n"
+    if settings := _SETTINGS.get(name):
+        page += f"\nSettings and their defaults ({settings}):\n\n{(CONFIGS / settings).read_text()}"
+    return as_typed(page)
+
+
+def prepare_process() -> None:
+    """Sets up this process, before torch is imported and before Hydra composes.
+
+    By default, waiting threads spin for a long time, which blocks other programs on the same cores. A short spin costs
+    nothing measurable; no spin at all would halve the speed of small models. Memory that a step frees is kept for the
+    next step. Environment variables that the user has set are left as they are.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        os.environ.setdefault("KMP_BLOCKTIME", "1")
+    if (folder := os.getcwd()) not in sys.path:
+        sys.path.append(folder)  # the user's own classes
+    keep_freed_memory()
+    parse_files_once()
+    explain_compositions()
+    fingerprint.register()
+
+
+def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Makes Hydra print an error that the user can correct as one sentence, also where it is one job of a sweep."""
+
+    @wraps(task)
+    def wrapped(config: Any) -> Any:
+        try:
+            return task(config)
+        except Exception as error:
+            cause = explain(error)
+            if cause is None or os.environ.get("HYDRA_FULL_ERROR"):
+                raise
+            raise CompactHydraException(str(cause)) from None
+
+    return wrapped
+
+
+def bench_config(overrides: Sequence[str]) -> DictConfig:
+    """configs/bench.yaml with overrides from the command line. Raises UserError as `script_settings` does."""
+    config = script_settings(OmegaConf.load(CONFIGS / "bench.yaml"), overrides)
+    for group in ("attention", "backbone"):
+        if isinstance(config[group], str):
+            config[group] = config[group].split(",")
+    return config
+
+
+def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
+    """The settings of a command that is not composed by Hydra: its defaults with `key=value` overrides.
+
+    Raises UserError for an unknown key, and for a value of another type where the default is a number or a boolean.
+    """
+    known = [str(key) for key in defaults]
+    types = {key: type(OmegaConf.select(defaults, key)) for key in known}
+    for override in overrides:
+        key = override.partition("=")[0]
+        if key.partition(".")[0].partition("[")[0] not in known:
+            close = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+            hint = f"did you mean {close[0]}?" if close else f"{Path(sys.argv[0]).stem} takes {', '.join(known)}."
+            raise UserError(f'There is no setting "{key}"; {hint}')
+    OmegaConf.set_struct(defaults, True)
+    try:
+        defaults.merge_with_dotlist(list(overrides))
+    except (OmegaConfBaseException, ValueError) as error:
+        raise UserError(f"{first_line(error)}; {Path(sys.argv[0]).stem} takes {', '.join(known)}.") from None
+    assert isinstance(defaults, DictConfig)
+    for key, kind in types.items():
+        if kind in (int, float) and type(defaults[key]) not in (int, float):
+            raise UserError(f"{key} is {defaults[key]}; it takes a number.")
+        if kind is bool and type(defaults[key]) is not bool:
+            raise UserError(f"{key} is {defaults[key]}; it takes true or false.")
+    return defaults

@@ -1,0 +1,93 @@
+"""Operations of whole models: multiplications, additions and others by module, and an estimate of their energy.
+
+    python scripts/count.py attention=[softmax,ecoformer] task=imagenet backbone=pvt_v2
+    python scripts/count.py attention=[softmax,dba] task=lra/text depth=3
+    python scripts/count.py attention=[softmax,ecoformer] task=imagenet backbone=pvt_v2 convention=published
+
+Own settings, with their defaults:
+    attention=dba           one or several, as [a,b]
+    convention=everything   every operator that runs; published: what EcoFormer's tables count (docs/measuring.md)
+    backward=false          the backward pass too
+    rows=1                  inputs of a batch, each as long as the task's longest
+    depth=0                 show modules down to this depth in place of groups
+    precision=fp32          of the model of energy: int8, int32, fp16, fp32
+All other overrides are those of train.py. Nothing is trained or computed. Tasks whose sizes follow from their files
+need the files, or data=synthetic.
+"""
+
+import sys
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from subquad.cli.command import script_settings
+from subquad.config.compose import compose_run
+from subquad.measure.aten import Tally
+from subquad.measure.energy import ARITHMETIC, energy
+from subquad.measure.inputs import network_inputs
+from subquad.measure.operations import Operations, by_group, count
+from subquad.utils.errors import UserError
+
+OWN = {
+    "attention": "dba", "convention": "everything", "backward": False, "rows": 1, "depth": 0, "precision": "fp32",
+}  # fmt: skip
+
+
+def main() -> None:
+    """Counts one model per attention and prints a table for each."""
+    own = [word for word in sys.argv[1:] if word.partition("=")[0] in OWN]
+    others = [word for word in sys.argv[1:] if word not in own]
+    settings = script_settings(OmegaConf.create(OWN), own)
+    if settings.precision not in ARITHMETIC:
+        raise UserError(f"precision is {settings.precision}; choose {', '.join(ARITHMETIC)}.")
+    names = settings.attention.split(",") if isinstance(settings.attention, str) else list(settings.attention)
+    console = Console(width=110, highlight=False)
+    for name in names:
+        network, inputs = _network(compose_run([f"attention={name}", *others]), settings.rows)
+        operations = count(network, inputs, settings.convention, settings.backward)
+        console.print(_table(name, network, operations, settings))
+
+
+def _network(config: DictConfig, rows: int) -> tuple[nn.Module, tuple[Any, ...]]:
+    """The network of a run on the meta device, and inputs of the greatest length."""
+    settings = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
+    data = instantiate(settings.data, _convert_="all")
+    try:
+        spec = data.spec
+    except (AttributeError, OSError, UserError):  # it follows from the files
+        data.prepare_data()
+        spec = data.spec
+    with torch.device("meta"):
+        network = instantiate(settings.task.module.backbone, _convert_="all")(spec=spec).eval()
+        return network, network_inputs(network, spec, rows, "meta")
+
+
+def _table(name: str, network: nn.Module, operations: Operations, settings: DictConfig) -> Table:
+    table = Table(
+        title=f"{name}, convention {settings.convention}, forward{' and backward' * settings.backward}, "
+        f"{settings.rows} row(s)",
+        title_justify="left",
+    )
+    heads = ("", "multiplications (M)", "additions (M)", "others (M)", f"energy (µJ, 45 nm {settings.precision} model)")
+    for heading in heads:
+        table.add_column(heading, justify="right" if heading else "left")
+    parts = _tree(operations, settings.depth) if settings.depth else by_group(network, operations)
+    for part, tally in [*parts.items(), ("total", operations.total)]:
+        if part == "total":
+            table.add_section()
+        numbers = [n / 1e6 for n in (tally.mul, tally.add, tally.other, energy(tally, settings.precision))]
+        table.add_row(part, *(f"{n:,.3f}" for n in numbers))
+    return table
+
+
+def _tree(operations: Operations, depth: int) -> dict[str, Tally]:
+    """The operations of modules down to a depth, including those of their submodules."""
+    paths = dict.fromkeys(
+        ".".join(path.split(".")[:level]) for path in operations.modules for level in range(1, depth + 1)
+    )
+    return {f"{'  ' * path.count('.')}{path}": operations.below(path) for path in paths if path}

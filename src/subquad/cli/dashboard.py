@@ -1,0 +1,50 @@
+"""A report of a table in Weights & Biases: ours beside the printed values, and the learning curves of its runs.
+
+python scripts/dashboard.py table=dba/2                                # writes what would be sent
+python scripts/dashboard.py table=dba/2 logger.wandb.offline=false     # sends it; needs an account and a network
+python scripts/dashboard.py table=dba/2 scale=laptop output=report.json
+
+Needs the package wandb-workspaces. logger.wandb.project= and logger.wandb.entity= say where, as for runs. The same
+command renews the report of the same table, scale and protocol.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from subquad.cli.command import script_settings
+from subquad.config.compose import compose_run
+
+DEFAULTS = {"table": None, "scale": "paper", "protocol": "paper", "data": None, "output": None}
+PASSED = ("logger", "paths.")
+
+
+def main() -> None:
+    """Prints where the report is kept, and its address where it is sent."""
+    passed = [word for word in sys.argv[1:] if word.startswith(PASSED)]
+    config = script_settings(OmegaConf.create(DEFAULTS), [word for word in sys.argv[1:] if word not in passed])
+    composed = compose_run(["logger=wandb", *(word for word in passed if word != "logger=wandb")])
+    _report(config, composed, [word for word in passed if word.startswith("paths.")])
+
+
+def _report(config: Any, composed: Any, paths: list[str]) -> None:
+    from subquad.cli.table_arguments import asked_scope
+    from subquad.records import now
+    from subquad.report import wandb_report
+    from subquad.results.collect import gather
+
+    scope = asked_scope(config)
+    logger = composed.logger.wandb
+    [part] = gather([config.table], paths).tables
+    target = wandb_report.Target(project=logger.project, entity=logger.entity)
+    report = wandb_report.report(part, scope, wandb_report.shown_tasks(part, scope), target, now())
+    name = "-".join(["dashboard", *(word.partition("=")[2] for word in scope.words)])
+    kept = Path(config.output or Path(str(composed.paths.outputs)) / "tables" / part.table.name / f"{name}.json")
+    wandb_report.write(report, kept)
+    print(kept)
+    if logger.offline:
+        print("Not sent: the same command with logger.wandb.offline=false sends it.")
+    else:
+        print(wandb_report.send(report))

@@ -1,0 +1,48 @@
+"""Evaluates the best checkpoint of a finished run again and compares the number with the record.
+
+python eval.py run=outputs/runs/uea/japanese_vowels/dba/<fingerprint>-s0
+
+Overrides that begin with `data.` change settings of the run's data. ListOps with each test expression four times as
+long:
+
+python eval.py run=outputs/runs/lra/listops/blrp/<fingerprint>-s0 data.multiply=4
+
+A ViT or BLRP on larger images than those it was trained on (positions of a ViT are resampled):
+
+python eval.py run=outputs/runs/cifar/cifar100/blrp/<fingerprint>-s0 data.size=128
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from subquad.cli.command import user_errors
+from subquad.config.choices import CONFIGS
+from subquad.config.validate import checked_overrides
+from subquad.utils.errors import UserError
+
+
+def main() -> None:
+    """Composes configs/eval.yaml with the command line and evaluates."""
+    overrides = [f"+{word}" if word.startswith("data.") else word for word in sys.argv[1:]]  # keys of any data
+    sys.argv[1:] = checked_overrides(overrides)
+    if not any(word.startswith(("run=", "-")) for word in overrides):
+        raise UserError(
+            "Name a run by its folder, as in: python eval.py run=outputs/runs/<task>/<attention>/<fingerprint>-s0"
+        )
+    _evaluate()
+
+
+@hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="eval")
+@user_errors
+def _evaluate(config: DictConfig) -> float:
+    """Prints the metric now and in the record."""
+    from subquad.training.evaluation import evaluate  # heavy: after composition, so that --cfg answers at once
+
+    changes: Any = OmegaConf.to_container(config.data)
+    name, value, recorded = evaluate(Path(config.run), config.split, changes)
+    print(f"{name} {value:.6f} (record: {'none' if recorded is None else f'{recorded:.6f}'})")
+    return value

@@ -1,0 +1,81 @@
+"""Draws a figure of a paper from this package's own runs and measurements.
+
+python scripts/figure.py figure=primal_dual/1
+python scripts/figure.py figure=dba/4 scale=laptop            # says which runs are missing
+python scripts/figure.py figure=dba/4 scale=laptop run=true   # trains them first, then draws
+python scripts/figure.py figure=linformer/2 lengths=[512,1024] rounds=1
+
+Settings are those of configs/figure/<paper>/<number>.yaml. Words of train.py that leave a run what it is (scale=,
+data=, data.folder=, trainer=, hydra/...) go to every run. A picture (PNG, SVG) and the numbers behind it (JSON) are
+written to outputs/figures/<paper>/<number>/; what is missing stays missing and is said in all three.
+"""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from subquad.cli.command import script_settings
+from subquad.config.choices import CONFIGS, options
+from subquad.config.compose import compose_run
+from subquad.utils.display import as_typed
+from subquad.utils.errors import UserError
+
+OWN = {"figure": "???", "run": False, "output": None}
+PASSED = ("scale=", "data=", "data.", "limits.", "protocol=", "trainer", "logger", "hydra", "paths.", "recipe.")
+
+
+def main() -> int:
+    """Draws the figure and prints where it is; 1 where a run failed."""
+    passed = [word for word in sys.argv[1:] if word.startswith(PASSED)]
+    rest = [word for word in sys.argv[1:] if word not in passed]
+    name = _name(rest)
+    config = script_settings(OmegaConf.merge(OWN, OmegaConf.load(CONFIGS / "figure" / f"{name}.yaml")), rest)
+
+    import torch
+    from hydra.utils import instantiate
+
+    from subquad.config.settings import check_settings
+    from subquad.measure import machine
+    from subquad.results.run_store import RunStore
+    from subquad.sweep.runner import train_all
+    from subquad.utils.cores import usable_cores
+    from subquad.utils.save_figure import save
+
+    torch.set_num_threads(usable_cores())
+    node: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, [str(key) for key in config if key not in OWN]))
+    check_settings("figure", node)
+    figure = instantiate(node, _convert_="all")
+    choices = [word for word in passed if not word.startswith("hydra")]
+    store, console = RunStore(choices), Console(highlight=False)
+    jobs = {job.folder: job for job in (store.job(words, seed) for words, seed in figure.runs()) if not job.finished}
+    store.runs.compositions.save()
+    hydra = [word for word in passed if word.startswith("hydra")]
+    failed = train_all(list(jobs.values()), hydra) if jobs and config.run else False
+    numbers = figure.measure(store)
+    facts = {
+        "figure": name, "title": figure.title, "source": figure.source, "words": choices, "settings": node,
+        **machine.facts(),
+    }  # fmt: skip
+    folder = Path(config.output or f"{compose_run(choices).paths.outputs}/figures/{name}")
+    for path in save(figure.draw(numbers), facts | {"numbers": numbers}, folder, Path(name).name):
+        console.print(str(path), soft_wrap=True)
+    for sentence in numbers["missing"]:
+        console.print(sentence, soft_wrap=True, markup=False)
+    if jobs and not config.run:
+        command = as_typed(shlex.join(["python", "scripts/figure.py", *sys.argv[1:], "run=true"]))
+        console.print(f"Train what is missing: {command}", soft_wrap=True, markup=False)
+    return int(failed)
+
+
+def _name(words: list[str]) -> str:
+    """The figure that the words ask for; raises UserError at one that is not there."""
+    known = options("figure")
+    [*_, name] = ["", *(word.partition("=")[2] for word in words if word.startswith("figure="))]
+    if name not in known:
+        asked = f'There is no figure "{name}"' if name else "Which figure? Say figure=<paper>/<number>"
+        raise UserError(f"{asked}; the figures are {', '.join(known)}.")
+    return name

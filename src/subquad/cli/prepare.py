@@ -1,0 +1,65 @@
+"""Fetches or generates the data of a task, verifies and caches them.
+
+python scripts/prepare.py task=lra/listops
+python scripts/prepare.py task=all            # every task; lists what is missing
+
+All other overrides are those of train.py, as in data.seed=1.
+"""
+
+import sys
+from typing import Any, cast
+
+from omegaconf import MissingMandatoryValue, OmegaConf
+from rich.console import Console
+
+from subquad.config.choices import options
+from subquad.config.compose import compose_run
+from subquad.utils.errors import UserError, explain
+
+
+def main() -> None:
+    """Prepares the chosen task, or all of them. Raises UserError where one cannot be prepared."""
+    words = sys.argv[1:]
+    if not any(word.startswith("task=") for word in words):
+        raise UserError("Name a task, as in: python scripts/prepare.py task=lra/listops (or task=all).")
+    if "task=all" not in words:
+        _prepare(words)
+        return
+    others = [word for word in words if word != "task=all"]
+    failed = 0
+    for task in (name for name in options("task") if not name.endswith("/custom")):
+        try:
+            _prepare([f"task={task}", *others])
+        except UserError as error:
+            failed += 1
+            Console(stderr=True).print(f"{task}: {error}", soft_wrap=True, highlight=False)
+    if failed:
+        raise UserError(f"{failed} tasks could not be prepared; the lines above say what each of them needs.")
+
+
+def _prepare(overrides: list[str]) -> None:
+    config = compose_run(overrides)
+    # Heavy: after composition, so that a misspelt override is answered at once.
+    from hydra.utils import instantiate
+
+    from subquad.config.settings import check_settings
+
+    try:
+        check_settings("data", cast(dict[str, Any], OmegaConf.to_container(config.data, resolve=True)))
+        data = instantiate(config.data, _convert_="all")
+        data.fetch()
+        data.prepare_data()
+        lines = _description(config.task.name, data)
+    except MissingMandatoryValue as error:
+        raise UserError(f"A setting is missing ({str(error).splitlines()[0]}); give it on the command line.") from None
+    except Exception as error:
+        raise explain(error) or error from None
+    Console().print("\n".join(lines), soft_wrap=True, highlight=False)
+
+
+def _description(task: str, data: Any) -> list[str]:
+    rows = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
+    longest = max(int(split.lengths.max(initial=0)) for split in data.splits.values())
+    unit = "" if data.spec.classes is None else " accuracy"
+    lines = [f"{task}: {rows}; longest {longest:,}; fingerprint {data.fingerprint}"]
+    return lines + [f"  {name}: {score:.4g}{unit} on test" for name, score in data.baselines().items()]

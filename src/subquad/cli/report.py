@@ -1,0 +1,80 @@
+"""Writes the page of all results: every table beside the printed numbers, every run, figures and benchmarks.
+
+python scripts/report.py                                       # outputs/report/index.html
+python scripts/report.py output=/tmp/pages
+python scripts/report.py table=dba/2 format=markdown           # one table as text; format=latex
+python scripts/report.py table=dba/2 format=latex scale=laptop
+
+Pages are files that need no network and no server. What has not been run is a dash; what cannot be read is named.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.progress import Progress
+
+from subquad.cli.command import script_settings
+from subquad.config.compose import compose_run
+from subquad.utils.errors import UserError
+
+DEFAULTS = {
+    "table": None, "format": "html", "output": None, "scale": "paper", "protocol": "paper", "data": None,
+}  # fmt: skip
+FORMATS = ("html", "markdown", "latex")
+
+
+def main() -> None:
+    """Prints where the page is, or the text of a table."""
+    paths = [word for word in sys.argv[1:] if word.startswith("paths.")]
+    config = script_settings(OmegaConf.create(DEFAULTS), [word for word in sys.argv[1:] if word not in paths])
+    if config.format not in FORMATS:
+        raise UserError(f"There is no format {config.format}; choose {', '.join(FORMATS)}.")
+    if config.format == "html":
+        _write_pages(config, paths)
+    else:
+        _print_table(config, paths)
+
+
+def _write_pages(config: Any, paths: list[str]) -> None:
+    from subquad.report.html.site import write_site
+    from subquad.results.cells import load_table
+    from subquad.results.collect import all_tables, gather
+
+    if config.table is not None:
+        load_table(str(config.table))
+    if config.table or any(config[key] != DEFAULTS[key] for key in ("scale", "protocol", "data")):
+        raise UserError("The page shows all tables and scales; leave these words out, or say format=markdown or latex.")
+    names, console = all_tables(), Console(stderr=True)
+    with Progress(console=console, transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("Tables", total=len(names))
+
+        def reached(name: str) -> None:
+            progress.update(task, description=f"Table {name}", completed=names.index(name), refresh=True)
+
+        content = gather(names, paths, reached)
+        progress.update(task, description="Pages", completed=len(names), refresh=True)
+        folder = Path(config.output or Path(str(compose_run(paths).paths.outputs)) / "report")
+        index = write_site(folder, content)
+    for problem in content.broken:
+        console.print(f"{problem.path}: {problem.message}", soft_wrap=True, markup=False, highlight=False)
+    print(index)
+
+
+def _print_table(config: Any, paths: list[str]) -> None:
+    from subquad.cli.table_arguments import asked_scope
+    from subquad.report.text_formats import latex, markdown
+    from subquad.results.collect import gather
+
+    scope = asked_scope(config)
+    [part] = gather([config.table], paths).tables
+    write = markdown if config.format == "markdown" else latex
+    text = write(part, scope)
+    if config.output:
+        Path(config.output).parent.mkdir(parents=True, exist_ok=True)
+        Path(config.output).write_text(text)
+        print(config.output)
+    else:
+        sys.stdout.write(text)

@@ -1,0 +1,53 @@
+"""Trains one model, tests its best checkpoint and writes its record.
+
+python train.py attention=dba task=lra/listops
+python train.py -m attention=softmax,dba seed=0,1 task=uea/japanese_vowels
+"""
+
+import sys
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from subquad import records
+from subquad.cli.command import run, user_errors
+from subquad.config.choices import CONFIGS
+from subquad.config.validate import check_launcher, checked_overrides
+from subquad.training import summary
+from subquad.training.distributed import rank
+
+
+def main() -> None:
+    """Composes and runs the command line: one run, or the runs of a sweep."""
+    check_launcher(sys.argv[1:])
+    sys.argv[1:] = checked_overrides(sys.argv[1:])
+    _train()
+
+
+@hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
+@user_errors
+def _train(config: DictConfig) -> float:
+    """Runs one composed configuration, or shows it where it finished before; returns the best validation metric."""
+    folder = Path(config.paths.run)
+    record = records.read(folder)
+    note = "" if record is None else " (finished before, not trained again)"
+    if record is None:
+        from subquad.training.run import train  # heavy: after composition, so that --help and --cfg answer at once
+
+        record = train(config)
+    elif not rank():
+        from subquad.training.resume import check_finished
+
+        check_finished(config, record, folder)
+    if config.evaluate and not rank():
+        from subquad.training.evaluation import evaluate_missing
+
+        evaluate_missing(config)
+    if not rank():
+        summary.show(record, folder, note)
+    return record.metrics[config.task.monitor]
+
+
+if __name__ == "__main__":  # sweeps, Slurm jobs and the processes of a run start `python -m subquad.cli.train`
+    run("train")

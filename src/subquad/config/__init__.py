@@ -1,0 +1,1 @@
+"""Everything that depends on Hydra: composing a run, checking its settings, its fingerprint."""

@@ -1,0 +1,66 @@
+"""Composes the configuration of a run, as `python train.py` would."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from subquad.config import choices, fingerprint
+from subquad.config.parsing import parse_files_once
+from subquad.config.validate import checked_overrides, explain_compositions
+from subquad.utils.errors import UserError
+
+
+def compose_run(overrides: Sequence[str]) -> DictConfig:
+    """The configuration that `python train.py <overrides>` would run, without running it.
+
+    Raises UserError for overrides that do not compose.
+    """
+    parse_files_once()
+    explain_compositions()
+    fingerprint.register()
+    checked = [f"paths.root={Path.cwd()}", *checked_overrides(overrides)]
+    try:
+        with initialize_config_dir(str(choices.CONFIGS), version_base="1.3"):
+            config = compose("train", checked, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(str(error)) from None
+    HydraConfig.instance().set_config(config)
+    OmegaConf.set_struct(config, None)
+    del config["hydra"]
+    return config
+
+
+def standalone_backbones() -> list[str]:
+    """The choices of backbone that take no attention."""
+    return [
+        name for name in choices.options("backbone") if "attention" not in compose_run([f"backbone={name}"]).backbone
+    ]
+
+
+def load_attention(name: str, overrides: Sequence[str] = ()) -> Any:
+    """The factory of configs/attention/<name>.yaml, as a backbone gets it, without dropout."""
+    return load_factory(f"attention={name}", overrides)
+
+
+def load_factory(choice: str, overrides: Sequence[str] = ()) -> Any:
+    """The factory that `attention=<name>` or `backbone=<name>` chooses, without dropout.
+
+    Raises UserError for a backbone that takes an attention: only one with a mechanism of its own can be measured alone.
+    """
+    from hydra.utils import instantiate
+
+    from subquad.config.settings import check_settings
+
+    group = choice.partition("=")[0]
+    node = OmegaConf.to_container(compose_run([choice, "backbone.dropout=0.0", *overrides])[group], resolve=True)
+    assert isinstance(node, dict)
+    if "attention" in node:
+        raise UserError(f"{choice} takes its mechanism from attention=; choose attentions, or a backbone without them.")
+    check_settings(group, {str(key): value for key, value in node.items()})
+    return instantiate(node, _convert_="all")

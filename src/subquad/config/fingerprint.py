@@ -1,0 +1,161 @@
+"""What a run is: its configuration without where, with what and how loudly it runs. Light: no torch."""
+
+import hashlib
+import json
+import os
+import pickle
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue
+
+from subquad.records import FOLDER, fingerprint
+from subquad.utils.display import as_typed
+from subquad.utils.errors import first_line
+
+_KEPT = ("task", "data", "trainer", "callbacks", "protocol", "scale", "recipe", "ckpt_path")
+_KNOWN: dict[str, dict[str, Any]] = {}
+"""Identities by configuration: each of the folders of a run asks for its own again, and resolving takes long."""
+
+_NOT_IDENTITY = {
+    "trainer": (
+        "accelerator", "devices", "num_nodes", "strategy", "callbacks", "logger", "default_root_dir", "profiler",
+        "log_every_n_steps", "enable_progress_bar", "enable_model_summary", "plugins", "accumulate_grad_batches",
+    ),
+    "callbacks": ("estimate", "progress", "cores", "refresh", "ends"),
+    "data": ("root", "num_workers", "workers", "eval_batch_size", "release_dir"),
+    "recipe": ("sizes", "size", "kind", "model"),
+}  # fmt: skip
+
+
+def identity(config: DictConfig) -> dict[str, Any]:
+    """The settings that decide a run's result, resolved: mechanism, model, data, training, protocol and scale.
+
+    Left out: paths, loggers, device, display, tags and the seed; and what spreads the work or trades time for memory,
+    which changes results by rounding and other dropout masks at most. Precision counts. The optimiser and the mechanism
+    count where the task's module and backbone refer to them, so that an unused choice changes nothing. Of weights to
+    start from it counts which they are and not where they lie; see `weights_name`. Whoever is given it leaves it as it
+    is: the next call for an equal configuration gets the same object.
+    """
+    plain = _plain(config)
+    start = plain["ckpt_path"] and weights_name(Path(plain["ckpt_path"]))
+    choices = dict(HydraConfig.get().runtime.choices) if HydraConfig.initialized() else None
+    key = json.dumps([plain, start, choices], sort_keys=True, default=str)
+    if key not in _KNOWN:
+        _KNOWN[key] = _resolved(config, plain)
+    return _KNOWN[key]
+
+
+def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
+    """What `plain` has of a configuration, resolved in a copy, which takes less time than a new one of `plain`."""
+    whole = pickle.loads(pickle.dumps(config))
+    with flag_override(whole, ["struct", "readonly"], False):
+        for node, left in ((whole, plain), *((whole[section], plain[section]) for section in _NOT_IDENTITY)):
+            for key in set(node) - set(left):
+                del node[key]
+        whole.paths, whole.seed = plain["paths"], plain["seed"]
+    resolved = OmegaConf.to_container(whole, resolve=True)
+    assert isinstance(resolved, dict)
+    kept = {key: resolved[key] for key in _KEPT}
+    kept["task"]["module"] = {k: v for k, v in kept["task"]["module"].items() if k != "compile_model"}
+    kept["recipe"] = {k: v for k, v in kept["recipe"].items() if k not in _NOT_IDENTITY["recipe"]}
+    kept["ckpt_path"] = None if kept["ckpt_path"] is None else weights_name(Path(kept["ckpt_path"]))
+    return kept
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    """The configuration without what is no part of a run, before anything is resolved."""
+    plain = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(plain, dict)
+    plain = {key: value for key, value in plain.items() if key not in ("hydra", "logger", "tags")}
+    plain["paths"] = dict.fromkeys(plain["paths"], "")
+    plain["seed"] = 0
+    for section, keys in _NOT_IDENTITY.items():
+        plain[section] = {k: v for k, v in plain[section].items() if k not in keys or section == "recipe"}
+    return {str(key): value for key, value in plain.items()}
+
+
+def weights_name(checkpoint: Path) -> str:
+    """Which weights a file holds, wherever it lies: `<fingerprint>-s<seed>/best.ckpt` of a run, else a hash of it.
+
+    A file that does not exist goes by its path; the run that starts from it will refuse it.
+    """
+    if (run := run_of(checkpoint)) is not None:
+        return f"{run.name}/{checkpoint.name}"
+    try:
+        state = checkpoint.stat()
+    except OSError:
+        return str(checkpoint)
+    return _hash(checkpoint, state.st_size, state.st_mtime_ns)
+
+
+def run_of(checkpoint: Path) -> Path | None:
+    """The folder of the run that a checkpoint is of, by its name; None for other files."""
+    run = checkpoint.parent.parent
+    return run if checkpoint.parent.name == "checkpoints" and FOLDER.fullmatch(run.name) else None
+
+
+@lru_cache
+def _hash(path: Path, size: int, changed: int) -> str:
+    """Of a file's bytes; read once for each size and time of change."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def smaller_run(*, _root_: DictConfig) -> str | None:
+    """The command to type instead when a run at full scale would take too long; None at smaller scales."""
+    hydra = HydraConfig.get()
+    if hydra.runtime.choices.get("scale") != "paper":
+        return None
+    group = "attention" if "attention" in _root_.backbone else "backbone"
+    own = {name: hydra.runtime.choices[name] for name in (group, "task")}
+    kept = [o for o in hydra.overrides.task if o.partition("=")[0] not in ("scale", *own)]
+    return " ".join(
+        [as_typed("python train.py"), *(f"{name}={choice}" for name, choice in own.items()), *kept, "scale=laptop"]
+    )
+
+
+def mechanism(config: DictConfig) -> str:
+    """What a run is named after: the choice of attention, or that of the backbone where the backbone takes none."""
+    return str(HydraConfig.get().runtime.choices["attention" if "attention" in config.backbone else "backbone"])
+
+
+def _mechanism(*, _root_: DictConfig) -> str:
+    return mechanism(_root_)
+
+
+def _fingerprint(*, _root_: DictConfig) -> str:
+    """Hydra asks for it before anything else runs, so a configuration with holes ends here, in one sentence."""
+    unused = [word for word in HydraConfig.get().overrides.task if word.startswith(("attention=", "attention."))]
+    if unused and "attention" not in _root_.backbone:
+        raise SystemExit(
+            f"{unused[0]} has no effect on backbone={mechanism(_root_)}, which has a mechanism of its own; leave "
+            "one of the two out."
+        )
+    try:
+        return fingerprint(identity(_root_))
+    except MissingMandatoryValue as error:
+        raise SystemExit(f"A setting has no value yet ({first_line(error)}); give it on the command line.") from None
+    except InterpolationKeyError as error:
+        recipe, reason = _root_.recipe.name, first_line(error)
+        known = ", ".join(_root_.recipe.sizes)
+        raise SystemExit(
+            f"The recipe {recipe} does not fit this task ({reason}); leave recipe= out to get the task's own, or add a "
+            f"row for the task to the recipe's sizes, which has {known}."
+        ) from None
+
+
+def register() -> None:
+    """Makes the resolvers fingerprint, mechanism, smaller_run, cwd, first_of and as_typed known to configurations.
+
+    `${hydra:runtime.cwd}` would not do for cwd: a sweep asks for its folder before Hydra's own values are there.
+    """
+    OmegaConf.register_new_resolver("as_typed", as_typed, replace=True)
+    OmegaConf.register_new_resolver("cwd", os.getcwd, use_cache=False, replace=True)
+    OmegaConf.register_new_resolver("first_of", lambda *values: next(filter(None, values), None), replace=True)
+    OmegaConf.register_new_resolver("fingerprint", _fingerprint, use_cache=False, replace=True)
+    OmegaConf.register_new_resolver("mechanism", _mechanism, use_cache=False, replace=True)
+    OmegaConf.register_new_resolver("smaller_run", smaller_run, use_cache=False, replace=True)

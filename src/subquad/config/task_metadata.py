@@ -1,0 +1,38 @@
+"""What a task's YAML says about its data: splits, source, licence, where to get them. No data is read."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from subquad.config import choices
+
+FACTS = ("splits", "source", "licence", "get", "protocols")
+"""Keys of `about` that every task has, beside `what`."""
+
+
+@cache
+def about_task(name: str) -> dict[str, Any]:
+    """The `about` section of a task, with what it inherits, and `metric`, the name of its validation metric.
+
+    what, splits, source, licence, get, protocols: sentences. train_rows: number of training rows, or None where it
+    depends on the user's files. download: size of the files to fetch, "nothing", or absent where it is not stated.
+    """
+    path = choices.CONFIGS / "task" / f"{name}.yaml"
+    settings: Any = OmegaConf.load(path) if path.exists() else OmegaConf.create()  # a task from another folder
+    facts: dict[str, Any] = {}
+    for parent in settings.get("defaults", []):
+        if isinstance(parent, str) and parent != "_self_":
+            facts |= about_task(parent.removeprefix("/task/"))
+    if monitor := OmegaConf.select(settings, "task.monitor"):
+        facts["metric"] = monitor.removeprefix("val/")
+    return facts | dict(settings.get("about", {}))
+
+
+def opening_comment(path: Path) -> list[str]:
+    """The lines of the comment that a configuration file opens with."""
+    lines = path.read_text().removeprefix("# @package _global_\n").splitlines()
+    end = next((number for number, line in enumerate(lines) if not line.startswith("# ")), len(lines))
+    assert end, f"{path.relative_to(choices.CONFIGS.parent)} must open with a comment"
+    return [line.removeprefix("# ") for line in lines[:end]]

@@ -1,0 +1,136 @@
+"""Checks of overrides, for mistakes that Hydra ignores or explains badly."""
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Sequence
+from functools import cache, wraps
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.errors import CompactHydraException, HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+from subquad.config import choices
+from subquad.config.choices import hint, is_option, options
+from subquad.utils.errors import UserError
+
+
+def checked_overrides(overrides: Sequence[str]) -> list[str]:
+    """The overrides with `group=glob(pattern)` written out; raises UserError for a choice that does not exist.
+
+    Hydra's own glob does not look into folders (`task=glob(uea/*)`) and takes an empty match for an empty job list.
+    With a configuration folder of the user's own, only Hydra knows all choices, and nothing but folders is checked.
+    """
+    _check_paths(overrides)
+    if any(override.startswith(("--config-dir", "-cd", "hydra.searchpath")) for override in overrides):
+        return list(overrides)
+    checked = []
+    _check_keys(overrides, _top_keys())
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        group = key.partition("@")[0].lstrip("+")
+        if equals and (choices.CONFIGS / group).is_dir() and not group.startswith("hydra/"):
+            if pattern := re.fullmatch(r"glob\(([^,()\[\]]+)\)", value):
+                matches = fnmatch.filter(options(group), pattern[1])
+                if not matches:
+                    raise UserError(f"{override} selects nothing; the choices are {', '.join(options(group))}.")
+                override = f"{key}={','.join(matches)}"
+            else:
+                _check_choices(group, value)
+        checked.append(override)
+    return checked
+
+
+def _check_paths(overrides: Sequence[str]) -> None:
+    """Raises UserError for a folder without a name: it would be the root of the file system, or called None."""
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        if re.fullmatch(r"paths(\.\w+)?|data\.root", key) and value.strip(" '\"").lower() in ("", "null"):
+            raise UserError(f"{override} names no folder; give a path, or leave the override out for the default.")
+
+
+def _check_keys(overrides: Sequence[str], known: Sequence[str]) -> None:
+    """Raises UserError for a misspelt group or setting: with the + that Hydra advises it would have no effect."""
+    for override in overrides:
+        key = override.partition("=")[0].lstrip("+~")
+        if "=" not in override or not re.fullmatch(r"\w+", key) or key in known:
+            continue
+        if close := difflib.get_close_matches(key, known, n=1, cutoff=0.75):
+            raise UserError(f'There is no setting "{key}"; did you mean {close[0]}?')
+
+
+@cache
+def _top_keys() -> list[str]:
+    """Groups, and settings outside of groups; read once, because a sweep composes hundreds of configurations."""
+    groups = {path.name for path in choices.CONFIGS.iterdir() if path.is_dir()}
+    return sorted(
+        groups.union(*(map(str, OmegaConf.load(choices.CONFIGS / f"{name}.yaml")) for name in ("train", "eval")))
+    )
+
+
+def check_launcher(overrides: Sequence[str]) -> None:
+    """Raises UserError for a launcher without a sweep: Hydra would ignore it and train in this process."""
+    sweeps = {"-m", "--multirun", "hydra.mode=MULTIRUN"} & {*overrides}
+    if any(override.startswith("hydra/launcher=") for override in overrides) and not sweeps:
+        raise UserError("hydra/launcher= is for sweeps, also for those of one run; add -m.")
+
+
+class CompositionError(UserError, CompactHydraException):
+    """A command line that does not compose, explained in one sentence, which Hydra prints without a traceback."""
+
+
+@cache
+def explain_compositions() -> None:
+    """Makes every later composition of this process raise CompositionError where it can be explained.
+
+    Hydra advises to add a misspelt setting of a group with a +, and shows a traceback where a list is given a name.
+    """
+    load = ConfigLoaderImpl.load_configuration
+
+    @wraps(load)
+    def load_configuration(self: Any, config_name: str | None, overrides: list[str], *args: Any, **more: Any) -> Any:
+        try:
+            config = load(self, config_name, overrides, *args, **more)
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
+            if (cause := explain_composition_error(error)) is None:
+                raise
+            raise CompositionError(str(cause)) from None
+        return config
+
+    setattr(ConfigLoaderImpl, "load_configuration", load_configuration)  # noqa: B010
+
+
+def explain_composition_error(error: Exception) -> UserError | None:
+    """Explains an unknown setting of a group and a name in place of an index of a list; None for any other error."""
+    if isinstance(error, UserError):
+        return error
+    if not isinstance(error, HydraException | OmegaConfBaseException):
+        return UserError(
+            f"The entries of a list have no names ({error}); write the whole list, as in data.sizes=[9,3,3]."
+        )
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ConfigAttributeError | ConfigKeyError):
+        cause = cause.__cause__
+    if cause is None or not isinstance(cause.parent_node, DictConfig) or "." not in str(cause.full_key):
+        return None
+    group, _, name = str(cause.full_key).rpartition(".")
+    known = [str(key) for key in cause.parent_node if not str(key).startswith("_")]
+    message = f'There is no setting "{name}" in {group}' + (f"; {hint(name, known)}" if known else ".")
+    if "did you mean" not in message:
+        message += f" +{cause.full_key}= adds a further argument of its class."
+    return UserError(message)
+
+
+def _check_choices(group: str, value: str) -> None:
+    """Raises UserError for a name that is no choice of the group; leaves Hydra's own syntax to Hydra."""
+    if value in ("", "null", "all") or re.search(r"[()\[\]{}$?'\"]", value):
+        return
+    for name in value.split(","):
+        if not is_option(group, name):
+            groups = [
+                f"{other}={name}" for other in ("attention", "backbone", "task", "recipe") if is_option(other, name)
+            ]
+            advice = f"choose it as {groups[0]}." if groups else hint(name, options(group))
+            raise UserError(f'There is no {group} "{name}"; {advice}')

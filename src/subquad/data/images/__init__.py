@@ -1,0 +1,1 @@
+"""Images data: files, parsing and splits."""

@@ -1,0 +1,98 @@
+"""CIFAR-10 and CIFAR-100 as colour images.
+
+Source: Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html.
+"""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from subquad.data import ragged
+from subquad.data.images import cifar_files
+from subquad.data.images.images import ImageData
+from subquad.data.images.pixels import lay_flat
+from subquad.data.ragged import Cache, Ragged
+from subquad.data.synthetic import written_once
+from subquad.utils.errors import UserError
+
+GENUINE = {"train": 50_000, "test": 10_000}
+
+
+class CIFAR(ImageData):
+    """50,000 images to train on and 10,000 to test on, 32 x 32 pixels in 10 or 100 classes.
+
+    dataset: "cifar10" or "cifar100" (the fine classes). folder: where cifar-10-batches-bin or cifar-100-binary lies,
+    `root`/cifar unless given. Pixels are read from a memory-mapped cache.
+    """
+
+    def __init__(
+        self, *, dataset: Literal["cifar10", "cifar100"], root: str, folder: str | None = None, synthetic: bool = False,
+        **images: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(root=root, synthetic=synthetic, **images)
+        if dataset not in cifar_files.ARCHIVES:
+            raise UserError(f"There is no CIFAR {dataset}; data.dataset is {' or '.join(cifar_files.ARCHIVES)}.")
+        self.dataset, self.home = dataset, Path(folder) if folder else self.root / "cifar"
+        if synthetic:
+            self.home = self.root / "synthetic" / dataset
+
+    @property
+    def classes(self) -> int:
+        return cifar_files.ARCHIVES[self.dataset].classes
+
+    def fetch(self) -> None:
+        """Downloads the archive unless its files are here already."""
+        if self.synthetic:
+            return
+        try:
+            cifar_files.files(self.home, self.dataset)
+        except UserError:
+            cifar_files.fetch(self.home, self.dataset)
+
+    def require(self) -> None:
+        """Raises UserError where a file of the set is missing."""
+        cifar_files.files(self.home, self.dataset)
+
+    def prepare_data(self) -> None:
+        """Reads the files once; a second process meanwhile waits and finds them done."""
+        if self.synthetic:
+            written_once(self.home, self.write_synthetic)
+        ragged.prepare(self.cache_folder, self._make)
+
+    def opened(self) -> tuple["Pixels", "Pixels", str]:
+        return Pixels(self._cache.splits["train"]), Pixels(self._cache.splits["test"]), self._cache.fingerprint
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where the cache lies; the name tells apart files that differ."""
+        found = cifar_files.files(self.home, self.dataset)
+        state = ragged.state_of(path for paths in found.values() for path in paths)
+        return self.root / "cache" / "cifar" / f"{self.dataset}-{state}"
+
+    def write_synthetic(self, root: Path) -> Path:
+        """Writes small files of the binary form to `root`, and returns it, the `folder`."""
+        return cifar_files.write_synthetic(root, self.dataset)
+
+    @cached_property
+    def _cache(self) -> Cache:
+        return ragged.read_prepared(self.cache_folder, f"cifar/{self.dataset}")
+
+    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        found = cifar_files.files(self.home, self.dataset)
+        each = {split: None if self.synthetic else GENUINE[split] // len(paths) for split, paths in found.items()}
+        splits = {split: lay_flat(*cifar_files.read(found[split], self.dataset, each[split])) for split in found}
+        return splits, {}
+
+
+class Pixels:
+    """Rows of 3,072 bytes as pictures."""
+
+    def __init__(self, rows: Ragged) -> None:
+        self.images, self.labels = rows.values.reshape(len(rows), 32, 32, 3), rows.targets
+
+    def __getitem__(self, i: int) -> Any:
+        from PIL import Image
+
+        return Image.fromarray(np.asarray(self.images[i]))

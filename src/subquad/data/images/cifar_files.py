@@ -1,0 +1,122 @@
+"""CIFAR-10 and CIFAR-100 in their binary form, which holds bytes only: nothing is unpickled.
+
+A record is one label byte (CIFAR-100: coarse, then fine) and 3,072 bytes of red, green and blue planes, row by row.
+
+Source: Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html.
+"""
+
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from subquad.utils.atomic import whole
+from subquad.utils.errors import UserError
+
+_PIXELS = 3 * 32 * 32
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Where a set lies: folder and file names inside the archive, its address, checksum, classes and label bytes."""
+
+    folder: str
+    train: tuple[str, ...]
+    test: str
+    url: str
+    md5: str
+    classes: int
+    label_bytes: int
+    rows: int
+    """Rows of each file of CIFAR-10, and of CIFAR-100's test file."""
+
+
+ARCHIVES = {
+    "cifar10": Archive(
+        "cifar-10-batches-bin", tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin",
+        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", 10, 1, 10_000,
+    ),
+    "cifar100": Archive(
+        "cifar-100-binary", ("train.bin",), "test.bin",
+        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", 100, 2, 10_000,
+    ),
+}  # fmt: skip
+"""The checksums are those that the page of the data set prints."""
+
+
+def files(root: Path, name: str) -> dict[str, list[Path]]:
+    """The files of train and test. Raises UserError, saying what to put where, when one is missing."""
+    archive = ARCHIVES[name]
+    folder = root / archive.folder
+    found = {"train": [folder / file for file in archive.train], "test": [folder / archive.test]}
+    for path in [*found["train"], *found["test"]]:
+        if not path.is_file():
+            raise UserError(
+                f"{path} is missing; fetch the set with scripts/prepare.py, or unpack {archive.url} in {root}."
+            )
+    return found
+
+
+def read(paths: list[Path], name: str, rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 [n, 32, 32, 3] and (fine) labels int64 [n] of the files, in their order.
+
+    `rows` of each file are wanted, None takes what is there. Raises UserError at a file that is cut short or no CIFAR.
+    """
+    archive = ARCHIVES[name]
+    parts = []
+    for path in paths:
+        record = archive.label_bytes + _PIXELS
+        data = np.fromfile(path, np.uint8)
+        if not len(data) or len(data) % record or (rows is not None and len(data) != rows * record):
+            raise UserError(f"{path} has {len(data)} bytes, which is not the size of {name}; fetch the set again.")
+        part = data.reshape(-1, record)
+        if part[:, archive.label_bytes - 1].max() >= archive.classes:
+            raise UserError(f"{path} holds a label of {archive.classes} or more, so it is not {name}; fetch it again.")
+        parts.append(part)
+    table = np.concatenate(parts)
+    images = table[:, archive.label_bytes :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(images), table[:, archive.label_bytes - 1].astype(np.int64)
+
+
+def fetch(root: Path, name: str) -> None:
+    """Downloads and checks the archive and takes its files out by name. Raises UserError when it cannot be had."""
+    import pooch  # needed by `scripts/prepare.py` only
+
+    archive = ARCHIVES[name]
+    root.mkdir(parents=True, exist_ok=True)
+    try:
+        packed = pooch.retrieve(
+            archive.url, known_hash=f"md5:{archive.md5}", fname=Path(archive.url).name, path=root, progressbar=True
+        )
+        _take(Path(packed), archive, root)
+    except (OSError, ValueError, KeyError, tarfile.TarError) as error:
+        raise UserError(
+            f"{name} could not be fetched from {archive.url} ({error}); download it elsewhere and unpack it in {root}."
+        ) from None
+
+
+def _take(packed: Path, archive: Archive, root: Path) -> None:
+    """Each wanted file appears whole or not at all; nothing else of the archive touches the disk."""
+    folder = root / archive.folder
+    with tarfile.open(packed) as members:
+        for name in (*archive.train, archive.test):
+            source = members.extractfile(f"{archive.folder}/{name}")
+            if source is None:
+                raise KeyError(name)
+            with whole(folder / name) as place:
+                place.write_bytes(source.read())
+
+
+def write_synthetic(root: Path, name: str, rows: int = 40) -> Path:
+    """Small files of the binary form, every class in turn with a brightness of its own, in `root`; returns `root`."""
+    archive = ARCHIVES[name]
+    rng = np.random.default_rng(0)
+    folder = root / archive.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in (*archive.train, archive.test):
+        labels = np.arange(rows) % archive.classes
+        pixels = rng.integers(0, 60, (rows, _PIXELS)) + (labels * 195 // archive.classes)[:, None]
+        table = np.concatenate([np.repeat(labels[:, None], archive.label_bytes, 1), pixels], 1)
+        table.astype(np.uint8).tofile(folder / file)
+    return root

@@ -1,0 +1,141 @@
+"""Handwritten digits that come with scikit-learn: 1,797 grey images of 8 x 8 pixels; nothing is downloaded.
+
+Source: Alpaydin and Kaynak 1998, https://archive.ics.uci.edu/dataset/80 (its test part; CC BY 4.0).
+"""
+
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from subquad.data import ragged
+from subquad.data.images.images import EvalImages, ImageSplit
+from subquad.data.images.pixels import PixelData, lay_flat
+from subquad.data.ragged import Cache, Ragged
+from subquad.data.sampling import Seed
+from subquad.data.split_data import SplitData, majority_class
+from subquad.specs import ImageBatch, ImageSpec
+from subquad.utils.errors import UserError
+
+SIDE, CLASSES = 8, 10
+_SIZES = {"train": 1200, "val": 297, "test": 300}
+_STANDIN = {"train": 60, "val": 20, "test": 20}
+
+
+class DigitImages(SplitData):
+    """1,200 / 297 / 300 digits of a seeded permutation, as images; brightness 0..16 becomes -1..1.
+
+    There is no published split of these rows: both protocols use this one. size: pixels of an edge, after resizing
+    (bilinear); pyramids need 32. synthetic: the first 100 of the rows.
+    """
+
+    def __init__(
+        self, *, root: str, size: int = SIDE, split_seed: Seed = 42, synthetic: bool = False, **batching: Any
+    ) -> None:
+        super().__init__(**batching)
+        if size < 1:
+            raise UserError(f"Images need data.size of at least 1; got {size}.")
+        self.size, self.store = size, _Store(Path(root), split_seed, synthetic)
+
+    @property
+    def spec(self) -> ImageSpec:
+        return ImageSpec(side=self.size, channels=1, classes=CLASSES)
+
+    def prepare_data(self) -> None:
+        """Splits the digits once; a second process meanwhile waits and finds it done."""
+        self.store.prepare()
+
+    def load(self) -> tuple[dict[str, ImageSplit], str]:
+        splits = {name: _Grey(rows) for name, rows in self.store.cache.splits.items()}
+        return {
+            name: ImageSplit(rows, np.arange(len(rows.labels)), self.size**2) for name, rows in splits.items()
+        }, self.store.cache.fingerprint
+
+    def batched(self, split: str) -> Dataset[ImageBatch]:
+        """Batches of images; training changes nothing about them."""
+        return EvalImages(self.splits[split], partial(normalised, size=self.size))
+
+    def baselines(self) -> dict[str, float]:
+        """How often the most frequent class of training is right."""
+        return majority_class(self.splits["train"].targets, self.splits["test"].targets)
+
+
+class DigitPixels(PixelData):
+    """The same splits of the same digits as sequences of 64 steps, row after row; brightness 0..16 becomes 0..255."""
+
+    side = SIDE
+    classes = CLASSES
+
+    def __init__(self, *, root: str, split_seed: Seed = 42, synthetic: bool = False, **pixels: Any) -> None:
+        super().__init__(**pixels)
+        self.store = _Store(Path(root), split_seed, synthetic)
+
+    def prepare_data(self) -> None:
+        """Splits the digits once; a second process meanwhile waits and finds it done."""
+        self.store.prepare()
+
+    def load(self) -> tuple[dict[str, Ragged], str]:
+        return self._cache.splits, self._cache.fingerprint
+
+    @property
+    def _cache(self) -> Cache:
+        return self.store.cache
+
+
+class _Store:
+    """The digits on disk, split."""
+
+    def __init__(self, root: Path, split_seed: int, synthetic: bool) -> None:
+        self.sizes, self.split_seed = _STANDIN if synthetic else _SIZES, split_seed
+        self.folder = root / "cache" / "digits" / f"{sum(self.sizes.values())}-split{split_seed}"
+
+    def prepare(self) -> None:
+        ragged.prepare(self.folder, self._make)
+
+    @cached_property
+    def cache(self) -> Cache:
+        return ragged.read_prepared(self.folder, "digits")
+
+    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        images, labels = genuine()
+        total = sum(self.sizes.values())
+        order = np.random.default_rng(self.split_seed).permutation(total)
+        parts = np.split(order, np.cumsum(list(self.sizes.values()))[:-1])
+        splits = {name: lay_flat(images[rows], labels[rows]) for name, rows in zip(self.sizes, parts, strict=True)}
+        return splits, {"split_seed": self.split_seed}
+
+
+class _Grey:
+    """Rows of pixels as uint8 [8, 8]."""
+
+    def __init__(self, rows: Ragged) -> None:
+        self.images, self.labels = rows.values.reshape(len(rows), SIDE, SIDE), rows.targets
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        return self.images[i]
+
+
+def genuine() -> tuple[np.ndarray, np.ndarray]:
+    """All images uint8 [1797, 8, 8], 0..255, and labels; raises UserError where scikit-learn's set is not the known."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    images, labels = found.images, found.target.astype(np.int64)
+    if images.shape != (1797, SIDE, SIDE) or images.min() < 0 or images.max() != 16 or set(labels) != set(range(10)):
+        raise UserError(
+            f"scikit-learn's digits are not the known 1,797 images of 8 x 8 (they have shape {images.shape}); "
+            "install scikit-learn again."
+        )
+    return np.round(images * (255 / 16)).astype(np.uint8), labels
+
+
+def normalised(image: np.ndarray, size: int = SIDE) -> Float[Tensor, "1 s s"]:
+    """uint8 [8, 8] to -1..1 and `size` x `size` pixels."""
+    pixels = torch.from_numpy(image[None].astype(np.float32) / 127.5 - 1)
+    return pixels if size == SIDE else F.interpolate(pixels[None], (size, size), mode="bilinear", antialias=True)[0]

@@ -1,0 +1,102 @@
+"""The Image task of the Long Range Arena: CIFAR-10 in grey, read pixel by pixel, 1,024 steps.
+
+Source: Tay et al. 2021, https://arxiv.org/abs/2011.04006; Krizhevsky 2009 for the images.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from subquad.data import ragged
+from subquad.data.images import cifar_files
+from subquad.data.images.pixels import PixelData, lay_flat
+from subquad.data.ragged import Cache, Ragged
+from subquad.data.sampling import Seed
+from subquad.data.synthetic import written_once
+from subquad.utils.errors import UserError
+
+_WEIGHTS = np.array([0.2989, 0.5870, 0.1140], np.float32)
+GENUINE = {"train": 45_000, "val": 5_000, "test": 10_000}
+
+
+class GreyCIFAR(PixelData):
+    """45,000 / 5,000 / 10,000 images; the last tenth of a seeded permutation of the training files is for validation.
+
+    folder: where cifar-10-batches-bin lies, `root`/cifar unless given. sizes: rows of train, val and test, the first of
+    each; None takes all. synthetic: made-up images in place of the published ones.
+    """
+
+    classes = 10
+    side = 32
+
+    def __init__(
+        self, *, root: str, folder: str | None = None, sizes: Sequence[int] | None = None, split_seed: Seed = 42,
+        synthetic: bool = False, **pixels: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**pixels)
+        if sizes is not None and (len(sizes) != 3 or min(sizes) < 1):
+            raise UserError(f"data.sizes={list(sizes)} must be three positive numbers: train, val, test; or null.")
+        self.root, self.home = Path(root), Path(folder) if folder else Path(root) / "cifar"
+        self.sizes = None if sizes is None else dict(zip(GENUINE, sizes, strict=True))
+        self.split_seed, self.synthetic = split_seed, synthetic
+        if synthetic:
+            self.home = self.root / "synthetic" / "cifar"
+
+    def fetch(self) -> None:
+        """Downloads the archive unless its files are here already."""
+        if self.synthetic:
+            return
+        try:
+            cifar_files.files(self.home, "cifar10")
+        except UserError:
+            cifar_files.fetch(self.home, "cifar10")
+
+    def require(self) -> None:
+        """Raises UserError where a file of the set is missing."""
+        cifar_files.files(self.home, "cifar10")
+
+    def prepare_data(self) -> None:
+        """Reads the files once; a second process meanwhile waits and finds them done."""
+        if self.synthetic:
+            written_once(self.home, self.write_synthetic)
+        ragged.prepare(self.cache_folder, self._make)
+
+    def load(self) -> tuple[dict[str, Ragged], str]:
+        splits = self._cache.splits
+        if self.sizes is not None:
+            splits = {name: rows.take(np.arange(min(self.sizes[name], len(rows)))) for name, rows in splits.items()}
+        return splits, self._cache.fingerprint
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where the cache lies; the name tells apart all settings that change the data."""
+        found = cifar_files.files(self.home, "cifar10")
+        state = ragged.state_of(path for paths in found.values() for path in paths)
+        return self.root / "cache" / "grey_cifar" / f"{state}-split{self.split_seed}"
+
+    @staticmethod
+    def write_synthetic(root: Path) -> Path:
+        """Writes small files of the binary form to `root`, and returns it, the `folder`."""
+        return cifar_files.write_synthetic(root, "cifar10")
+
+    @cached_property
+    def _cache(self) -> Cache:
+        return ragged.read_prepared(self.cache_folder, "lra/image")
+
+    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        found = cifar_files.files(self.home, "cifar10")
+        rows = None if self.synthetic else cifar_files.ARCHIVES["cifar10"].rows
+        images, labels = cifar_files.read(found["train"], "cifar10", rows)
+        tested, answers = cifar_files.read(found["test"], "cifar10", rows)
+        order = np.random.default_rng(self.split_seed).permutation(len(labels))
+        train, val = np.split(order, [len(order) - len(order) // 10])
+        grey = {"train": (images[train], labels[train]), "val": (images[val], labels[val]), "test": (tested, answers)}
+        return {name: lay_flat(to_grey(x), y) for name, (x, y) in grey.items()}, {"split_seed": self.split_seed}
+
+
+def to_grey(images: np.ndarray) -> np.ndarray:
+    """uint8 [n, h, w, 3] to uint8 [n, h, w]: 0.2989 R + 0.5870 G + 0.1140 B of values in 0..1, times 255.5, cut off."""
+    return (images.astype(np.float32) / 255 @ _WEIGHTS * np.float32(255.5)).astype(np.uint8)

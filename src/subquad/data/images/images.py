@@ -1,0 +1,183 @@
+"""Pictures, splits and protocols that all image sets share."""
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from subquad.data.batches import Rows, TrainBatches
+from subquad.data.images.augment import Augment, Transform, drawn_from, evaluation
+from subquad.data.sampling import Seed, kept_apart, some
+from subquad.data.split_data import SplitData, majority_class
+from subquad.specs import Batch, ImageBatch, ImageSpec
+from subquad.utils.errors import UserError
+
+Mix = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Images and classes of a batch to images and classes, or weights of classes."""
+
+
+class Pictures(Protocol):
+    """Pictures that are opened one by one, with their labels."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 [N]: class of each picture."""
+
+    def __getitem__(self, i: int) -> Any:
+        """One picture, as the transforms take it. Raises UserError, naming the file, where it is damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSplit:
+    """The pictures of a split: places `indices` of a store, which become images of `pixels` pixels."""
+
+    pictures: Pictures
+    indices: np.ndarray
+    pixels: int
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.pictures[int(self.indices[i])]
+
+    @property
+    def targets(self) -> np.ndarray:
+        """int64 [N]: class of each picture."""
+        return self.pictures.labels[self.indices]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [N]: pixels of each image, all the same."""
+        return np.full(len(self), self.pixels)
+
+
+class EvalImages(Dataset[ImageBatch]):
+    """Turns lists of indices into batches of images."""
+
+    def __init__(self, split: ImageSplit, transform: Transform) -> None:
+        self.split, self.transform, self.targets = split, transform, split.targets
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitems__(self, indices: list[int]) -> ImageBatch:
+        images = torch.stack([self.transform(self.split[i]) for i in indices])
+        return ImageBatch(images, torch.from_numpy(self.targets[indices]))
+
+
+class TrainImages(EvalImages):
+    """Batches of training: what is random in an image is drawn from (seed, place of the batch, place in the batch).
+
+    `mix` gets the images and classes of a batch, those of this process, and returns what to train on; it draws from
+    (seed, place of the batch).
+    """
+
+    def __init__(self, split: ImageSplit, transform: Transform, seed: int, mix: Mix) -> None:
+        super().__init__(split, transform)
+        self.seed, self.mix = seed, mix
+
+    def __getitems__(self, indices: list[int]) -> ImageBatch:
+        assert isinstance(indices, Rows)
+        images = []
+        for number, i in enumerate(indices):
+            with drawn_from([self.seed, indices.place, indices.position(number)]):
+                images.append(self.transform(self.split[i]))
+        with drawn_from([self.seed, indices.place]):
+            return ImageBatch(*self.mix(torch.stack(images), torch.from_numpy(self.targets[list(indices)])))
+
+
+class RepeatedBatches(TrainBatches):
+    """Each picture `repeats` times in a row; a pass has as many rows as without, and so fewer pictures.
+
+    As DeiT's sampler: of several processes each gets another view of a picture.
+    """
+
+    def __init__(self, *batches: Any, repeats: int, **places: Any) -> None:
+        super().__init__(*batches, **places)
+        self.repeats = repeats
+
+    def _shuffled(self, rng: np.random.Generator) -> list[list[int]]:
+        rows = np.repeat(rng.permutation(len(self.lengths)), self.repeats)[: len(self.lengths)]
+        return [rows[i : i + self.batch_size].tolist() for i in range(0, len(rows), self.batch_size)]
+
+
+class ImageData(SplitData):
+    """Labelled pictures with a published training and test set.
+
+    size: pixels of an edge, after resizing. protocol: "paper" validates on the test pictures, as all papers on these
+    sets do; "clean" keeps `val_fraction` of the training pictures for it, by `split_seed`. cases: at most so many
+    pictures of train and of test. synthetic: made-up pictures in place of the published ones. Colours are normalised by
+    the mean and deviation of ImageNet's.
+    """
+
+    def __init__(
+        self, *, root: str, size: int, augment: Augment, protocol: Literal["paper", "clean"] = "paper",
+        val_fraction: float = 0.1, split_seed: Seed = 42, cases: int | None = None, synthetic: bool = False,
+        **batching: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**batching)
+        if (
+            size < 1
+            or protocol not in ("paper", "clean")
+            or not 0 < val_fraction < 1
+            or (cases is not None and cases < 1)
+        ):
+            raise UserError(
+                "Images need data.size of at least 1, protocol paper or clean, data.val_fraction between 0 and 1 and "
+                f"data.cases of at least 1 (or null); got {size}, {protocol}, {val_fraction} and {cases}."
+            )
+        self.root, self.size, self.augment, self.synthetic = Path(root), size, augment, synthetic
+        self.protocol, self.val_fraction, self.split_seed, self.cases = protocol, val_fraction, split_seed, cases
+
+    @property
+    @abc.abstractmethod
+    def classes(self) -> int:
+        """Number of classes."""
+
+    @abc.abstractmethod
+    def opened(self) -> tuple[Pictures, Pictures, str]:
+        """Pictures of train and of test that `prepare_data` left, and the fingerprint of the data."""
+
+    @property
+    def spec(self) -> ImageSpec:
+        return ImageSpec(side=self.size, channels=3, classes=self.classes)
+
+    def load(self) -> tuple[dict[str, ImageSplit], str]:
+        train, test, fingerprint = self.opened()
+        fit, tested = self._chosen(train, 0), ImageSplit(test, self._chosen(test, 1), self.size**2)
+        if self.protocol == "paper":
+            return {"train": ImageSplit(train, fit, self.size**2), "val": tested, "test": tested}, fingerprint
+        fit, val = kept_apart(fit, self.val_fraction, self.split_seed)
+        kept = {name: ImageSplit(train, rows, self.size**2) for name, rows in (("train", fit), ("val", val))}
+        return kept | {"test": tested}, fingerprint
+
+    def batched(self, split: str) -> Dataset[ImageBatch]:
+        """Batches of images, changed at random in training."""
+        if split == "train":
+            mix = partial(self.augment.mix, classes=self.classes)
+            return TrainImages(self.splits[split], self.augment.training(self.size), self.seed, mix)
+        return EvalImages(self.splits[split], evaluation(self.size))
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        if self.augment.repeats == 1:
+            return super().train_dataloader()
+        batches = RepeatedBatches(
+            self.splits["train"].lengths, self.batch_size, self.seed, self.steps_per_epoch,
+            rank=self._rank, world_size=self._world, repeats=self.augment.repeats,
+        )  # fmt: skip
+        return self._train_loader(batches)
+
+    def baselines(self) -> dict[str, float]:
+        """How often the most frequent class of training is right."""
+        return majority_class(self.splits["train"].targets, self.splits["test"].targets)
+
+    def _chosen(self, pictures: Pictures, stream: int) -> np.ndarray:
+        return some(len(pictures.labels), self.cases, [self.split_seed, stream])

@@ -1,0 +1,1 @@
+"""ListOps data: files, parsing and splits."""

@@ -1,0 +1,187 @@
+"""ListOps of the Long Range Arena: expressions of 501 to 1999 tokens, classified by their value 0..9.
+
+Generated here from the published distribution, or read from the files of the release, whose generator had no seed and
+so cannot be run again to the same bytes. The first token alone allows 36 % accuracy; see `baselines`.
+
+Source: Tay et al., "Long Range Arena" (2021), section 3.1; google-research/long-range-arena.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from subquad.data import ragged
+from subquad.data.listops.grammar import CLOSE, MAX, VOCAB
+from subquad.data.listops.listops_release import SIZES, STANDIN_SIZES, read_release, release_files, write_synthetic
+from subquad.data.listops.trees import VERSION, generate
+from subquad.data.ragged import Cache, Ragged
+from subquad.data.split_data import SequenceData
+from subquad.data.synthetic import written_once
+from subquad.specs import DataSpec
+from subquad.utils.cores import usable_cores
+from subquad.utils.errors import UserError
+
+_PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 100)
+
+
+class ListOps(SequenceData):
+    """Generated (`source="generated"`) or released (`source="release"`) ListOps, cached under `root`/listops.
+
+    Lengths count tokens: one per digit, two per operator; min_length < length < max_length. `sizes` are the rows of
+    train, val and test; of the release the first so many rows are read, and the default asks for the complete, genuine
+    files. `release_dir` holds `basic_{train,val,test}.tsv`. `min_length`, `max_depth` and `data_seed`, which is apart
+    from the training seed, act on generated data only; `workers` threads generate it (None: one per usable core) and
+    never change it. `synthetic` reads made-up files of the release.
+    `multiply` puts each expression e of the test split so many times under one operator, [MAX e e ... ], which keeps
+    its value and makes it longer than anything trained on (1 to 4 in Leotescu et al. 2024, Table 5); see `multiplied`.
+    `batching` is what `SequenceData` takes. Raises UserError on impossible settings.
+    """
+
+    def __init__(
+        self, *, root: str, source: Literal["generated", "release"] = "generated", release_dir: str | None = None,
+        sizes: Sequence[int] = tuple(SIZES.values()), min_length: int = 500, max_length: int = 2000,
+        max_depth: int = 10, data_seed: int = 0, multiply: int = 1, workers: int | None = None, synthetic: bool = False,
+        **batching: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**batching)
+        if source not in ("generated", "release"):
+            raise UserError(f"data.source={source} is unknown; choose generated or release.")
+        if source == "release" and release_dir is None:
+            raise UserError("data.source=release needs data.release_dir, the folder of basic_{train,val,test}.tsv.")
+        if len(sizes) != len(SIZES) or min(sizes) < 1:
+            raise UserError(f"data.sizes={list(sizes)} must be three positive numbers of rows: train, val, test.")
+        if not (0 <= min_length < max_length - 1 and max_depth >= 1 and data_seed >= 0):
+            raise UserError(
+                "ListOps needs 0 <= data.min_length < data.max_length - 1, data.max_depth >= 1, data.data_seed >= 0; "
+                f"got {min_length}, {max_length}, {max_depth} and {data_seed}."
+            )
+        if multiply < 1:
+            raise UserError(f"data.multiply={multiply} must be at least 1, which leaves the expressions as they are.")
+        if workers is not None and workers < 1:
+            raise UserError(f"data.workers={workers} must be at least 1, or null for all usable cores.")
+        self.root, self.synthetic = Path(root), synthetic
+        if synthetic:
+            source, release_dir = "release", str(self.root / "synthetic" / "listops")
+            max_length = max(max_length, 200)  # that of the made-up files
+            sizes = [min(rows, made) for rows, made in zip(sizes, STANDIN_SIZES.values(), strict=True)]
+        self.source, self.release_dir = source, Path(release_dir or "")
+        self.sizes = dict(zip(SIZES, sizes, strict=True))
+        self.min_length, self.max_length, self.max_depth = min_length, max_length, max_depth
+        self.data_seed, self.multiply, self.workers = data_seed, multiply, workers or usable_cores()
+
+    @property
+    def spec(self) -> DataSpec:
+        longest = self.max_length - 1
+        return DataSpec(max_len=_length(longest, self.multiply), vocab=VOCAB, classes=10)
+
+    def require(self) -> None:
+        """Raises UserError where a file of the release is, if that is asked for missing."""
+        _ = self.folder
+
+    def prepare_data(self) -> None:
+        """Generates or reads the splits once; a second process meanwhile waits and finds them done."""
+        if self.synthetic:
+            written_once(self.release_dir, self.write_synthetic)
+        ragged.prepare(self.folder, self._make_described)
+
+    def load(self) -> tuple[dict[str, Ragged], str]:
+        test = multiplied(self._cache.splits["test"], self.multiply)
+        return self._cache.splits | {"test": test}, self._cache.fingerprint
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The settings the data were made with, and for each split what `describe` returns."""
+        return self._cache.facts
+
+    def baselines(self) -> dict[str, float]:
+        return shortcuts(self.splits["train"], self.splits["test"])
+
+    @property
+    def folder(self) -> Path:
+        """Where the cache lies; the name tells apart all settings that change the data."""
+        sizes = "-".join(map(str, self.sizes.values()))
+        if self.source == "generated":
+            limits = f"len{self.min_length}-{self.max_length}-depth{self.max_depth}"
+            return self.root / "listops" / f"generated-v{VERSION}-seed{self.data_seed}-{limits}-{sizes}"
+        state = ragged.state_of(release_files(self.release_dir).values())
+        return self.root / "listops" / f"release-{state}-len{self.max_length}-{sizes}"
+
+    @staticmethod
+    def write_synthetic(root: Path) -> Path:
+        """Writes small `basic_{train,val,test}.tsv` of 64/16/16 rows to `root`, and returns it, the `release_dir`."""
+        return write_synthetic(root)
+
+    @cached_property
+    def _cache(self) -> Cache:
+        return ragged.read_prepared(self.folder, "lra/listops")
+
+    def _make_described(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        splits, facts = self._make()
+        return splits, facts | {split: describe(rows, splits["train"]) for split, rows in splits.items()}
+
+    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        if self.source == "release":
+            return read_release(self.release_dir, self.sizes, self.max_length), {"source": self.source}
+        limits = {"min_length": self.min_length, "max_length": self.max_length, "max_depth": self.max_depth}
+        sequences, acceptance = generate(sum(self.sizes.values()), seed=self.data_seed, workers=self.workers, **limits)
+        ends = np.cumsum(list(self.sizes.values()))
+        splits = {split: _cut(sequences, end - self.sizes[split], end) for split, end in zip(SIZES, ends, strict=True)}
+        return splits, {"source": self.source, "data_seed": self.data_seed, "acceptance": acceptance, **limits}
+
+
+def shortcuts(train: Ragged, test: Ragged) -> dict[str, float]:
+    """Accuracy on `test` of the commonest value, and of the commonest value under each root operator, of `train`."""
+    counts = np.zeros((VOCAB, 10), np.int64)
+    np.add.at(counts, (_roots(train), train.targets), 1)
+    return {
+        "majority class": float(np.mean(test.targets == counts.sum(axis=0).argmax())),
+        "root operator only": float(np.mean(test.targets == counts.argmax(axis=1)[_roots(test)])),
+    }
+
+
+def describe(rows: Ragged, train: Ragged) -> dict[str, Any]:
+    """Statistics to hold against published ones.
+
+    Shares of the values 0..9, lengths in tokens, operators per expression, arguments per operator, and the `shortcuts`
+    learned on `train`.
+    """
+    lengths, operators = rows.lengths, int(np.count_nonzero(rows.values == CLOSE))
+    return {
+        "labels": (np.bincount(rows.targets, minlength=10) / len(rows)).tolist(),
+        "length mean": float(lengths.mean()),
+        "length percentiles": dict(
+            zip(map(str, _PERCENTILES), np.percentile(lengths, _PERCENTILES).tolist(), strict=True)
+        ),
+        "operators": operators / len(rows),
+        # All nodes but the root are arguments, and an operator has two tokens.
+        "arguments": (len(rows.values) - operators - len(rows)) / max(operators, 1),
+        **shortcuts(train, rows),
+    }
+
+
+def multiplied(rows: Ragged, copies: int) -> Ragged:
+    """Each expression e as [MAX e e ... ]: `copies` |e| + 2 tokens of the same value. One copy stays as it is.
+
+    Source: Leotescu et al. 2024, https://arxiv.org/abs/2404.05210, Table 5, "self-concatenating via the MAX operator".
+    """
+    if copies == 1:
+        return rows
+    opened, closed = (np.array([token], rows.values.dtype) for token in (MAX, CLOSE))
+    longer = [np.concatenate([opened, *[rows[i]] * copies, closed]) for i in range(len(rows))]
+    return ragged.lay_out(longer, rows.targets)
+
+
+def _length(tokens: int, copies: int) -> int:
+    return tokens if copies == 1 else copies * tokens + 2
+
+
+def _roots(rows: Ragged) -> np.ndarray:
+    return rows.values[rows.offsets[:-1]]
+
+
+def _cut(rows: Ragged, start: int, stop: int) -> Ragged:
+    offsets = rows.offsets[start : stop + 1]
+    return Ragged(rows.values[offsets[0] : offsets[-1]], offsets - offsets[0], rows.targets[start:stop])

@@ -1,0 +1,1 @@
+"""Pathfinder data: files, parsing and splits."""

@@ -1,0 +1,131 @@
+"""Pathfinder of the Long Range Arena: does one contour join the two discs? 32 x 32 up to 256 x 256 (Path-X: 128).
+
+Generated here (`pathfinder_contours`), or read from the archive of the release.
+
+Source: Tay et al. 2021, https://arxiv.org/abs/2011.04006; drewlinsley/pathfinder.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from subquad.data import ragged
+from subquad.data.images.pixels import PixelData, lay_flat
+from subquad.data.parallel import in_processes, progress
+from subquad.data.pathfinder.contours import SETTINGS, VERSION, draw
+from subquad.data.pathfinder.pathfinder_release import metadata_files, read_release, write_synthetic
+from subquad.data.ragged import Cache, Ragged
+from subquad.data.sampling import Seed
+from subquad.data.synthetic import written_once
+from subquad.utils.cores import usable_cores
+from subquad.utils.errors import UserError
+
+SIZES = {"train": 160_000, "val": 20_000, "test": 20_000}
+_CHUNK = 250
+
+
+class Pathfinder(PixelData):
+    """Generated (`source="generated"`) or released (`source="release"`) Pathfinder, cached under `root`/pathfinder.
+
+    size: 32, 64, 128 or 256. sizes: rows of train, val and test; of a release smaller numbers take that many rows of
+    its seeded split. release_dir: the folder curv_contour_length_14 ("hard", the task), with imgs/ and metadata/.
+    data_seed acts on generated images, split_seed on the split of the release (42 is S4's and Mega's); `workers`
+    processes draw (None: one per usable core) and never change an image. synthetic: 40 made-up images in the layout of
+    the release. Raises UserError on impossible settings.
+    """
+
+    classes = 2
+
+    def __init__(
+        self, *, root: str, size: int = 32, source: Literal["generated", "release"] = "generated",
+        release_dir: str | None = None, sizes: Sequence[int] = tuple(SIZES.values()), data_seed: int = 0,
+        split_seed: Seed = 42, workers: int | None = None, synthetic: bool = False, **pixels: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**pixels)
+        if size not in SETTINGS:
+            raise UserError(f"Pathfinder has images of {', '.join(map(str, SETTINGS))} pixels; got data.size={size}.")
+        if source not in ("generated", "release"):
+            raise UserError(f"data.source={source} is unknown; choose generated or release.")
+        if source == "release" and release_dir is None:
+            raise UserError(
+                "data.source=release needs data.release_dir, the folder curv_contour_length_14 of the lra_release."
+            )
+        if len(sizes) != len(SIZES) or min(sizes) < 1 or data_seed < 0 or (workers is not None and workers < 1):
+            raise UserError(
+                "Pathfinder needs three positive data.sizes, data.data_seed of at least 0 and data.workers of at "
+                f"least 1 (or null); got {list(sizes)}, {data_seed} and {workers}."
+            )
+        self.root, self.size, self.synthetic = Path(root), size, synthetic
+        if synthetic:
+            source, release_dir = "release", str(self.root / "synthetic" / f"pathfinder{size}")
+            sizes = [min(rows, made) for rows, made in zip(sizes, (32, 4, 4), strict=True)]
+        self.source, self.release_dir = source, Path(release_dir or "")
+        self.sizes = dict(zip(SIZES, sizes, strict=True))
+        self.data_seed, self.split_seed, self.workers = data_seed, split_seed, workers or usable_cores()
+
+    @property
+    def side(self) -> int:  # read-only here: the task is named by it
+        """Pixels of an edge."""
+        return self.size
+
+    def require(self) -> None:
+        """Raises UserError where a file of the release is, if that is asked for missing."""
+        _ = self.folder
+
+    def prepare_data(self) -> None:
+        """Draws or reads the images once; a second process meanwhile waits and finds them done."""
+        if self.synthetic:
+            written_once(self.release_dir, partial(self.write_synthetic, size=self.size))
+        ragged.prepare(self.folder, self._make)
+
+    def load(self) -> tuple[dict[str, Ragged], str]:
+        return self._cache.splits, self._cache.fingerprint
+
+    @property
+    def folder(self) -> Path:
+        """Where the cache lies; the name tells apart all settings that change the data."""
+        rows = "-".join(map(str, self.sizes.values()))
+        home = self.root / "pathfinder"
+        if self.source == "generated":
+            return home / f"generated-v{VERSION}-{self.size}-seed{self.data_seed}-{rows}"
+        state = ragged.state_of(metadata_files(self.release_dir))
+        return home / f"release-{state}-{self.size}-split{self.split_seed}-{rows}"
+
+    @staticmethod
+    def write_synthetic(root: Path, size: int = 32) -> Path:
+        """Writes 40 images in the layout of the release to `root`, and returns it, the `release_dir`."""
+        return write_synthetic(root, size)
+
+    @cached_property
+    def _cache(self) -> Cache:
+        return ragged.read_prepared(self.folder, f"lra/pathfinder{self.size}")
+
+    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        if self.source == "release":
+            found = read_release(self.release_dir, self.size, self.sizes, self.split_seed, self.workers)
+        else:
+            found = self._draw()
+        splits = {name: lay_flat(images, labels) for name, (images, labels) in found.items()}
+        return splits, {"source": self.source, "size": self.size, "seed": self.data_seed}
+
+    def _draw(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        total = sum(self.sizes.values())
+        images, labels = np.empty((total, self.size, self.size), np.uint8), np.empty(total, np.int64)
+        starts = range(0, total, _CHUNK)
+        work = partial(draw_many, self.size, self.data_seed, total)
+        with progress(f"Pathfinder: drawing {self.size} x {self.size} images", total) as show:
+            for start, (pictures, answers) in zip(starts, in_processes(work, starts, self.workers), strict=True):
+                images[start : start + len(answers)], labels[start : start + len(answers)] = pictures, answers
+                show(start + len(answers))
+        ends = np.cumsum(list(self.sizes.values()))
+        cuts = {name: slice(end - self.sizes[name], end) for name, end in zip(SIZES, ends, strict=True)}
+        return {name: (images[cut], labels[cut]) for name, cut in cuts.items()}
+
+
+def draw_many(size: int, seed: int, total: int, start: int) -> tuple[np.ndarray, list[int]]:
+    """The images `start`, `start` + 1, ... of one chunk, and their labels."""
+    drawn = [draw(SETTINGS[size], seed, number) for number in range(start, min(start + _CHUNK, total))]
+    return np.stack([image for image, _ in drawn]), [label for _, label in drawn]

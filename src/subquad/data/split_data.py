@@ -1,0 +1,242 @@
+"""What all data share: three splits, batches in a seeded order, trivial baselines."""
+
+import abc
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from subquad.data.batches import EvalBatches, Rows, TrainBatches
+from subquad.data.loader_workers import Loader
+from subquad.data.microbatches import MicrobatchDataset, MicrobatchLoader
+from subquad.data.ragged import Ragged
+from subquad.specs import Batch, DataSpec, SequenceBatch
+from subquad.utils.errors import UserError
+
+
+class Split(Protocol):
+    """One split of a data set: rows that have a length each, which batches are bucketed by."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [N]: tokens, time steps or pixels of each row."""
+
+
+class SplitData(abc.ABC):
+    """Three splits of anything.
+
+    A family writes `prepare_data` (fetch or make, once per machine), `load` (open what `prepare_data` left), `batched`
+    (rows to batches), `spec` and `baselines`.
+
+    eval_batch_size: rows that a process evaluates at once; by default as many as it trains on at once.
+    """
+
+    trainer: Any = None
+    """Lightning's, once there is one: batches are divided among its processes."""
+
+    def __init__(
+        self, *, batch_size: int, seed: int, steps_per_epoch: int | None = None, eval_batch_size: int | None = None,
+        num_workers: int = 0,
+    ) -> None:  # fmt: skip
+        if min(batch_size, eval_batch_size or 1, steps_per_epoch or 1) < 1 or num_workers < 0:
+            raise UserError(
+                "data.batch_size, data.eval_batch_size and data.steps_per_epoch must be at least 1, "
+                "data.num_workers at least 0."
+            )
+        self.batch_size, self.seed, self.steps_per_epoch = batch_size, seed, steps_per_epoch
+        self._eval_batch_size = eval_batch_size
+        self.num_workers = num_workers
+
+    def fetch(self) -> None:  # noqa: B027
+        """Brings missing files over the network; `scripts/prepare.py` calls it, a training run never does."""
+
+    def require(self) -> None:  # noqa: B027
+        """Raises UserError, saying what to get and how, where files are missing that `prepare_data` reads."""
+
+    def prepare_data(self) -> None:  # noqa: B027
+        """Makes what `load` opens, once per machine, where there is any; raises UserError without files."""
+
+    @abc.abstractmethod
+    def load(self) -> tuple[Mapping[str, Split], str]:
+        """Returns the splits `train`, `val`, `test` and a fingerprint of the data they came from."""
+
+    @property
+    @abc.abstractmethod
+    def spec(self) -> Any:
+        """What a model must know; available after `prepare_data`."""
+
+    @property
+    def planned_spec(self) -> Any:
+        """`spec` where it is known before `prepare_data`; raises as `spec` does elsewhere."""
+        return self.spec
+
+    @abc.abstractmethod
+    def batched(self, split: str) -> Dataset[Any]:
+        """What turns lists of indices of a split into batches.
+
+        In training the list is a `Rows`, whose `place` and `position` seed what is drawn anew each time.
+        """
+
+    @abc.abstractmethod
+    def baselines(self) -> dict[str, float]:
+        """Scores on the test split that need no model: what a reader must see beside a result."""
+
+    @cached_property
+    def _loaded(self) -> tuple[Mapping[str, Split], str]:
+        return self.load()
+
+    @property
+    def splits(self) -> Mapping[str, Any]:
+        """The three splits, opened on first use."""
+        return self._loaded[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the bytes the splits came from; stored in every record."""
+        return self._loaded[1]
+
+    @property
+    def bucketed_lengths(self) -> np.ndarray:
+        """int64 [N]: lengths of the training rows; a batch holds rows of similar ones."""
+        return self.splits["train"].lengths
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        lengths = self.bucketed_lengths
+        if not len(lengths):
+            raise UserError("No row is left to train on; raise limits.cases or lower data.val_fraction.")
+        batches = TrainBatches(
+            lengths, self.batch_size, self.seed, self.steps_per_epoch, rank=self._rank, world_size=self._world
+        )
+        return self._train_loader(batches)
+
+    def place(self, epoch: int, batch: int) -> tuple[int, int]:
+        """Which pass over the training rows a batch of an epoch belongs to, and which batch of it that is; from 0.
+
+        An epoch of `steps_per_epoch` batches ends with a validation; a pass may be longer or shorter.
+        """
+        per_pass = -(-len(self.splits["train"].lengths) // self.batch_size)
+        return divmod(epoch * (self.steps_per_epoch or per_pass) + batch, per_pass)
+
+    def whole_batch(self, rows: Rows) -> Batch:
+        """A batch of training as one process alone would see it."""
+        return self.batched("train").__getitems__(rows)  # type: ignore[attr-defined]
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        return self._eval_loader("val")
+
+    def test_dataloader(self) -> DataLoader[Batch]:
+        return self._eval_loader("test")
+
+    def _eval_loader(self, split: str) -> DataLoader[Batch]:
+        lengths = self.splits[split].lengths
+        batches = EvalBatches(lengths, self.eval_batch_size, self._rank, self._world)
+        return self._loader(self.batched(split), batches)
+
+    def _train_loader(self, batches: TrainBatches) -> Any:
+        """Batches of one optimiser step each; or their parts, where processes share them or they are accumulated."""
+        if self._parts * self._world == 1:
+            return self._loader(self.batched("train"), batches)
+        return MicrobatchLoader(
+            self._loader(MicrobatchDataset(self.batched("train"), self._parts), batches), self._parts
+        )
+
+    def _loader(self, batched: Dataset[Any], batches: Sampler[list[int]]) -> DataLoader[Any]:
+        # A generator of its own: without one a loader draws from torch's, and dropout depends on the number of workers.
+        return Loader(
+            batched, batch_sampler=batches, collate_fn=_whole_batch,
+            num_workers=self.num_workers, persistent_workers=self.num_workers > 0,
+            pin_memory=torch.cuda.is_available(), generator=torch.Generator(),
+        )  # fmt: skip
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Rows that a process evaluates at once."""
+        return self._eval_batch_size or max(1, self.batch_size // (self._world * self._parts))
+
+    @property
+    def _parts(self) -> int:
+        return self.trainer.accumulate_grad_batches if self.trainer else 1
+
+    @property
+    def _rank(self) -> int:
+        return self.trainer.global_rank if self.trainer else 0
+
+    @property
+    def _world(self) -> int:
+        return self.trainer.world_size if self.trainer else 1
+
+
+class SequenceData(SplitData):
+    """Three splits of labelled sequences, each a `Ragged`."""
+
+    @property
+    @abc.abstractmethod
+    def spec(self) -> DataSpec:
+        """What a model must know; available after `prepare_data`."""
+
+    @property
+    def pad_to(self) -> int | None:
+        """Every batch is padded to this length; None pads to the longest row of the batch."""
+        return None
+
+    @property
+    def bucketed_lengths(self) -> np.ndarray:
+        """Alike where every batch is padded to one length: similar rows would then save no time, only bias batches."""
+        lengths = super().bucketed_lengths
+        return lengths if self.pad_to is None else np.full_like(lengths, self.pad_to)
+
+    def batched(self, split: str) -> Dataset[SequenceBatch]:
+        """Batches of padded sequences."""
+        return SequenceDataset(self.splits[split], self.pad_to)
+
+    def baselines(self) -> dict[str, float]:
+        """Scores on the test split that need no model: what a reader must see beside a result."""
+        train, test = self.splits["train"].targets, self.splits["test"].targets
+        if self.spec.classes is None:
+            return {"train mean (RMSE)": float(np.sqrt(np.mean((test - train.mean()) ** 2)))}
+        return majority_class(train, test)
+
+
+class SequenceDataset(Dataset[SequenceBatch]):
+    """Turns lists of indices into padded batches; `pad_to` fixes the padded length, else the longest row sets it."""
+
+    def __init__(self, sequences: Ragged, pad_to: int | None = None) -> None:
+        self.sequences = sequences
+        self.pad_to = pad_to
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __getitems__(self, indices: list[int]) -> SequenceBatch:
+        rows = [self.sequences[i] for i in indices]
+        inputs, valid = padded(rows, self.pad_to or max(map(len, rows)))
+        return SequenceBatch(inputs, valid, torch.from_numpy(self.sequences.targets[indices]))
+
+
+def padded(rows: Sequence[np.ndarray], longest: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Rows [n] of tokens or [n, channels] of real steps, filled up with 0 on the right; and which places are real.
+
+    The mask is None where there is no padding. Tokens become int64, steps float32.
+    """
+    real = np.issubdtype(rows[0].dtype, np.floating)
+    filled = np.zeros((len(rows), longest, *rows[0].shape[1:]), np.float32 if real else np.int64)
+    for place, row in zip(filled, rows, strict=True):
+        place[: len(row)] = row
+    lengths = np.array([len(row) for row in rows])
+    valid = torch.from_numpy(np.arange(longest) < lengths[:, None]) if (lengths < longest).any() else None
+    return torch.from_numpy(filled), valid
+
+
+def majority_class(train: np.ndarray, test: np.ndarray) -> dict[str, float]:
+    """Accuracy on the labels `test` of always naming the commonest label of `train`."""
+    return {"majority class": float(np.mean(test == np.bincount(train).argmax()))}
+
+
+def _whole_batch(batch: Any) -> Batch:
+    """The dataset returns a batch for a list of indices, so there is nothing left to collate."""
+    return batch

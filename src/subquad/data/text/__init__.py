@@ -1,0 +1,1 @@
+"""Text data: files, parsing and splits."""

@@ -1,0 +1,178 @@
+"""The Text task of the Long Range Arena: film reviews (IMDB) read byte by byte, positive or negative.
+
+Source: Maas et al. 2011, https://ai.stanford.edu/~amaas/data/sentiment/; Tay et al. 2021 for the byte form.
+"""
+
+import re
+import tarfile
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from subquad.data import ragged
+from subquad.data.ragged import Cache, Ragged
+from subquad.data.sampling import Seed, kept_apart, some
+from subquad.data.split_data import SequenceData
+from subquad.data.synthetic import written_once
+from subquad.specs import DataSpec
+from subquad.utils.errors import UserError
+
+URL = "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
+MD5 = "7c2ac02c03563afcf9b574c7e56c153a"
+GENUINE = 12_500
+"""Reviews of each label in train and in test."""
+
+_LABELS = ("neg", "pos")
+_MEMBER = re.compile(r"(?:.*/)?aclImdb/(train|test)/(neg|pos)/(\d+)_\d+\.txt")
+
+
+class ByteText(SequenceData):
+    """25,000 reviews to train on and 25,000 to test on; byte b is token b + 1, cut to `max_len`.
+
+    source: the archive aclImdb_v1.tar.gz or the folder aclImdb unpacked from it, `root`/imdb/aclImdb_v1.tar.gz unless
+    given. protocol: "paper" validates on the test reviews, as all published code does; "clean" keeps `val_fraction` of
+    the training reviews for it, by `split_seed`. cases: at most so many rows of train and of test.
+    synthetic: made-up reviews in place of the published ones.
+    """
+
+    def __init__(
+        self, *, root: str, source: str | None = None, max_len: int = 4000,
+        protocol: Literal["paper", "clean"] = "paper", val_fraction: float = 0.1, split_seed: Seed = 42,
+        cases: int | None = None, synthetic: bool = False, **batching: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**batching)
+        if (
+            max_len < 1
+            or protocol not in ("paper", "clean")
+            or not 0 < val_fraction < 1
+            or (cases is not None and cases < 1)
+        ):
+            raise UserError(
+                "Text needs data.max_len of at least 1, protocol paper or clean, data.val_fraction between 0 and 1 and "
+                f"data.cases of at least 1 (or null); got {max_len}, {protocol}, {val_fraction} and {cases}."
+            )
+        self.root = Path(root)
+        self.source = Path(source) if source else self.root / "imdb" / Path(URL).name
+        if synthetic:
+            self.source = self.root / "synthetic" / "imdb" / "aclImdb"
+        self.max_len, self.protocol, self.val_fraction, self.split_seed = max_len, protocol, val_fraction, split_seed
+        self.cases, self.synthetic = cases, synthetic
+
+    @property
+    def spec(self) -> DataSpec:
+        return DataSpec(max_len=self.max_len, vocab=257, classes=len(_LABELS))
+
+    def fetch(self) -> None:
+        """Downloads the archive unless it is here already."""
+        if self.synthetic or self.source.exists():
+            return
+        import pooch  # needed by `scripts/prepare.py` only
+
+        self.source.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            pooch.retrieve(
+                URL, known_hash=f"md5:{MD5}", fname=self.source.name, path=self.source.parent, progressbar=True
+            )
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"The reviews could not be fetched from {URL} ({error}); download them elsewhere to {self.source}."
+            ) from None
+
+    def require(self) -> None:
+        """Raises UserError where the reviews are missing."""
+        _ = self.folder
+
+    def prepare_data(self) -> None:
+        """Reads the reviews once; a second process meanwhile waits and finds them done."""
+        if self.synthetic:
+            written_once(self.source.parent, self.write_synthetic)
+        ragged.prepare(self.folder, self._make)
+
+    def load(self) -> tuple[dict[str, Ragged], str]:
+        train, test = (self._cut(self._cache.splits[name], name) for name in ("train", "test"))
+        if self.protocol == "paper":
+            return {"train": train, "val": test, "test": test}, self._cache.fingerprint
+        fit, val = kept_apart(np.arange(len(train)), self.val_fraction, self.split_seed)
+        return {"train": train.take(fit), "val": train.take(val), "test": test}, self._cache.fingerprint
+
+    @property
+    def folder(self) -> Path:
+        """Where the cache lies; the name tells apart sources that differ."""
+        if not self.source.exists():
+            raise UserError(
+                f"{self.source} is missing; run `python scripts/prepare.py task=lra/text`, or put {URL} there."
+            )
+        files = sorted(self.source.rglob("*.txt")) if self.source.is_dir() else [self.source]
+        return self.root / "cache" / "imdb" / ragged.state_of(files)
+
+    @staticmethod
+    def write_synthetic(root: Path) -> Path:
+        """Writes 24 reviews of each label and split in the layout of the archive, and returns their `source`."""
+        rng = np.random.default_rng(0)
+        words = {"neg": ["dull", "awful", "naïve"], "pos": ["great", "moving", "élan"]}
+        for split in ("train", "test"):
+            for label, vocabulary in words.items():
+                folder = root / "aclImdb" / split / label
+                folder.mkdir(parents=True, exist_ok=True)
+                for number in range(24):
+                    text = " ".join(rng.choice([*vocabulary, "film", "the", "a"], size=rng.integers(5, 60)))
+                    (folder / f"{number}_{rng.integers(1, 11)}.txt").write_text(f"{split} {number}: {text}")
+        return root / "aclImdb"
+
+    @cached_property
+    def _cache(self) -> Cache:
+        return ragged.read_prepared(self.folder, "lra/text")
+
+    def _cut(self, rows: Ragged, split: str) -> Ragged:
+        chosen = some(len(rows), self.cases, [self.split_seed, split == "test"])
+        parts = [np.asarray(rows[int(i)][: self.max_len]) for i in chosen]
+        return ragged.lay_out(parts, rows.targets[chosen])
+
+    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        reviews = dict(sorted(self._reviews()))
+        splits = {}
+        for split in ("train", "test"):
+            found = [(key, text) for key, text in reviews.items() if key[0] == split]
+            labels = np.array([key[1] for key, _ in found], np.int64)
+            counts = np.bincount(labels, minlength=2).tolist()
+            if not self.synthetic and counts != [GENUINE] * 2:
+                raise UserError(
+                    f"{self.source} has {counts[0]} negative and {counts[1]} positive reviews in {split} where "
+                    f"{GENUINE} of each are expected; delete it and fetch it again."
+                )
+            tokens = [np.frombuffer(text, np.uint8).astype(np.uint16) + 1 for _, text in found]
+            splits[split] = ragged.lay_out(tokens, labels)
+        return splits, {"source": self.source.name}
+
+    def _reviews(self) -> Iterator[tuple[tuple[str, int, int], bytes]]:
+        """(split, label, number) and the bytes of every review; nothing of an archive touches the disk."""
+        if self.source.is_dir():
+            for path in self.source.rglob("*.txt"):
+                if match := _MEMBER.fullmatch(path.resolve().as_posix()):
+                    yield _key(match), _checked(path.read_bytes(), path)
+            return
+        try:
+            with tarfile.open(self.source) as members:
+                for member in members:
+                    file = members.extractfile(member) if member.isfile() else None
+                    if file is not None and (match := _MEMBER.fullmatch(member.name)):
+                        yield _key(match), _checked(file.read(), member.name)
+        except (OSError, EOFError, tarfile.TarError) as error:
+            raise UserError(f"{self.source} is damaged ({error}); delete it and fetch it again.") from None
+
+
+def _key(match: re.Match[str]) -> tuple[str, int, int]:
+    return match[1], _LABELS.index(match[2]), int(match[3])
+
+
+def _checked(text: bytes, where: object) -> bytes:
+    if not text:
+        raise UserError(f"{where} is empty; delete the reviews and fetch them again.")
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not UTF-8 ({error}); delete the reviews and fetch them again.") from None
+    return text

@@ -1,0 +1,213 @@
+"""Three tasks of GLUE as they lie on disk: tab-separated files of the benchmark, or parquet files.
+
+Source: Wang et al. 2019, https://arxiv.org/abs/1804.07461, https://gluebenchmark.com. The labels of the test files are
+hidden, so only train and dev are read.
+"""
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from subquad.utils.atomic import whole
+from subquad.utils.errors import UserError, first_line
+
+GlueName = Literal["sst2", "qnli", "qqp"]
+_ADDRESS = "https://dl.fbaipublicfiles.com/glue/data/"
+_FILES = {"train": ("train.tsv", "train-*.parquet"), "dev": ("dev.tsv", "validation-*.parquet")}
+
+
+class Labelled(NamedTuple):
+    """Texts or pairs of texts and their classes; `second` is None where a row has one text. targets: int64 [N]."""
+
+    first: list[str]
+    second: list[str] | None
+    targets: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Folder and columns of a task, labels in the order of their classes, its archive, and the published row counts.
+
+    `rows` holds more than one count of a file where releases differ.
+    """
+
+    folder: str
+    columns: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...]
+    archive: str
+    sha256: str
+    rows: dict[str, tuple[int, ...]]
+
+
+TABLES: dict[str, Table] = {
+    "sst2": Table(
+        "SST-2", ("sentence",), "label", ("0", "1"), "SST-2.zip",
+        "d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa", {"train": (67_349,), "dev": (872,)},
+    ),
+    "qnli": Table(
+        "QNLI", ("question", "sentence"), "label", ("entailment", "not_entailment"), "QNLIv2.zip",
+        "e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5", {"train": (104_743,), "dev": (5_463,)},
+    ),
+    "qqp": Table(
+        "QQP", ("question1", "question2"), "is_duplicate", ("0", "1"), "QQP-clean.zip",
+        "40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0",
+        {"train": (363_846, 363_849), "dev": (40_430,)},
+    ),
+}  # fmt: skip
+"""The checksums are those that the datasets library recorded for its GLUE."""
+
+
+def present(folder: Path, name: str) -> bool:
+    """Whether the files of train and dev are there."""
+    return all(_found(folder, name).values())
+
+
+def _found(folder: Path, name: str) -> dict[str, list[Path]]:
+    found = {}
+    for split, (text, parquet) in _FILES.items():
+        tsv = folder / TABLES[name].folder / text
+        found[split] = [tsv] if tsv.is_file() else sorted((folder / name).glob(parquet))
+    return found
+
+
+def files(folder: Path, name: str) -> dict[str, list[Path]]:
+    """The files of train and dev: <folder>/SST-2/train.tsv, or <folder>/sst2/train-*.parquet as the hub keeps them.
+
+    Raises UserError, saying what to put where, when one is missing.
+    """
+    found = _found(folder, name)
+    for split, paths in found.items():
+        if not paths:
+            table, (tsv, parquet) = TABLES[name], _FILES[split]
+            raise UserError(
+                f"{folder / table.folder / tsv} is missing; run `python scripts/prepare.py task=glue/{name}`, or "
+                f"unpack {_ADDRESS}{table.archive} in {folder}, or put {parquet} into {folder / name}."
+            )
+    return found
+
+
+def read(paths: list[Path], name: str, split: str, genuine: bool = True) -> Labelled:
+    """Texts and classes of a file. Raises UserError at any that is damaged or, where `genuine`, not the published one.
+
+    Rows without all columns, which some releases of QQP have, are left out where the published number remains.
+    """
+    table = TABLES[name]
+    rows, damaged = (_parquet if paths[0].suffix == ".parquet" else _tsv)(paths, table)
+    if genuine and len(rows) not in table.rows[split]:
+        expected = " or ".join(f"{count:,}" for count in table.rows[split])
+        raise UserError(
+            f"{paths[0]} has {len(rows):,} rows where {table.folder} has {expected} "
+            f"({damaged or 'none'} incomplete); fetch it again."
+        )
+    if not rows or (damaged and not genuine):
+        raise UserError(
+            f"{paths[0]} has {len(rows)} whole rows and {damaged}, which is no {table.folder}; fetch it again."
+        )
+    texts = [list(column) for column in zip(*(row[:-1] for row in rows), strict=True)]
+    targets = np.array([row[-1] for row in rows], np.int64)
+    return Labelled(texts[0], texts[1] if len(texts) > 1 else None, targets)
+
+
+def _tsv(paths: list[Path], table: Table) -> tuple[list[tuple[Any, ...]], int]:
+    """Whole rows, and how many were incomplete; quotation marks are text like any other."""
+    [path] = paths
+    try:
+        header, *lines = path.read_bytes().decode("utf-8-sig").rstrip("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 (byte {error.start}); fetch it again.") from None
+    names = header.rstrip("\r").split("\t")
+    if not {*table.columns, table.label} <= {*names}:
+        raise UserError(
+            f"{path} has the columns {', '.join(names)} and not {', '.join([*table.columns, table.label])}; "
+            f"it is no {table.folder} with labels."
+        )
+    places = [names.index(column) for column in table.columns]
+    answer = names.index(table.label)
+    rows, damaged = [], 0
+    for number, line in enumerate(lines, 2):
+        cells = line.rstrip("\r").split("\t")
+        if len(cells) != len(names):
+            damaged += 1
+            continue
+        if cells[answer] not in table.labels:
+            raise UserError(f"{path} has the label {cells[answer]!r} in line {number}; fetch it again.")
+        rows.append((*(cells[place] for place in places), table.labels.index(cells[answer])))
+    return rows, damaged
+
+
+def _parquet(paths: list[Path], table: Table) -> tuple[list[tuple[Any, ...]], int]:
+    import pandas as pd
+
+    wanted = [*table.columns, "label"]
+    try:
+        found = pd.concat([pd.read_parquet(path, columns=wanted) for path in paths])
+    except Exception as error:  # pyarrow's own, for every way a file can be cut short
+        reason = first_line(error)
+        raise UserError(f"{paths[0]} cannot be read as {table.folder} ({reason}); fetch it again.") from None
+    labels = found["label"].to_numpy()
+    if not np.isin(labels, range(len(table.labels))).all():
+        raise UserError(
+            f"{paths[0]} has labels other than 0 and 1 (those of the test file are hidden); fetch it again."
+        )
+    whole = found[~found.isna().any(axis=1)]
+    return [tuple(row) for row in whole.itertuples(index=False)], len(found) - len(whole)
+
+
+def fetch(folder: Path, name: str) -> None:
+    """Downloads and checks the archive and takes its two files out by name. Raises UserError when it cannot be had."""
+    import pooch  # needed by `scripts/prepare.py` only
+
+    table = TABLES[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    url = _ADDRESS + table.archive
+    try:
+        packed = pooch.retrieve(
+            url, known_hash=f"sha256:{table.sha256}", fname=table.archive, path=folder, progressbar=True
+        )
+        take(Path(packed), folder, table)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise UserError(
+            f"{table.folder} could not be fetched from {url} ({error}); download it elsewhere and unpack it in "
+            f"{folder}."
+        ) from None
+
+
+def take(packed: Path, folder: Path, table: Table) -> None:
+    """Each wanted file appears whole or not at all; nothing else of the archive touches the disk."""
+    target = folder / table.folder
+    with zipfile.ZipFile(packed) as members:
+        for name, _ in _FILES.values():
+            with whole(target / name) as place:
+                place.write_bytes(members.read(f"{table.folder}/{name}"))
+
+
+def write_synthetic(folder: Path, name: str) -> Path:
+    """Small files in the benchmark's layout in `folder`, and returns it: labels follow from a word or from a pair."""
+    table = TABLES[name]
+    rng = np.random.default_rng(0)
+    things = ["river", "castle", "engine", "violin", "planet", "garden"]
+    (folder / table.folder).mkdir(parents=True, exist_ok=True)
+    number = 0
+    for split, rows in (("train", 96), ("dev", 32)):
+        names = ["index", *table.columns, table.label] if table.folder != "SST-2" else [*table.columns, table.label]
+        lines = ["\t".join(names)]
+        for _ in range(rows):
+            number += 1
+            label = int(rng.integers(2))
+            if name == "sst2":
+                cells = [f'a "{["dull", "moving"][label]}" film number {number}']
+            else:
+                first, other = rng.choice(things, 2, replace=False)
+                same = label == (1 if name == "qqp" else 0)
+                cells = [
+                    str(number),
+                    f"where is the {first} of town {number} ?",
+                    f"the {first if same else other} is here",
+                ]
+            lines.append("\t".join([*cells, table.labels[label]]))
+        (folder / table.folder / _FILES[split][0]).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder

@@ -1,0 +1,225 @@
+"""Masked language modelling on any text: some tokens of a block are hidden, and the model is to name them.
+
+Source: Devlin et al. 2019, https://arxiv.org/abs/1810.04805, with the choices of Liu et al. 2019 (RoBERTa),
+https://arxiv.org/abs/1907.11692: masks drawn anew each time a block is seen, blocks filled across documents.
+"""
+
+import hashlib
+import logging
+import math
+import tempfile
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from subquad.data import ragged
+from subquad.data.parallel import progress
+from subquad.data.ragged import Cache, Ragged
+from subquad.data.sampling import Seed
+from subquad.data.split_data import SplitData
+from subquad.data.synthetic import written_once
+from subquad.data.text import sources
+from subquad.data.text.sources import Texts, Unit
+from subquad.data.text.token_masking import Blocks, MaskedBlocks, Masking
+from subquad.data.text.tokenizer import Tokenizer, Vocabulary
+from subquad.data.text.tokenizer_choice import TokenizerChoice
+from subquad.specs import MaskedBatch, TextSpec
+from subquad.utils.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+class MaskedText(SplitData):
+    """Text of your own or a published set, cut by documents into train, validation and test, and packed into blocks.
+
+    folder: .txt files, in UTF-8, with subfolders; `document` says whether each is one document or each of its
+    paragraphs is. dataset: a folder that the `datasets` library saved or can read (parquet, arrow, JSON, CSV), or the
+    name of a published one, with its `subset`; each row of `column` is a document, and its own splits `validation` and
+    `test` are kept where it has both. One of folder and dataset is given.
+
+    tokenizer: the folder or name of one for `transformers`; None trains a byte-level BPE of `vocab` entries on the
+    training documents. A block is <s> and the next `max_len - 1` tokens of the text, in which each document ends with
+    </s>; only the last block of a split is shorter. Masks: see `Masking`. In training they are drawn anew each time, in
+    evaluation they are those of `split_seed`. synthetic: made-up text.
+    """
+
+    def __init__(
+        self, *, root: str, folder: str | None = None, dataset: str | None = None, subset: str | None = None,
+        column: str = "text", document: Unit = "file", tokenizer: str | None = None, vocab: int = 50265,
+        max_len: int = 512, masked: float = 0.15, swapped: float = 0.1, kept: float = 0.1, val_fraction: float = 0.01,
+        test_fraction: float = 0.01, split_seed: Seed = 42, synthetic: bool = False, **batching: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**batching)
+        if max_len < 2 or not (0 < val_fraction < 1 and 0 < test_fraction < 1):
+            raise UserError(
+                "Masked text needs data.max_len of at least 2 and data.val_fraction and data.test_fraction between 0 "
+                f"and 1; got {max_len}, {val_fraction} and {test_fraction}."
+            )
+        self.root = Path(root)
+        if synthetic:
+            folder, dataset = str(self.root / "synthetic" / "masked_text"), None
+        if folder is not None and dataset is not None:
+            raise UserError("Masked text reads data.folder or data.dataset, not both; leave one of them out.")
+        self.folder, self.dataset, self.subset = folder, dataset, subset
+        self.column, self.document = column, document
+        self.max_len = max_len
+        self.tokenizer = TokenizerChoice("mlm/text", tokenizer, vocab, self.root, synthetic)
+        self.masking = Masking(masked, swapped, kept)
+        self.fractions, self.split_seed = {"val": val_fraction, "test": test_fraction}, split_seed
+        self.synthetic = synthetic
+
+    @property
+    def spec(self) -> TextSpec:
+        vocabulary = self._vocabulary
+        return TextSpec(max_len=self.max_len, vocab=vocabulary.size, tokenizer=vocabulary.fingerprint)
+
+    def fetch(self) -> None:
+        """Downloads a published data set or tokenizer unless it is here already."""
+        self.tokenizer.fetch()
+        if self.dataset is not None:
+            sources.fetch_dataset(self.dataset, self.subset, self.root)
+
+    def require(self) -> None:
+        """Raises UserError where the text or the tokenizer are missing."""
+        _ = self.cache_folder
+
+    def prepare_data(self) -> None:
+        """Cuts the text into tokens once; a second process meanwhile waits and finds it done."""
+        if self.synthetic:
+            written_once(self.root / "synthetic" / "masked_text", self.write_synthetic)
+            self.tokenizer.write_synthetic()
+        ragged.prepare(self.cache_folder, self._make)
+
+    def load(self) -> tuple[dict[str, Blocks], str]:
+        log.info(
+            "The tokenizer of this text is %s; tasks that start from its model (ckpt_path=) need it as data.tokenizer.",
+            self._cache.facts["tokenizer"],
+        )
+        start = self._vocabulary.start
+        blocks = {name: Blocks(rows.values, self.max_len, start) for name, rows in self._cache.splits.items()}
+        both = f"{self._cache.fingerprint} {self._vocabulary.fingerprint}"
+        return blocks, hashlib.sha256(both.encode()).hexdigest()[:16]
+
+    def batched(self, split: str) -> Dataset[MaskedBatch]:
+        """Blocks with some tokens hidden."""
+        return MaskedBlocks(self.splits[split], self._vocabulary, self.masking, self.seed, self.split_seed)
+
+    def baselines(self) -> dict[str, float]:
+        """The perplexity of naming tokens by how frequent they are in training."""
+        return {"token frequencies": self._cache.facts["unigram"]}
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where the tokens lie; the name tells apart all settings that change them."""
+        return self.root / "cache" / "masked_text" / self._digest
+
+    @staticmethod
+    def write_synthetic(root: Path) -> Path:
+        """Writes 40 files to `root`, each of the two words of one of eight subjects, and returns it, the `folder`."""
+        rng = np.random.default_rng(0)
+        subjects = [
+            "sea wave",
+            "boat sail",
+            "hill rock",
+            "snow goat",
+            "leaf root",
+            "bark tree",
+            "bowl spoon",
+            "sun moon",
+        ]
+        for number in range(40):
+            folder = root / f"{number % 2}"
+            folder.mkdir(parents=True, exist_ok=True)
+            lines = rng.choice(subjects[number % 8].split(), (int(rng.integers(8, 16)), 8))
+            told = "".join(" ".join(line) + ".\n" for line in lines)
+            (folder / f"{number}.txt").write_text(f"Text {number}.\n\n{told}", encoding="utf-8")
+        return root
+
+    @cached_property
+    def _cache(self) -> Cache:
+        return ragged.read_prepared(self.cache_folder, "mlm/text")
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return Vocabulary.from_facts(self._cache.facts["vocabulary"])
+
+    @cached_property
+    def _digest(self) -> str:
+        if self.folder is None and self.dataset is None:
+            raise UserError("Masked text needs data.folder=<folder of .txt files> or data.dataset=<name or folder>.")
+        if self.folder is not None:
+            state = ragged.state_of(sources.text_files(_existing(Path(self.folder), "data.folder")))
+        else:
+            state = ragged.state_of(sources.dataset_files(self._dataset_place))
+        settings = (state, self.column, self.document, *self.tokenizer.state, self.fractions, self.split_seed)
+        return hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
+
+    @property
+    def _dataset_place(self) -> Path:
+        assert self.dataset is not None
+        return _existing(sources.dataset_folder(self.dataset, self.subset, self.root), "data.dataset")
+
+    def _texts(self, scratch: Path) -> Mapping[str, Texts]:
+        """The documents of each split."""
+        if self.folder is not None:
+            whole: Texts = sources.read_folder(Path(self.folder), self.document)
+        else:
+            found = sources.read_dataset(self._dataset_place, self.column, scratch)
+            if {"validation", "test"} <= found.keys():
+                return {"train": found["train"], "val": found["validation"], "test": found["test"]}
+            whole = found["train"]
+        parts = sources.split_documents(len(whole), self.fractions, self.split_seed)
+        return {name: whole.take(indices) for name, indices in parts.items()}
+
+    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        with tempfile.TemporaryDirectory(prefix=".tokens-", dir=self.cache_folder.parent) as folder:
+            texts = self._texts(Path(folder))
+            tokenizer, place = self.tokenizer.opened(texts["train"], self._digest)
+            splits = {name: lay_down(part, tokenizer, Path(folder) / f"{name}.tokens") for name, part in texts.items()}
+            facts = {
+                "vocabulary": tokenizer.vocabulary.facts,
+                "tokenizer": str(place),
+                "unigram": unigram_perplexity(splits["train"].values, splits["test"].values, tokenizer.vocabulary),
+            }
+            return splits, facts
+
+
+def _existing(place: Path, key: str) -> Path:
+    if not place.exists():
+        raise UserError(
+            f"{place} is missing; run `python scripts/prepare.py` with the task and this {key}, or put the files there."
+        )
+    return place
+
+
+def lay_down(texts: Texts, tokenizer: Tokenizer, path: Path) -> Ragged:
+    """Tokens of all documents, each with </s> at its end, written to `path` as they come and mapped from there."""
+    lengths = []
+    with path.open("wb") as file, progress(f"Tokens of {len(texts):,} documents", len(texts)) as report:
+        for ids in tokenizer.documents(texts):
+            if len(ids):
+                file.write(np.append(ids, ids.dtype.type(tokenizer.vocabulary.end)).tobytes())
+            lengths.append(len(ids) + 1 if len(ids) else 0)
+            report(len(lengths))
+    if not any(lengths):
+        raise UserError("A split of the text has no words; take empty documents out, or change data.split_seed.")
+    offsets = np.cumsum([0, *lengths], dtype=np.int64)
+    values = np.memmap(path, tokenizer.vocabulary.dtype, "r")
+    return Ragged(values, offsets, np.zeros(len(lengths), np.int8))
+
+
+def unigram_perplexity(train: np.ndarray, test: np.ndarray, vocabulary: Vocabulary) -> float:
+    """Perplexity of text tokens without a look at their neighbours: by the counts of training (plus one each)."""
+    words = np.delete(np.arange(vocabulary.size), vocabulary.special)
+    known, asked = (_counts(tokens, vocabulary.size)[words] for tokens in (train, test))
+    share = (known + 1) / (known + 1).sum()
+    return math.exp(-float((asked * np.log(share)).sum() / asked.sum()))
+
+
+def _counts(tokens: np.ndarray, size: int, chunk: int = 1 << 24) -> np.ndarray:
+    parts = (tokens[i : i + chunk] for i in range(0, len(tokens), chunk))
+    return sum((np.bincount(part, minlength=size) for part in parts), np.zeros(size, np.int64))

@@ -1,0 +1,57 @@
+"""Film reviews (IMDB) as tokens of a tokenizer, positive or negative (Maas et al. 2011)."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from subquad.data.ragged import Ragged
+from subquad.data.text.byte_text import ByteText
+from subquad.data.text.glue_files import Labelled
+from subquad.data.text.sentences import SentenceData
+
+
+class Reviews(SentenceData):
+    """25,000 reviews to train on and 25,000 to test on, the rows of the byte-level Text task.
+
+    source: the archive aclImdb_v1.tar.gz or the folder aclImdb unpacked from it, `root`/imdb/aclImdb_v1.tar.gz unless
+    given. `sentences` are the keys of `SentenceData`.
+    """
+
+    classes = 2
+
+    def __init__(self, *, root: str, source: str | None = None, **sentences: Any) -> None:
+        super().__init__(task="text/imdb", root=root, **sentences)
+        self.raw = ByteText(
+            root=root, source=source, max_len=sys.maxsize, synthetic=self.synthetic, batch_size=1, seed=self.seed
+        )
+
+    def fetch(self) -> None:
+        """Downloads the archive and the tokenizer unless they are here already."""
+        super().fetch()
+        self.raw.fetch()
+
+    def prepare_data(self) -> None:
+        """Cuts the texts into tokens once; a second process meanwhile waits and finds them done."""
+        self.raw.prepare_data()
+        super().prepare_data()
+
+    @property
+    def source_state(self) -> str:
+        """Changes with the archive or the folder."""
+        return self.raw.folder.name
+
+    def texts(self) -> dict[str, Labelled]:
+        """The reviews, back from their bytes."""
+        return {name: _read(self.raw.splits[name]) for name in ("train", "test")}
+
+    @staticmethod
+    def write_synthetic(root: Path) -> Path:
+        """Writes a few reviews in the layout of the archive, and returns their `source`."""
+        return ByteText.write_synthetic(root)
+
+
+def _read(rows: Ragged) -> Labelled:
+    told = [np.asarray(rows[i] - 1, np.uint8).tobytes().decode() for i in range(len(rows))]
+    return Labelled(told, None, rows.targets)

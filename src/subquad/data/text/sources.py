@@ -1,0 +1,201 @@
+"""Where documents of text come from: a folder of .txt files, or a data set of the `datasets` library."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from subquad.data.synthetic import written_once
+from subquad.utils.errors import UserError, first_line
+
+Unit = Literal["file", "paragraph"]
+
+
+class Texts(Protocol):
+    """Documents, read when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def take(self, indices: np.ndarray) -> "Texts":
+        """The chosen documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderTexts:
+    """The .txt files of a folder and its subfolders, in the order of their names.
+
+    spans: int64 [N, 3], the number of the file, the first byte and the byte after the last of each document.
+    """
+
+    paths: tuple[Path, ...]
+    spans: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def __iter__(self) -> Iterator[str]:
+        for number, first, end in self.spans.tolist():
+            with self.paths[number].open("rb") as file:
+                file.seek(first)
+                content = file.read(end - first)
+            try:
+                yield content.decode("utf-8-sig").replace("\r\n", "\n")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{self.paths[number]} is not UTF-8 (byte {first + error.start}); convert it, or take it out."
+                ) from None
+
+    def take(self, indices: np.ndarray) -> "FolderTexts":
+        """The chosen documents."""
+        return FolderTexts(self.paths, self.spans[indices])
+
+
+def text_files(folder: Path) -> tuple[Path, ...]:
+    """The .txt files below a folder. Raises UserError where there are none."""
+    found = tuple(sorted(path for path in folder.rglob("*.txt") if path.is_file()))
+    if not found:
+        raise UserError(f"{folder} has no .txt files; give data.folder a folder of text, or data.dataset a data set.")
+    return found
+
+
+def read_folder(folder: Path, unit: Unit) -> FolderTexts:
+    """Documents of a folder: whole files, or paragraphs between blank lines."""
+    paths = text_files(folder)
+    whole = [(number, 0, path.stat().st_size) for number, path in enumerate(paths)]
+    spans = (
+        whole if unit == "file" else [span for number, path in enumerate(paths) for span in _paragraphs(number, path)]
+    )
+    return FolderTexts(paths, np.array(spans, np.int64).reshape(-1, 3))
+
+
+def _paragraphs(number: int, path: Path) -> Iterator[tuple[int, int, int]]:
+    first = place = 0
+    with path.open("rb") as file:
+        for line in file:
+            if not line.strip():
+                if place > first:
+                    yield number, first, place
+                first = place + len(line)
+            place += len(line)
+    if place > first:
+        yield number, first, place
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetTexts:
+    """One column of text of a `datasets.Dataset`; each row is a document."""
+
+    rows: Any
+    column: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[str]:
+        for batch in self.rows.iter(batch_size=1000):
+            yield from (text or "" for text in batch[self.column])
+
+    def take(self, indices: np.ndarray) -> "DatasetTexts":
+        """The chosen documents."""
+        return DatasetTexts(self.rows.select(indices), self.column)
+
+
+def dataset_folder(name: str, subset: str | None, root: Path) -> Path:
+    """The place of `data.dataset`: a folder or file itself, or where `fetch_dataset` puts a published one."""
+    if Path(name).exists():
+        return Path(name)
+    return root / "datasets" / "--".join([*name.strip("/").split("/"), *([subset] if subset else [])])
+
+
+def dataset_files(place: Path) -> tuple[Path, ...]:
+    """What the folder of a data set holds, or the one file."""
+    return tuple(sorted(p for p in place.rglob("*") if p.is_file())) if place.is_dir() else (place,)
+
+
+_KINDS = {
+    ".parquet": "parquet", ".arrow": "arrow", ".json": "json", ".jsonl": "json", ".csv": "csv", ".txt": "text",
+}  # fmt: skip
+
+
+def read_dataset(place: Path, column: str, scratch: Path) -> dict[str, DatasetTexts]:
+    """The splits of a data set on disk: saved by the library, or files of parquet, arrow, JSON or CSV.
+
+    `scratch` is an empty folder on a disk with room for what the library lays down; it must outlive the texts.
+    Raises UserError where the library cannot read them, or the column is not there or is no text.
+    """
+    import datasets  # takes seconds, and only needed where text is not yet tokens
+
+    try:
+        found = _opened(datasets, place, scratch)
+    except Exception as error:  # every format has exceptions of its own
+        reason = first_line(error.__cause__ or error)
+        raise UserError(
+            f"{place} cannot be read as a data set ({reason}); fetch it again or mend data.dataset."
+        ) from None
+    splits = found if isinstance(found, dict) else {"train": found}
+    for name, rows in splits.items():
+        kind = getattr(rows.features.get(column), "dtype", None)
+        if kind not in ("string", "large_string"):
+            raise UserError(
+                f"The split {name} of {place} has no text in a column {column} (it has {', '.join(rows.features)}); "
+                "name the column by data.column."
+            )
+    if "train" not in splits:
+        raise UserError(f"{place} has no split train (it has {', '.join(splits)}); merge or rename its splits.")
+    return {str(name): DatasetTexts(rows, column) for name, rows in splits.items()}
+
+
+def _opened(datasets: Any, place: Path, scratch: Path) -> Any:
+    if place.is_file():
+        # The library would take any other word for the name of a published data set, and ask the network for it.
+        if place.suffix not in _KINDS:
+            raise ValueError(f"files end in {', '.join(_KINDS)}")
+        kind = _KINDS[place.suffix]
+        return datasets.load_dataset(kind, data_files=str(place), cache_dir=str(scratch))
+    if (place / "dataset_dict.json").exists() or (place / "state.json").exists():
+        return datasets.load_from_disk(str(place))
+    return datasets.load_dataset(str(place), cache_dir=str(scratch))
+
+
+def fetch_dataset(name: str, subset: str | None, root: Path) -> None:
+    """Downloads a published data set, such as Salesforce/wikitext, unless it is here already."""
+    folder = dataset_folder(name, subset, root)
+    if folder.exists():
+        return
+
+    def write(target: Path) -> None:
+        import datasets
+
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            datasets.load_dataset(name, subset, cache_dir=scratch).save_to_disk(str(target))
+
+    try:
+        written_once(folder, write)
+    except Exception as error:  # the library raises those of every transport
+        reason = first_line(error)
+        raise UserError(
+            f"The data set {name} could not be fetched ({reason}); save it elsewhere by the datasets library's "
+            f"save_to_disk and put the folder at {folder}."
+        ) from None
+
+
+def split_documents(count: int, fractions: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
+    """Which documents belong to `train` and which to each of `fractions`: seeded, disjoint, at least one each."""
+    if count < len(fractions) + 1:
+        raise UserError(
+            f"The text has {count} documents, too few to keep some apart for validation and test; add documents, or "
+            "cut files into paragraphs by data.document=paragraph."
+        )
+    order = np.random.default_rng(seed).permutation(count)
+    parts = {}
+    for name, fraction in fractions.items():
+        size = max(1, round(fraction * count))
+        parts[name], order = np.sort(order[:size]), order[size:]
+    if not len(order):
+        raise UserError("data.val_fraction and data.test_fraction leave no document to train on; lower them.")
+    return {"train": np.sort(order), **parts}

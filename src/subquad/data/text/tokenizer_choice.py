@@ -1,0 +1,70 @@
+"""Which tokenizer cuts a text into tokens: a published one, one of your own, or one that is trained on the text."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from subquad.data import ragged
+from subquad.data.text.tokenizer import (
+    Tokenizer,
+    fetch_tokenizer,
+    synthetic_tokenizer,
+    tokenizer_folder,
+    train_tokenizer,
+    write_synthetic_tokenizer,
+)
+from subquad.utils.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerChoice:
+    """`data.tokenizer` and `data.vocab` of a task.
+
+    name: the folder or name of a tokenizer; None trains one of `vocab` entries on the text. root: the folder of data,
+    below which fetched and trained tokenizers lie. synthetic: a synthetic one in place of a published one.
+    """
+
+    task: str
+    name: str | None
+    vocab: int
+    root: Path
+    synthetic: bool = False
+
+    def fetch(self) -> None:
+        """Downloads a published tokenizer unless it is here already."""
+        if self.name is not None and not self.synthetic:
+            fetch_tokenizer(self.name, self.root)
+
+    def write_synthetic(self) -> None:
+        """Makes the synthetic one in place of a published one, where that is asked for."""
+        if self.name is not None and self.synthetic:
+            write_synthetic_tokenizer(self._place)
+
+    @property
+    def state(self) -> tuple[bool, int | str]:
+        """Whether it is trained on the text, and its size or what changes with its files; the name of a cache has it.
+
+        Raises UserError where the files are missing.
+        """
+        if self.name is None:
+            return True, self.vocab
+        if not self._place.is_dir():
+            raise UserError(
+                f"{self._place} is missing; run `python scripts/prepare.py task={self.task} data.tokenizer={self.name}`"
+                ", or put the tokenizer's files there."
+            )
+        return False, ragged.state_of(sorted(self._place.iterdir()))
+
+    def opened(self, texts: Iterable[str], mark: str) -> tuple[Tokenizer, Path]:
+        """The tokenizer and its folder; one that has to be trained on `texts` is kept under a name that ends in `mark`.
+
+        Raises UserError where it cannot serve a masked language model.
+        """
+        trained = self.root / "tokenizers" / f"bpe-{self.vocab}-{mark}"
+        folder = train_tokenizer(texts, self.vocab, trained) if self.name is None else self._place
+        return Tokenizer(folder), folder
+
+    @property
+    def _place(self) -> Path:
+        assert self.name is not None
+        return (synthetic_tokenizer if self.synthetic else tokenizer_folder)(self.name, self.root)

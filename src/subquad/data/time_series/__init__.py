@@ -1,0 +1,1 @@
+"""Time series data: files, parsing and splits."""

@@ -1,0 +1,235 @@
+"""Time series of one class (UEA archive) or one real target (TSER archive) each, read from .ts files."""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from subquad.data import ragged
+from subquad.data.ragged import Ragged
+from subquad.data.sampling import Seed
+from subquad.data.split_data import SequenceData
+from subquad.data.synthetic import written_once
+from subquad.data.time_series.download import fetch
+from subquad.data.time_series.sets import SETS, check_size
+from subquad.data.time_series.ts_files import Kind, Source, find, home, parse, task_of, write_synthetic
+from subquad.specs import DataSpec
+from subquad.utils.errors import UserError
+
+Protocol = Literal["paper", "clean"]
+Normalization = Literal["standardization", "minmax", "per_sample_std", "per_sample_minmax"]
+MaxLenFrom = Literal["train", "all"]
+Pad = Literal["max_len", "batch"]
+
+
+class TimeSeries(SequenceData):
+    """One data set of the UEA or the TSER archive, or any other pair of .ts files.
+
+    dataset, kind: the archive's name, e.g. "JapaneseVowels", and what its labels are.
+    root, folder: the files <dataset>_TRAIN.ts and <dataset>_TEST.ts are looked for in `folder` alone if it is given,
+        else in root/uea/<dataset> (classification) or root/tser/<dataset> (regression), then in the installed sktime.
+        Copies that are not the user's own must have the size of the archive's. Parsed once into root/cache/time_series.
+    protocol: "clean" holds `val_fraction` of TRAIN out for validation and leaves TEST for the end. The split is the one
+        of mvts (a stratified shuffle split; a plain one for regression; `split_seed`). Where classes are too small for
+        it - a class with one case, or fewer cases than classes on one side - the training side gets a proportional
+        share with at least one case of every class as far as they go, and validation gets the rest.
+        "paper" is what the published results did: validation *is* TEST, and the best epoch is chosen on it (the
+        commands of mvts pass `--val_pattern TEST`; Flowformer's README says that the best accuracy is reported). That
+        flatters: AppliancesEnergy has RMSE 3.12 when a held-out fifth of TRAIN chooses, 2.72 when TEST does.
+    normalization: names of mvts. "standardization" (x - mean) / sample standard deviation and "minmax"
+        (x - min) / (max - min), per channel over all steps of the training split alone; "per_sample_..." the same
+        within each case. A constant channel is only shifted. A channel without any value in a case is given its
+        training mean, which "standardization" turns into 0.
+    max_len_from: "all" takes the longest case of both files, as Time-Series-Library does: nothing is lost, and only a
+        length is learnt from TEST. "train" takes the longest of TRAIN and clips longer cases, as mvts does.
+    subsample_factor: keeps every k-th step.
+    max_cases: at most so many cases of TRAIN (before the split) and of TEST, drawn with `split_seed`, spread over the
+        classes in proportion, one of every class as far as they go. Lengths and classes stay those of the full set.
+    pad: "max_len" pads every batch to `spec.max_len` as mvts does, so that its BatchNorm sees as much padding;
+        "batch" pads to the longest row of the batch.
+    synthetic: made-up series of three channels in place of the archive's files.
+
+    Targets are class numbers (int64, sorted labels of TRAIN) or raw values (float32). `fingerprint` names the bytes of
+    the two files as parsed; the settings above are part of a run's configuration and do not enter it.
+    Raises UserError for files that are missing, damaged or of the wrong size, and for a setting that does not exist.
+    """
+
+    write_synthetic = staticmethod(write_synthetic)
+
+    def __init__(
+        self, *, root: str, dataset: str, kind: Kind, protocol: Protocol = "clean", folder: str | None = None,
+        val_fraction: float = 0.2, split_seed: Seed = 1337, normalization: Normalization = "standardization",
+        max_len_from: MaxLenFrom = "all", subsample_factor: int = 1, max_cases: int | None = None, pad: Pad = "max_len",
+        synthetic: bool = False, **loader: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**loader)
+        _check_choices(
+            kind=(kind, Kind), protocol=(protocol, Protocol), normalization=(normalization, Normalization),
+            max_len_from=(max_len_from, MaxLenFrom), pad=(pad, Pad),
+        )  # fmt: skip
+        if subsample_factor < 1 or (max_cases is not None and max_cases < 1):
+            raise UserError("subsample_factor and max_cases must be at least 1; leave them out to keep everything.")
+        self.root, self.folder, self.synthetic = Path(root), Path(folder) if folder else None, synthetic
+        if synthetic:
+            self.folder = self.root / "synthetic" / kind / dataset
+        self.dataset, self.kind, self.protocol = dataset, kind, protocol
+        self.val_fraction, self.split_seed = val_fraction, split_seed
+        self.normalization, self.max_len_from = normalization, max_len_from
+        self.subsample_factor, self.max_cases, self.pad = subsample_factor, max_cases, pad
+
+    def fetch(self) -> None:
+        """Downloads the two files of an archive's data set, unless they are here already."""
+        try:
+            _ = self._source
+        except UserError:
+            if self.folder is not None or self.dataset not in SETS:
+                raise
+            fetch(self.dataset, home(self.root, self.dataset, self.kind))
+
+    def require(self) -> None:
+        """Raises UserError where one of the two files is missing."""
+        _ = self._source
+
+    def prepare_data(self) -> None:
+        """Parses the two files unless their cache exists; only this needs sktime."""
+        if self.synthetic and self.folder is not None:
+            written_once(self.folder, partial(write_synthetic, dataset=self.dataset, kind=self.kind, train=24, test=24))
+        ragged.prepare(self._cache_folder, self._parse)
+
+    def load(self) -> tuple[dict[str, Ragged], str]:
+        train, test = (self._some_cases(self._cache.splits[name]) for name in ("train", "test"))
+        if self.protocol == "clean":
+            fit, held_out = self._split(train.targets)
+            parts = {"train": train.take(fit), "val": train.take(held_out), "test": test}
+        else:
+            parts = {"train": train, "test": test}
+        parts = {
+            name: _each(rows, lambda case: case[:: self.subsample_factor][: self._max_len])
+            for name, rows in parts.items()
+        }
+        normalise = _normaliser(parts["train"], self.normalization)
+        splits = {name: _each(rows, normalise) for name, rows in parts.items()}
+        splits.setdefault("val", splits["test"])
+        return splits, self._cache.fingerprint
+
+    @property
+    def spec(self) -> DataSpec:
+        channels = self._cache.splits["train"].values.shape[1]
+        return DataSpec(max_len=self._max_len, channels=channels, classes=len(self._cache.facts["labels"]) or None)
+
+    @property
+    def planned_spec(self) -> DataSpec:
+        """As the archive describes the set; what follows from files of your own is known when they have been read."""
+        known = SETS.get(self.dataset)
+        if known is None or self.folder is not None or self.max_len_from != "all":
+            return self.spec
+        steps = -(-known.steps // self.subsample_factor)
+        return DataSpec(max_len=steps, channels=known.channels, classes=known.classes)
+
+    @property
+    def pad_to(self) -> int | None:  # read-only here: it follows from the data
+        """Length of every batch in steps, or None where the longest row of a batch sets it."""
+        return self._max_len if self.pad == "max_len" else None
+
+    @cached_property
+    def _source(self) -> Source:
+        return find(self.root, self.dataset, self.kind, self.folder)
+
+    @cached_property
+    def _cache_folder(self) -> Path:
+        return self.root / "cache" / "time_series" / f"{self.dataset}-{self.kind}-{self._source.digest}"
+
+    @cached_property
+    def _cache(self) -> ragged.Cache:
+        cache = ragged.read_prepared(self._cache_folder, task_of(self.dataset, self.kind))
+        self._check_size(cache.splits, cache.facts["labels"])
+        return cache
+
+    def _parse(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        splits, labels = parse(self._source, self.kind)
+        self._check_size(splits, labels)
+        return splits, {"dataset": self.dataset, "kind": self.kind, "labels": labels}
+
+    def _check_size(self, splits: dict[str, Ragged], labels: list[str]) -> None:
+        if self.folder is None:
+            check_size(self.dataset, splits, labels, self._source.train.parent)
+
+    @property
+    def _max_len(self) -> int:
+        names = ("train",) if self.max_len_from == "train" else ("train", "test")
+        longest = max(int(self._cache.splits[name].lengths.max()) for name in names)
+        return -(-longest // self.subsample_factor)
+
+    def _some_cases(self, rows: Ragged) -> Ragged:
+        if self.max_cases is None or len(rows) <= self.max_cases:
+            return rows
+        return rows.take(_proportional(self._strata(rows.targets), self.max_cases, self.split_seed))
+
+    def _strata(self, targets: np.ndarray) -> np.ndarray:
+        return targets if self.kind == "classification" else np.zeros(len(targets), np.int64)
+
+    def _split(self, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit  # slow to import, needed here alone
+
+        held_out = int(np.ceil(self.val_fraction * len(targets)))
+        if not 0 < held_out < len(targets):
+            raise UserError(
+                f"val_fraction={self.val_fraction} of {len(targets)} training cases leaves one side empty; "
+                "give a fraction between 0 and 1 and enough cases, or protocol=paper."
+            )
+        strata = self._strata(targets)
+        sizes = np.unique(strata, return_counts=True)[1]
+        if self.kind == "classification" and (sizes.min() < 2 or min(held_out, len(targets) - held_out) < len(sizes)):
+            fit = _proportional(strata, len(targets) - held_out, self.split_seed)
+            return fit, np.setdiff1d(np.arange(len(targets)), fit)
+        splitter = StratifiedShuffleSplit if self.kind == "classification" else ShuffleSplit
+        fit, val = next(splitter(1, test_size=self.val_fraction, random_state=self.split_seed).split(strata, strata))
+        return np.sort(fit), np.sort(val)
+
+
+def _check_choices(**settings: tuple[str, Any]) -> None:
+    for name, (value, options) in settings.items():
+        if value not in get_args(options):
+            raise UserError(f"{name}={value} does not exist; choose one of {', '.join(get_args(options))}.")
+
+
+def _each(rows: Ragged, change: Callable[[np.ndarray], np.ndarray]) -> Ragged:
+    return ragged.lay_out([change(rows[i]) for i in range(len(rows))], rows.targets)
+
+
+def _proportional(strata: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """`count` sorted indices: classes keep their shares, and no class gets a second case before all have a first."""
+    order = np.random.default_rng(seed).permutation(len(strata))
+    rank = np.empty(len(strata))
+    for stratum in np.unique(strata):
+        members = order[strata[order] == stratum]
+        rank[members] = np.arange(len(members)) / len(members)
+    return np.sort(order[np.argsort(rank[order], kind="stable")[:count]])
+
+
+def _normaliser(train: Ragged, how: Normalization) -> Callable[[np.ndarray], np.ndarray]:
+    """A function of one case [steps, channels] that normalises it; statistics, in float64, are those of `train`."""
+    cases = [train[i] for i in range(len(train))]
+    known = np.maximum(sum((~np.isnan(case)).sum(axis=0) for case in cases), 1)
+    mean = sum(np.nansum(case, axis=0, dtype=np.float64) for case in cases) / known
+    shift, scale = mean, np.ones_like(mean)
+    if how == "standardization":
+        scale = np.sqrt(sum(np.nansum((case - mean) ** 2, axis=0) for case in cases) / np.maximum(known - 1, 1))
+    elif how == "minmax":
+        shift = np.nan_to_num(np.fmin.reduce(train.values, axis=0).astype(np.float64))
+        scale = np.nan_to_num(np.fmax.reduce(train.values, axis=0).astype(np.float64)) - shift
+
+    def normalise(case: np.ndarray) -> np.ndarray:
+        filled = np.where(np.isnan(case), mean, case)
+        if how == "per_sample_std":
+            centre, spread = filled.mean(axis=0), filled.std(axis=0, ddof=min(1, len(filled) - 1))
+        elif how == "per_sample_minmax":
+            centre, spread = filled.min(axis=0), np.ptp(filled, axis=0)
+        else:
+            centre, spread = shift, scale
+        constant = spread <= np.finfo(np.float32).eps * np.abs(centre)  # no more than rounding of the stored values
+        return ((filled - centre) / np.where(constant, 1.0, spread)).astype(np.float32)
+
+    return normalise

@@ -1,0 +1,220 @@
+"""The .ts files of the UEA and TSER archives: where they lie, how they are read, how a tiny one is written."""
+
+import hashlib
+import importlib.util
+import itertools
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from subquad.data.ragged import Ragged, lay_out
+from subquad.data.time_series.sets import SETS
+from subquad.utils.errors import UserError
+
+Kind = Literal["classification", "regression"]
+
+_ARCHIVES = {
+    "classification": ("uea", "the UEA archive, timeseriesclassification.com"),
+    "regression": ("tser", "the TSER archive of Tan et al., tseregression.org"),
+}
+_PARSER_VERSION = 1  # raise it whenever `parse` gives other numbers for the same files: caches are then made anew
+_READER_ERRORS = (OSError, ValueError, TypeError, LookupError, NameError)  # what sktime's reader dies of on bad files
+_TIMESTAMPED_VALUE = re.compile(r"\(\s*[^()]*,\s*([^(),]*?)\s*\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The two files of one data set."""
+
+    train: Path
+    test: Path
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits that identify the content of both files and the parser that reads them."""
+        digest = hashlib.sha256(str(_PARSER_VERSION).encode())
+        for path in (self.train, self.test):
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()[:16]
+
+
+def home(root: Path, dataset: str, kind: Kind) -> Path:
+    """The folder of an archive's data set below the data folder."""
+    return root / _ARCHIVES[kind][0] / dataset
+
+
+def task_of(dataset: str, kind: Kind) -> str:
+    """What follows `task=` for a data set."""
+    return SETS[dataset].task if dataset in SETS else f"{_ARCHIVES[kind][0]}/custom"
+
+
+def find(root: Path, dataset: str, kind: Kind, folder: Path | None) -> Source:
+    """Looks in `folder` if given; else in root/uea or root/tser (by kind), then among the data that sktime ships.
+
+    Raises UserError that names the files, where to put them and the command that fetches them.
+    """
+    archive, origin = _ARCHIVES[kind]
+    first = folder or home(root, dataset, kind)
+    for place in [first] if folder else [first, *_shipped(dataset)]:
+        source = Source(place / f"{dataset}_TRAIN.ts", place / f"{dataset}_TEST.ts")
+        if source.train.is_file() and source.test.is_file():
+            return source
+    if folder is None and dataset in SETS:
+        remedy = f"run python scripts/prepare.py task={SETS[dataset].task}"
+    else:
+        remedy = (
+            f"name the folder that holds them: python scripts/prepare.py task={archive}/custom "
+            f"data.dataset={dataset} data.folder=<folder>"
+        )
+    raise UserError(
+        f"{dataset}_TRAIN.ts and {dataset}_TEST.ts are not both in {first}: put them there (from {origin}), or {remedy}"
+    )
+
+
+def _shipped(dataset: str) -> list[Path]:
+    spec = importlib.util.find_spec("sktime")
+    return [Path(place) / "datasets" / "data" / dataset for place in (spec and spec.submodule_search_locations) or ()]
+
+
+def parse(source: Source, kind: Kind) -> tuple[dict[str, Ragged], list[str]]:
+    """Reads both files into splits `train` and `test` of raw values, float32 [total, channels], and the class names.
+
+    A missing value is interpolated linearly within its case and channel, and the first and last known values are held
+    to both ends (mvts does the same); a channel without a single value stays NaN. Classes are numbered in the sorted
+    order of TRAIN's labels, which sktime's reader has put in lower case. Regression targets stay as they are, and
+    there are no class names.
+    Raises UserError where a file cannot be read or the two do not belong together.
+    """
+    (train, train_targets), (test, test_targets) = _read(source.train), _read(source.test)
+    if train[0].shape[1] != test[0].shape[1]:
+        raise UserError(
+            f"{source.train} has {train[0].shape[1]} channels and {source.test.name} has {test[0].shape[1]}; "
+            "both files must come from one data set."
+        )
+    labels = sorted(set(train_targets)) if kind == "classification" else []
+    encode: Callable[[list[str], Path], np.ndarray]
+    encode = (lambda targets, path: _numbered(targets, labels, path)) if labels else _real
+    return {
+        "train": lay_out(train, encode(train_targets, source.train), np.float32),
+        "test": lay_out(test, encode(test_targets, source.test), np.float32),
+    }, labels
+
+
+def _read(path: Path) -> tuple[list[np.ndarray], list[str]]:
+    """Every case as float64 [steps, channels], and its label as text."""
+    try:
+        # a third party's deprecation notes are nothing the user could mend
+        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
+            warnings.simplefilter("ignore")
+            from sktime.datasets import load_from_tsfile_to_dataframe
+
+            loaded = load_from_tsfile_to_dataframe(str(_without_timestamps(path, Path(scratch))))
+    except _READER_ERRORS as error:
+        raise UserError(f"{path} is truncated or not a .ts file ({error}); replace it with a fresh copy.") from None
+    if not isinstance(loaded, tuple):
+        raise UserError(f"{path} has no labels; it needs a line @classLabel or @targetLabel and a label on every case.")
+    frame, labels = loaded
+    unlabelled = np.flatnonzero(labels == "")
+    if len(unlabelled):
+        raise UserError(f"Case {unlabelled[0] + 1} of {path} has no label; replace the file with a complete copy.")
+    columns = [frame[name].tolist() for name in frame]
+    return [_case(channels, path, i + 1) for i, channels in enumerate(zip(*columns, strict=True))], list(labels)
+
+
+def _without_timestamps(path: Path, scratch: Path) -> Path:
+    """The file itself, or a copy with (time,value) pairs cut down to values.
+
+    sktime's reader cannot read time stamps beside a regression target (sktime issue 3521), which some TSER files have.
+    Their steps are equally spaced, so nothing is lost.
+    """
+    with path.open(encoding="utf-8") as file:
+        header = itertools.takewhile(lambda line: not line.strip().lower().startswith("@data"), iter(file.readline, ""))
+        if not any(line.lower().split() == ["@timestamps", "true"] for line in header):
+            return path
+        file.seek(0)
+        copy = scratch / path.name
+        with copy.open("w", encoding="utf-8") as stripped:
+            for line in file:
+                is_tag = line.strip().lower().startswith("@timestamps")
+                stripped.write("@timestamps false\n" if is_tag else _TIMESTAMPED_VALUE.sub(r"\1", line))
+    return copy
+
+
+def _case(channels: Sequence[Any], path: Path, number: int) -> np.ndarray:
+    lengths = {len(channel) for channel in channels} - {0}  # a channel left empty has no known value
+    if len(lengths) != 1:
+        found = f"channels of {' and '.join(map(str, sorted(lengths)))} steps" if lengths else "no time steps"
+        raise UserError(f"Case {number} of {path} has {found}; bring all its channels to one length.")
+    case = np.full((lengths.pop(), len(channels)), np.nan)
+    for column, channel in zip(case.T, channels, strict=True):
+        if len(channel):
+            column[:] = interpolate(channel.to_numpy(np.float64))
+    if (np.abs(case) > np.finfo(np.float32).max).any():
+        raise UserError(f"Case {number} of {path} has an infinite value; mark it as missing with a question mark.")
+    return case
+
+
+def interpolate(series: np.ndarray) -> np.ndarray:
+    """Fills NaN in [steps] linearly, constant beyond the first and last known value; all NaN stays all NaN."""
+    known = np.flatnonzero(~np.isnan(series))
+    if len(known) in (0, len(series)):
+        return series
+    return np.interp(np.arange(len(series)), known, series[known])
+
+
+def _numbered(targets: list[str], labels: list[str], path: Path) -> np.ndarray:
+    unknown = sorted(set(targets) - set(labels))
+    if unknown:
+        raise UserError(f"{path} has labels that TRAIN lacks ({', '.join(unknown)}); move such cases or relabel them.")
+    return np.searchsorted(labels, targets).astype(np.int64)
+
+
+def _real(targets: list[str], path: Path) -> np.ndarray:
+    try:
+        values = np.array(targets, dtype=np.float32)
+        if not np.isfinite(values).all():
+            raise ValueError("a target is missing or infinite")
+    except ValueError as error:
+        raise UserError(f"{path} cannot be used for regression ({error}); give every case one finite number.") from None
+    return values
+
+
+def write_synthetic(
+    folder: Path, dataset: str, kind: Kind, *, train: int = 24, test: int = 12, channels: int = 3, classes: int = 3,
+    steps: tuple[int, int] = (6, 12), seed: int = 0,
+) -> None:  # fmt: skip
+    """Writes <dataset>_TRAIN.ts and <dataset>_TEST.ts with the hard cases of real archives in a few kilobytes.
+
+    Lengths are drawn from `steps` (shortest, longest), and one test case is a step longer than any train case. Every
+    file has a value missing inside a case, a case whose ends are missing, and a case with one channel wholly missing.
+    A class lifts the level of its cases by one, and a regression target is the level itself, so both can be learnt.
+    """
+    rng = np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [f"class{i}" for i in range(classes)]
+    target_tag = f"@classLabel true {' '.join(names)}" if kind == "classification" else "@targetLabel true"
+    header = [f"@problemName {dataset}", "@timeStamps false", "@missing true",
+              f"@univariate {'true' if channels == 1 else 'false'}", f"@dimensions {channels}", "@equalLength false",
+              target_tag, "@data"]  # fmt: skip
+    for split, count in (("TRAIN", train), ("TEST", test)):
+        rows = []
+        for i in range(count):
+            level = i % classes if kind == "classification" else rng.uniform(0, 3)
+            length = steps[1] + 1 if (split, i) == ("TEST", 0) else int(rng.integers(steps[0], steps[1] + 1))
+            values = np.char.mod("%.4f", level + 0.5 * rng.standard_normal((channels, length)))
+            if i == 0:
+                values[0, 2] = "?"
+            elif i == 1:
+                values[-1, [0, -1]] = "?"
+            elif i == 2:
+                values[-1] = "?"
+            target = names[int(level)] if kind == "classification" else f"{level:.4f}"
+            rows.append(":".join([*(",".join(channel) for channel in values), target]))
+        (folder / f"{dataset}_{split}.ts").write_text("\n".join([*header, *rows]) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Visual question answering data: files, parsing and splits."""

@@ -1,0 +1,148 @@
+"""Features of images on disk, read when a batch asks for them: grids (.pth), regions (.npz), or one HDF5 file a split.
+
+Sources: facebookresearch/grid-feats-vqa (2020-07) writes `<split>/<image id>.pth`, a tensor [1, channels, height,
+width]; OpenVQA (2021-09) reads `<split>/COCO_<split>_<image id>.jpg.npz`, whose "x" is [channels, regions].
+"""
+
+import abc
+import hashlib
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from subquad.utils.errors import UserError, first_line
+
+_FILE = re.compile(r"(?:.*_)?(\d+)(?:\.jpg)?(\.pth|\.npz)")
+_NAME = re.compile(r"(?:.*_)?(\d+)(?:\.jpg)?")
+
+
+class Features(abc.ABC):
+    """Tokens of the images of one split.
+
+    dim: numbers of a token; limit: the most tokens that an image may have.
+    """
+
+    def __init__(self, where: Path, names: dict[int, str], state: object, dim: int, limit: int) -> None:
+        self.where, self.names, self.dim, self.limit = where, names, dim, limit
+        self.fingerprint = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+        """Changes with the name or size of any file."""
+
+    def __getitem__(self, image: int) -> np.ndarray:
+        """float32 [n, dim]. Raises UserError at features that are damaged or of other sizes."""
+        where = f"{self.where}/{self.names[image]}"
+        try:
+            tokens = self._read(self.names[image])
+        except (
+            OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile,
+            pickle.UnpicklingError,
+        ) as error:  # fmt: skip
+            reason = first_line(error)
+            raise UserError(
+                f"{where} holds no features that can be read ({reason}); extract that image again."
+            ) from None
+        if tokens.ndim != 2 or tokens.shape[1] != self.dim or not 0 < len(tokens) <= self.limit:
+            raise UserError(
+                f"{where} holds features of shape {list(tokens.shape)} where at most {self.limit} tokens of {self.dim} "
+                "numbers are expected; set data.image_len and data.image_dim, or extract them again."
+            )
+        if not np.issubdtype(tokens.dtype, np.floating) or not np.isfinite(tokens.sum(dtype=np.float64)):
+            raise UserError(f"{where} holds values that are no real numbers; extract that image again.")
+        return tokens.astype(np.float32, copy=False)
+
+    @abc.abstractmethod
+    def _read(self, name: str) -> np.ndarray:
+        """[n, dim], whatever its type."""
+
+    def require(self, images: Iterable[int]) -> None:
+        """Raises UserError where an image has no features."""
+        wanted = set(images)
+        missing = sorted(wanted - self.names.keys())
+        if missing:
+            raise UserError(
+                f"{len(missing):,} of {len(wanted):,} images have no features in {self.where}, the first is image "
+                f"{missing[0]}; extract them too, or set limits.cases to need fewer."
+            )
+
+
+class GridFiles(Features):
+    """One `.pth` an image; only tensors are loaded, code in a pickle is refused."""
+
+    def _read(self, name: str) -> np.ndarray:
+        grid: Any = torch.load(self.where / name, map_location="cpu", weights_only=True)
+        if grid.ndim != 4 or len(grid) != 1:
+            raise ValueError(f"shape {list(grid.shape)}, not [1, channels, height, width]")
+        return grid[0].flatten(1).T.contiguous().numpy()
+
+
+class RegionFiles(Features):
+    """One `.npz` an image, without pickles."""
+
+    def _read(self, name: str) -> np.ndarray:
+        # Opened here: numpy leaves a file open that turns out to be damaged.
+        with (self.where / name).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return np.ascontiguousarray(arrays["x"].T)
+
+
+class HDF5Features(Features):
+    """One file a split, which each process opens for itself.
+
+    It has a data set [n, dim] for each image, named by its id or its COCO file, or `features` in a group of that name.
+    """
+
+    _opened: tuple[int, Any] | None = None
+
+    def _read(self, name: str) -> np.ndarray:
+        import h5py
+
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = (os.getpid(), h5py.File(self.where, "r"))
+        node = self._opened[1][name]
+        return np.asarray(node["features"] if isinstance(node, h5py.Group) else node)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}
+
+
+def open_features(folder: Path, split: str, dim: int, limit: int) -> Features:
+    """The features of a split: `<split>.h5`, or the folder `<split>` full of `.pth` or `.npz`.
+
+    Raises UserError, saying what to put where, when there are none.
+    """
+    packed = folder / f"{split}.h5"
+    if packed.is_file():
+        return HDF5Features(packed, *_members(packed), dim, limit)
+    kinds: dict[str, type[Features]] = {".pth": GridFiles, ".npz": RegionFiles}
+    found: dict[str, dict[int, str]] = {kind: {} for kind in kinds}
+    state = []
+    if (folder / split).is_dir():
+        with os.scandir(folder / split) as entries:
+            for entry in entries:
+                if match := _FILE.fullmatch(entry.name):
+                    found[match[2]][int(match[1])] = entry.name
+                    state.append((entry.name, entry.stat().st_size))
+    present = [kind for kind in kinds if found[kind]]
+    if len(present) != 1:
+        reason = "holds both .pth and .npz files" if present else "holds no features"
+        raise UserError(
+            f"{folder / split} {reason}; put there one <image id>.pth an image (grid features, [1, channels, height, "
+            f"width]) or one .npz (region features, x [channels, regions]), or all of them into {packed}."
+        )
+    return kinds[present[0]](folder / split, found[present[0]], sorted(state), dim, limit)
+
+
+def _members(path: Path) -> tuple[dict[int, str], object]:
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            names = {int(match[1]): name for name in file if (match := _NAME.fullmatch(name))}
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"{path} is damaged ({first_line(error)}); extract the features again.") from None
+    return names, (sorted(names.values()), path.stat().st_size)

@@ -1,0 +1,146 @@
+"""Questions of VQA as tokens: MCAN's words, with or without GloVe vectors, or the tokens and features of an ALBERT.
+
+Sources: MILVLG/openvqa (2021-09), vqa_loader.py; Lan et al. 2020, https://arxiv.org/abs/1909.11942.
+"""
+
+import errno
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from subquad.blocks.albert import open_albert
+from subquad.data import ragged
+from subquad.data.parallel import progress
+from subquad.data.ragged import Ragged
+from subquad.utils.errors import UserError, first_line
+
+UNKNOWN = 1
+"""The id of a word that the vocabulary lacks; 0 is padding, words follow from 2 on."""
+
+_DROPPED = str.maketrans("-/", "  ", ".,'!?\"()*#:;")
+_ALBERT_FILES = ("config.json", "model.safetensors")
+_TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
+_AT_ONCE = 256
+
+
+def words(question: str) -> list[str]:
+    """Lower case, without most marks, cut at blanks, hyphens and slashes."""
+    return question.lower().translate(_DROPPED).split()
+
+
+def word_ids(questions: Iterable[str], vocabulary: Sequence[str], length: int) -> list[np.ndarray]:
+    """Ids of at most `length` words of each question; one without any has one unknown word."""
+    known = {word: place for place, word in enumerate(vocabulary, UNKNOWN + 1)}
+    return [
+        np.array([known.get(word, UNKNOWN) for word in words(question)[:length]] or [UNKNOWN], np.int32)
+        for question in questions
+    ]
+
+
+def glove(path: Path, vocabulary: Sequence[str], dim: int = 300) -> np.ndarray:
+    """float32 [UNKNOWN + 1 + words, dim]: vectors of a text file of GloVe, 0 where it has none for a word.
+
+    Raises UserError at a file of another kind, and where no word is found.
+    """
+    known = {word: place for place, word in enumerate(vocabulary, UNKNOWN + 1)}
+    vectors = np.zeros((UNKNOWN + 1 + len(vocabulary), dim), np.float32)
+    found = 0
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                word, *numbers = line.rstrip("\n").rsplit(" ", dim)
+                if len(numbers) != dim:
+                    raise ValueError(f"a line of {len(numbers)} numbers where {dim} are expected")
+                if word in known:
+                    vectors[known[word]] = np.array(numbers, np.float32)
+                    found += 1
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} holds no word vectors that can be read ({error}); set data.glove to the text file of GloVe's "
+            f"{dim}-dimensional vectors (https://nlp.stanford.edu/projects/glove), or to null to learn them."
+        ) from None
+    if not found:
+        raise UserError(f"{path} has a vector for none of the {len(known):,} words of the questions; set data.glove.")
+    return vectors
+
+
+def albert_files(folder: Path) -> list[Path]:
+    """Configuration, weights and tokenizer of an ALBERT. Raises UserError, saying what to put where."""
+    found = [folder / name for name in (*_ALBERT_FILES, *_TOKENIZER_FILES) if (folder / name).is_file()]
+    names = {path.name for path in found}
+    if not names.issuperset(_ALBERT_FILES) or not names.intersection(_TOKENIZER_FILES):
+        raise UserError(
+            f"{folder} holds no ALBERT; put config.json, model.safetensors and tokenizer.json (or spiece.model) of "
+            "https://huggingface.co/albert/albert-base-v2 there, set data.albert, or choose data.text=words."
+        )
+    return found
+
+
+def albert_facts(folder: Path) -> dict[str, Any]:
+    """`width` of its features, size of its vocabulary (`vocab`) and `digest` of all its files."""
+    digest = hashlib.sha256()
+    for path in albert_files(folder):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        sizes = {"width": int(config["hidden_size"]), "vocab": int(config["vocab_size"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder / 'config.json'} describes no ALBERT ({error}); take the published file.") from None
+    return sizes | {"digest": digest.hexdigest()[:16]}
+
+
+def albert_ids(folder: Path, questions: Sequence[str], length: int) -> list[np.ndarray]:
+    """Ids of at most `length` tokens of each question, among them [CLS] and [SEP]."""
+    from transformers import AutoTokenizer  # takes seconds
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        found = tokenizer(list(questions), truncation=True, max_length=length)["input_ids"]
+    except Exception as error:  # the library's parser raises bare exceptions
+        raise UserError(
+            f"{folder} holds no tokenizer that can be read ({first_line(error)}); take the published files."
+        ) from None
+    return [np.array(ids, np.int32) for ids in found]
+
+
+def embed(folder: Path, questions: Ragged, target: Path, scratch: Path) -> None:
+    """Writes the last layer of a frozen ALBERT for each question to `target`: float16, one row a token.
+
+    `questions` are best sorted by length. Features go through a file in `scratch`, never through memory as a whole.
+    """
+    ragged.prepare(target, lambda: _features(folder, questions, scratch / "features"))
+
+
+def _features(folder: Path, questions: Ragged, path: Path) -> tuple[dict[str, Ragged], dict[str, Any]]:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = open_albert(folder).eval().to(device)
+    width = int(model.config.hidden_size)
+    try:
+        with path.open("wb") as file, torch.no_grad(), progress("features of questions", len(questions)) as done:
+            for start in range(0, len(questions), _AT_ONCE):
+                rows = [np.asarray(questions[i]) for i in range(start, min(start + _AT_ONCE, len(questions)))]
+                ids, valid = pad(rows)
+                hidden = model(input_ids=ids.to(device), attention_mask=valid.to(device)).last_hidden_state
+                hidden[valid.to(device)].to(torch.float16).cpu().numpy().tofile(file)
+                done(start + len(rows))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, None):
+            raise UserError(f"The disk is full: {path} could not be written; free some space and try again.") from None
+        raise
+    values = np.memmap(path, np.float16, "r", shape=(int(questions.offsets[-1]), width))
+    return {"features": Ragged(values, questions.offsets, questions.targets)}, {"width": width}
+
+
+def pad(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids int64 [b, n], 0 where a row has ended, and which are real."""
+    lengths = np.array([len(row) for row in rows])
+    ids = np.zeros((len(rows), lengths.max()), np.int64)
+    for padded, row in zip(ids, rows, strict=True):
+        padded[: len(row)] = row
+    return torch.from_numpy(ids), torch.from_numpy(np.arange(ids.shape[1]) < lengths[:, None])

@@ -1,0 +1,133 @@
+"""DBA's self-attention on a CPU in one pass over tiles of tokens, and its derivative in two.
+
+See `bilinear.cpp` and `bilinear_backward.cpp` for the formulas, `subquad.ops.bilinear` for the same by torch's
+operators.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from subquad.kernels.build import library
+from subquad.kernels.operands import VECTOR, loaded, may_run
+
+_FORWARD, _BACKWARD = "bilinear", "bilinear_backward"
+_TILE = 96
+_COUNTS = ("batch", "tokens", "dim", "p", "e", "heads", "z_step", "threads", "keep")
+_WEIGHTS = ("wq", "bq", "wk", "wv", "bv", "fc", "fr", "br", "wo", "bo", "r")
+_MEMORY = ("seen", "y", "a", "scratch", "kept")
+
+
+class _Call(ctypes.Structure):
+    """`Call` of bilinear.h, in its order."""
+
+    _fields_ = (
+        *((name, ctypes.c_long) for name in _COUNTS),
+        ("root", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("x", "z", *_WEIGHTS, *_MEMORY)),
+    )
+
+
+class _Gradients(ctypes.Structure):
+    """`Gradients` of bilinear_backward.cpp, in its order."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("y", "a", "x", "z", *_WEIGHTS, "scratch"))
+
+
+def takes(x: Tensor, z: Tensor, weights: Sequence[Tensor], heads: int, gradients: bool) -> bool:
+    """Whether the kernel is for these operands and may run where this is called.
+
+    With `gradients` all threads work on one row of the batch at a time, so that each of them needs a tile of it.
+    """
+    (batch, tokens, dim), (_, d_p, _) = x.shape, z.shape
+    return (
+        d_p % VECTOR == dim // heads % VECTOR == 0
+        and batch * tokens > 0
+        and (not gradients or tokens >= _TILE * torch.get_num_threads())
+        and may_run(_FORWARD, x, z)
+        and (not gradients or library(_BACKWARD) is not None)
+        and all(
+            type(w) in (nn.Parameter, Tensor) and w.dtype is torch.float32 and w.is_cpu and w.is_contiguous()
+            for w in weights
+        )
+    )
+
+
+def bilinear(
+    x: Float[Tensor, "b n d"],
+    z: Float[Tensor, "#b p d"],
+    weights: Sequence[Tensor],
+    keep: Bool[Tensor, "b n"] | None,
+    heads: int,
+    scale: float,
+    gradients: bool = False,
+) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b 3*p d"], Float[Tensor, " _"]]:
+    """Y, A and, with `gradients`, what `backward` needs beside them, for what `takes` takes.
+
+    `weights` are those of W_Q and their bias, W_K, W_V and bias, F_c, F_r and bias, W_O and bias, and R.
+    """
+    x, z, keep = x.contiguous(), z.contiguous(), None if keep is None else keep.contiguous()
+    y, a = _numbers(*x.shape), _numbers(len(x), 3 * z.shape[1], x.shape[2])
+    call, functions = _call(x, z, weights, heads, scale, gradients, keep, y, a), _functions(_FORWARD)
+    kept = _numbers(functions.kept(ctypes.byref(call)) if gradients else 0)
+    memory = _numbers(functions.room(ctypes.byref(call)))
+    call.kept, call.scratch = kept.data_ptr(), memory.data_ptr()
+    functions.forward(ctypes.byref(call))
+    return y, a, kept
+
+
+def backward(
+    dy: Float[Tensor, "b n d"],
+    d_a: Float[Tensor, "b 3*p d"] | None,
+    x: Float[Tensor, "b n d"],
+    z: Float[Tensor, "#b p d"],
+    weights: Sequence[Tensor],
+    keep: Bool[Tensor, "b n"] | None,
+    heads: int,
+    scale: float,
+    a: Float[Tensor, "b 3*p d"],
+    kept: Float[Tensor, " _"],
+) -> list[Tensor]:
+    """Gradients of X, Z and the weights, for those of Y and of A."""
+    x, z, keep = x.contiguous(), z.contiguous(), None if keep is None else keep.contiguous()
+    dy, d_a = dy.contiguous(), None if d_a is None else d_a.contiguous()
+    results = [_numbers(*t.shape) for t in (x, z, *weights)]
+    call, functions = _call(x, z, weights, heads, scale, True, keep, None, a), _functions(_BACKWARD)
+    call.kept = kept.data_ptr()
+    memory = _numbers(functions.room(ctypes.byref(call)))
+    to = _Gradients(*_places(dy, d_a, *results, memory))
+    functions.backward(ctypes.byref(call), ctypes.byref(to))
+    return results
+
+
+def _call(
+    x: Tensor, z: Tensor, weights: Sequence[Tensor], heads: int, scale: float, gradients: bool,
+    keep: Tensor | None, y: Tensor | None, a: Tensor,
+) -> _Call:  # fmt: skip
+    """The call, which keeps no tensor alive."""
+    (batch, tokens, dim), p = x.shape, z.shape[1]
+    z_step = 0 if len(z) == 1 else p * dim
+    return _Call(
+        batch, tokens, dim, p, len(weights[-1]), heads, z_step, torch.get_num_threads(), gradients, scale**0.5,
+        *_places(x, z, *weights, keep, y, a),
+    )  # fmt: skip
+
+
+@cache
+def _functions(kernel: str) -> ctypes.CDLL:
+    functions = loaded(kernel)
+    for name in ("room", "kept") if kernel == _FORWARD else ("room",):
+        getattr(functions, name).restype = ctypes.c_long
+    return functions
+
+
+def _numbers(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
+def _places(*tensors: Tensor | None) -> list[int | None]:
+    return [None if t is None else t.data_ptr() for t in tensors]

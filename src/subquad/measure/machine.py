@@ -1,0 +1,69 @@
+"""The machine and the software that a record names."""
+
+import importlib.metadata
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from subquad.kernels.build import in_use
+from subquad.records import now
+from subquad.utils.cores import usable_cores
+
+
+def facts() -> dict[str, Any]:
+    """What every record says of where, with what and when it was made: machine, versions, commit and finished."""
+    return {"machine": describe(), "versions": _versions(), "commit": _commit(), "finished": now()}
+
+
+def describe() -> dict[str, Any]:
+    """Processor, cores, threads, GPU and system."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "cpu": _cpu(),
+        "cores": usable_cores(),
+        "threads": torch.get_num_threads(),
+        "gpu": gpu,
+        "system": platform.platform(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    """Python, the packages that decide numbers and the kernels of ours that this process has loaded.
+
+    A package that runs from its source folder is "not installed".
+    """
+    packages = ("subquad", "torch", "pytorch-lightning", "hydra-core", "numpy", "sktime")
+    versions = {"python": platform.python_version()} | {name: _version(name) for name in packages}
+    return versions | {"kernels": "+".join(in_use()) or "none"}
+
+
+def _commit() -> str:
+    """The git commit of the source, with "+changes" when the tree differs from it; "unknown" outside a checkout."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,235 @@
+"""Softmax attention of queries that see few keys: blocks and windows on a CPU, flex attention on a GPU.
+
+Each pattern is implemented twice. A CPU computes blocks of queries and keys. A GPU compiles the predicate `Visible`
+into a kernel (`flex`). Tests compare the blocks with the predicate as a dense mask.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from subquad.ops.blocks import around, around_mask, blocks, seen_of_windows, unblocks
+from subquad.ops.heads import split_heads
+from subquad.ops.softmax_attention import softmax_attention
+
+QUERIES_AT_ONCE = 512
+"""Queries whose keys `block_sparse` copies at a time: the copies take a few MiB, which are reused."""
+
+Visible: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Maps indices (row of the batch, head, query, key), which broadcast, to whether the query sees the key."""
+
+
+def attend(
+    q: Float[Tensor, "b n d"],
+    k: Float[Tensor, "b m d"],
+    v: Float[Tensor, "b m c"],
+    visible: Shaped[Tensor, "#b #h #n #m"] | None,
+    heads: int,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b n c"]:
+    """Softmax attention in each head; queries that see no key get zeros.
+
+    Args:
+        visible: Boolean mask, True at the keys that a query sees; or numbers that are added to the logits.
+    """
+    y = softmax_attention(
+        split_heads(q, heads), split_heads(k, heads), split_heads(v, heads), attn_mask=visible, dropout_p=dropout
+    )
+    return y.transpose(1, 2).flatten(2)
+
+
+def sliding_window(
+    q: Float[Tensor, "b n d"],
+    k: Float[Tensor, "b m d"],
+    v: Float[Tensor, "b m c"],
+    mask: Bool[Tensor, "b m"] | None,
+    *,
+    heads: int,
+    before: int,
+    after: int,
+    stride: int = 1,
+    first: int = 0,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b n c"]:
+    """Query i sees the keys j with i // stride - before <= j <= i // stride + after, and those with j < first.
+
+    One softmax in each head over the visible real keys (`mask`, None if all are real). Queries that see no key get
+    zeros. With `stride` s, keys are pooled: key j stands for the tokens s j to s j + s - 1, and m = ⌈n / s⌉. Blocks of
+    queries share one strided window of keys, so no n x m weights exist: time O(n w d), memory O(n (d + w)) for
+    w = before + 1 + after.
+    """
+    n, m = q.shape[1], k.shape[1]
+    keys = _keys_of_block(before + 1 + after, stride)
+    places = torch.arange(m, device=q.device)
+    if m <= keys + before + after:
+        distance = places - torch.arange(n, device=q.device)[:, None] // stride
+        seen = (distance >= -before) & (distance <= after) | (places < first)
+        return attend(q, k, v, seen[None, None] if mask is None else seen & mask[:, None, None], heads, dropout)
+    step, ahead, behind = keys + first, before + first * (max(before - 1, 0) // keys), after + first * -(-after // keys)
+    real = _real(mask, m, keys, first, q.device)
+    real = around_mask(real, m if real is None else real.shape[1], step, ahead, behind, q.device)
+    real = real if mask is not None else real.repeat(len(q), 1)
+    band = _band(keys, stride, before, after, first, (ahead, behind), q.device)
+    seen = seen_of_windows(band, real)
+    if first:
+        k, v = (_each_block_after(x[:, :first], x, keys) for x in (k, v))
+    key_windows, value_windows = (around(x, step, ahead, behind) for x in (k, v))
+    y = attend(blocks(q, keys * stride), key_windows, value_windows, seen[:, None], heads, dropout)
+    return unblocks(y, len(q), n)
+
+
+def within_blocks(
+    q: Float[Tensor, "b n d"],
+    k: Float[Tensor, "b n d"],
+    v: Float[Tensor, "b n c"],
+    mask: Bool[Tensor, "b n"] | None,
+    *,
+    size: int,
+    heads: int,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b n c"]:
+    """Softmax attention inside each block of `size` tokens, over its real keys."""
+    batch, length = q.shape[:2]
+    size = min(size, length)
+    seen = None
+    if mask is not None or length % size:
+        seen = around_mask(mask, length, size, 0, 0, q.device)[:, None, None]
+        seen = seen if mask is not None else seen.repeat(batch, 1, 1, 1)
+    return unblocks(attend(blocks(q, size), blocks(k, size), blocks(v, size), seen, heads, dropout), batch, length)
+
+
+def block_sparse(
+    q: Float[Tensor, "b n d"],
+    k: Float[Tensor, "b n d"],
+    v: Float[Tensor, "b n d"],
+    mask: Bool[Tensor, "b n"] | None,
+    seen: Int[Tensor, "c g a s"],
+    *,
+    block: int,
+    heads: int,
+    dropout: float = 0.0,
+) -> Float[Tensor, "b aw d"]:
+    """Softmax attention of blocks of queries to listed blocks of keys. Memory O(n s d).
+
+    The last block is padded, so the output has more than n rows; the caller removes them.
+
+    Args:
+        seen: number of the key block in each slot s, for each row c (1 or the batch), head g (1 or the heads) and query
+            block a. Numbers that do not exist, or that an earlier slot has, are hidden.
+    """
+    batch, count = len(q), seen.shape[2]
+    seen = (
+        seen.transpose(1, 2).expand(batch, -1, -1, -1).contiguous()
+    )  # without it, torch.compile assumes wrong strides of `real[...]`
+    there = (seen >= 0) & (seen < count) & ~(seen[..., None] == seen[..., None, :]).tril(-1).any(-1)
+    seen = seen.clamp(0, count - 1)
+    real = around_mask(mask, q.shape[1], block, 0, 0, q.device).unflatten(0, (-1, count)).expand(batch, -1, -1)
+    shown = real[torch.arange(batch, device=q.device)[:, None, None, None], seen] & there[..., None]
+    keys, values = (_rows(x, block, seen.shape[2]) for x in (k, v))
+    parts = []
+    step = max(1, QUERIES_AT_ONCE // block)
+    cut = zip(*(x.split(step, 1) for x in (_cut(q, block), seen, shown)), strict=True)
+    for queries, named, places in cut:
+        y = softmax_attention(
+            split_heads(queries.flatten(0, 1), heads),
+            _take(keys, named, block, count, heads),
+            _take(values, named, block, count, heads),
+            attn_mask=places.flatten(3)[..., None, :].flatten(0, 1),
+            dropout_p=dropout,
+        )
+        parts.append(y.transpose(1, 2).flatten(2).unflatten(0, (batch, -1)).flatten(1, 2))
+    return torch.cat(parts, 1)
+
+
+def _cut(x: Float[Tensor, "b n d"], block: int) -> Float[Tensor, "b a w d"]:
+    return blocks(x, block).unflatten(0, (len(x), -1))
+
+
+def _rows(x: Float[Tensor, "b n d"], block: int, groups: int) -> Float[Tensor, "bag wd"]:
+    """Each block of each group of heads as one row of memory."""
+    return _cut(x, block).unflatten(-1, (groups, -1)).transpose(2, 3).flatten(0, 2).flatten(1)
+
+
+def _take(
+    rows: Float[Tensor, "bag wd"], seen: Int[Tensor, "b c g s"], block: int, count: int, heads: int
+) -> Float[Tensor, "bc h sw e"]:
+    """The blocks listed in `seen` for c blocks of queries, concatenated."""
+    batch, chunk, groups, slots = seen.shape
+    start = torch.arange(batch, device=seen.device)[:, None, None, None] * count
+    group = torch.arange(groups, device=seen.device)[:, None]
+    taken = rows.index_select(0, ((start + seen) * groups + group).flatten())
+    return taken.view(batch * chunk, groups, slots * block, heads // groups, -1).transpose(2, 3).flatten(1, 2)
+
+
+def _keys_of_block(span: int, stride: int) -> int:
+    """Keys at the centre of a block of queries, which is about as long as the window: 8 to 128 queries."""
+    queries = min(max(1 << (span * stride).bit_length() - 1, 8), 128)
+    return max(1, queries // stride)
+
+
+def _each_block_after(
+    first: Shaped[Tensor, "b g d"], x: Shaped[Tensor, "b m d"], size: int
+) -> Shaped[Tensor, "b agm d"]:
+    """The blocks of x in order, each preceded by the rows `first`, so that windows contain these rows."""
+    cut = blocks(x, size).unflatten(0, (len(x), -1))
+    return torch.cat([first[:, None].expand(-1, cut.shape[1], -1, -1), cut], 2).flatten(1, 2)
+
+
+def _band(
+    keys: int, stride: int, before: int, after: int, first: int, reach: tuple[int, int], device: torch.device
+) -> Bool[Tensor, "q w"]:
+    """Which positions of its window each query sees; of the copies of the first keys, those of its own block."""
+    query = torch.arange(keys * stride, device=device)[:, None] // stride
+    place = torch.arange(-reach[0], keys + first + reach[1], device=device)
+    number, offset = place // (keys + first), place % (keys + first)
+    distance = number * keys + offset - first - query
+    near = (offset >= first) & (distance >= -before) & (distance <= after)
+    return near | ((number == 0) & (offset < first))
+
+
+def _real(
+    mask: Bool[Tensor, "b m"] | None, length: int, keys: int, first: int, device: torch.device
+) -> Bool[Tensor, "c am"] | None:
+    """Which keys are real; the first keys only in their copies before each block."""
+    if not first:
+        return mask
+    real = torch.ones(1, length, dtype=torch.bool, device=device) if mask is None else mask
+    others = real & (torch.arange(length, device=device) >= first)
+    return _each_block_after(real[:, :first, None], others[..., None], keys)[..., 0]
+
+
+def runs_flex(q: Float[Tensor, "b n d"], heads: int, dropout: float) -> bool:
+    """Whether flex attention supports this call: on a GPU, heads of at least 16 channels, no dropout."""
+    return q.is_cuda and q.shape[-1] // heads >= 16 and dropout == 0
+
+
+def flex(
+    q: Float[Tensor, "b n d"],
+    k: Float[Tensor, "b m d"],
+    v: Float[Tensor, "b m d"],
+    mask: Bool[Tensor, "b m"] | None,
+    visible: Visible,
+    heads: int,
+) -> Float[Tensor, "b n d"]:
+    """Softmax attention to the real keys that `visible` shows, by flex attention, compiled on a GPU."""
+
+    # Lambdas, because flex attention counts the arguments of its function and so accepts no bound method.
+    if mask is None:
+        shown = lambda row, head, i, j: visible(row, head, i, j)  # noqa: E731
+    else:
+        shown = lambda row, head, i, j: visible(row, head, i, j) & mask[row, j]  # noqa: E731
+    make, run = _compiled() if q.is_cuda else (create_block_mask, flex_attention)
+    block_mask = make(shown, len(q), heads, q.shape[1], k.shape[1], device=q.device)
+    y = run(split_heads(q, heads), split_heads(k, heads), split_heads(v, heads), block_mask=block_mask)
+    return y.transpose(1, 2).flatten(2)
+
+
+@cache
+def _compiled() -> tuple[Any, Any]:
+    """Compiled at the first call on a GPU."""
+    return torch.compile(create_block_mask), torch.compile(flex_attention)

@@ -1,0 +1,101 @@
+"""How many parameters models have; they are built without memory for their weights, and without Lightning."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from subquad.backbones.encoder import check_fits
+from subquad.backbones.patches import on_images
+from subquad.config.settings import without_weights
+from subquad.planning.cost import Setting
+from subquad.results.needs import missing_data
+from subquad.specs import ImageSpec
+from subquad.utils.errors import UserError
+from subquad.utils.spread import spread
+
+
+def parameters_of(settings: Sequence[Setting]) -> list[int | None]:
+    """Trainable numbers of the models of settings, on all cores where they are many; None where data are not here."""
+    models = [_model_of(setting) for setting in settings]
+    known = list(dict.fromkeys(model for model in models if model is not None))
+    counts = dict(zip(known, spread(_count, known), strict=True))
+    return [None if model is None else counts[model] for model in models]
+
+
+def spec_of(data: Mapping[str, Any], prepare: bool = False) -> Any:
+    """What the model must know of the data; None where that follows from files that are not here.
+
+    Without `prepare` also where it follows from files that have not been read yet.
+    """
+    built = instantiate(data, _convert_="all")
+    if data.get("synthetic"):
+        built.prepare_data()
+    try:
+        return built.planned_spec
+    except (AttributeError, OSError, UserError):
+        if not prepare or missing_data(data) is not None:
+            return None
+    built.prepare_data()
+    return built.spec
+
+
+_Model = tuple[str, int, str]
+"""Settings of a backbone, the side of the patches that it may read, and settings of the data."""
+
+
+def _model_of(setting: Setting) -> _Model | None:
+    data = json.dumps(setting.data, sort_keys=True)
+    if _spec(data) is None:
+        return None
+    return json.dumps(without_weights(setting.module["backbone"]), sort_keys=True), setting.module.get("patch", 0), data
+
+
+@cache
+def _spec(data: str) -> Any:
+    return spec_of(json.loads(data))
+
+
+def _count(model: _Model) -> int:
+    """Trainable numbers of the network, which has all those of the task's module; shared ones once."""
+    backbone, patch, data = model
+    spec = _spec(data)
+    with torch.device("meta"), _NoValues():
+        factory = instantiate(json.loads(backbone), _convert_="all")
+        if isinstance(spec, ImageSpec):
+            factory = on_images(factory, patch)
+        check_fits(factory, spec)
+        network = factory(spec=spec)
+    return sum(p.numel() for p in network.parameters() if p.requires_grad)
+
+
+class _NoValues(TorchFunctionMode):
+    """Leaves out what only writes values, which takes most of the time of building a model without any."""
+
+    _WRITING = frozenset(
+        [
+            Tensor.add_,
+            Tensor.clamp_,
+            Tensor.copy_,
+            Tensor.div_,
+            Tensor.erfinv_,
+            Tensor.fill_,
+            Tensor.mul_,
+            Tensor.normal_,
+            Tensor.sub_,
+            Tensor.uniform_,
+            Tensor.zero_,
+            *(function for name, function in vars(nn.init).items() if name.endswith("_") and name[0] != "_"),
+        ]
+    )
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in self._WRITING and (tensor := args[0] if args else kwargs["tensor"]).is_meta:
+            return tensor
+        return func(*args, **kwargs)

@@ -1,0 +1,83 @@
+"""A plan in the terminal: what is left, what it takes, and what is missing."""
+
+from collections.abc import Mapping
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as Grid
+
+from subquad.config.task_metadata import about_task
+from subquad.planning.cost import Device
+from subquad.planning.table_plan import Share
+
+UNKNOWN = "not measured"
+
+
+def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
+    """Prints a row for each task and the sums; "at least" wherever something is not known."""
+    console = Console(highlight=False)
+    console.print(f"[bold]{title}[/]", soft_wrap=True)
+    grid = Grid(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # 80 columns hold it without cut words
+    for name in ("", "runs", "finished", "left", "time left", "disk", "data"):
+        grid.add_column(name, justify="left" if name in ("", "data") else "right", no_wrap=not name)
+    for task, share in sorted(tasks.items()):
+        data = "missing" if share.needs else "here" if share.left else ""
+        numbers = (f"{number:,}" for number in (share.runs, share.finished, share.left))
+        grid.add_row(task, *numbers, time_left(share), checkpoints(share), data)
+    console.print(grid)
+    console.print(f"{total.runs:,} runs, {total.finished:,} finished, {total.left:,} left.")
+    if not total.left:
+        return
+    console.print(f"Time: {time_left(total)}.{_sources(total)}", soft_wrap=True)
+    console.print(f"Disk: {checkpoints(total)} of checkpoints; caches of data are not counted.", soft_wrap=True)
+    for task, share in sorted(tasks.items()):
+        for sentence in sorted(share.needs):
+            size = about_task(task).get("download", "unknown")
+            console.print(f"Missing for {share.left} runs of {task} (download: {size}): {sentence}", soft_wrap=True)
+
+
+def time_left(share: Share) -> str:
+    """Hours on each kind of device: GPU-hours, or CPU-hours of all threads of one."""
+    if not share.left:
+        return ""
+    if not share.timed:
+        return UNKNOWN
+    parts = [_hours(seconds, device) for device, seconds in share.seconds.items() if seconds]
+    return "at least " * (share.timed < share.left) + (" + ".join(parts) or "0")
+
+
+def checkpoints(share: Share) -> str:
+    """Bytes, as a person reads them."""
+    if not share.left:
+        return ""
+    if not share.sized:
+        return "unknown"
+    return "at least " * (share.sized < share.left) + readable_bytes(share.checkpoint_bytes)
+
+
+def readable_bytes(count: float) -> str:
+    """Three digits and a decimal unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB" if count < 1000 else f"{count:,.0f} TB"
+
+
+def _hours(seconds: float, device: Device) -> str:
+    hours, kind = seconds / 3600, "GPU" if device.gpu else "CPU"
+    return f"{hours:,.2g} {kind}-hours" if hours < 10 else f"{hours:,.0f} {kind}-hours"
+
+
+def _sources(share: Share) -> str:
+    """Where the time comes from, and what would complete it."""
+    said = []
+    if share.whole:
+        said.append(f"{share.whole} runs by finished runs of their kind")
+    if share.timed > share.whole:
+        said.append(f"{share.timed - share.whole} by measured training steps, without their evaluations")
+    if share.left > share.timed:
+        said.append(f"{share.left - share.timed} not measured (measure=true times steps of each here)")
+    names = ", ".join(dict.fromkeys(device.name for device in share.seconds))
+    where = f" On {names}." if names else ""
+    return f"{where} {'; '.join(said)}." if said else where

@@ -1,0 +1,62 @@
+"""A grid of runs over two settings, each cell the mean test metric over seeds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from subquad.report.figures.figure import Figure, Numbers
+from subquad.report.figures.style import SEQUENTIAL, panels, say_missing
+from subquad.results.run_store import RunStore, Words
+
+
+class RunGrid(Figure):
+    """`row_key` and `column_key` are keys of a run, such as attention.segment; every pair of values is a run
+    for each seed. A cell is the mean over the seeds that have run.
+
+    words: those that all runs share. metric: of their records, in percent where it is an accuracy.
+    """
+
+    def __init__(
+        self, title: str, source: str, words: Sequence[str], row_key: str, rows: Sequence[int], column_key: str,
+        columns: Sequence[int], metric: str = "test/accuracy", seeds: Sequence[int] = (0,),
+    ) -> None:  # fmt: skip
+        self.title, self.source, self.words, self.metric, self.seeds = title, source, words, metric, seeds
+        self.row_key, self.rows, self.column_key, self.columns = row_key, rows, column_key, columns
+
+    def _words(self, row: int, column: int) -> Words:
+        return [*self.words, f"{self.row_key}={row}", f"{self.column_key}={column}"]
+
+    def runs(self) -> list[tuple[Words, int]]:
+        return [(self._words(row, column), seed) for seed in self.seeds for row in self.rows for column in self.columns]
+
+    def measure(self, store: RunStore) -> Numbers:
+        values = [[self._mean(store, self._words(row, column)) for column in self.columns] for row in self.rows]
+        return {
+            "rows": list(self.rows), "columns": list(self.columns), "values": values, "missing": self.unfinished(store),
+        }  # fmt: skip
+
+    def _mean(self, store: RunStore, words: Words) -> float | None:
+        found = [metrics[self.metric] for seed in self.seeds if (metrics := store.metrics(words, seed)) is not None]
+        return sum(found) / len(found) if found else None
+
+    def draw(self, numbers: Numbers) -> Any:
+        figure, [[axes]] = panels(1, 1, width=5.2, height=4.2)
+        percent = self.metric.endswith("accuracy")
+        cells = [[float("nan") if v is None else v * (100 if percent else 1) for v in r] for r in numbers["values"]]
+        axes.set_facecolor("0.9")
+        image = axes.imshow(cells, cmap=SEQUENTIAL, aspect="auto")
+        known = [v for line in cells for v in line if v == v]
+        middle = (min(known) + max(known)) / 2 if known else 0.0
+        for i, line in enumerate(cells):
+            for j, value in enumerate(line):
+                text, colour = (
+                    (f"{value:.1f}", "white" if value < middle else "black") if value == value else ("–", "0.3")
+                )
+                axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=8)
+        axes.set_xticks(range(len(self.columns)), numbers["columns"])
+        axes.set_yticks(range(len(self.rows)), numbers["rows"])
+        axes.set(xlabel=self.column_key, ylabel=self.row_key)
+        if known:
+            figure.colorbar(image, ax=axes, label=f"{self.metric}{', %' if percent else ''}")
+        figure.suptitle(self.title, fontsize=10)
+        say_missing(figure, numbers["missing"])
+        return figure

@@ -1,0 +1,203 @@
+"""What the pages of tables and runs say, as their templates ask for it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from subquad.report.html.chart import cell_curves, comparisons, run_curves
+from subquad.report.verdict_style import MARKS
+from subquad.results.model import FULL, CellPart, Run, TablePart, Value
+from subquad.results.table import Cell
+from subquad.utils.display import duration
+
+Path = Callable[[Run], str]
+"""Where the page of a run is, below the folder of pages."""
+
+
+class Cells:
+    """Which cells a run fills."""
+
+    def __init__(self, tables: Sequence[TablePart]) -> None:
+        self.known: dict[str, list[dict[str, str]]] = {}
+        for table in tables:
+            for part in table.cells.values():
+                link = {
+                    "name": f"{table.table.name} {part.cell.row} / {part.cell.column}", "paper": table.paper,
+                    "href": f"tables/{table.table.name}.html#{part.anchor}",
+                }  # fmt: skip
+                for run in {run.key: run for value in part.values for run in value.runs}.values():
+                    self.known.setdefault(run.key, []).append(link)
+
+    def of(self, run: Run) -> list[dict[str, str]]:
+        """Links to the cells of a run."""
+        return self.known.get(run.key, [])
+
+
+def table_facts(part: TablePart, path: Path) -> dict[str, Any]:
+    """For table.html.j2."""
+    table = part.table
+    columns = [column.name for column in table.columns]
+    side, foot = _floors(part)
+    counts = part.counts()
+    return {
+        "name": table.name, "title": table.title, "source": table.source, "seeds": table.counts, "columns": columns,
+        "command": part.command, "scopes": part.scopes, "files": table.name.rpartition("/")[2],
+        "counts": [{"mark": m, "word": v.value, "count": counts[v]} for v, m in MARKS.items() if counts[v]],
+        "trained": any(cell.trained for cell in table), "side_floors": list(side), "foot_floors": list(foot.items()),
+        "rows": [
+            {
+                "name": row.name, "floors": [scores.get(row.name, "") for scores in side.values()],
+                "cells": [_cell(part, part.cells.get((row.name, column)), path) for column in columns],
+            }
+            for row in table.rows
+        ],
+        "detail": [
+            {"name": row.name, "cells": [_cell(part, p, path, curves=True) for p in _row(part, row.name)]}
+            for row in table.rows
+        ],
+        "charts": comparisons(part.shown, {verdict: mark.colour for verdict, mark in MARKS.items()}),
+    }  # fmt: skip
+
+
+def _row(part: TablePart, row: str) -> Iterator[CellPart]:
+    return (p for (name, _), p in part.cells.items() if name == row and not p.empty)
+
+
+def _cell(table: TablePart, part: CellPart | None, path: Path, curves: bool = False) -> dict[str, Any] | None:
+    if part is None:
+        return None
+    cell = part.cell
+    shown = [value for value in part.values if value.text or value.scope == FULL]
+    return {
+        "anchor": part.anchor, "column": cell.column, "quoted": cell.quoted, "missing": cell.missing,
+        "notes": cell.notes, "empty": part.empty,
+        "printed": cell.printed.text.replace("±", " ± ") if cell.printed else "", "unit": cell.metric.unit,
+        "command": part.command, "needs": part.needs,
+        "hidden": cell.column not in {column.name for column in table.table.columns},
+        "parts": [{"name": " / ".join(p), "anchor": table.cells[p].anchor} for p in cell.mean],
+        "known": [_value(cell, value, path, curves) for value in shown],
+    }  # fmt: skip
+
+
+def _value(cell: Cell, value: Value, path: Path, curves: bool) -> dict[str, Any]:
+    return {
+        "scope": value.scope, "verdict": value.verdict, "text": value.text, "summary": value.summary,
+        "interval": _interval(cell, value), "count": _count_of(value), "facts": value.facts,
+        "floors": [(name, _digits(cell, score)) for name, score in value.floors.items()],
+        "seeds": [
+            {
+                "seed": run.record.seed, "href": path(run),
+                "score": _digits(cell, value.values[run.record.seed]) if run.record.seed in value.values else "",
+            }
+            for run in value.runs
+        ],
+        "curves": cell_curves(value.runs) if curves else None,
+    }  # fmt: skip
+
+
+def _interval(cell: Cell, value: Value) -> str:
+    """The 95 % interval of the mean; empty for a single value."""
+    if value.summary is None or value.summary.half_width is None:
+        return ""
+    low, high = (value.summary.mean + sign * value.summary.half_width for sign in (-1, 1))
+    return f"{_digits(cell, low)} to {_digits(cell, high)}"
+
+
+def _count_of(value: Value) -> str:
+    """How many seeds; empty for what has none."""
+    if value.summary is None or value.facts:
+        return ""
+    return f"{value.summary.seeds} seed{'s' if value.summary.seeds > 1 else ''}"
+
+
+def _digits(cell: Cell, number: float) -> str:
+    return f"{number:.{cell.digits}f}"
+
+
+def _floors(part: TablePart) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
+    """Trivial scores beside the rows, by name and row, or below the columns, by name: where the tasks are.
+
+    One of the two is empty; both are where one score would have to stand for several tasks.
+    """
+    table = part.table
+    columns = [column.name for column in table.columns]
+    known: dict[str, dict[str, dict[str, set[str]]]] = {"rows": {}, "columns": {}}
+    for p in part.shown:
+        for name, score in p.values[0].floors.items():
+            for axis, line in (("rows", p.cell.row), ("columns", p.cell.column)):
+                known[axis].setdefault(name, {}).setdefault(line, set()).add(_digits(p.cell, score))
+    of_rows = any(word.startswith(("task=", "experiment=")) for row in table.rows for word in row.words)
+    for axis in ("rows", "columns") if of_rows else ("columns", "rows"):
+        if known[axis] and all(len(s) == 1 for lines in known[axis].values() for s in lines.values()):
+            single = {name: {line: min(s) for line, s in lines.items()} for name, lines in known[axis].items()}
+            if axis == "rows":
+                return single, {}
+            return {}, {name: [lines.get(column, "") for column in columns] for name, lines in single.items()}
+    return {}, {}
+
+
+def run_row(run: Run, cells: Cells, path: Path) -> dict[str, Any]:
+    """For lists of runs."""
+    record, links = run.record, cells.of(run)
+    return {
+        "key": run.key, "path": path(run), "attention": record.attention, "task": record.task, "seed": record.seed,
+        "score": _score(run), "scope": run.scope, "steps": _count(record.steps), "cells": links[:3],
+        "papers": ";".join(dict.fromkeys(link["paper"] for link in links)), "duration": _duration(record.wall_seconds),
+        "finished": str(record.finished)[:16].replace("T", " "),
+    }  # fmt: skip
+
+
+def run_facts(run: Run, cells: Cells) -> dict[str, Any]:
+    """For run.html.j2."""
+    import yaml
+
+    record = run.record
+    facts = {
+        "protocol, scale": f"{record.protocol}, {run.scope.size}", "recipe": record.recipe, "seed": record.seed,
+        "parameters": _count(record.parameters), "steps": _count(record.steps),
+        "duration": _duration(record.wall_seconds),
+        "peak memory": f"{_count(record.peak_memory_mib)} MiB ({record.peak_memory_of})", "finished": record.finished,
+        "machine": ", ".join(f"{name} {value}" for name, value in record.machine.items() if value is not None),
+        "versions": ", ".join(f"{name} {value}" for name, value in record.versions.items()), "commit": record.commit,
+        "fingerprint": record.fingerprint, "data": record.data_fingerprint, "folder": f"runs/{run.key}",
+        "tags": ", ".join(map(str, record.tags)) if isinstance(record.tags, list) else record.tags,
+    }  # fmt: skip
+    return {
+        "run": {"attention": record.attention, "task": record.task, "seed": record.seed, "cells": cells.of(run)},
+        "scope": run.scope, "command": run.command, "charts": run_curves(run),
+        "metrics": [(name, _metric(name, record.metrics[name])) for name in sorted(record.metrics)],
+        "floors": [(name, _metric(run.monitor, score)) for name, score in record.baselines.items()],
+        "facts": [(name, value) for name, value in facts.items() if value not in ("", None)],
+        "config": yaml.dump(_plain(record.config), Dumper=_dumper(), sort_keys=False, allow_unicode=True),
+    }  # fmt: skip
+
+
+def _dumper() -> Any:
+    """The one in C is ten times as fast, and not in every build of PyYAML."""
+    import yaml
+
+    return getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list) else value
+
+
+def _score(run: Run) -> str:
+    name = f"test/{run.monitor}"
+    return _metric(name, run.record.metrics[name]) if name in run.record.metrics else "—"
+
+
+def _metric(name: str, value: float) -> str:
+    return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4g}"
+
+
+def _count(value: Any) -> str:
+    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+
+
+def _duration(seconds: Any) -> str:
+    if not isinstance(seconds, int | float):
+        return str(seconds)
+    return duration(seconds)

@@ -1,0 +1,28 @@
+"""Verdicts on the page: a mark and a sentence for each, beside its word."""
+
+from dataclasses import dataclass
+
+from subquad.results.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How a verdict looks: a sign that is no letter, the name of its colour, and what it means."""
+
+    sign: str
+    colour: str
+    meaning: str
+
+
+MARKS = {
+    Verdict.REPRODUCED: Mark("✓", "reproduced", "our mean differs by no more than the printed spread or rounding"),
+    Verdict.NOISE: Mark("≈", "noise", "the 95 % intervals overlap; the printed one is taken as two spreads"),
+    Verdict.ABOVE: Mark("▲", "above", "better than printed, beyond the noise; more, for what is only counted"),
+    Verdict.BELOW: Mark("▼", "below", "worse than printed, beyond the noise; less, for what is only counted"),
+    Verdict.INCOMPLETE: Mark("…", "incomplete", "fewer seeds than the table declares: no verdict yet"),
+    Verdict.OTHER_SCALE: Mark("◇", "other", "smaller scale or made-up data: no reproduction"),
+    Verdict.NOT_PRINTED: Mark("+", "new", "measured here, and no number is printed to compare it with"),
+    Verdict.NEEDS_DATA: Mark("—", "needs", "not run: its data are not on this machine"),
+    Verdict.NOT_RUN: Mark("—", "missing", "nobody has measured it with this code yet"),
+}
+"""Every verdict, in the order of legends and bars."""

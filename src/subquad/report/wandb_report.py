@@ -1,0 +1,161 @@
+"""A report in Weights & Biases as code: a table beside the printed values, and the learning curves of its runs."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from subquad.config.compose import compose_run
+from subquad.records import write_json
+from subquad.report.text_formats import markdown
+from subquad.results.model import Scope, TablePart, Value
+from subquad.results.verdict import Verdict
+from subquad.training.wandb_run import setting_name
+from subquad.utils.errors import UserError, first_line
+
+STEPS = "trainer/global_step"
+"""What Lightning's logger calls optimiser steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a report is sent: `logger.wandb.project` and `entity`; no entity is the account's own."""
+
+    project: str
+    entity: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A task of a table, as the tags of its runs have it, and the metric that picks their best epoch: accuracy."""
+
+    task: str
+    monitor: str
+
+
+def shown_tasks(part: TablePart, scope: Scope) -> list[Shown]:
+    """The tasks that the runs of a table train, in its order."""
+    found: dict[tuple[str, ...], Shown] = {}
+    for cell in part.table:
+        chosen = tuple(word for word in cell.words if word.startswith(("task=", "experiment=")))
+        if (cell.trained or cell.chained) and chosen not in found:
+            config = compose_run([*cell.words, *scope.words])
+            found[chosen] = Shown(task=str(config.task.name), monitor=str(config.task.monitor).rpartition("/")[2])
+    return list(dict.fromkeys(found.values()))
+
+
+def report(part: TablePart, scope: Scope, tasks: Sequence[Shown], target: Target, made: str) -> Any:
+    """The report of a table in one scope, a `Report` of wandb-workspaces: nothing is looked up or sent.
+
+    Its title has no slash, because the address of a report is made of it. Raises UserError without the package.
+    """
+    wr = _package()
+    name = part.table.name.replace("/", " ")
+    blocks = [wr.MarkdownBlock(markdown(part, scope)), wr.MarkdownBlock(_words(part, scope, made))]
+    if lines := _lines(part, scope):
+        blocks += [wr.H2("Which curve is which cell"), wr.MarkdownBlock(lines)]
+    if tasks:
+        blocks += [wr.H2("Learning curves")]
+    for task in tasks:
+        blocks += [wr.H3(task.task), _curves(part, scope, task)]
+    return wr.Report(
+        project=target.project, entity=target.entity or "", blocks=blocks, width="fluid",
+        title=f"Subquad {name}{f' ({scope.label})' if scope.label else ''}",
+        description=f"{part.table.title}. {part.table.source}",
+    )  # fmt: skip
+
+
+def write(report: Any, path: Path) -> None:
+    """Keeps what would be sent, as JSON."""
+    write_json(path, report._to_model().model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def send(report: Any) -> str:
+    """Makes the report, or renews the one with its title in the same project; returns its address.
+
+    Raises UserError where there is no account or no network.
+    """
+    import wandb
+
+    os.environ.setdefault("WANDB_SILENT", "true")  # the address is said once, by who called
+    try:
+        api = wandb.Api()
+        report.entity = report.entity or api.default_entity
+        same = [known for known in _reports(api, report) if known.display_name == report.title]
+        if same:
+            report.id = same[0].id
+        return str(report.save().url)
+    except Exception as error:  # the package raises plain exceptions too
+        raise UserError(
+            f"Weights & Biases did not take the report ({first_line(error).rstrip('.')}); check the network, "
+            "`wandb login` and logger.wandb.entity, and type the same command again."
+        ) from error
+
+
+def _reports(api: Any, report: Any) -> list[Any]:
+    """Those of the project; none where there is no such project yet."""
+    try:
+        return list(api.reports(f"{report.entity}/{report.project}"))
+    except ValueError:
+        return []
+
+
+def _package() -> Any:
+    try:
+        import wandb_workspaces.reports.v2 as wr
+    except ImportError:
+        raise UserError(
+            "Reports of Weights & Biases need the package wandb-workspaces; `pip install subquad[dashboards]`."
+        ) from None
+    return wr
+
+
+def _words(part: TablePart, scope: Scope, made: str) -> str:
+    """How the table stands, when that was, and what fills it."""
+    values = [_in(scope, cell.values) for cell in part.shown]
+    counts = Counter(Verdict.NOT_RUN if value is None else value.verdict for value in values)
+    stands = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+    command = " ".join([part.command, *scope.words, "logger=wandb"])
+    return (
+        f"{len(part.shown)} cells: {stands}. Made {made} from the records of one machine; curves below are those of "
+        f"the project, whoever ran them.\n\n```\n{command}\n```\n"
+    )
+
+
+def _lines(part: TablePart, scope: Scope) -> str:
+    """Of each cell with runs, the name of its curve; empty where there are none."""
+    rows = []
+    for place, cell in part.cells.items():
+        value = _in(scope, cell.values)
+        for run in value.runs[:1] if value else ():
+            seeds = ", ".join(map(str, sorted(run.record.seed for run in value.runs)))  # type: ignore[union-attr]
+            name = setting_name(run.record.attention, run.record.fingerprint)
+            rows.append(f"| {' | '.join(text.replace('|', '/') for text in place)} | `{name}` | {seeds} |")
+    return "\n".join(["| row | column | curve | seeds |", "|---|---|---|---|", *rows]) + "\n" if rows else ""
+
+
+def _curves(part: TablePart, scope: Scope, task: Shown) -> Any:
+    """Losses and the metric of one task by steps, the mean over seeds of each setting, and the test metric as bars."""
+    from wandb_workspaces import expr
+
+    wr = _package()
+    tags = [f"table:{part.table.name}", task.task, f"scale:{scope.scale}", f"protocol:{scope.protocol}"]
+    runs = wr.Runset(
+        name=task.task, groupby=["config.choice.setting"],
+        filters=expr.And(*(expr.Tags().isin([tag]) for tag in tags), expr.Metric("JobType") == "train"),
+    )  # fmt: skip
+    logged = list(dict.fromkeys(["train/loss", "val/loss", f"val/{task.monitor}"]))
+    panels = [
+        wr.LinePlot(title=name, x=STEPS, y=[name], title_x="optimiser steps", groupby_aggfunc="mean") for name in logged
+    ]
+    test = f"test/{task.monitor}"
+    bars = wr.BarPlot(title=test, metrics=[wr.SummaryMetric(test)], groupby_aggfunc="mean", groupby_rangefunc="stddev")
+    for place, panel in enumerate([*panels, bars]):
+        panel.layout = wr.Layout(x=12 * (place % 2), y=8 * (place // 2), w=12, h=8)
+    return wr.PanelGrid(runsets=[runs], panels=[*panels, bars])
+
+
+def _in(scope: Scope, values: Sequence[Value]) -> Value | None:
+    return next((value for value in values if value.scope == scope), None)

@@ -1,0 +1,1 @@
+"""Tables of papers as data, the runs and measurements behind their cells, statistics and verdicts."""

@@ -1,0 +1,51 @@
+"""Lines to paste into a shell."""
+
+import json
+import shlex
+from collections.abc import Iterable
+from typing import Any
+
+from subquad.results.table import Cell, Table
+from subquad.utils.display import as_typed
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
+
+
+def command_line(program: str, words: Iterable[Any]) -> str:
+    """The program with its words, quoted where a shell would take them apart."""
+    return " ".join([as_typed(program), *(shlex.quote(str(word)) for word in words)])
+
+
+def table_command(table: Table) -> str:
+    """What fills a table."""
+    return command_line("python scripts/reproduce.py", [f"table={table.name}"])
+
+
+def cell_command(table: Table, cell: Cell) -> str:
+    """What fills one cell: a mean with its parts, and a part that is not printed with the mean that shows it."""
+    shown = [column.name for column in table.columns]
+    rows, columns = {cell.row}, {cell.column}
+    if cell.mean:
+        rows, columns = rows | {row for row, _ in cell.mean}, columns | {column for _, column in cell.mean}
+    elif cell.column not in shown:
+        columns = {c.column for c in table if c.row == cell.row and (cell.row, cell.column) in c.mean}
+    words = [f"table={table.name}"]
+    words += _chosen("rows", [row.name for row in table.rows], rows)
+    words += _chosen("columns", shown, columns)
+    return command_line("python scripts/reproduce.py", words)
+
+
+def _chosen(key: str, names: list[str], wanted: set[str]) -> list[str]:
+    """The word that selects some of the names; none where all are wanted."""
+    kept = [name for name in names if name in wanted]
+    return [] if len(kept) == len(names) > 1 else [f"{key}={_list(kept)}"]
+
+
+def _list(names: Iterable[str]) -> str:
+    """A list as scripts read it: YAML, where a name that is more than a word stands in quotes."""
+    return f"[{','.join(name if _bare(name) else json.dumps(name, ensure_ascii=False) for name in names)}]"
+
+
+def _bare(name: str) -> bool:
+    return set(name) <= _PLAIN and name.lower() not in _WORDS

@@ -1,0 +1,98 @@
+"""Whether one row or column of a table beats another, seed by seed and over all settings that both have."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from subquad.results.statistics import LEVEL, Across, Comparison, across, compare
+from subquad.results.table import Cell, Table
+from subquad.utils.errors import UserError
+
+Values = Mapping[tuple[str, str], Mapping[int, float]]
+"""What each cell shows, by row and column, then by seed."""
+
+
+def duel(table: Table, values: Values, names: Sequence[str]) -> list[str]:
+    """Sentences on two rows, or two columns, in the order that they are named: one for each setting, one for all.
+
+    Means and what is not trained are left out: they have no seeds of their own. A metric whose better side is down is
+    turned round, so that a positive difference always means that the first is better. Raises UserError where the names
+    are not two rows or two columns, and where better has no meaning.
+    """
+    first, second = opponents(table, names)
+    pairs = [
+        (where, a, b)
+        for where, a, b in _pairs(table, first, second)
+        if all(cell.trained or cell.chained for cell in (a, b))
+    ]
+    if not pairs:
+        raise UserError(f"Table {table.name} has no trained cells of both {first} and {second} to compare.")
+    lines, differences = [], []
+    for where, a, b in pairs:
+        if a.metric != b.metric or a.metric.better == "equal":
+            raise UserError(f"{first} and {second} are not compared at {where}: their metric has no better side.")
+        ours, theirs = (values.get((cell.row, cell.column), {}) for cell in (a, b))
+        sign, unit = (-1.0 if a.metric.better == "lower" else 1.0), a.metric.unit
+        paired = [sign * (ours[seed] - theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+        if paired:
+            differences.append(statistics.fmean(paired))
+        lines.append(f"{where}: {_on_one(first, second, compare(_signed(ours, sign), _signed(theirs, sign)), unit)}")
+    units = {a.metric.unit for _, a, _ in pairs}
+    return lines if len(pairs) == 1 else [*lines, _on_all(first, second, across(differences), len(pairs), units)]
+
+
+def opponents(table: Table, names: Sequence[str]) -> tuple[str, str]:
+    """The two rows or two columns that are named; raises UserError where the names are anything else."""
+    lines = {"rows": [row.name for row in table.rows], "columns": [column.name for column in table.columns]}
+    if len(names) == 2 and names[0] != names[1]:
+        for known in lines.values():
+            if set(names) <= set(known):
+                return names[0], names[1]
+    raise UserError(
+        f"compare={list(names)} must name two rows or two columns of table {table.name}, as in compare=[A,B]; its "
+        f"rows are {', '.join(lines['rows'])}, its columns {', '.join(lines['columns'])}."
+    )
+
+
+def _pairs(table: Table, first: str, second: str) -> list[tuple[str, Cell, Cell]]:
+    """Where both meet the same line of the other axis: its name, and the cells of both."""
+    if any(row.name == first for row in table.rows):
+        places = [(c.name, (first, c.name), (second, c.name)) for c in table.columns]
+    else:
+        places = [(r.name, (r.name, first), (r.name, second)) for r in table.rows]
+    return [(where, table.cells[a], table.cells[b]) for where, a, b in places if {a, b} <= table.cells.keys()]
+
+
+def _signed(values: Mapping[int, float], sign: float) -> dict[int, float]:
+    return {seed: sign * value for seed, value in values.items()}
+
+
+def _on_one(first: str, second: str, found: Comparison | None, unit: str) -> str:
+    if found is None:
+        return "too few common seeds (two are needed)."
+    numbers = f"mean difference {_interval(found.difference, found.low, found.high, unit)}, {_p(found.p)}"
+    return f"{_verdict(first, second, found)}; {numbers}, {found.seeds} common seeds."
+
+
+def _on_all(first: str, second: str, found: Across | None, pairs: int, units: set[str]) -> str:
+    if found is None or found.low is None or found.high is None:
+        return f"All: too few settings with common seeds ({found.settings if found else 0} of {pairs}; two are needed)."
+    said = f"{first} is ahead of {second} on {found.better} of {found.settings}"
+    said += f" (equal on {found.equal})" if found.equal else ""
+    numbers = f"mean difference {_interval(found.difference, found.low, found.high, ''.join(units))}"
+    test = f"Wilcoxon signed-rank test over {found.settings - found.equal} settings, {_p(found.p)}"
+    missing = f"; {pairs - found.settings} settings have no common seed" if found.settings < pairs else ""
+    return f"All: {_verdict(first, second, found)}: {said}; {numbers}; {test}{missing}."
+
+
+def _verdict(first: str, second: str, found: Comparison | Across) -> str:
+    if found.beats or found.loses:
+        return f"{first} beats {second}" if found.beats else f"{second} beats {first}"
+    return "no difference shown"
+
+
+def _interval(mean: float, low: float, high: float, unit: str) -> str:
+    return f"{mean:+.3g}{' ' * bool(unit)}{unit} [{low:+.3g}, {high:+.3g}] ({LEVEL:.0%})"
+
+
+def _p(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"

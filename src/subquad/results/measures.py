@@ -1,0 +1,261 @@
+"""What cells of tables measure instead of training: `measure: {_target_: subquad.results.measures.<function>, ...}`.
+
+Each function is given the words of its cell, as train.py would be, and its own settings from the table. It returns a
+number, or words where the paper prints words; `Noted` adds how a number was measured, where that is not as asked for.
+`spec` says what the data would be, so that none are needed:
+{_target_: subquad.specs.DataSpec, max_len: 4096, vocab: 257, classes: 2}. A UserError means that a cell cannot be
+measured here, and what would have to be done. What takes a `seed` is measured of the trained run with that seed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from omegaconf import OmegaConf
+
+from subquad.config.compose import compose_run
+from subquad.utils.errors import UserError
+
+Mode = Literal["inference", "training"]
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A measured value and how it was measured, where that is not as asked for."""
+
+    value: float | str
+    note: str = ""
+
+
+def setting(words: Sequence[str], key: str) -> float | str:
+    """The value of a key of the configuration, such as `backbone.dim`; raises UserError where it has none."""
+    value = OmegaConf.select(compose_run(words), key)
+    if value is None:
+        raise UserError(f"The configuration has no value {key}.")
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def complexity(words: Sequence[str]) -> str:
+    """Time and memory of the mechanism in the length of the sequence, as its class states them."""
+    from hydra.utils import get_class
+
+    return str(get_class(compose_run(words).attention["_target_"]).complexity)  # type: ignore[attr-defined]
+
+
+def parameters(words: Sequence[str], spec: Any, part: Literal["all", "attention_layers"] = "all") -> float:
+    """Trainable numbers of the network; attention_layers: attentions, feed-forward nets and norms of an MCAN."""
+    import torch
+
+    with torch.device("meta"):
+        model = _network(words, spec)
+    if part == "attention_layers":
+        return float(model.stack_parameters)
+    return float(sum(p.numel() for p in model.parameters() if p.requires_grad))
+
+
+def relative_speed(
+    words: Sequence[str], spec: Any, against: Sequence[str], mode: Mode = "inference", batch: int = 1, rounds: int = 7
+) -> float | Noted:
+    """How many times as fast the network is as the one with the words `against`: the median ratio of rounds.
+
+    A batch that does not fit is halved until it does; see `_fitting`.
+    """
+    from subquad.measure.timing import interleave
+
+    sides = {"ours": words, "theirs": yardstick(words, against)}
+    rows, note = _fitting(list(sides.values()), spec, mode, batch)
+    timed = interleave({side: _program(w, spec, mode, rows) for side, w in sides.items()}, rounds)
+    ratio = timed["theirs"].ratio(timed["ours"])
+    return Noted(ratio, note) if note else ratio
+
+
+def relative_memory(
+    words: Sequence[str], spec: Any, against: Sequence[str], mode: Mode = "inference", batch: int = 1
+) -> float | Noted:
+    """Peak of live tensors over that of the network with the words `against`.
+
+    A batch that does not fit is halved until it does; see `_fitting`.
+    """
+    from subquad.measure.benchmark import peak_of
+
+    sides = [words, yardstick(words, against)]
+    rows, note = _fitting(sides, spec, mode, batch)
+    ours, theirs = (peak_of(_program(w, spec, mode, rows)) for w in sides)
+    return Noted(ours / theirs, note) if note else ours / theirs
+
+
+def yardstick(words: Sequence[str], against: Sequence[str]) -> list[str]:
+    """The words of a cell with `against`; settings of an attention or backbone that `against` replaces are left out."""
+    replaced = tuple(f"{word.partition('=')[0]}." for word in against)
+    return [*(word for word in words if not word.startswith(replaced)), *against]
+
+
+def throughput(words: Sequence[str], spec: Any, batch: int = 32, mode: Mode = "inference", rounds: int = 7) -> float:
+    """Rows a second of the network, on the GPU where there is one."""
+    from subquad.measure.timing import interleave
+
+    return batch / interleave({"ours": _program(words, spec, mode, batch)}, rounds)["ours"].median
+
+
+def operations(
+    words: Sequence[str],
+    spec: Any,
+    count: Literal["mul", "add", "other", "energy"],
+    convention: Literal["everything", "published"] = "everything",
+    backward: bool = False,
+    batch: int = 1,
+) -> float:
+    """Billions of multiplications, additions or others of the network, or of pJ by the 45 nm model of fp32."""
+    import torch
+
+    from subquad.measure import operations as counter
+    from subquad.measure.energy import energy
+    from subquad.measure.inputs import network_inputs
+
+    with torch.device("meta"):
+        network = _network(words, spec).eval()
+    found = counter.count(network, network_inputs(network, spec, batch, "meta"), convention, backward).total
+    return (energy(found) if count == "energy" else float(getattr(found, count))) / 1e9
+
+
+def inference_gain(
+    words: Sequence[str], of: Literal["time", "memory"], length: int, batch: int = 1, rounds: int = 3
+) -> float:
+    """How many times as fast, or as small, the encoder is as with softmax attention written out, for `length` tokens.
+
+    It is the language model of the words without its vocabulary: logits of 50,265 words for each token would take most
+    of the memory on both sides, and the 60 times that Linformer's Table 3 prints could not be. Time is the median ratio
+    of rounds, on the GPU where there is one; memory is the peak of live tensors, weights left out, of which the largest
+    batch that fits is the inverse. It is found from shapes alone, so that softmax at 65,536 tokens has one too. Where
+    the weights of all heads take more than half of the memory, softmax is timed one head after the other; on a CPU also
+    from 4 GiB, as tensors above 2 GiB are new pages at each use, which costs softmax up to three times its time.
+
+    Raises UserError where time is asked for and not even one head fits.
+    """
+    import torch
+
+    from subquad.measure.benchmark import program
+    from subquad.measure.inputs import random_inputs
+    from subquad.measure.memory import total_memory
+    from subquad.measure.shapes import peak_of_shapes
+    from subquad.measure.timing import interleave
+    from subquad.specs import TextSpec
+
+    spec = TextSpec(max_len=length, vocab=50265, tokenizer="0")
+    others = [word for word in words if not word.startswith(("attention=", "attention."))]
+    sides = {"ours": list(words), "softmax": [*others, "attention=softmax_explicit"]}
+    with torch.device("meta"):
+        inputs = random_inputs(spec, batch, "meta")
+        peaks = {side: peak_of_shapes(_network(w, spec).encoder.eval(), inputs) for side, w in sides.items()}
+    if of == "memory":
+        return peaks["softmax"] / peaks["ours"]
+    device = _device()
+    room = total_memory(device) / 2
+    if peaks["softmax"] > (room if device == "cuda" else min(room, 4 * 2**30)):
+        sides["softmax"].append("attention.heads_at_once=1")
+        with torch.device("meta"):
+            peaks["softmax"] = peak_of_shapes(_network(sides["softmax"], spec).encoder.eval(), inputs)
+    if max(peaks.values()) > room:
+        raise UserError(
+            f"Softmax attention over {length:,} tokens holds {peaks['softmax'] / 2**30:,.0f} GiB at its peak even one "
+            "head at a time, more than half of the memory here; measure this cell on a larger machine."
+        )
+    inputs = random_inputs(spec, batch, device)
+    torch.manual_seed(0)
+    encoders = {side: _network(w, spec).encoder.to(device) for side, w in sides.items()}
+    timed = interleave({side: program(net, inputs, "inference") for side, net in encoders.items()}, rounds, warmup=1)
+    return timed["softmax"].ratio(timed["ours"])
+
+
+def energy_cost(
+    words: Sequence[str], of: Literal["energy", "area"], operation: Literal["add", "multiply"], bits: Literal[16, 32]
+) -> float:
+    """pJ or µm² of one floating-point operation at 45 nm, the constants of every energy in this package."""
+    from subquad.measure.aten import Tally
+    from subquad.measure.energy import area, energy
+
+    one = Tally(add=1) if operation == "add" else Tally(mul=1)
+    return (energy if of == "energy" else area)(one, "fp16" if bits == 16 else "fp32")
+
+
+def bitfusion(
+    words: Sequence[str], of: Literal["latency", "energy"], reading: Literal["published", "whole"] = "published"
+) -> float:
+    """Milliseconds or nJ of one layer of the mechanism on BitFusion, by its public cost model.
+
+    reading: "published", 16 rows of products, which gives EcoFormer's Table 7; "whole", a sequence of 3,136 tokens.
+    Raises UserError for mechanisms whose layer has no layout of products.
+    """
+    from subquad.measure.analysis.bitfusion import attention_layer, table_7
+
+    mechanism = str(compose_run(words).attention["_target_"]).split(".")[-2]
+    name = "transformer" if mechanism == "softmax" else mechanism
+    cost = table_7(name) if reading == "published" else attention_layer(name, rows=3136)
+    if of == "energy":
+        return cost.nanojoules
+    return cost.milliseconds / (16 if reading == "published" else 1)
+
+
+def head_distance(words: Sequence[str], statistic: Literal["mean", "std"], seed: int, rows: int = 8) -> float:
+    """Mean or standard deviation of the distances between the heads of a trained run, on `rows` test rows, one by one.
+
+    Raises UserError, with the command that trains it, where the run has not ended.
+    """
+    from subquad.measure.analysis.head_weights import head_distances
+    from subquad.results.run_store import RunStore
+
+    store = RunStore()
+    network = store.network(words, seed)
+    if network is None:
+        raise UserError(
+            f"Distances between heads are those of a trained run; train it first: {store.command(words, seed)}"
+        )
+    dataset = store.data(words, seed).batched("test")
+    inputs = (dataset.__getitems__([place]).network_inputs for place in range(min(rows, len(dataset))))
+    mean, spread = head_distances(network, inputs)
+    return {"mean": mean, "std": spread}[statistic]
+
+
+def _network(words: Sequence[str], spec: Any) -> Any:
+    """The untrained network: no cost depends on the values of weights, so that none are fetched."""
+    from hydra.utils import instantiate
+
+    from subquad.config.settings import without_weights
+
+    config = OmegaConf.to_container(compose_run(words), resolve=True)
+    assert isinstance(config, dict)
+    return instantiate(without_weights(config["task"]["module"]["backbone"]), _convert_="all")(spec=spec)
+
+
+def _program(words: Sequence[str], spec: Any, mode: Mode, batch: int) -> Callable[[], None]:
+    import torch
+
+    from subquad.measure.benchmark import program
+    from subquad.measure.inputs import random_inputs
+
+    torch.manual_seed(0)
+    return program(_network(words, spec).to(_device()), random_inputs(spec, batch, _device()), mode)
+
+
+def _fitting(sides: Sequence[Sequence[str]], spec: Any, mode: Mode, batch: int) -> tuple[int, str]:
+    """The batch, halved until the larger of the networks fits in half of the memory, and a note where it was halved.
+
+    The peak of a batch is taken as that of a single row times its rows.
+    """
+    from subquad.measure.benchmark import peak_of
+    from subquad.measure.memory import total_memory
+
+    if batch == 1:
+        return 1, ""
+    room = total_memory(_device()) / 2
+    row = max(peak_of(_program(words, spec, mode, 1)) for words in sides)
+    rows = batch
+    while rows > 1 and rows * row > room:
+        rows //= 2
+    return rows, "" if rows == batch else f"in batches of {rows}, as {batch} rows take more than half of the memory"
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

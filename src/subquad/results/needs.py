@@ -1,0 +1,28 @@
+"""What a run needs that is not on this machine: files of its data, and the command that brings them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from subquad.utils.errors import explain
+
+
+def missing_data(settings: Mapping[str, Any]) -> str | None:
+    """What is missing of data with these resolved settings, as a sentence with the remedy; None where nothing is.
+
+    Looks for files and reads none of them. Made-up data (`synthetic`) need nothing, and torch is not imported for them.
+    """
+    if settings.get("synthetic"):
+        return None
+    from hydra.utils import instantiate
+
+    from subquad.config.settings import check_settings
+
+    try:
+        check_settings("data", settings)
+        instantiate(settings, _convert_="all").require()
+    except Exception as error:
+        cause = explain(error)
+        if cause is None:
+            raise
+        return str(cause)
+    return None

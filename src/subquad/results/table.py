@@ -1,0 +1,307 @@
+"""A table of a paper as data: which settings are behind each cell, and what is printed there.
+
+configs/table/<paper>/<number>.yaml holds
+
+    title, source     what the table shows, and where it stands
+    metric            {name, label, times, unit, better}: of cells that say nothing else
+    seeds             how many trained runs a cell is the mean of; 0 for what is counted or measured. A column, a row
+                      or a cell may have its own
+    words             words of the command line that every cell shares: [scale=paper]
+    columns, rows     name: [words], or name: {words, start, evaluate, metric, measure, mean, seeds, hidden, quoted,
+                      note, missing}
+    printed           row: the cells in the order of the columns, separated by spaces, in quotes where there is one;
+                      "-" for an empty cell, "?" for one that cannot be read
+    cells             "row / column": {words, start, evaluate, measure, seeds, quoted, note, missing}, for single
+                      ones; names may be patterns of fnmatch, as in "* / [234]k"
+
+A cell is trained with the words of the table, its column, its row and its own, in this order. Where one of them has
+`measure`, it is measured instead: the merged node names a function of the package; with a `seed` in it, what is
+measured is the trained run with that seed. `mean: true` makes a row or column
+the mean of the others (`mean: [a, b]` of those named); `missing` says why a cell cannot be run with this package.
+`start` are the words of another run, whose best weights a run starts from. `evaluate` are settings of data, other than
+those of training, that the trained weights are evaluated on: {multiply: 4}. A `hidden` column is not printed: a mean
+needs its cells.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from subquad.results.published_value import Printed, split_line
+from subquad.results.verdict import Direction
+from subquad.utils.errors import UserError, first_line
+
+Place = tuple[str, str]
+"""Row and column of a cell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """What a cell shows: the value `name` of a record (or what `measure` returns), multiplied by `times`."""
+
+    name: str = "value"
+    label: str = ""
+    times: float = 1.0
+    unit: str = ""
+    better: Direction = "higher"
+
+    def __post_init__(self) -> None:
+        if self.better not in get_args(Direction):
+            raise UserError(f"better is {self.better}; choose {', '.join(get_args(Direction))}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A row or a column. `mean` names the lines that it averages."""
+
+    name: str
+    words: tuple[str, ...] = ()
+    start: tuple[str, ...] = ()
+    evaluate: Mapping[str, Any] = field(default_factory=dict)
+    metric: Mapping[str, Any] = field(default_factory=dict)
+    measure: Mapping[str, Any] = field(default_factory=dict)
+    mean: tuple[str, ...] = ()
+    seeds: int | None = None
+    hidden: bool = False
+    quoted: bool = False
+    note: str = ""
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One cell. With `mean` it is the average of those (row, column); with `measure` a function's value; else trained.
+
+    start: words of the run whose best weights the cell's run starts from; empty where it starts afresh.
+    seeds: how many runs the paper takes the mean of; those with seeds from 0 are trained.
+    changes: settings of the data that the run is evaluated on in place of those of training, as `evaluate` takes them.
+    quoted: the paper took the number from elsewhere. missing: why it cannot be had with this package.
+    """
+
+    row: str
+    column: str
+    words: tuple[str, ...]
+    start: tuple[str, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    metric: Metric
+    measure: Mapping[str, Any]
+    mean: tuple[Place, ...]
+    seeds: int
+    printed: Printed | None
+    quoted: bool
+    notes: tuple[str, ...]
+    missing: str
+
+    @property
+    def trained(self) -> bool:
+        """Whether the records of runs of train.py with its words, and no others, fill it."""
+        return not (self.mean or self.measure or self.missing or self.start or self.changes)
+
+    @property
+    def digits(self) -> int:
+        """How many digits behind the point its value is shown with: those that are printed."""
+        return self.printed.digits if self.printed is not None and self.printed.value is not None else 2
+
+    @property
+    def of_run(self) -> bool:
+        """Whether what is measured is a trained run, whose scale and data then matter."""
+        return "seed" in self.measure
+
+    @property
+    def chained(self) -> bool:
+        """Whether a run fills it that starts from another one or is evaluated on other data."""
+        return bool(self.start or self.changes) and not (self.mean or self.measure or self.missing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table with all its cells, row by row. `name` is that of its file: dba/2. `columns` are the printed ones.
+
+    seeds: the number of runs of cells that do not have their own.
+    """
+
+    name: str
+    title: str
+    source: str
+    seeds: int
+    rows: tuple[Line, ...]
+    columns: tuple[Line, ...]
+    cells: Mapping[Place, Cell]
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(self.cells.values())
+
+    @property
+    def counts(self) -> str:
+        """How many runs its trained cells are means of: "5", "4 or 5"; empty where nothing is trained."""
+        return " or ".join(map(str, sorted({cell.seeds for cell in self if cell.trained or cell.chained})))
+
+    def select(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> "Table":
+        """The table with these rows and columns only, means left out where a part is; empty selects all.
+
+        A name that only the other axis has is taken there. Raises UserError at one that neither has.
+        """
+        known = [{line.name for line in lines} for lines in (self.rows, self.columns)]
+        moved = [[n for n in columns if n in known[0] - known[1]], [n for n in rows if n in known[1] - known[0]]]
+        kept = [
+            _chosen(self, "row", [*(n for n in rows if n not in moved[1]), *moved[0]]),
+            _chosen(self, "column", [*(n for n in columns if n not in moved[0]), *moved[1]]),
+        ]
+        names = [{line.name for line in lines} for lines in kept]
+        hidden = {column for _, column in self.cells} - {line.name for line in self.columns}
+        cells = {
+            place: cell
+            for place, cell in self.cells.items()
+            if place[0] in names[0]
+            and place[1] in names[1]
+            and all(row in names[0] and column in names[1] | hidden for row, column in cell.mean)
+        }
+        needed = {part for cell in cells.values() for part in cell.mean}
+        cells = {place: cell for place, cell in self.cells.items() if place in cells or place in needed}
+        full = [
+            tuple(line for line in lines if any(line.name == place[i] for place in cells))
+            for i, lines in enumerate(kept)
+        ]
+        return Table(
+            name=self.name, title=self.title, source=self.source, seeds=self.seeds, rows=full[0], columns=full[1],
+            cells=cells,
+        )  # fmt: skip
+
+
+_KEYS = {"title", "source", "metric", "seeds", "words", "columns", "rows", "printed", "cells"}
+_CELL_KEYS = {"words", "start", "evaluate", "measure", "seeds", "quoted", "note", "missing"}
+_EMPTY = "The paper leaves this cell empty."
+
+
+def load(path: Path, name: str) -> Table:
+    """The table of a file; raises UserError, naming the file, at anything that is not as the format says."""
+    try:
+        node = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"{path} cannot be read ({first_line(error)}).") from None
+    try:
+        return _table(node, name)
+    except UserError as error:
+        raise UserError(f"Table {name}: {error}") from None
+    except (TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"Table {name} is not as the format asks for ({error}); see subquad/results/table.py."
+        ) from None
+
+
+def _table(node: Any, name: str) -> Table:
+    if unknown := [str(key) for key in node if key not in _KEYS]:
+        raise UserError(f"there is no key {', '.join(unknown)}; the keys are {', '.join(sorted(_KEYS))}.")
+    rows, columns = (_lines(node[kind]) for kind in ("rows", "columns"))
+    if hidden := [row.name for row in rows if row.hidden]:
+        raise UserError(f"row {hidden[0]} is hidden, and only columns may be.")
+    shown = tuple(column for column in columns if not column.hidden)
+    printed = _printed(node.get("printed", {}), rows, shown)
+    single = node.get("cells", {})
+    places = [(row.name, column.name) for row in rows for column in columns]
+    for pattern, settings in single.items():
+        if unknown := [key for key in settings if key not in _CELL_KEYS]:
+            raise UserError(f'cell "{pattern}" has no key {unknown[0]}; the keys are {", ".join(sorted(_CELL_KEYS))}.')
+        if not any(fnmatchcase(" / ".join(place), pattern) for place in places):
+            raise UserError(f'there is no cell "{pattern}"; write "row / column".')
+    cells = {
+        (row.name, column.name): _cell(
+            node, row, column, printed,
+            [s for pattern, s in single.items() if fnmatchcase(f"{row.name} / {column.name}", pattern)],
+        )
+        for row in rows
+        for column in columns
+    }  # fmt: skip
+    if any(cell.seeds < 1 for cell in cells.values() if cell.trained):
+        raise UserError("trained cells need seeds of at least 1.")
+    return Table(
+        name=name, title=node["title"], source=node["source"], seeds=int(node.get("seeds", 0)), rows=rows,
+        columns=shown, cells=cells,
+    )  # fmt: skip
+
+
+def _lines(node: Mapping[str, Any]) -> tuple[Line, ...]:
+    lines = []
+    for name, value in node.items():
+        given = {"words": value} if isinstance(value, list) else dict(value or {})
+        mean = given.pop("mean", ())
+        lists = {key: tuple(given.get(key, ())) for key in ("words", "start")}
+        lines.append((Line(name=str(name), **given | lists), mean))
+    plain = tuple(line.name for line, mean in lines if not mean)
+    if unknown := [name for _, mean in lines if mean is not True for name in mean if name not in plain]:
+        raise UserError(f"there is no {unknown[0]} to take a mean of; it averages {', '.join(plain)}.")
+    return tuple(
+        Line(**{key: getattr(line, key) for key in Line.__slots__} | {"mean": plain if mean is True else tuple(mean)})
+        for line, mean in lines
+    )
+
+
+def _printed(
+    node: Mapping[str, str], rows: Sequence[Line], columns: Sequence[Line]
+) -> dict[tuple[str, str], Printed | None]:
+    """By row and column; None is an empty cell, and what cannot be read is left out."""
+    if unknown := [name for name in node if str(name) not in {row.name for row in rows}]:
+        raise UserError(f"it prints a row {unknown[0]} that is not among its rows.")
+    cells = {}
+    for name, line in node.items():
+        for column, text in zip(columns, split_line(line, len(columns), f"row {name}"), strict=True):
+            if text != "?":
+                cells[str(name), column.name] = Printed.parse(text)
+    return cells
+
+
+def _cell(
+    node: Mapping[str, Any],
+    row: Line,
+    column: Line,
+    printed: Mapping[tuple[str, str], Printed | None],
+    own: Sequence[Mapping[str, Any]],
+) -> Cell:
+    place = row.name, column.name
+    over_rows = tuple((part, column.name) for part in row.mean)
+    over_columns = tuple((row.name, part) for part in column.mean)
+    settings: list[Mapping[str, Any]] = [
+        *({key: getattr(line, key) for key in _CELL_KEYS} for line in (column, row)),
+        *own,
+    ]
+    reasons = [settings[i].get("missing") for i in (*range(2, len(settings)), 1, 0)]
+    counts = [0, *(int(count) for s in (node, *settings) if (count := s.get("seeds")) is not None)]
+    empty = _EMPTY if printed.get(place, ...) is None else ""
+    return Cell(
+        row=row.name,
+        column=column.name,
+        words=(*node.get("words", ()), *(word for s in settings for word in s.get("words", ()))),
+        start=tuple(word for s in settings for word in s.get("start", ())),
+        changes=_merged(s.get("evaluate", {}) for s in settings),
+        metric=Metric(**_merged([node.get("metric", {}), column.metric, row.metric])),
+        measure=_merged(s.get("measure", {}) for s in settings),
+        mean=over_columns or over_rows,
+        seeds=counts[-1],
+        printed=printed.get(place),
+        quoted=any(s.get("quoted") for s in settings),
+        notes=tuple(s["note"] for s in (settings[1], settings[0], *own) if s.get("note")),
+        missing=next((reason for reason in reasons if reason), empty),
+    )
+
+
+def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Later ones win."""
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def _chosen(table: Table, kind: Literal["row", "column"], names: Sequence[str]) -> list[Line]:
+    lines = table.rows if kind == "row" else table.columns
+    known = {each: ", ".join(line.name for line in of) for each, of in (("row", table.rows), ("column", table.columns))}
+    if unknown := [name for name in names if name not in {line.name for line in lines}]:
+        other = "column" if kind == "row" else "row"
+        raise UserError(
+            f"table {table.name} has no {kind} {', '.join(unknown)}; its {kind}s are {known[kind]}; its {other}s are "
+            f"{known[other]}."
+        )
+    return [line for line in lines if not names or line.name in names]

@@ -1,0 +1,71 @@
+"""What may be said of a measured cell beside a printed one."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from subquad.results.published_value import Printed
+from subquad.results.statistics import Summary, summarise
+
+if TYPE_CHECKING:
+    from subquad.results.table import Cell
+
+Direction = Literal["higher", "lower", "equal"]
+"""Which way a metric is better; "equal" for quantities that are counted and have no better side."""
+
+
+class Verdict(enum.Enum):
+    """Every verdict, in the words of the page."""
+
+    REPRODUCED = "reproduced"
+    NOISE = "within noise"
+    ABOVE = "above"
+    BELOW = "below"
+    INCOMPLETE = "too few seeds"
+    OTHER_SCALE = "measured at another scale"
+    NOT_RUN = "not run"
+    NEEDS_DATA = "needs data"
+    NOT_PRINTED = "new"
+
+
+def judge(measured: Summary, printed: Printed, seeds: int, better: Direction) -> Verdict:
+    """Compares a mean over seeds with a printed value.
+
+    reproduced: they differ by no more than the printed spread, or than the rounding of the printed value.
+    within noise: their 95 % intervals overlap; the printed one is taken as two spreads to either side.
+    above, below: the mean is better or worse than that. too few seeds: fewer than the table declares.
+    `better` turns the difference round for metrics such as RMSE, so that above always means better; for counted
+    quantities above means more.
+    """
+    if printed.value is None:
+        raise ValueError(f"{printed.text!r} is no number to compare with.")
+    if measured.seeds < seeds:
+        return Verdict.INCOMPLETE
+    difference = measured.mean - printed.value
+    spread = printed.spread or 0.0
+    if abs(difference) <= max(spread, printed.rounding) * (1 + 1e-9):
+        return Verdict.REPRODUCED
+    if abs(difference) <= (measured.half_width or 0.0) + max(2 * spread, printed.rounding):
+        return Verdict.NOISE
+    return Verdict.ABOVE if (difference > 0) != (better == "lower") else Verdict.BELOW
+
+
+def cell_verdict(cell: Cell, values: Mapping[int, float], full: bool, needs_data: bool = False) -> Verdict:
+    """The verdict of a table's cell.
+
+    Args:
+        cell: the cell.
+        values: its measured values by seed.
+        full: whether its runs are at the paper's scale and on real data.
+        needs_data: whether its data are missing on this machine.
+    """
+    if not values:
+        return Verdict.NEEDS_DATA if needs_data else Verdict.NOT_RUN
+    if not full and (cell.of_run or not cell.measure):
+        return Verdict.OTHER_SCALE
+    if cell.printed is None or cell.printed.value is None:
+        return Verdict.NOT_PRINTED
+    seeds = cell.seeds if cell.trained or cell.chained or cell.mean else 1
+    return judge(summarise(values), cell.printed, seeds, cell.metric.better)

@@ -1,1 +1,0 @@
-"""What the doors do: name a run, train it, evaluate it, report it."""

@@ -1,0 +1,1 @@
+"""Many runs: started, watched, shown, on this machine or on a cluster."""

@@ -1,0 +1,120 @@
+"""The best checkpoint of a finished run, evaluated again."""
+
+import inspect
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from filelock import FileLock
+from hydra.utils import get_class, instantiate
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.plugins.environments import LightningEnvironment
+
+from subquad import records
+from subquad.config.settings import check_settings, without_weights
+from subquad.measure import machine
+from subquad.tasks.supervised import Supervised
+from subquad.training.lightning_data import TrainedOn
+from subquad.training.resume import check_data, read_checkpoint
+from subquad.utils.cores import usable_threads
+from subquad.utils.errors import UserError
+from subquad.utils.log_filters import quieten
+
+
+def evaluate_missing(config: DictConfig) -> None:
+    """Evaluates a finished run on each of the data of `evaluate` that it has not been evaluated on yet, and keeps it.
+
+    The data are looked for where they are now, which may be another place than in training. A failure is kept in the
+    folder of the run until a later try succeeds, as in training.
+    """
+    run = Path(config.paths.run)
+    try:
+        _evaluate_missing(config, run)
+    except Exception as error:
+        records.write_error(str(error), traceback.format_exc(), run)
+        raise
+    (run / records.ERROR).unlink(missing_ok=True)
+
+
+def _evaluate_missing(config: DictConfig, run: Path) -> None:
+    place = {key: config.data[key] for key in ("root",) if key in config.data}
+    for changes in OmegaConf.to_container(config.evaluate, resolve=True):  # type: ignore[union-attr]
+        if not isinstance(changes, dict):
+            raise UserError(f"evaluate has {changes!r}; it takes settings of data, as in evaluate=[{{multiply:4}}].")
+        known = {str(key): value for key, value in changes.items()}
+        (run / records.EVALUATIONS).mkdir(exist_ok=True)
+        with FileLock(run / records.EVALUATIONS / ".lock"):
+            if records.read_evaluation(run, known) is None:
+                name, value, _ = evaluate(run, "test", place | known)
+                records.write_evaluation(run, known, {name: value}, machine.facts())
+
+
+def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) -> tuple[str, float, float | None]:
+    """Returns the metric's name, its value now and the value in the record (None where the record has none).
+
+    `changes` are settings of the data to evaluate on that differ from those of the run, such as `multiply` of ListOps
+    or the `size` of images. Raises UserError when the folder holds no finished run, when its best checkpoint is gone,
+    and where the changed data are others than those of the run or do not fit its weights.
+    """
+    record = records.read(run)
+    checkpoint = run / "checkpoints" / "best.ckpt"
+    if record is None or not checkpoint.exists():
+        missing = run / records.RESULT if record is None else checkpoint
+        raise UserError(
+            f"There is no finished run to evaluate: {missing} does not exist; give run= a folder that holds both."
+        )
+    if split not in ("val", "test"):
+        raise UserError(f'There is no split "{split}" to evaluate; choose test or val.')
+    quieten()
+    torch.set_num_threads(usable_threads())
+    config = OmegaConf.create(record.config)
+    config.data = changed_data(record.config["data"], changes or {})
+    data = instantiate(config.data, _convert_="all")
+    data.prepare_data()
+    check_data(data, record.data_fingerprint, run)
+    read_checkpoint(checkpoint, run)
+    settings: Any = OmegaConf.to_container(config.task.module, resolve=True)
+    module: Supervised = instantiate(without_weights(settings), _convert_="all")(spec=data.spec)
+    trainer = pl.Trainer(
+        accelerator=config.trainer.accelerator, devices=1, precision=config.trainer.precision, logger=False,
+        accumulate_grad_batches=config.trainer.accumulate_grad_batches,  # the size of batches follows it
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        plugins=[LightningEnvironment()],  # alone, also where several processes trained
+    )  # fmt: skip
+    run_split = trainer.test if split == "test" else trainer.validate
+    with fitting_weights():
+        [metrics] = run_split(
+            module, datamodule=TrainedOn(data), ckpt_path=checkpoint, verbose=False, weights_only=True
+        )
+    name = f"{split}/{module.metric_name}"
+    return name, metrics[name], record.metrics.get(name)
+
+
+@contextmanager
+def fitting_weights() -> Iterator[None]:
+    """Inside the block, weights that do not fit a model built for other data raise a UserError that names the first."""
+    try:
+        yield
+    except RuntimeError as error:
+        first, *reasons = str(error).splitlines() or [""]
+        if "loading state_dict" not in first:
+            raise
+        raise UserError(
+            f"The weights of this run do not fit these data ({' '.join(reasons[:1]).strip()}); sequences longer and "
+            "images larger than in training need an attention and positions whose weights do not depend on the length."
+        ) from None
+
+
+def changed_data(settings: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the data of a run with changes; raises UserError at one that the data do not have."""
+    constructor = inspect.signature(get_class(settings["_target_"])).parameters.values()
+    known = {*settings, *(p.name for p in constructor if p.kind is p.KEYWORD_ONLY)} - {"_target_"}
+    if unknown := [key for key in changes if key not in known]:
+        raise UserError(f"The data of this run have no data.{unknown[0]}; they have {', '.join(sorted(known))}.")
+    changed = settings | dict(changes)
+    check_settings("data", changed)
+    return changed

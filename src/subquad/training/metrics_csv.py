@@ -1,0 +1,66 @@
+"""The run's own history: metrics.csv, one row for each logged step, complete after every epoch and every restart."""
+
+import csv
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities import rank_zero_only
+
+from subquad.records import read_history
+from subquad.utils.atomic import whole
+
+
+class MetricsCSV(Logger):
+    """Writes `path` as a whole, atomically. A resumed run reads it, and drops the steps that it is about to repeat."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = Path(path)
+        self.rows: dict[int, dict[str, float]] = read_history(self.path)
+        self.unsaved = False
+
+    @property
+    def name(self) -> str:
+        return "metrics"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @property
+    def save_dir(self) -> str:
+        return str(self.path.parent)
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Does nothing: the run directory holds the configuration."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        step = step or 0
+        for later in [s for s in self.rows if s > step]:
+            del self.rows[later]
+        self.rows.setdefault(step, {}).update(metrics)
+        self.unsaved = True
+
+    @rank_zero_only
+    def save(self) -> None:
+        if not self.unsaved:
+            return
+        names = sorted({name for row in self.rows.values() for name in row})
+        with whole(self.path) as place, place.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["step", *names])
+            for step, row in sorted(self.rows.items()):
+                writer.writerow([step, *(_text(row.get(name)) for name in names)])
+        self.unsaved = False
+
+    def finalize(self, status: str) -> None:
+        self.save()
+
+
+def _text(value: float | None) -> str:
+    """Every digit, and the same whether a number was logged now or read from the file; empty where there is none."""
+    return "" if value is None else repr(float(value)).removesuffix(".0")

@@ -1,0 +1,70 @@
+"""What a person sees at the end of a run: a short table, and the learning curve beside the record."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from subquad.records import RESULT, Record, read_history
+from subquad.utils.display import duration
+
+
+def show(record: Record, run: Path, note: str = "") -> None:
+    """Prints the result of a run, the scores that need no model, its cost and where the record is."""
+    table = Table(
+        title=f"{record.attention} on {record.task}, seed {record.seed}{note}", show_header=False, title_justify="left"
+    )
+    for name, value in record.metrics.items():
+        if name.startswith("test/"):
+            table.add_row(f"[bold]{name}", f"[bold]{_number(name, value)}")
+            scored = name.removeprefix("test/") == record.config["task"]["monitor"].removeprefix("val/")
+            for baseline, score in record.baselines.items() if scored else ():
+                table.add_row(f"  {baseline}", _number(name, score))
+    if record.config["data"].get("synthetic"):
+        table.add_row("data", "[bold]made up (data=synthetic), no result")
+    table.add_row("protocol, scale", f"{record.protocol}, {record.scale}")
+    table.add_row("parameters", f"{record.parameters:,}")
+    table.add_row("steps, time", f"{record.steps:,} in {duration(record.wall_seconds)}")
+    table.add_row("peak memory", f"{record.peak_memory_mib:,.0f} MiB ({record.peak_memory_of})")
+    console = Console(highlight=False)
+    console.print(table)
+    for name in (RESULT, "curve.png"):
+        if (run / name).exists():
+            console.print(str(_short(run / name)), soft_wrap=True)
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _number(metric: str, value: float) -> str:
+    return f"{value:.2%}" if metric.endswith("accuracy") else f"{value:.4g}"
+
+
+def draw_curve(record: Record, run: Path, monitor: str) -> None:
+    """Writes `curve.png`: losses and the validation metric by step, with the trivial baselines as dashed lines."""
+    import matplotlib  # heavy, and needed once a run
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    history = read_history(run / "metrics.csv")
+    margins = {"left": 0.08, "right": 0.985, "bottom": 0.15, "top": 0.88, "wspace": 0.2}  # a layout engine draws twice
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), gridspec_kw=margins)
+    for name, axes in (("train/loss", left), ("val/loss", left), (monitor, right)):
+        points = [(step, row[name]) for step, row in history.items() if name in row]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker="." if len(points) < 30 else "", label=name)
+    metric = monitor.split("/")[1]
+    right.axhline(record.metrics[f"test/{metric}"], color="black", linewidth=1, label=f"test/{metric}")
+    for shade, (name, score) in zip(("0.4", "0.6", "0.7"), record.baselines.items(), strict=False):
+        right.axhline(score, color=shade, linestyle="--", linewidth=1, label=name)
+    for axes, label in ((left, "loss"), (right, metric)):
+        axes.set(xlabel="optimiser steps", ylabel=label)
+        axes.legend(fontsize=8)
+        axes.grid(alpha=0.3)
+    figure.suptitle(
+        f"{record.attention} on {record.task} ({record.recipe}, {record.scale}, seed {record.seed})", fontsize=10
+    )
+    figure.savefig(run / "curve.png", dpi=120)
+    plt.close(figure)

@@ -1,0 +1,44 @@
+"""A run in Weights & Biases. Nothing of it belongs to what a run is, and nothing is read back from it."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+
+from subquad.records import Record
+from subquad.training.distributed import rank
+
+
+def setting_name(attention: str, fingerprint: str) -> str:
+    """What runs that differ in their seeds alone are called together; dashboards group curves by it."""
+    return f"{attention} {fingerprint}"
+
+
+def describe(loggers: Iterable[Any], tags: Sequence[str], attention: str, fingerprint: str) -> None:
+    """Adds the tags of a run and the name of its setting when it starts: a dashboard finds it while it trains."""
+    from pytorch_lightning.loggers import WandbLogger
+
+    for logger in loggers:
+        if isinstance(logger, WandbLogger) and not rank():
+            logger.experiment.tags = tuple(dict.fromkeys((*(logger.experiment.tags or ()), *tags)))
+            choice = {"attention": attention, "setting": setting_name(attention, fingerprint)}
+            logger.experiment.config.update({"choice": choice}, allow_val_change=True)
+
+
+def close_failed() -> None:
+    """Ends the open run as a failed one: the next job of a sweep would go on writing into it."""
+    wandb = sys.modules.get("wandb")
+    if wandb is not None and wandb.run is not None:
+        wandb.finish(exit_code=1)
+
+
+def summarise(trainer: pl.Trainer, record: Record) -> None:
+    """Gives Weights & Biases the final numbers and closes its run, so that the next job of a sweep opens its own."""
+    from pytorch_lightning.loggers import WandbLogger
+
+    for logger in trainer.loggers:
+        if isinstance(logger, WandbLogger):
+            costs = {"parameters": record.parameters, "wall_seconds": record.wall_seconds}
+            logger.experiment.summary.update({**record.metrics, **costs, "baselines": record.baselines})
+            logger.experiment.finish()

@@ -1,0 +1,28 @@
+"""The processor cores and threads that this process may use."""
+
+import math
+import os
+from pathlib import Path
+
+_CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def core_numbers() -> set[int]:
+    """The numbers of the cores that this process may run on."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def usable_cores() -> int:
+    """The number of cores that this process may use, which a scheduler or a container may limit."""
+    cores = len(core_numbers())
+    try:
+        quota, period = _CGROUP_QUOTA.read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))
+
+
+def usable_threads() -> int:
+    """The number of threads that a run computes with: one per core, or OMP_NUM_THREADS if that is less."""
+    limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(usable_cores(), int(limit)) if limit.isdigit() and int(limit) else usable_cores()

@@ -1,0 +1,25 @@
+"""Durations and commands as they are shown to the user."""
+
+import re
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[3]
+CHECKOUT = _ROOT if (_ROOT / "train.py").is_file() else None
+"""The repository that this package is imported from; None where it is installed without one."""
+
+
+def duration(seconds: float, digits: int = 1) -> str:
+    """Hours and minutes, minutes and seconds, or seconds with `digits` decimals."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{seconds:.{digits}f} s"
+
+
+def as_typed(text: str) -> str:
+    """A text whose commands can be typed here: `python train.py` in a checkout, `subquad train` outside of one.
+
+    `text` has the commands of a checkout.
+    """
+    if CHECKOUT is not None:
+        return text
+    return re.sub(r"(?:python )?scripts/(\w+)\.py|python (train|eval)\.py", lambda m: f"subquad {m[1] or m[2]}", text)

@@ -1,0 +1,56 @@
+"""UserError, the exception whose message is shown to the user, and how other errors become one."""
+
+from subquad.utils.display import as_typed
+
+
+class UserError(ValueError):
+    """An error that the user can correct. The message is one sentence that names the cause and the remedy.
+
+    Commands print the message without a traceback and exit with status 1. Commands that the message names are written
+    as in a checkout (`python scripts/prepare.py`) and shown as this installation has them.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(as_typed(message))
+
+
+def at_least_one(owner: str, group: str = "attention", /, **sizes: int) -> None:
+    """Raises UserError for a size below 1: "attention.d_p is 0; DBA needs at least 1"."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise UserError(f"{group}.{name} is {size}; {owner} needs at least 1.")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error message, which may have many; the class of an error without a message."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def explain(error: Exception) -> UserError | None:
+    """The UserError behind an error, or one that explains a failed access to a file; None for any other error."""
+    return _user_error(error) or _file_error(error)
+
+
+def _user_error(error: BaseException | None) -> UserError | None:
+    """The UserError in a chain of causes: Hydra's instantiate wraps the error that a constructor raises.
+
+    The message of an error from a worker process of a DataLoader is a whole traceback; the sentence is at its end.
+    """
+    while error is not None:
+        if isinstance(error, UserError):
+            return UserError(str(error).rpartition(f"{UserError.__module__}.UserError: ")[2].strip())
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _file_error(error: Exception) -> UserError | None:
+    """A sentence for a file that cannot be read or written: no space, no permission, no such folder."""
+    if isinstance(error, RuntimeError) and "unexpected pos" in str(error):  # torch: the disk is full
+        return UserError("A checkpoint cannot be written; free some space, or set SUBQUAD_OUTPUTS to another folder.")
+    if not isinstance(error, OSError):
+        return None
+    place = error.filename or "A file"
+    return UserError(
+        f"{place} cannot be read or written ({error.strerror or error}); free some space, mend the permissions, or set "
+        "SUBQUAD_OUTPUTS and SUBQUAD_DATA to other folders."
+    )

@@ -1,0 +1,79 @@
+"""How commands start, answer --help, fail, and name one another."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from runs import ROOT, answer
+
+from subquad.cli import command
+from subquad.cli.__main__ import commands, main
+from subquad.utils import display
+from subquad.utils.errors import UserError
+
+
+@pytest.mark.parametrize("name", [name for name in commands() if name != "train"])
+def test_a_command_and_its_script_print_the_same_help_without_importing_it(name, monkeypatch, capsys):
+    monkeypatch.setattr(command, "import_module", None)
+    script = f"{name}.py" if name == "eval" else f"scripts/{name}.py"
+    page = answer(script, "--help").stdout
+    assert f"python {script}" in page
+    monkeypatch.setattr(sys, "argv", ["subquad", name, "--help"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code is None
+    assert capsys.readouterr().out == page
+
+
+def test_the_command_lists_its_commands_and_knows_no_others(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["subquad"])
+    main()
+    assert "  reproduce        Runs every cell" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["subquad", "reproduec", "table=dba/2"])
+    with pytest.raises(SystemExit, match='There is no command "reproduec"; did you mean reproduce'):
+        main()
+
+
+@pytest.mark.parametrize(
+    ("error", "arguments", "message"),
+    [
+        (UserError, ["Run python scripts/prepare.py task=digits."], "Run subquad prepare task=digits."),
+        (OSError, [28, "No space left", "/x"], "/x cannot be read or written (No space left)"),
+        (KeyboardInterrupt, [], "Interrupted; the same command goes on"),
+    ],
+)
+def test_an_error_ends_a_command_with_one_sentence(error, arguments, message, monkeypatch):
+    def fail():
+        raise error(*arguments)
+
+    monkeypatch.setattr(display, "CHECKOUT", None)
+    monkeypatch.setattr(command, "import_module", lambda name: type("Module", (), {"main": staticmethod(fail)}))
+    monkeypatch.setattr(sys, "argv", ["plan.py"])
+    with pytest.raises(SystemExit) as end:
+        command.run("plan")
+    assert str(end.value.code).startswith(message)
+
+
+def test_a_mistake_in_the_code_shows_its_traceback(monkeypatch):
+    monkeypatch.setattr(command, "import_module", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["plan.py"])
+    with pytest.raises(AttributeError):
+        command.run("plan")
+
+
+def test_commands_in_a_text_are_those_of_the_installation(monkeypatch):
+    text = "Run `python scripts/prepare.py task=a` or scripts/plan.py, then python train.py a=1; see train.py."
+    assert display.as_typed(text) == text
+    monkeypatch.setattr(display, "CHECKOUT", None)
+    assert (
+        display.as_typed(text) == "Run `subquad prepare task=a` or subquad plan, then subquad train a=1; see train.py."
+    )
+
+
+def test_importing_a_program_does_nothing():
+    code = "import sys; sys.argv = ['x', 'attention=dbaa']; import train, eval; sys.path.append('scripts'); import plan"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env={**os.environ}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,104 @@
+"""The wheel, installed without the repository: it trains, sweeps, fills tables and writes the page of results."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from runs import ROOT, TINY
+
+from subquad import records
+
+pytestmark = pytest.mark.slow
+
+SOURCES = ("src", "configs", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+MOTIONS = ("task=uea/basic_motions", "data=synthetic", "scale=smoke", *TINY)
+
+
+def execute(*command: str | Path, cwd: Path, status: int = 0) -> str:
+    """The output of a program that ends with this status; it has none of the settings of this test session."""
+    hidden = ("PYTHONPATH", "SUBQUAD_OUTPUTS", "SUBQUAD_DATA")
+    environment = {key: value for key, value in os.environ.items() if key not in hidden} | {"COLUMNS": "120"}
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=500
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The program `subquad` of an environment that has the wheel of the source distribution, and our dependencies."""
+    base = tmp_path_factory.mktemp("installed")
+    source, built = base / "source", base / "built"
+    source.mkdir()
+    for name in SOURCES:
+        path = ROOT / name
+        copied = {"ignore": shutil.ignore_patterns("*.egg-info", "__pycache__")} if path.is_dir() else {}
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, source / name, **copied)
+    code = f"from setuptools import build_meta; build_meta.build_sdist({str(built)!r})"
+    execute(sys.executable, "-c", code, cwd=source)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    [archive] = built.glob("*.tar.gz")
+    execute(*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", built, archive, cwd=base)
+    [wheel] = built.glob("*.whl")
+    execute(sys.executable, "-m", "venv", "--without-pip", base / "venv", cwd=base)
+    python = base / "venv" / "bin" / "python"
+    execute(*pip, "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=base)
+    [packages] = (base / "venv").glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return python.with_name("subquad")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, installed):
+    """An empty folder in which one run has been trained."""
+    folder = tmp_path_factory.mktemp("empty")
+    shown = execute(installed, "train", "attention=dba", *MOTIONS, cwd=folder)
+    assert "dba on uea/basic_motions, seed 0" in shown
+    return folder
+
+
+def runs(folder: Path) -> set[tuple[str, int]]:
+    """The attentions and seeds that have been trained below a folder."""
+    return {(record.attention, record.seed) for record in records.read_all(folder / "outputs" / "runs")}
+
+
+def test_it_trains_below_the_current_folder(folder):
+    assert runs(folder) == {("dba", 0)}
+    assert {path.name for path in folder.iterdir()} <= {"data", "outputs"}
+
+
+def test_it_sweeps_and_trains_by_several_processes(installed, tmp_path):
+    execute(installed, "train", "-m", "attention=dba,softmax", *MOTIONS, cwd=tmp_path)
+    execute(installed, "train", "seed=1", "attention=softmax", *MOTIONS, "trainer=ddp_cpu", cwd=tmp_path)
+    assert runs(tmp_path) == {("dba", 0), ("softmax", 0), ("softmax", 1)}
+
+
+def test_it_fills_tables_and_writes_the_page(installed, folder):
+    words = ("table=primal_dual/9", "columns=[BasicMotions]", "rows=[Softmax]", "seeds=[3]", "scale=smoke")
+    assert "1 run is to be trained" in execute(installed, "reproduce", *words, "data=synthetic", cwd=folder)
+    assert ("softmax", 3) in runs(folder)
+    assert "linformer/1: Complexity" in execute(installed, "reproduce", "table=linformer/1", "run=false", cwd=folder)
+    execute(installed, "report", cwd=folder)
+    page = (folder / "outputs" / "report" / "index.html").read_text()
+    assert "subquad reproduce table=" in page
+    assert "python scripts/" not in page
+
+
+def test_a_class_and_a_configuration_of_the_users_own_are_found(installed, tmp_path):
+    (tmp_path / "my_configs" / "attention").mkdir(parents=True)
+    (tmp_path / "my_configs" / "attention" / "mine.yaml").write_text("_target_: mine.Mine\n_partial_: true\n")
+    (tmp_path / "mine.py").write_text("from subquad.attention.softmax import Softmax\n\n\nclass Mine(Softmax): ...\n")
+    execute(installed, "train", "--config-dir", "my_configs", "attention=mine", *MOTIONS, cwd=tmp_path)
+    assert runs(tmp_path) == {("mine", 0)}
+
+
+def test_help_and_errors_name_the_installed_commands(installed, tmp_path):
+    assert "subquad train attention=dba" in execute(installed, "train", "--help", cwd=tmp_path)
+    assert "subquad prepare task=lra/listops" in execute(installed, "prepare", "--help", cwd=tmp_path)
+    refused = execute(installed, "check", "attention=softmax", "lengths=[]", cwd=tmp_path, status=1)
+    assert "run this command in a checkout of the repository, or pass contract=false" in refused

@@ -1,0 +1,149 @@
+"""What a person reads who chose what does not go together: one sentence with the cause and the remedy."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from runs import TINY, answer, composed, door, record_of, trained
+
+from subquad import records
+from subquad.config.compose import compose_run
+from subquad.config.settings import check_settings
+from subquad.training.summary import show
+from subquad.utils.errors import UserError
+
+MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
+TEXT = ("task=mlm/text", "data=synthetic", "scale=smoke", "attention=softmax", "trainer=cpu")
+
+
+def refusal(data, outputs, *words) -> str:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  Hydra wraps what a constructor raises
+        trained(composed(data, outputs, *words))
+    error = caught.value
+    return str(error if isinstance(error, UserError) else error.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ((*TEXT, "data.split_seed=-1"), "data.split_seed is -1; it should be greater than or equal to 0"),
+        ((*TEXT, "+data.sizes=9"), "data of MaskedText has no key sizes; it has batch_size, column"),
+        ((*TEXT, "+data.max_length=9"), "has no key max_length; did you mean data.max_len?"),
+        (("task=digits", "scale=smoke", f"data.split_seed={2**32}"), "it should be less than 4294967296"),
+        (("task=digits", "scale=smoke", "backbone=sequence"), "SequenceEncoder reads sequences and the data of this "),
+        ((*TEXT, "backbone=vit"), "ViT reads images and the data of this task are sequences; leave backbone= out"),
+        (("task=lra/listops", "scale=smoke", "backbone=mcan"), "MCAN reads questions on images"),
+        (("task=lra/listops", "scale=smoke", "recipe=mvts"), "mvts reads real-valued series, these data are tokens"),
+        ((*MOTIONS, "seed=x"), "seed is x; it must lie between 0 and 4294967295, a whole number."),
+        (("task=uea/custom", "attention=softmax"), "data.dataset has no value; say data.dataset=<value>"),
+        ((*MOTIONS, "tags=[[a]]"), "tags has ['a']; it takes words, as in tags=[first,second]."),
+        ((*MOTIONS, "+backbone.pooling=cls"), "backbone of MVTSEncoder has no key pooling; it has attention, dim"),
+        ((*MOTIONS, "+attention.fuse=true"), "attention of Softmax has no key fuse; did you mean attention.fused?"),
+    ],
+    ids=lambda words: words[-1] if isinstance(words, tuple) else "",
+)
+def test_what_does_not_go_together_is_named(data, outputs, words, cause):
+    assert cause in refusal(data, outputs, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (
+            ["recipe=luna", "task=digits"],
+            "recipe luna does not fit this task (Interpolation key 'sizes.digits' not fou",
+        ),
+        (["task=digits", "sclae=smoke"], 'There is no setting "sclae"; did you mean scale?'),
+        (["task=digits", "scale=smoke", "+sede=1"], 'There is no setting "sede"; did you mean seed?'),
+        (["task=lra/listops", "scale=smoke", "data.sizes.train=9"], "The entries of a list have no names"),
+        (
+            ["task=digits", "attention=softmax", "attention.fusd=true"],
+            'There is no setting "fusd" in attention; did you mean fused?',
+        ),
+        (["-m", "task=digits", "trainer.max_step=1,2"], 'no setting "max_step" in trainer; did you mean max_steps or'),
+        (["task=digits", "trainer.zzz=1"], "+trainer.zzz= adds a further argument of its class."),
+    ],
+)
+def test_the_command_line_says_it_without_a_traceback(data, outputs, words, cause):
+    done = door(data, outputs, "train.py", *words)
+    assert done.returncode != 0
+    assert cause in done.stderr
+    assert "Traceback" not in done.stderr
+    if words[0] == "recipe=luna":
+        assert "the recipe's sizes, which has listops, text, retrieval, image, pathfinder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "word", ["paths.outputs=", "paths.outputs=null", "++paths.data=''", "~paths.run", "data.root="]
+)
+def test_a_folder_without_a_name_is_refused(word):
+    with pytest.raises(UserError, match="names no folder; give a path, or leave the override out for the default"):
+        compose_run([*MOTIONS, word])
+
+
+def test_an_empty_variable_is_one_that_is_not_set(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", "")
+    monkeypatch.setenv("SUBQUAD_DATA", "/else where,x")
+    paths = compose_run(MOTIONS).paths
+    assert (paths.outputs, paths.data) == (str(tmp_path / "outputs"), "/else where,x")
+
+
+@pytest.mark.parametrize(("word", "kept"), [("tags=null", []), ("tags=abc", ["abc"]), ("tags=[5,a b]", ["5", "a b"])])
+def test_tags_are_words(data, outputs, word, kept):
+    trained(composed(data, outputs, *MOTIONS, word))
+    assert records.read(record_of(outputs)).tags == kept
+
+
+@pytest.mark.parametrize(
+    ("program", "word", "said"),
+    [
+        ("bench_refresh.py", "lengh=64", 'There is no setting "lengh"; did you mean length?'),
+        ("bench_vision.py", "batch=many", "batch is many; it takes a number."),
+        ("bench_peers.py", "public=maybe", "public is maybe; it takes true or false."),
+        ("bench.py", "length=[64]", 'There is no setting "length"; did you mean lengths?'),
+    ],
+)
+def test_scripts_know_their_own_settings(program, word, said):
+    """Those that are like the settings of runs (batch, batches) are no misspelt ones."""
+    done = answer(f"scripts/{program}", word)
+    assert (done.returncode, done.stderr.strip()) == (1, said)
+
+
+@pytest.mark.parametrize("content", [b"# no checkpoint", b""])
+def test_a_file_that_is_no_checkpoint_is_named_without_advice_to_load_it(data, outputs, tmp_path, content):
+    (tmp_path / "notes.ckpt").write_bytes(content)
+    said = refusal(data, outputs, *MOTIONS, f"ckpt_path={tmp_path}/notes.ckpt")
+    assert "notes.ckpt has no weights for this model (it is no checkpoint of this project" in said
+    assert "weights_only" not in said
+
+
+def test_a_run_says_where_its_tokenizer_is_every_time(data, outputs, caplog):
+    """Also where the text was cut before."""
+    for seed in (0, 1):
+        with caplog.at_level("INFO"):
+            trained(composed(data, outputs, *TEXT, *TINY[:-1], f"seed={seed}"))
+        [line] = [said for said in caplog.messages if "data.tokenizer" in said]
+        place = Path(line.split(" is ")[1].split(";")[0])
+        assert (place / "tokenizer.json").exists()
+        caplog.clear()
+
+
+def test_the_table_of_made_up_data_says_so(data, outputs, capsys):
+    for words, said in ((("data=synthetic",), True), ((), False)):
+        shutil.rmtree(outputs, ignore_errors=True)
+        trained(composed(data, outputs, *MOTIONS, *words))
+        run = record_of(outputs)
+        show(records.read(run), run)
+        assert ("made up (data=synthetic)" in capsys.readouterr().out) == said
+
+
+def test_arguments_that_parents_take_are_known():
+    """And of a class that hands them on to something else, only what is named is checked."""
+    node = {"_target_": "subquad.data.text.reviews.Reviews", "root": "/x", "batch_size": "many"}
+    with pytest.raises(UserError, match=r"data\.batch_size is many"):
+        check_settings("data", node)
+    model = {"_target_": "subquad.backbones.language.LanguageModel", "dim": 1.5, "order": "anything"}
+    with pytest.raises(UserError, match=r"model.dim is 1\.5"):
+        check_settings("model", model)
+    check_settings("model", model | {"dim": 2})

@@ -1,0 +1,250 @@
+"""Tables run: which runs their cells need, what is found of them, and the one command that does the rest."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from runs import ROOT, answer, door, finish
+
+from subquad import records
+from subquad.config.choices import CONFIGS
+from subquad.config.compose import compose_run
+from subquad.config.fingerprint import identity
+from subquad.results.cells import Runs, load_table
+from subquad.results.measurement_cache import known, measure
+from subquad.results.table import load
+from subquad.results.verdict import Verdict, cell_verdict
+from subquad.utils.errors import UserError
+
+TABLE = """
+title: Two rows
+source: nowhere
+seeds: 2
+words: [task=digits, recipe=small_vit]
+metric: {name: test/accuracy, times: 100, unit: "%"}
+columns:
+  Accuracy: []
+  Twice: []
+  Width: {measure: {_target_: subquad.results.measures.setting, key: backbone.dim}, metric: {better: equal}}
+rows:
+  Softmax: [attention=softmax]
+  DBA: [attention=dba]
+  Mean: {mean: true}
+printed:
+  Softmax: 90.0±1.0 90.0 192
+  DBA: 91.0 91.0 1
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "table.yaml"
+    path.write_text(TABLE)
+    return load(path, "two")
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return Runs([f"paths.outputs={tmp_path}/outputs", "scale=smoke"])
+
+
+def test_cells_that_share_a_run_share_its_job(table, runs):
+    jobs = runs.jobs(table, [0, 1])
+    assert len(jobs) == 4  # two rows, two seeds; both accuracy columns show the same run
+    assert [job.words[-1] for job in jobs] == ["seed=0", "seed=0", "seed=1", "seed=1"]
+    assert len({job.folder for job in jobs}) == 4
+    assert not any(job.finished for job in jobs)
+
+
+def test_each_cell_has_as_many_runs_as_it_declares_and_those_that_are_asked_for(runs):
+    table = load_table("blrp/1").select(["BLRP"], ["ListOps", "CIFAR-10 64", "CIFAR-10 128"])
+    assert {place[1]: len(jobs) for place, jobs in runs.cells(table, None).items()} == {
+        "ListOps": 4, "CIFAR-10 64": 5, "CIFAR-10 128": 5,
+    }  # fmt: skip
+    assert len(runs.jobs(table, None)) == 9
+    assert len(runs.jobs(table, [7])) == 2
+    cell = table.cells["BLRP", "ListOps"]
+    assert cell_verdict(cell, dict.fromkeys(range(4), 41.43), full=True) is Verdict.REPRODUCED
+    assert cell_verdict(cell, dict.fromkeys(range(3), 41.43), full=True) is Verdict.INCOMPLETE
+
+
+def test_the_folder_of_a_job_is_where_train_py_puts_the_run(table, runs):
+    for job in runs.jobs(table, [1]):
+        assert job.folder == Path(compose_run(job.words).paths.run)
+        assert job.folder.name == f"{records.fingerprint(identity(compose_run(job.words)))}-s1"
+
+
+def test_values_are_those_of_finished_runs_and_a_missing_one_is_no_number(table, runs):
+    softmax0, dba0, softmax1, _ = runs.jobs(table, [0, 1])
+    finish(softmax0, 0.9)
+    finish(softmax1, 0.92)
+    finish(dba0, 0.5)
+    assert softmax0.finished
+    values = runs.values(table, [0, 1], {})
+    assert values["Softmax", "Accuracy"] == pytest.approx({0: 90, 1: 92})
+    assert values["DBA", "Accuracy"] == {0: 50}
+    assert values["Mean", "Accuracy"] == {0: 70}  # seed 1 lacks a part
+    assert values["Softmax", "Width"] == {}
+    assert runs.values(table, [1], {})["DBA", "Accuracy"] == {}
+
+
+def test_a_record_that_is_of_no_use_empties_its_cells_and_no_others(table, runs):
+    softmax0, dba0, softmax1, _ = runs.jobs(table, [0, 1])
+    finish(softmax0, 0.9)
+    finish(softmax1, float("nan"))
+    finish(dba0, 0.5)
+    (dba0.folder / records.RESULT).write_text("{")
+    values = runs.values(table, [0, 1], {})
+    assert values["Softmax", "Accuracy"] == pytest.approx({0: 90})
+    assert values["DBA", "Accuracy"] == values["Mean", "Accuracy"] == {}
+    [(nan, of_softmax), (damaged, of_dba)] = runs.unusable.items()
+    assert "test/accuracy of the run" in nan
+    assert f"{softmax1.folder.name} is nan" in nan
+    assert "is not a record of this version" in damaged
+    assert "delete it" in damaged
+    assert (of_softmax, of_dba) == (
+        [("Softmax", "Accuracy"), ("Softmax", "Twice")],
+        [("DBA", "Accuracy"), ("DBA", "Twice")],
+    )
+
+
+def test_the_record_of_another_run_fills_no_cell(table, runs):
+    dba0, softmax1 = runs.jobs(table, [0, 1])[1:3]
+    finish(dba0, 0.5)
+    softmax1.folder.mkdir(parents=True)
+    shutil.copy(dba0.folder / records.RESULT, softmax1.folder)
+    assert runs.values(table, [1], {})["Softmax", "Accuracy"] == {}
+    assert "is the record of another run" in next(iter(runs.unusable))
+
+
+def test_an_override_of_one_run_never_enters_a_table(table, runs):
+    finish(runs.job(("task=digits", "recipe=small_vit", "attention=dba", "attention.d_p=3"), 0), 0.99)
+    assert runs.values(table, [0], {})["DBA", "Accuracy"] == {}
+
+
+def test_editing_an_attention_empties_the_cells_that_used_it_and_no_others(table, runs, tmp_path, monkeypatch):
+    edited = tmp_path / "configs"
+    shutil.copytree(CONFIGS, edited)
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
+    monkeypatch.setattr("subquad.config.choices.CONFIGS", edited)
+    for job in runs.jobs(table, [0]):
+        finish(job, 0.9)
+    runs.compositions.save()
+    choice = edited / "attention" / "dba.yaml"
+    choice.write_text(choice.read_text().replace("d_p: 16", "d_p: 8"))
+    values = Runs(runs.words).values(table, [0], {})
+    assert values["Softmax", "Accuracy"] == pytest.approx({0: 90})
+    assert values["DBA", "Accuracy"] == values["DBA", "Twice"] == values["Mean", "Accuracy"] == {}
+
+
+def test_verdicts_need_full_runs_and_all_seeds(table):
+    cell, width = table.cells["Softmax", "Accuracy"], table.cells["DBA", "Width"]
+    assert cell_verdict(cell, {}, full=True) is Verdict.NOT_RUN
+    assert cell_verdict(cell, {0: 90.5, 1: 89.9}, full=True) is Verdict.REPRODUCED
+    assert cell_verdict(cell, {0: 90.5, 1: 89.9}, full=False) is Verdict.OTHER_SCALE
+    assert cell_verdict(cell, {0: 90.5}, full=True) is Verdict.INCOMPLETE
+    assert cell_verdict(table.cells["Mean", "Accuracy"], {0: 1.0}, full=True) is Verdict.NOT_PRINTED
+    assert cell_verdict(width, {0: 1.0}, full=False) is Verdict.REPRODUCED
+    assert cell_verdict(width, {0: 2.0}, full=False) is Verdict.ABOVE
+
+
+def test_a_measured_cell_is_measured_once(table, tmp_path):
+    cell, runs = table.cells["Softmax", "Width"], Runs([f"paths.outputs={tmp_path}"])
+    assert known(cell, runs) is None
+    found = measure(cell, runs)
+    assert found.value == compose_run(cell.words).backbone.dim
+    assert known(cell, runs) == found
+    assert known(table.cells["DBA", "Width"], runs) is None  # another configuration
+    [path] = (tmp_path / "measured").iterdir()
+    path.write_text("{")
+    with pytest.raises(UserError, match="is not a measurement of this version"):
+        known(cell, runs)
+
+
+def test_an_unknown_table_is_answered_with_the_known_ones():
+    with pytest.raises(UserError, match=r'There is no table "dba/0"; did you mean dba/\d+ or '):
+        load_table("dba/0")
+
+
+def reproduce(outputs, *words, way=answer):
+    with mock.patch.dict(os.environ, SUBQUAD_OUTPUTS=str(outputs), COLUMNS="150"):
+        return way("scripts/reproduce.py", *words)
+
+
+def test_one_command_trains_what_is_missing_and_shows_the_table(tmp_path):
+    words = ("table=dba/2", "rows=[DBA]", "columns=[ListOps,Avg.]", "seeds=[0]", "scale=smoke", "data=synthetic")
+    first = reproduce(tmp_path, *words, way=lambda *command: door(tmp_path / "data", tmp_path, *command))
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "1 run is to be trained" in first.stdout
+    [record] = records.read_all(tmp_path)
+    assert (record.attention, record.task, record.scale) == ("dba", "lra/listops", "smoke")
+    assert f"{100 * record.metrics['test/accuracy']:.2f} (38.10±0.40)" in first.stdout
+    assert "no reproduction" in first.stdout
+    again = reproduce(tmp_path, *words)
+    assert "to be trained" not in again.stdout
+    assert "(38.10±0.40)" in again.stdout
+    assert "- (38.10±0.40)" in reproduce(tmp_path, *words[:-2], "run=false").stdout  # nothing of the paper's scale
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "Which table"),
+        (["table=dba/2", "rows=[BDA]"], "has no row BDA; its rows are Vanilla Transformer"),
+        (["table=dba/2", "seeds=[]"], "Nothing is selected"),
+        (["table=dba/2", "columns=[Avg.]"], "Nothing is selected"),
+        (["table=dba/2", "attention.d_p=3"], "takes table, rows"),
+        (["table=dba/2", "compare=[DBA,Lunar]"], "must name two rows or two columns of table dba/2"),
+    ],
+)
+def test_a_wrong_word_is_answered_in_a_sentence(tmp_path, words, said):
+    found = reproduce(tmp_path, *words)
+    assert found.returncode == 1
+    assert said in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_damaged_record_is_told_below_the_table(tmp_path):
+    runs = Runs([f"paths.outputs={tmp_path}"])
+    jobs = runs.jobs(load_table("primal_dual/9").select(["BasicMotions"], ["Softmax", "Attention-BN"]), [0])
+    for job in jobs:
+        finish(job, 0.5)
+    (jobs[0].folder / records.RESULT).write_text("")
+    shown = reproduce(tmp_path, "table=primal_dual/9", "rows=[BasicMotions]", "run=false", "seeds=[0]")
+    assert shown.returncode == 1
+    assert "50.00" in shown.stdout
+    assert f"{jobs[0].folder}/result.json is not a record of this version" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("reproduce", ("table=dba/2", "rows=[DBA]", "seeds=[0]", "scale=smoke", "data=synthetic")),
+        pytest.param("report", ("table=blrp/1", "format=markdown", "output=/dev/null/x/y"), marks=pytest.mark.slow),
+    ],
+)
+def test_an_outputs_folder_that_cannot_be_written_is_told_in_a_sentence(tmp_path, script, words):
+    (tmp_path / "file").write_text("")
+    done = subprocess.run(
+        [sys.executable, f"scripts/{script}.py", *words], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "SUBQUAD_OUTPUTS": str(tmp_path / "file" / "outputs")},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "cannot be read or written (Not a directory); free some space, mend the permissions" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_rows_are_compared_below_the_table(tmp_path):
+    runs = Runs([f"paths.outputs={tmp_path}"])
+    table = load_table("primal_dual/9").select(["BasicMotions", "Epilepsy"], ["Softmax", "Attention-BN"])
+    for number, job in enumerate(runs.jobs(table, [0, 1, 2])):
+        finish(job, 0.5 + number / 100)
+    words = ("table=primal_dual/9", "rows=[BasicMotions,Epilepsy]", "run=false", "seeds=[0,1,2]")
+    shown = reproduce(tmp_path, *words, "compare=[Attention-BN,Softmax]")
+    assert shown.returncode == 0, shown.stderr
+    assert "BasicMotions: Attention-BN beats Softmax; mean difference +1 %" in shown.stdout
+    assert "All: no difference shown: Attention-BN is ahead of Softmax on 2 of 2" in shown.stdout

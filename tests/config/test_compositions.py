@@ -1,0 +1,153 @@
+"""Compositions are kept for the next command until something that they depend on changes."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from omegaconf import OmegaConf
+
+from subquad.config import choices, compose, compositions
+from subquad.config.compositions import Composition, Compositions
+from subquad.config.fingerprint import identity
+from subquad.utils import spread
+from subquad.utils.errors import UserError
+
+WORDS = ("task=digits", "attention=dba", "scale=smoke")
+
+
+@pytest.fixture
+def outputs(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The words of every composition."""
+    seen, of = [], Composition.of
+    monkeypatch.setattr(Composition, "of", lambda words: (seen.append(words), of(words))[1])
+    return seen
+
+
+def kept(words=WORDS):
+    index = Compositions()
+    found = index[words]
+    index.save()
+    return found
+
+
+def test_a_composition_is_what_train_py_would_run(outputs):
+    found, config = kept(), compose.compose_run(WORDS)
+    assert f"{found.folder}-s0" == config.paths.run
+    assert found.outputs == str(outputs)
+    assert found.attention == "dba"
+    assert found.identity == identity(config)
+    assert found.data == OmegaConf.to_container(config.data, resolve=True)
+    assert found.module == OmegaConf.to_container(config.task.module, resolve=True)
+
+
+def test_the_next_command_composes_nothing(outputs, counted):
+    first = kept()
+    assert kept() == first
+    assert len(counted) == 1
+
+
+@pytest.mark.parametrize("change", ["configs", "new file", "variable", "folder", "code"])
+def test_what_a_composition_depends_on_makes_it_anew(outputs, counted, change, tmp_path, monkeypatch):
+    edited = tmp_path / "configs"
+    shutil.copytree(choices.CONFIGS, edited)
+    monkeypatch.setattr(choices, "CONFIGS", edited)
+    folder = kept().folder
+    if change == "configs":
+        file = edited / "attention" / "dba.yaml"
+        file.write_text(file.read_text().replace("d_p: 16", "d_p: 8"))
+    elif change == "new file":  # scale/smoke/digits.yaml is optional
+        (edited / "scale" / "smoke").mkdir(parents=True, exist_ok=True)
+        (edited / "scale" / "smoke" / "digits.yaml").write_text("# @package _global_\nrecipe: {batch_size: 3}\n")
+    elif change == "variable":
+        monkeypatch.setenv("SUBQUAD_DATA", str(tmp_path / "elsewhere"))
+    elif change == "folder":
+        monkeypatch.chdir(tmp_path)
+    else:
+        code = tmp_path / "identity.py"
+        code.write_text("")
+        monkeypatch.setattr(compositions.fingerprint, "__file__", str(code))
+    assert (kept().folder != folder) == (change in ("configs", "new file"))
+    assert len(counted) == 2
+
+
+def test_a_table_changes_no_composition(outputs, counted, tmp_path, monkeypatch):
+    edited = tmp_path / "configs"
+    shutil.copytree(choices.CONFIGS, edited)
+    monkeypatch.setattr(choices, "CONFIGS", edited)
+    kept()
+    (edited / "table" / "new.yaml").write_text("title: New")
+    kept()
+    assert len(counted) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"state": 1}', '{"compositions": {"a": {}}}'])
+def test_a_damaged_file_costs_time_and_no_more(outputs, text):
+    (outputs / "compositions.json").write_text(text)
+    assert kept() == Composition.of(WORDS)
+    assert Compositions()._kept.compositions
+
+
+def test_a_disk_that_takes_nothing_costs_time_and_no_more(outputs, monkeypatch):
+    (outputs / "file").write_text("")
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(outputs / "file" / "outputs"))
+    assert kept().attention == "dba"
+
+
+def test_many_are_composed_by_several_processes_as_by_one(outputs, monkeypatch):
+    monkeypatch.setattr(spread, "_AT_ONCE", 1)
+    monkeypatch.setattr(spread, "usable_cores", lambda: 2)
+    monkeypatch.setattr(spread.threading, "active_count", lambda: 1)
+    every = [(*WORDS, f"attention.d_p={width}") for width in (3, 4, 5)]
+    together = Compositions().all([*every, every[0]])
+    assert together == [Composition.of(words) for words in (*every, every[0])]
+    assert len({found.folder for found in together}) == 3
+    with pytest.raises(UserError, match='There is no attention "dbaa"'):
+        Compositions().all([*every, ("attention=dbaa",)])
+
+
+def test_a_run_that_starts_from_a_file_is_composed_each_time(outputs):
+    """The file may change, and with it what the run is."""
+    weights = outputs / "weights.ckpt"
+    of_file, of_run = (
+        (*WORDS, f"ckpt_path={path}") for path in (weights, outputs / "0123456789ab-s0/checkpoints/best.ckpt")
+    )
+    weights.write_bytes(b"a")
+    first = kept(of_file)
+    kept(of_run)
+    weights.write_bytes(b"bc")
+    assert kept(of_file).folder != first.folder
+    assert [json.loads(key) for key in Compositions()._kept.compositions] == [list(of_run)]
+
+
+def test_sizes_of_models_are_kept_until_code_changes(outputs, tmp_path, monkeypatch):
+    index = Compositions()
+    index.parameters["family"] = 7
+    index.optimizer_states["adam"] = 2
+    index.save()
+    assert (Compositions().parameters, Compositions().optimizer_states) == ({"family": 7}, {"adam": 2})
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "new.py").write_text("x = 1")
+    monkeypatch.setattr(compositions.subquad, "__path__", [str(tmp_path / "package")])
+    assert (Compositions().parameters, Compositions().optimizer_states) == ({}, {})
+
+
+def test_a_look_for_data_loads_no_training_code():
+    program = """
+import sys
+from subquad.config.compositions import Composition
+from subquad.results.needs import missing_data
+for task in ("uea/epilepsy", "lra/text", "cifar/cifar10", "vqa_v2", "glue/sst2"):
+    missing_data(Composition.of([f"task={task}"]).data)
+heavy = ("pytorch_lightning", "torchmetrics", "transformers", "wandb", "subquad.tasks", "subquad.backbones")
+print([name for name in heavy if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,141 @@
+"""What counts as the same run and what does not."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from subquad.config.compose import compose_run
+from subquad.config.fingerprint import identity
+from subquad.records import fingerprint
+from subquad.utils.errors import UserError
+
+BASE = ("task=uea/japanese_vowels", "attention=dba")
+
+
+def name(*words: str) -> str:
+    return fingerprint(identity(compose_run([*BASE, *words])))
+
+
+@pytest.fixture(scope="module")
+def base() -> str:
+    return name()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("trainer=cpu",),
+        ("logger=wandb",),
+        ("paths.data=/elsewhere", "paths.outputs=/other"),
+        ("data.root=/elsewhere",),
+        ("data.num_workers=3",),
+        ("seed=5",),
+        ("tags=[mine]",),
+        ("attention.d_p=16",),
+        ("trainer.devices=2",),
+        ("trainer=ddp",),
+        ("trainer=ddp_cpu", "trainer.devices=4", "trainer.num_nodes=2"),
+        ("trainer=fsdp",),
+        ("trainer.accumulate_grad_batches=4",),
+        ("compile_model=true", "checkpoint_activations=true"),
+        ("+trainer.profiler=simple",),
+        ("recipe.sizes.face_detection.layers=7",),
+        ("recipe.sizes.classification.dim=64",),
+        ("attention@exact=linear",),
+        ("+callbacks.progress.lines=3",),
+        ("recipe=mvts", "protocol=paper", "scale=paper"),
+    ],
+    ids=" ".join,
+)
+def test_place_device_display_and_seed_do_not_change_a_run(base, words):
+    assert name(*words) == base
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("attention.d_p=17",),
+        ("attention=softmax",),
+        ("optimizer.lr=0.002",),
+        ("optimizer=adamw",),
+        ("scheduler=warmup_cosine",),
+        ("recipe=nystromformer", "+recipe.sizes.japanese_vowels={steps:5,warmup:2,batch:4,every:1}"),
+        ("recipe.sizes.japanese_vowels.dim=64",),
+        ("recipe.batch_size=8",),
+        ("protocol=clean",),
+        ("scale=laptop",),
+        ("trainer.max_epochs=3",),
+        ("trainer.precision=bf16-mixed",),
+        ("data.normalization=minmax",),
+        ("backbone.norm=layer",),
+        ("callbacks.seed.seed=9",),
+        ("ckpt_path=weights.ckpt",),
+    ],
+    ids=" ".join,
+)
+def test_what_decides_the_numbers_changes_a_run(base, words):
+    assert name(*words) != base
+
+
+def test_workers_of_a_generator_do_not_change_a_run():
+    words = ("task=lra/listops", "attention=dba", "scale=smoke")
+    assert name(*words) == name(*words, "+data.workers=2") != name(*words, "data.data_seed=1")
+
+
+def test_a_key_of_an_attention_that_is_not_used_changes_nothing(base):
+    assert name("exact.fused=false") == base
+    without = "backbone.attention=null"
+    assert name(without) == name(without, "attention.d_p=99") != base
+
+
+def test_a_backbone_without_attention_counts_what_it_reads_and_no_attention():
+    words = ("backbone=blrp", "task=uea/japanese_vowels")
+    own = name(*words)
+    assert own == name(*words, "recipe.sizes.japanese_vowels.layers=9") == name(*words, "attention=luna")
+    assert own not in {name(), name(*words, "backbone=tlb")}
+    for change in (
+        "backbone.dim=64",
+        "recipe.sizes.japanese_vowels.heads=4",
+        "backbone.segment=10",
+        "backbone.phi=single",
+    ):
+        assert name(*words, change) != own
+
+
+def test_every_task_has_its_own_fingerprint():
+    found = {name(f"task={task}") for task in ("uea/japanese_vowels", "uea/basic_motions", "tser/tecator")}
+    assert len(found) == 3
+
+
+def test_the_run_folder_names_task_attention_fingerprint_and_seed(base):
+    config = compose_run([*BASE, "seed=3", "paths.outputs=/out"])
+    assert Path(config.paths.run) == Path(f"/out/runs/uea/japanese_vowels/dba/{base}-s3")
+    assert re.fullmatch("[0-9a-f]{12}", base)
+
+
+def test_the_fingerprint_is_taken_before_anything_is_resolved(base):
+    config = compose_run(BASE)
+    first = str(config.paths.run)
+    assert str(config.paths.run) == first
+    assert fingerprint(identity(config)) == base
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["attention=dbaa"], "There is no attention.*dbaa.*dba"),
+        (["task=uea/nothing"], "There is no task"),
+        (["attention=glob(zz*)"], "selects nothing"),
+        (["trainer.max_epoch=3"], "max_epoch"),
+        (["callbacks=defualt"], "default"),
+    ],
+    ids=str,
+)
+def test_misspelt_words_are_refused_with_the_choices(words, message):
+    with pytest.raises(UserError, match=message):
+        compose_run([*words])
+
+
+def test_the_protocol_counts_even_where_the_data_do_not_ask_for_it():
+    assert name("task=lra/listops", "protocol=clean") != name("task=lra/listops", "protocol=paper")

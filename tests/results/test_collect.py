@@ -1,0 +1,176 @@
+"""What the page knows is what the outputs folder holds: no more, and nothing that cannot be read stops it."""
+
+import os
+import re
+
+import pytest
+from made_pages import ODD, OTHER, build, finish
+from runs import FACTS
+
+from subquad.config.compose import compose_run
+from subquad.config.compositions import Composition
+from subquad.records import write_json
+from subquad.report.html.site import write_site
+from subquad.results import collect as gathering
+from subquad.results.cells import Runs
+from subquad.results.model import FULL, Scope
+from subquad.results.table import load
+from subquad.results.verdict import Verdict
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return build(tmp_path_factory.getbasetemp() / "made_pages")
+
+
+def cell(made, row, column="Accuracy"):
+    return made.content.tables[0].cells[row, column]
+
+
+def test_cells_have_the_means_and_verdicts_of_their_runs(made):
+    softmax = cell(made, "Softmax").values[0]
+    assert softmax.values == pytest.approx({0: 89.1, 1: 90.7})
+    assert softmax.text == "89.9 ± 1.1"
+    assert softmax.verdict is Verdict.REPRODUCED
+    assert [run.record.seed for run in softmax.runs] == [0, 1]
+    assert softmax.floors == pytest.approx({"majority class": 10.1})
+    dba = cell(made, "DBA").values[0]
+    assert (dba.text, dba.verdict) == ("50.0", Verdict.INCOMPLETE)  # its other seed cannot be read
+    assert cell(made, "Mean").values[0].values == pytest.approx({0: (89.1 + 50) / 2})
+
+
+def test_measured_cells_say_where_they_were_measured_and_words_stay_words(made):
+    width = cell(made, "Softmax", "Width").values[0]
+    dim = compose_run(made.tables["one/1"].cells["Softmax", "Width"].words).backbone.dim
+    assert width.values == {0: dim}
+    assert width.verdict is (Verdict.REPRODUCED if dim == 192 else Verdict.ABOVE if dim > 192 else Verdict.BELOW)
+    assert {"machine", "torch", "commit", "measured", "note"} == width.facts.keys()
+    name = cell(made, "DBA", "Name").values[0]
+    assert (name.text, name.verdict, name.summary) == ("digits", Verdict.NOT_PRINTED, None)
+    assert cell(made, "DBA", "Width").values[0].text == ""
+
+
+def test_what_was_not_run_has_no_number(made):
+    for row in ("Broken", "Gone"):
+        assert [(value.text, value.verdict) for value in cell(made, row).values] == [("", Verdict.NOT_RUN)]
+    assert cell(made, "Gone").command == ""
+
+
+def test_other_scales_and_made_up_data_stay_apart(made):
+    full, laptop = cell(made, ODD).values
+    assert (full.text, full.verdict) == ("", Verdict.NOT_RUN)
+    assert (laptop.scope, laptop.text, laptop.verdict) == (Scope("laptop"), "33.3", Verdict.OTHER_SCALE)
+    assert cell(made, ODD).syntheticg is Verdict.OTHER_SCALE
+    _, synthetic = cell(made, "Softmax").values
+    assert (synthetic.scope, synthetic.values) == (Scope("smoke", synthetic=True), pytest.approx({0: 12.3}))
+    assert cell(made, "Softmax").syntheticg is Verdict.REPRODUCED
+    assert made.content.tables[0].scopes == [FULL, Scope("laptop"), Scope("smoke", synthetic=True)]
+
+
+def test_runs_that_no_cell_asks_for_are_ones_own(made):
+    assert [run.record.task for run in made.content.own] == ["d\"'&"]
+    assert len(made.content.runs) == 6
+
+
+def test_what_cannot_be_read_is_named(made):
+    assert {os.path.basename(problem.path) for problem in made.content.broken} == {
+        "result.json", "metrics.csv", "garbled.json"
+    }  # fmt: skip
+    [failed] = made.content.failed
+    assert failed.message == "There is no <folder>; make it."
+    assert made.content.unfinished == 1
+
+
+def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
+    (tmp_path / "other.yaml").write_text(OTHER.replace("Performer: []}", 'Performer: [], Luna: ["attention=luna"]}'))
+    table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
+    monkeypatch.setattr(gathering, "load_table", {"other/7": table}.__getitem__)
+    for (row, _), cell in table.cells.items():
+        folder = Runs(words).job(cell.words, 0).folder
+        odd = {
+            "test/accuracy": float("nan"),
+            "val/accuracy": float("-inf"),
+            "val/loss": float("nan"),
+            "val/huge": 10**400,
+        }
+        finish(folder, 0.0, attention=row.lower(), **({"metrics": odd} if row == "Performer" else {}))
+        (folder / "metrics.csv").write_text("step,val/accuracy,val/loss\n1,nan,inf\n2,0.5,nan\n3,0.6,-inf\n")
+    content = gathering.gather(["other/7"], words)
+    pages = write_site(tmp_path / "pages", content).parent
+    values = {row: cell.values[0].values for (row, _), cell in content.tables[0].cells.items()}
+    assert values == {"Performer": {}, "Luna": {0: 0.0}}
+    assert {problem.message.partition(",")[0] for problem in content.broken} == {
+        f"`{name}` of the record is {float('inf') if name == 'val/huge' else value}" for name, value in odd.items()
+    }  # fmt: skip
+    assert len(list(pages.glob("runs/**/*-s0.html"))) == 2
+    for page in pages.rglob("*.html"):
+        assert not re.search(r"""[ "',(](nan|-?inf)[ "',)]""", "".join(re.findall("<svg.*?</svg>", page.read_text())))
+
+
+def test_a_strange_record_or_measurement_is_named_and_stops_no_page(tmp_path, monkeypatch):
+    (tmp_path / "other.yaml").write_text(OTHER)
+    table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
+    monkeypatch.setattr(gathering, "load_table", {"other/7": table}.__getitem__)
+    [cell] = table
+    finish(Runs(words).job(cell.words, 0).folder, 0.5, attention="performer")
+    of_the_cell = {"task": "digits", "attention": "performer"}
+    strange: list[dict[str, object]] = [
+        {"wall_seconds": float("nan")}, {"finished": 5}, {"machine": {}}, {"scale": None}, {"protocol": 7},
+        {"scale": "no [such"}, {"protocol": "7"},
+    ]  # fmt: skip
+    for number, change in enumerate(strange):
+        write_json(tmp_path / "outputs" / "runs" / str(number) / "result.json", FACTS | of_the_cell | change)
+    for name, value in (("nan", float("nan")), ("list", [])):
+        content = {"value": value, "measure": {}, "words": ["scale=zzz"]}
+        facts = {key: FACTS[key] for key in ("machine", "versions", "commit", "finished")}
+        write_json(tmp_path / "outputs" / "measured" / f"{name}.json", content | facts)
+    content = gathering.gather(["other/7"], words)
+    assert content.tables[0].cells["Performer", "Accuracy"].values[0].values == {0: 50.0}
+    assert len(content.broken) == len(strange) + 2
+    assert "There is no scale 'no [such' in configs/" in " ".join(problem.message for problem in content.broken)
+    assert write_site(tmp_path / "pages", content).exists()
+
+
+def test_a_second_call_composes_nothing(made, monkeypatch):
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(made.outputs))
+    monkeypatch.setattr(gathering, "load_table", made.tables.__getitem__)
+    monkeypatch.setattr("subquad.config.compose.compose_run", None)  # would fail if called
+    assert gathering.gather(list(made.tables), made.words).tables == made.content.tables
+
+
+def test_without_runs_only_data_are_asked_for_and_every_cell_is_a_dash(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
+    monkeypatch.setattr("subquad.utils.spread.usable_cores", lambda: 1)
+    composed, of = [], Composition.of
+    monkeypatch.setattr(Composition, "of", lambda words: (composed.append(words), of(words))[1])
+    names = ["dba/1", "ecoformer/2", "linformer/2", "primal_dual/9", "blrp/1"]
+    content = gathering.gather(names)
+    assert not any("attention=" in word for words in composed for word in words)
+    assert [part.table.name for part in content.tables] == names
+    assert all(value.text == "" for table in content.tables for part in table.cells.values() for value in part.values)
+    assert content.runs == content.own == content.broken == []
+
+
+def test_a_cell_whose_data_are_missing_says_so(tmp_path, monkeypatch):
+    words = [f"paths.outputs={tmp_path}/outputs", f"paths.data={tmp_path}/data"]
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
+    [table, averaged] = gathering.gather(["primal_dual/9", "dba/3"], words).tables
+    with_sktime, without = (table.cells[row, "Softmax"] for row in ("BasicMotions", "Epilepsy"))
+    assert (with_sktime.values[0].verdict, with_sktime.needs) == (Verdict.NOT_RUN, "")
+    assert without.values[0].verdict is Verdict.NEEDS_DATA
+    assert "scripts/prepare.py" in without.needs
+    mean = averaged.cells["Average", "DBA"]
+    assert (mean.values[0].verdict, mean.needs) == (
+        Verdict.NEEDS_DATA, averaged.cells["EthanolConcentration", "DBA"].needs
+    )  # fmt: skip
+
+
+def test_tables_come_in_the_order_of_their_numbers():
+    names = [name for name in gathering.all_tables() if name.startswith("dba/")]
+    assert names == ["dba/1", "dba/1_training", *(f"dba/{number}" for number in range(2, len(names)))]
+
+
+def test_the_task_of_a_record_is_its_choice():
+    """Cells are matched with runs by it before anything is composed."""
+    for task in ("uea/japanese_vowels", "lra/listops", "cifar/cifar10"):
+        assert compose_run([f"task={task}"]).task.name == task

@@ -1,0 +1,37 @@
+"""Two processes train to the numbers of one; tests/training/test_distributed_longer.py has more of it."""
+
+import pytest
+from processes import CASES, DDP, assert_same, run_of, told, train_together
+from runs import composed, trained
+
+PARTS = ("trainer.accumulate_grad_batches=2", "checkpoint_activations=true")
+TRAINERS = {"fitted": DDP, "batch norm": DDP, "masked text": (*DDP, *PARTS)}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, data):
+    """The runs of one process."""
+    place = tmp_path_factory.mktemp("alone")
+    for case in TRAINERS:
+        trained(composed(data, place / case, *CASES[case]))
+    return place
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory, data, alone):
+    """The runs of two processes, for which those of one have prepared the data, and what was said."""
+    place = tmp_path_factory.mktemp("together")
+    runs = [(told(data, place / case, case, *trainer), None) for case, trainer in TRAINERS.items()]
+    return place, train_together(place / "said", runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", TRAINERS)
+def test_two_processes_train_to_the_numbers_of_one(together, alone, case):
+    assert_same(run_of(together[0] / case), run_of(alone / case))
+
+
+def test_only_the_first_process_speaks_and_nobody_warns(together):
+    first, second = together[1]
+    assert second == ""
+    assert "Warning" not in first

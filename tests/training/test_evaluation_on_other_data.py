@@ -1,0 +1,96 @@
+"""A run evaluated on other settings of its data: ListOps with longer expressions, as in Table 5 of BLRP."""
+
+import pytest
+import torch
+from runs import TINY, composed, door, one_thread, record_of, trained
+
+from subquad import records
+from subquad.results.run_store import RunStore
+from subquad.training.evaluation import evaluate
+from subquad.utils.errors import UserError
+
+WORDS = ("task=lra/listops", "scale=smoke")
+ENCODER = [word for word in TINY if "layers" not in word]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, data):
+    """A run of BLRP, whose weights fit any length."""
+    outputs = tmp_path_factory.mktemp("longer") / "outputs"
+    trained(composed(data, outputs, *WORDS, "backbone=blrp", *ENCODER))
+    return record_of(outputs)
+
+
+def evaluated(run, split="test", **changes):
+    with one_thread():
+        return evaluate(run, split, changes)
+
+
+def test_one_copy_is_the_run_itself_and_more_are_longer(finished):
+    recorded = records.read(finished).metrics["test/accuracy"]
+    assert evaluated(finished, multiply=1) == ("test/accuracy", recorded, recorded)
+    for copies in (2, 4):
+        name, value, beside = evaluated(finished, multiply=copies, eval_batch_size=4)
+        assert (name, beside) == ("test/accuracy", recorded)
+        assert 0 <= value <= 1
+    assert evaluated(finished, "val", multiply=4)[1] == records.read(finished).metrics["val/accuracy"]
+
+
+def test_the_network_is_given_the_longer_expressions(finished, monkeypatch):
+    from subquad.backbones.blrp import BLRPEncoder
+
+    lengths, intact = [], BLRPEncoder.check_length
+
+    def noted(encoder, inputs):
+        lengths.append(inputs.shape[1])
+        intact(encoder, inputs)
+
+    monkeypatch.setattr(BLRPEncoder, "check_length", noted)
+    evaluated(finished, eval_batch_size=1)
+    once = lengths.copy()
+    lengths.clear()
+    evaluated(finished, multiply=3, eval_batch_size=1)
+    assert lengths == [3 * n + 2 for n in once]
+    assert len(once) == 32
+
+
+def test_figures_evaluate_the_same_longer_expressions(finished, data):
+    words = [*WORDS, "backbone=blrp", *ENCODER]
+    shop = RunStore([f"paths.data={data}", f"paths.outputs={finished.parents[4]}"])
+    longer = {"multiply": 3}
+    network, batches = shop.network(words, changes=longer), shop.data(words, changes=longer).test_dataloader()
+    with torch.no_grad():
+        right = torch.cat([network(*batch.network_inputs).argmax(-1) == batch.target for batch in batches])
+    assert float(right.double().mean()) == pytest.approx(evaluated(finished, multiply=3)[1])
+
+
+@pytest.mark.slow
+def test_the_command_line_takes_settings_of_the_data(finished, data):
+    done = door(data, finished.parent, "eval.py", f"run={finished}", "data.multiply=2", "data.eval_batch_size=8")
+    assert done.returncode == 0, done.stderr
+    _, expected, recorded = evaluated(finished, multiply=2)
+    assert done.stdout.strip() == f"test/accuracy {expected:.6f} (record: {recorded:.6f})"
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"copies": 2}, r"have no data\.copies; they have .*multiply"),
+        ({"multiply": 0}, r"data\.multiply=0"),
+        ({"multiply": 1.5}, r"data\.multiply is 1\.5; it should be a valid integer"),
+        ({"data_seed": 1}, "data differ"),
+    ],
+)
+def test_what_makes_no_sense_is_named(finished, changes, complaint):
+    from hydra.errors import InstantiationException
+
+    with pytest.raises((UserError, InstantiationException), match=complaint):
+        evaluated(finished, **changes)
+
+
+def test_weights_that_depend_on_the_length_are_named(data, outputs):
+    trained(composed(data, outputs, *WORDS, "attention=softmax", "backbone.position=learned", *TINY))
+    run = record_of(outputs)
+    assert evaluated(run, multiply=1)[1] == records.read(run).metrics["test/accuracy"]
+    with pytest.raises(UserError, match=r"do not fit these data \(size mismatch for .*position.*sequences longer"):
+        evaluated(run, multiply=2)

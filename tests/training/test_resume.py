@@ -1,0 +1,192 @@
+"""A run that is interrupted anywhere and started again ends exactly as one that was left alone."""
+
+import re
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from runs import TINY, answer, composed, crash, identical, trained, weights
+
+from subquad import records
+from subquad.config.compose import compose_run
+from subquad.data.time_series.ts_files import write_synthetic
+from subquad.utils.errors import UserError
+
+EPOCHS = ("task=uea/basic_motions", "attention=dba", "scale=smoke", "limits.epochs=5", "recipe.batch_size=6", *TINY)
+STEPS = (
+    "task=lra/listops", "attention=dba", "scale=smoke", "limits.steps=12", "recipe.steps_per_epoch=3",
+    "optimizer.lr=0.01", "scheduler.warmup=4", *TINY,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, data):
+    outputs = tmp_path_factory.mktemp("undisturbed")
+    found = {}
+    for words in (EPOCHS, STEPS):
+        config = composed(data, outputs, *words)
+        found[words] = trained(config), Path(config.paths.run)
+    return found
+
+
+def assert_same(run: Path, expected: Path) -> None:
+    assert (run / "metrics.csv").read_text() == (expected / "metrics.csv").read_text()
+    for name in ("best.ckpt", "last.ckpt"):
+        assert identical(weights(run, name), weights(expected, name))
+    assert records.read(run).metrics == records.read(expected).metrics
+
+
+def test_series_are_validated_after_the_first_every_second_and_the_last_epoch(undisturbed):
+    history = records.read_history(undisturbed[EPOCHS][1] / "metrics.csv")
+    assert [step // 4 for step, row in history.items() if "val/accuracy" in row] == [0, 1, 3, 4]
+
+
+@pytest.mark.parametrize("step", [1, 9, 13], ids="step{}".format)
+def test_a_run_of_epochs_that_crashed_ends_as_one_that_did_not(data, outputs, undisturbed, step):
+    config = composed(data, outputs, *EPOCHS)
+    with crash(step), pytest.raises(RuntimeError, match="plug"):
+        trained(config)
+    trained(composed(data, outputs, *EPOCHS))
+    assert_same(Path(config.paths.run), undisturbed[EPOCHS][1])
+
+
+@pytest.mark.parametrize("step", [3, 11], ids="step{}".format)
+def test_a_run_of_steps_that_crashed_ends_as_one_that_did_not(data, outputs, undisturbed, step):
+    config = composed(data, outputs, *STEPS)
+    with crash(step), pytest.raises(RuntimeError, match="plug"):
+        trained(config)
+    trained(composed(data, outputs, *STEPS))
+    assert_same(Path(config.paths.run), undisturbed[STEPS][1])
+
+
+def test_ctrl_c_while_a_checkpoint_is_written_is_no_failure(data, outputs, undisturbed):
+    """torch then ends its file with an error of its own."""
+    config = composed(data, outputs, *EPOCHS)
+    intact, written = torch.save, []
+
+    def stopped(checkpoint, file):
+        written.append(file)
+        if len(written) < 4:
+            return intact(checkpoint, file)
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("unexpected pos 309440 vs 309328")
+
+    with mock.patch("torch.save", stopped), pytest.raises(SystemExit) as ended:
+        trained(config)
+    assert ended.value.code == 130
+    assert not (Path(config.paths.run) / records.ERROR).exists()
+    trained(composed(data, outputs, *EPOCHS))
+    assert_same(Path(config.paths.run), undisturbed[EPOCHS][1])
+
+
+def test_a_run_that_crashed_again_and_again_ends_as_one_that_did_not(data, outputs, undisturbed):
+    for _ in range(2):  # each try gets one epoch further
+        with crash(5), pytest.raises(RuntimeError, match="plug"):
+            trained(composed(data, outputs, *EPOCHS))
+    config = composed(data, outputs, *EPOCHS)
+    trained(config)
+    assert_same(Path(config.paths.run), undisturbed[EPOCHS][1])
+
+
+def test_a_run_killed_after_training_and_before_its_record_keeps_its_numbers(data, outputs, undisturbed):
+    config = composed(data, outputs, *EPOCHS)
+    with mock.patch.object(records, "write", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        trained(config)
+    assert records.read(Path(config.paths.run)) is None
+    with crash(0):  # no step is left to train
+        trained(composed(data, outputs, *EPOCHS))
+    assert_same(Path(config.paths.run), undisturbed[EPOCHS][1])
+
+
+@pytest.mark.parametrize(("words", "step"), [(STEPS, 11), (EPOCHS, 99)], ids=["in training", "before its record"])
+def test_an_interrupted_run_that_moved_ends_as_one_that_did_not(data, outputs, undisturbed, tmp_path, words, step):
+    """The best epoch of the first is its first one, which is not trained after the move."""
+    with (
+        crash(step),
+        mock.patch.object(records, "write", side_effect=RuntimeError("plug")),
+        pytest.raises(RuntimeError, match="plug"),
+    ):
+        trained(composed(data, outputs, *words))
+    shutil.move(outputs, tmp_path / "moved")
+    config = composed(data, tmp_path / "moved", *words)
+    trained(config)
+    assert_same(Path(config.paths.run), undisturbed[words][1])
+    assert not outputs.exists()
+
+
+def interrupted(data, outputs) -> Path:
+    """A run after three of its four epochs."""
+    config = composed(data, outputs, *STEPS)
+    with crash(11), pytest.raises(RuntimeError, match="plug"):
+        trained(config)
+    return Path(config.paths.run)
+
+
+def test_a_best_checkpoint_of_another_epoch_is_refused(data, outputs):
+    """A kill between the best checkpoint and the last one leaves it, where a GPU does not repeat its numbers."""
+    run = interrupted(data, outputs)
+    best = run / "checkpoints" / "best.ckpt"
+    known = torch.load(best, weights_only=True)
+    torch.save(known | {"metrics": known["metrics"] | {"val/accuracy": 0.5}}, best)
+    with pytest.raises(UserError, match=r"best\.ckpt has val/accuracy 0\.5 and .* 0\.09375; delete .* to train again"):
+        trained(composed(data, outputs, *STEPS))
+    assert records.read(run) is None
+
+
+def own_files(folder: Path, cases: int) -> tuple[str, ...]:
+    """Writes a data set of one's own, because such files are what people change; the words of a run on it."""
+    write_synthetic(folder, dataset="Own", kind="classification", train=cases, test=24)
+    words = ("task=uea/custom", "data.dataset=Own", f"data.folder={folder}", "attention=softmax", "scale=smoke")
+    return (*words, "limits.epochs=4", "recipe.batch_size=6", *TINY)
+
+
+DIFFER = r"data differ from those .* \(fingerprint \w{16} now, \w{16} then\); restore the old files, or delete .*-s0 to"
+
+
+def test_an_interrupted_run_whose_data_changed_is_refused(data, outputs, tmp_path):
+    words = own_files(tmp_path / "own", 24)
+    with crash(9), pytest.raises(RuntimeError, match="plug"):
+        trained(composed(data, outputs, *words))
+    own_files(tmp_path / "own", 25)
+    with pytest.raises(UserError, match=DIFFER):
+        trained(composed(data, outputs, *words))
+
+
+def test_a_finished_run_whose_data_changed_is_not_shown_as_if_nothing_had(data, outputs, tmp_path):
+    words = (*own_files(tmp_path / "own", 24), "limits.epochs=1", f"paths.data={data}", f"paths.outputs={outputs}")
+    trained(compose_run(words))
+    own_files(tmp_path / "own", 25)
+    done = answer("train.py", *words)
+    assert done.returncode == 1
+    assert re.search(DIFFER, done.stderr)
+    shutil.rmtree(tmp_path / "own")
+    done = answer("train.py", *words)
+    assert (done.returncode, "test/accuracy" in done.stdout) == (0, True)
+    assert "data that cannot be compared with those here: " in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"PK", [1], {"state_dict": {}}], ids=repr)
+@pytest.mark.parametrize("name", ["last", "best"])
+def test_a_damaged_checkpoint_of_a_run_is_named(data, outputs, name, content):
+    path = interrupted(data, outputs) / "checkpoints" / f"{name}.ckpt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    with pytest.raises(
+        UserError, match=rf"{name}\.ckpt is damaged, or of an earlier version \(.*\); delete .*-s0 to train again"
+    ):
+        trained(composed(data, outputs, *STEPS))
+
+
+def test_a_run_read_by_worker_processes_is_the_same_run(data, outputs, undisturbed):
+    words = (*EPOCHS, "data.num_workers=1")
+    with crash(5), pytest.raises(RuntimeError, match="plug"):
+        trained(composed(data, outputs, *words))
+    config = composed(data, outputs, *words)
+    trained(config)
+    assert_same(Path(config.paths.run), undisturbed[EPOCHS][1])

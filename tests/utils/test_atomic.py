@@ -1,0 +1,45 @@
+"""A file is replaced as a whole, and nothing else stays."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from subquad.utils.atomic import whole
+
+
+def test_a_file_appears_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.json"
+    with whole(path) as place:
+        place.write_text("1")
+        assert not path.exists()
+    assert path.read_text() == "1"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_fails_leaves_what_was_there(tmp_path: Path, several: bool) -> None:
+    path = tmp_path / "file.json"
+    path.write_text("old")
+    with pytest.raises(OSError, match="full"):
+        write_a_part(path, several)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_processes_have_places_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.json"
+    with whole(path, several=True) as mine:
+        mine.write_text("mine")
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        with whole(path, several=True) as other:
+            other.write_text("other")
+        assert path.read_text() == "other"
+    assert path.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def write_a_part(path: Path, several: bool) -> None:
+    with whole(path, several=several) as place:
+        place.write_text("ne")
+        raise OSError("full")
