@@ -13,12 +13,14 @@ from subquad import records
 from subquad.config.compositions import Compositions
 from subquad.config.task_metadata import about_task
 from subquad.measure.inputs import random_batch
+from subquad.planning import cost
 from subquad.planning.cost import Device, Pace, Paces, family_of, measured_steps, optimizer_states, pace
 from subquad.planning.model_size import parameters_of, spec_of
 from subquad.planning.plan_view import checkpoints, readable_bytes, show_plan, time_left
 from subquad.planning.step_time import measure_steps
 from subquad.planning.table_plan import Share, Work, checkpoint_bytes, gathered, shares
 from subquad.results.cells import Job
+from subquad.utils.errors import UserError
 
 HERE, GPU = Device("this CPU, 1 threads", False), Device("a GPU", True)
 COMPOSITIONS = Compositions()

@@ -60,10 +60,10 @@ def test_other_scales_and_made_up_data_stay_apart(made):
     full, laptop = cell(made, ODD).values
     assert (full.text, full.verdict) == ("", Verdict.NOT_RUN)
     assert (laptop.scope, laptop.text, laptop.verdict) == (Scope("laptop"), "33.3", Verdict.OTHER_SCALE)
-    assert cell(made, ODD).syntheticg is Verdict.OTHER_SCALE
+    assert cell(made, ODD).standing is Verdict.OTHER_SCALE
     _, synthetic = cell(made, "Softmax").values
     assert (synthetic.scope, synthetic.values) == (Scope("smoke", synthetic=True), pytest.approx({0: 12.3}))
-    assert cell(made, "Softmax").syntheticg is Verdict.REPRODUCED
+    assert cell(made, "Softmax").standing is Verdict.REPRODUCED
     assert made.content.tables[0].scopes == [FULL, Scope("laptop"), Scope("smoke", synthetic=True)]
 
 

@@ -68,12 +68,10 @@ def test_a_classifier_goes_on_from_a_classifier(data, outputs, tmp_path):
     assert torch.equal(start["network.head.weight"], given["network.head.weight"])
 
 
-@pytest.mark.parametrize(("task", "attention"), [("glue/qnli", "dba"), ("glue/qqp", "tlb")])
-def test_other_attentions_train_too(data, outputs, task, attention):
+@pytest.mark.parametrize(("task", "choice"), [("glue/qnli", "attention=dba"), ("glue/qqp", "backbone=tlb")])
+def test_other_attentions_train_too(data, outputs, task, choice):
     words = ("backbone.dim=16", "backbone.heads=2", "backbone.ffn=16", "trainer=cpu")
-    found = trained(
-        composed(data, outputs, f"task={task}", "data=synthetic", "scale=smoke", f"attention={attention}", *words)
-    )
+    found = trained(composed(data, outputs, f"task={task}", "data=synthetic", "scale=smoke", choice, *words))
     assert 0 <= found.metrics["test/accuracy"] <= 1
     assert found.steps == 4
 

@@ -27,7 +27,7 @@ from subquad.specs import DataSpec, Pattern, Site
 from subquad.utils.save_figure import save
 
 TINY = {
-    "bubbles": {"attentions": {"Transformer": "softmax_explicit", "DBA": "dba"}, "lengths": [16], "rounds": 1,
+    "accuracy_speed": {"attentions": {"Transformer": "softmax_explicit", "DBA": "dba"}, "lengths": [16], "rounds": 1,
                 "sizes": {"dim": 16, "heads": 2, "ffn": 16, "layers": 1}},
     "cost_ratios": {"dims": [64], "lengths": [64, 128], "sizes": {"heads": 2, "layers": 1}},
     "cost_by_length": {"lengths": [16, 32], "rounds": 1, "tokens": None, "longest": {},
