@@ -263,8 +263,8 @@ def tables() -> str:
         table = load_table(name)
         counts = [
             sum(cell.trained for cell in table), sum(cell.chained for cell in table),
-            sum(bool(cell.measure and not cell.mean and not cell.missing) for cell in table),
-            sum(bool(cell.missing) for cell in table),
+            sum(bool(cell.measure and not cell.mean and not cell.unavailable) for cell in table),
+            sum(bool(cell.unavailable) for cell in table),
         ]  # fmt: skip
         size = f"{len(table.rows)} x {len(table.columns)}"
         rows.append(f"| `{name}` | {table.title} | {size} | {' | '.join(str(count or '') for count in counts)} |")

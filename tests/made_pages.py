@@ -12,7 +12,7 @@ from subquad import records
 from subquad.report.html.site import write_site
 from subquad.results import collect as gathering
 from subquad.results import measurement_cache
-from subquad.results.cells import Runs
+from subquad.results.cells import RunIndex
 from subquad.results.model import Content
 from subquad.results.table import Table, load
 
@@ -21,20 +21,20 @@ ONE = f"""
 title: Two rows & <more>
 source: Doe et al. 2024, https://example.org/x, Table 1
 seeds: 2
-words: [task=digits, recipe=small_vit]
-metric: {{name: test/accuracy, label: accuracy, times: 100, unit: "%"}}
+overrides: [task=digits, recipe=small_vit]
+metric: {{name: test/accuracy, label: accuracy, scale_by: 100, unit: "%"}}
 columns:
   Accuracy: []
   Width:
     measure: {{_target_: subquad.results.measures.setting, key: backbone.dim}}
-    metric: {{name: value, times: 1, better: equal}}
+    metric: {{name: value, scale_by: 1, better: equal}}
   Name: {{measure: {{_target_: subquad.results.measures.setting, key: task.name}}}}
 rows:
   Softmax: [attention=softmax]
-  DBA: {{words: [attention=dba], quoted: true, note: "Doubtful: <b> is no tag | or so."}}
+  DBA: {{overrides: [attention=dba], from_prior_work: true, note: "Doubtful: <b> is no tag | or so."}}
   {json.dumps(ODD)}: [attention=luna]
   Broken: [attention=linformer]
-  Gone: {{missing: Nobody has it & never will.}}
+  Gone: {{unavailable: Nobody has it & never will.}}
   Mean: {{mean: [Softmax, DBA]}}
 printed:
   Softmax: 90.0±1.0 192 -
@@ -48,8 +48,8 @@ OTHER = """
 title: One number
 source: Roe 2023, https://example.org/y, Table 7
 seeds: 1
-words: [task=digits, recipe=small_vit]
-metric: {name: test/accuracy, label: accuracy, times: 100, unit: "%"}
+overrides: [task=digits, recipe=small_vit]
+metric: {name: test/accuracy, label: accuracy, scale_by: 100, unit: "%"}
 columns: {Accuracy: [attention=performer]}
 rows: {Performer: []}
 printed: {Performer: "61.0"}
@@ -108,10 +108,10 @@ def build(base: Path) -> Made:
     tables = {"one/1": load(base / "one.yaml", "one/1"), "other/7": load(base / "other.yaml", "other/7")}
     one = tables["one/1"]
 
-    known = {scope: Runs([*scope, *words]) for scope in ((), ("scale=laptop",), ("scale=smoke", "data=synthetic"))}
+    known = {scope: RunIndex([*scope, *words]) for scope in ((), ("scale=laptop",), ("scale=smoke", "data=synthetic"))}
 
     def folder(row: str, seed: int, *scope: str) -> Path:
-        return known[scope].job(one.cells[row, "Accuracy"].words, seed).folder
+        return known[scope].spec(one.cells[row, "Accuracy"].overrides, seed).folder
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SUBQUAD_OUTPUTS", str(outputs))

@@ -19,7 +19,7 @@ from subquad import records
 from subquad.config.compose import compose_run
 from subquad.data.split_data import SplitData
 from subquad.records import Record
-from subquad.results.cells import Job
+from subquad.results.cells import RunSpec
 
 ROOT = Path(__file__).parents[1]
 TINY = ("backbone.layers=1", "backbone.dim=16", "backbone.heads=2", "backbone.ffn=16", "trainer=cpu")
@@ -158,7 +158,7 @@ def sentences(text: str) -> Sequence[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def finish(job: Job, accuracy: float, evaluated: Iterable[tuple[dict[str, Any], float]] = ()) -> None:
+def finish(job: RunSpec, accuracy: float, evaluated: Iterable[tuple[dict[str, Any], float]] = ()) -> None:
     """Writes what a finished run leaves: a record with a test accuracy, and evaluations on changed data."""
     fingerprint, _, seed = job.folder.name.partition("-s")
     known = {"fingerprint": fingerprint, "seed": int(seed), "metrics": {"test/accuracy": accuracy}}

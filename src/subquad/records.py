@@ -113,7 +113,7 @@ class Measurement:
 
     value: FiniteFloat | str
     measure: dict[str, Any]
-    words: list[str]
+    overrides: list[str]
     machine: _Machine
     versions: dict[str, str]
     commit: str

@@ -14,8 +14,9 @@ from subquad import records
 from subquad.config.choices import CONFIGS
 from subquad.config.compose import compose_run
 from subquad.config.fingerprint import identity
-from subquad.results.cells import Runs, load_table
-from subquad.results.measurement_cache import known, measure
+from subquad.results.cells import RunIndex, load_table
+from subquad.results.collect import results_of
+from subquad.results.measurement_cache import measure, path_of
 from subquad.results.table import load
 from subquad.results.verdict import Verdict, cell_verdict
 from subquad.utils.errors import UserError
@@ -24,8 +25,8 @@ TABLE = """
 title: Two rows
 source: nowhere
 seeds: 2
-words: [task=digits, recipe=small_vit]
-metric: {name: test/accuracy, times: 100, unit: "%"}
+overrides: [task=digits, recipe=small_vit]
+metric: {name: test/accuracy, scale_by: 100, unit: "%"}
 columns:
   Accuracy: []
   Twice: []
@@ -49,13 +50,26 @@ def table(tmp_path):
 
 @pytest.fixture
 def runs(tmp_path):
-    return Runs([f"paths.outputs={tmp_path}/outputs", "scale=smoke"])
+    return RunIndex([f"paths.outputs={tmp_path}/outputs", "scale=smoke"])
+
+
+def values_of(table, runs, seeds):
+    found = results_of(table, runs, seeds=seeds)
+    return {place: cell.results[0].values for place, cell in found.cells.items()}
+
+
+def remarks_of(table, runs, seeds):
+    remarks = {}
+    for place, cell in results_of(table, runs, seeds=seeds).cells.items():
+        for remark in cell.results[0].remarks:
+            remarks.setdefault(remark, []).append(place)
+    return remarks
 
 
 def test_cells_that_share_a_run_share_its_job(table, runs):
-    jobs = runs.jobs(table, [0, 1])
+    jobs = runs.specs(table, [0, 1])
     assert len(jobs) == 4  # two rows, two seeds; both accuracy columns show the same run
-    assert [job.words[-1] for job in jobs] == ["seed=0", "seed=0", "seed=1", "seed=1"]
+    assert [job.overrides[-1] for job in jobs] == ["seed=0", "seed=0", "seed=1", "seed=1"]
     assert len({job.folder for job in jobs}) == 4
     assert not any(job.finished for job in jobs)
 
@@ -65,43 +79,43 @@ def test_each_cell_has_as_many_runs_as_it_declares_and_those_that_are_asked_for(
     assert {place[1]: len(jobs) for place, jobs in runs.cells(table, None).items()} == {
         "ListOps": 4, "CIFAR-10 64": 5, "CIFAR-10 128": 5,
     }  # fmt: skip
-    assert len(runs.jobs(table, None)) == 9
-    assert len(runs.jobs(table, [7])) == 2
+    assert len(runs.specs(table, None)) == 9
+    assert len(runs.specs(table, [7])) == 2
     cell = table.cells["BLRP", "ListOps"]
     assert cell_verdict(cell, dict.fromkeys(range(4), 41.43), full=True) is Verdict.REPRODUCED
     assert cell_verdict(cell, dict.fromkeys(range(3), 41.43), full=True) is Verdict.INCOMPLETE
 
 
 def test_the_folder_of_a_job_is_where_train_py_puts_the_run(table, runs):
-    for job in runs.jobs(table, [1]):
-        assert job.folder == Path(compose_run(job.words).paths.run)
-        assert job.folder.name == f"{records.fingerprint(identity(compose_run(job.words)))}-s1"
+    for job in runs.specs(table, [1]):
+        assert job.folder == Path(compose_run(job.overrides).paths.run)
+        assert job.folder.name == f"{records.fingerprint(identity(compose_run(job.overrides)))}-s1"
 
 
 def test_values_are_those_of_finished_runs_and_a_missing_one_is_no_number(table, runs):
-    softmax0, dba0, softmax1, _ = runs.jobs(table, [0, 1])
+    softmax0, dba0, softmax1, _ = runs.specs(table, [0, 1])
     finish(softmax0, 0.9)
     finish(softmax1, 0.92)
     finish(dba0, 0.5)
     assert softmax0.finished
-    values = runs.values(table, [0, 1], {})
+    values = values_of(table, runs, [0, 1])
     assert values["Softmax", "Accuracy"] == pytest.approx({0: 90, 1: 92})
     assert values["DBA", "Accuracy"] == {0: 50}
     assert values["Mean", "Accuracy"] == {0: 70}  # seed 1 lacks a part
     assert values["Softmax", "Width"] == {}
-    assert runs.values(table, [1], {})["DBA", "Accuracy"] == {}
+    assert values_of(table, runs, [1])["DBA", "Accuracy"] == {}
 
 
 def test_a_record_that_is_of_no_use_empties_its_cells_and_no_others(table, runs):
-    softmax0, dba0, softmax1, _ = runs.jobs(table, [0, 1])
+    softmax0, dba0, softmax1, _ = runs.specs(table, [0, 1])
     finish(softmax0, 0.9)
     finish(softmax1, float("nan"))
     finish(dba0, 0.5)
     (dba0.folder / records.RESULT).write_text("{")
-    values = runs.values(table, [0, 1], {})
+    values = values_of(table, runs, [0, 1])
     assert values["Softmax", "Accuracy"] == pytest.approx({0: 90})
     assert values["DBA", "Accuracy"] == values["Mean", "Accuracy"] == {}
-    [(nan, of_softmax), (damaged, of_dba)] = runs.unusable.items()
+    [(nan, of_softmax), (damaged, of_dba)] = remarks_of(table, runs, [0, 1]).items()
     assert "test/accuracy of the run" in nan
     assert f"{softmax1.folder.name} is nan" in nan
     assert "is not a record of this version" in damaged
@@ -113,17 +127,17 @@ def test_a_record_that_is_of_no_use_empties_its_cells_and_no_others(table, runs)
 
 
 def test_the_record_of_another_run_fills_no_cell(table, runs):
-    dba0, softmax1 = runs.jobs(table, [0, 1])[1:3]
+    dba0, softmax1 = runs.specs(table, [0, 1])[1:3]
     finish(dba0, 0.5)
     softmax1.folder.mkdir(parents=True)
     shutil.copy(dba0.folder / records.RESULT, softmax1.folder)
-    assert runs.values(table, [1], {})["Softmax", "Accuracy"] == {}
-    assert "is the record of another run" in next(iter(runs.unusable))
+    assert values_of(table, runs, [1])["Softmax", "Accuracy"] == {}
+    assert "is the record of another run" in next(iter(remarks_of(table, runs, [1])))
 
 
 def test_an_override_of_one_run_never_enters_a_table(table, runs):
-    finish(runs.job(("task=digits", "recipe=small_vit", "attention=dba", "attention.d_p=3"), 0), 0.99)
-    assert runs.values(table, [0], {})["DBA", "Accuracy"] == {}
+    finish(runs.spec(("task=digits", "recipe=small_vit", "attention=dba", "attention.d_p=3"), 0), 0.99)
+    assert values_of(table, runs, [0])["DBA", "Accuracy"] == {}
 
 
 def test_editing_an_attention_empties_the_cells_that_used_it_and_no_others(table, runs, tmp_path, monkeypatch):
@@ -131,12 +145,12 @@ def test_editing_an_attention_empties_the_cells_that_used_it_and_no_others(table
     shutil.copytree(CONFIGS, edited)
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
     monkeypatch.setattr("subquad.config.choices.CONFIGS", edited)
-    for job in runs.jobs(table, [0]):
+    for job in runs.specs(table, [0]):
         finish(job, 0.9)
     runs.compositions.save()
     choice = edited / "attention" / "dba.yaml"
     choice.write_text(choice.read_text().replace("d_p: 16", "d_p: 8"))
-    values = Runs(runs.words).values(table, [0], {})
+    values = values_of(table, RunIndex(runs.overrides), [0])
     assert values["Softmax", "Accuracy"] == pytest.approx({0: 90})
     assert values["DBA", "Accuracy"] == values["DBA", "Twice"] == values["Mean", "Accuracy"] == {}
 
@@ -153,16 +167,16 @@ def test_verdicts_need_full_runs_and_all_seeds(table):
 
 
 def test_a_measured_cell_is_measured_once(table, tmp_path):
-    cell, runs = table.cells["Softmax", "Width"], Runs([f"paths.outputs={tmp_path}"])
-    assert known(cell, runs) is None
+    cell, runs = table.cells["Softmax", "Width"], RunIndex([f"paths.outputs={tmp_path}"])
+    assert not path_of(cell, runs).exists()
     found = measure(cell, runs)
-    assert found.value == compose_run(cell.words).backbone.dim
-    assert known(cell, runs) == found
-    assert known(table.cells["DBA", "Width"], runs) is None  # another configuration
+    assert found.value == compose_run(cell.overrides).backbone.dim
+    assert records.read_measurement(path_of(cell, runs)) == found
+    assert not path_of(table.cells["DBA", "Width"], runs).exists()  # another configuration
     [path] = (tmp_path / "measured").iterdir()
     path.write_text("{")
     with pytest.raises(UserError, match="is not a measurement of this version"):
-        known(cell, runs)
+        records.read_measurement(path)
 
 
 def test_an_unknown_table_is_answered_with_the_known_ones():
@@ -209,8 +223,8 @@ def test_a_wrong_word_is_answered_in_a_sentence(tmp_path, words, said):
 
 
 def test_a_damaged_record_is_told_below_the_table(tmp_path):
-    runs = Runs([f"paths.outputs={tmp_path}"])
-    jobs = runs.jobs(load_table("primal_dual/9").select(["BasicMotions"], ["Softmax", "Attention-BN"]), [0])
+    runs = RunIndex([f"paths.outputs={tmp_path}"])
+    jobs = runs.specs(load_table("primal_dual/9").select(["BasicMotions"], ["Softmax", "Attention-BN"]), [0])
     for job in jobs:
         finish(job, 0.5)
     (jobs[0].folder / records.RESULT).write_text("")
@@ -239,9 +253,9 @@ def test_an_outputs_folder_that_cannot_be_written_is_told_in_a_sentence(tmp_path
 
 
 def test_two_rows_are_compared_below_the_table(tmp_path):
-    runs = Runs([f"paths.outputs={tmp_path}"])
+    runs = RunIndex([f"paths.outputs={tmp_path}"])
     table = load_table("primal_dual/9").select(["BasicMotions", "Epilepsy"], ["Softmax", "Attention-BN"])
-    for number, job in enumerate(runs.jobs(table, [0, 1, 2])):
+    for number, job in enumerate(runs.specs(table, [0, 1, 2])):
         finish(job, 0.5 + number / 100)
     words = ("table=primal_dual/9", "rows=[BasicMotions,Epilepsy]", "run=false", "seeds=[0,1,2]")
     shown = reproduce(tmp_path, *words, "compare=[Attention-BN,Softmax]")

@@ -3,8 +3,9 @@
 import pytest
 from omegaconf import OmegaConf
 
-from subquad.cli.table_arguments import DEFAULTS, asked_seeds, asked_tables, check_switch, smaller
-from subquad.results.cells import Runs
+from subquad.cli.table_arguments import DEFAULTS, asked_seeds, asked_tables, check_switch, scope_of
+from subquad.results.cells import RunIndex
+from subquad.results.model import FULL, Scope
 from subquad.utils.errors import UserError
 
 TABLE = "primal_dual/9"
@@ -37,9 +38,11 @@ def test_no_table_is_refused():
 
 def test_words_that_make_other_runs_allow_no_verdict():
     tables = asked_tables(config(rows=["BasicMotions"]))
-    assert smaller(Runs(["scale=smoke", "data=synthetic", "trainer=cpu"]), tables) == ["scale=smoke", "data=synthetic"]
-    assert smaller(Runs(["scale=paper", "trainer=cpu", "trainer.devices=1"]), tables) == []
-    assert smaller(Runs(["trainer=cpu", "trainer.max_epochs=1"]), tables) == ["trainer.max_epochs=1"]
+    smoke = scope_of(RunIndex(["scale=smoke", "data=synthetic", "trainer=cpu"]), tables)
+    assert smoke == Scope("smoke", synthetic=True)
+    assert scope_of(RunIndex(["scale=paper", "trainer=cpu", "trainer.devices=1"]), tables) == FULL
+    short = scope_of(RunIndex(["trainer=cpu", "trainer.max_epochs=1"]), tables)
+    assert (short.full, short.note) == (False, " (trainer.max_epochs=1: no reproduction)")
 
 
 def test_a_switch_is_true_or_false():
@@ -50,5 +53,5 @@ def test_a_switch_is_true_or_false():
 
 @pytest.mark.parametrize("key", ["rows", "columns"])
 def test_an_empty_choice_of_lines_is_not_the_whole_table(key):
-    with pytest.raises(UserError, match=rf"{key}=\[\] selects nothing; name some, or leave the word out for all"):
+    with pytest.raises(UserError, match=rf"{key}=\[\] selects nothing; name some, or leave the setting out for all"):
         asked_tables(config(**{key: []}))

@@ -143,7 +143,7 @@ def test_a_look_for_data_loads_no_training_code():
     program = """
 import sys
 from subquad.config.compositions import Composition
-from subquad.results.needs import missing_data
+from subquad.results.missing_data import missing_data
 for task in ("uea/epilepsy", "lra/text", "cifar/cifar10", "vqa_v2", "glue/sst2"):
     missing_data(Composition.of([f"task={task}"]).data)
 heavy = ("pytorch_lightning", "torchmetrics", "transformers", "wandb", "subquad.tasks", "subquad.backbones")

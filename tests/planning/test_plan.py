@@ -19,7 +19,7 @@ from subquad.planning.model_size import parameters_of, spec_of
 from subquad.planning.plan_view import checkpoints, readable_bytes, show_plan, time_left
 from subquad.planning.step_time import measure_steps
 from subquad.planning.table_plan import Share, Work, checkpoint_bytes, gathered, shares
-from subquad.results.cells import Job
+from subquad.results.cells import RunSpec
 from subquad.utils.errors import UserError
 
 HERE, GPU = Device("this CPU, 1 threads", False), Device("a GPU", True)
@@ -120,8 +120,8 @@ def test_gpu_hours_count_every_gpu_of_a_run():
     assert not Paces([record(config=unknown)], {}).known[family]
 
 
-def job(folder: Path, seed: int, finished: bool = False) -> Job:
-    made = Job(("attention=dba", f"seed={seed}"), folder / f"run-s{seed}")
+def job(folder: Path, seed: int, finished: bool = False) -> RunSpec:
+    made = RunSpec(("attention=dba", f"seed={seed}"), folder / f"run-s{seed}")
     if finished:
         made.folder.mkdir(parents=True)
         (made.folder / records.RESULT).touch()

@@ -16,17 +16,17 @@ def main(outputs: str, count: str) -> None:
     from made_pages import finish
 
     from subquad.cli.command import prepare_process
-    from subquad.results.cells import Runs
+    from subquad.results.cells import RunIndex
     from subquad.results.collect import all_tables, load_table
 
-    prepare_process(check_choices=False)
+    prepare_process()
     random.seed(0)
-    runs, left = Runs(), int(count)
+    runs, left = RunIndex(), int(count)
     for name in all_tables():
-        for job in runs.jobs(load_table(name), None):
+        for job in runs.specs(load_table(name), None):
             if left and not job.folder.exists():
                 left -= 1
-                found, seed = runs.compositions[job.words[:-1]], int(job.words[-1].partition("=")[2])
+                found, seed = runs.compositions[job.overrides[:-1]], int(job.overrides[-1].partition("=")[2])
                 job.folder.mkdir(parents=True)
                 parts = {key: found.identity[key] for key in ("task", "data", "trainer")}
                 parts["trainer"] = {**parts["trainer"], "devices": 1, "num_nodes": 1}

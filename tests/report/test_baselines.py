@@ -3,7 +3,7 @@
 import pytest
 
 from subquad.report.html.view_models import table_facts
-from subquad.results.model import FULL, CellPart, TablePart, Value
+from subquad.results.model import FULL, CellResult, CellResults, TableResults
 from subquad.results.table import load
 from subquad.results.verdict import Verdict
 
@@ -11,7 +11,7 @@ TABLE = """
 title: t
 source: s
 seeds: 1
-metric: {{times: 100}}
+metric: {{scale_by: 100}}
 columns: {{A: [{column}a], B: [{column}b]}}
 rows: {{X: [{row}x], Y: [{row}y]}}
 printed: {{X: 1.0 2.0, Y: 3.0 4.0}}
@@ -24,21 +24,21 @@ def facts(tmp_path, scores, of="row"):
     path.write_text(TABLE.format(row="task=" if of == "row" else "x=", column="task=" if of == "column" else "x="))
     table = load(path, "t/1")
     cells = {
-        place: CellPart(
+        place: CellResults(
             cell=cell, anchor=f"c{i}", command="",
-            values=(Value(scope=FULL, verdict=Verdict.NOT_RUN, floors=_named(scores.get(place))),),
+            results=(CellResult(scope=FULL, verdict=Verdict.NOT_RUN, baselines=_named(scores.get(place))),),
         )
         for i, (place, cell) in enumerate(table.cells.items())
     }  # fmt: skip
-    found = table_facts(TablePart(table=table, command="", cells=cells), lambda run: "")
-    return found["side_floors"], [row["floors"] for row in found["rows"]], found["foot_floors"]
+    found = table_facts(TableResults(table=table, command="", cells=cells), lambda run: "")
+    return found["side_baselines"], [row["baselines"] for row in found["rows"]], found["foot_baselines"]
 
 
 def _named(score):
     return {} if score is None else {"majority": score}
 
 
-def test_tasks_in_rows_have_floors_beside_them(tmp_path):
+def test_tasks_in_rows_have_baselines_beside_them(tmp_path):
     assert facts(tmp_path, {("X", "A"): 10.0, ("X", "B"): 10.0, ("Y", "A"): 20.0}) == (
         ["majority"],
         [["10.0"], ["20.0"]],
@@ -47,7 +47,7 @@ def test_tasks_in_rows_have_floors_beside_them(tmp_path):
     assert facts(tmp_path, {("X", "B"): 10.0}) == (["majority"], [["10.0"], [""]], [])
 
 
-def test_tasks_in_columns_have_floors_below_them(tmp_path):
+def test_tasks_in_columns_have_baselines_below_them(tmp_path):
     scores = {("X", "A"): 10.0, ("Y", "A"): 10.0, ("Y", "B"): 20.0}
     assert facts(tmp_path, scores, of="column") == ([], [[], []], [("majority", ["10.0", "20.0"])])
 

@@ -146,7 +146,7 @@ def test_an_address_brings_its_filters(made):
     assert found["scales"] == ["laptop"]
     assert found["chosen"] == "laptop"
     assert set(found["links"]) == {"#scale=laptop&paper=one"}  # the paper is for the pages that know papers
-    assert set(browse(page, script)["scales"]) == {"paper", "laptop", "smoke, made-up data"}
+    assert set(browse(page, script)["scales"]) == {"paper", "laptop", "smoke, synthetic data"}
     assert browse(page, script, hash="#scale=%3Cb%3E")["chosen"] == ""
 
 

@@ -124,7 +124,7 @@ def test_a_report_has_the_table_and_how_it_stands(part, tmp_path):
     assert "16 cells: 1 reproduced, 1 below, 2 too few seeds, 11 not run, 1 new. Made 2026-01-05" in words["content"]
     assert "python scripts/reproduce.py table=one/1 logger=wandb" in words["content"]
     assert heading["children"][0]["text"] == "Which curve is which cell"
-    [run] = part.cells["DBA", "Accuracy"].values[0].runs
+    [run] = part.cells["DBA", "Accuracy"].results[0].runs
     assert f"| DBA | Accuracy | `{setting_name('dba', run.record.fingerprint)}` | 0 |" in lines["content"]
     assert "| 0, 1 |" in lines["content"]
     kept = json.loads((tmp_path / "r.json").read_text())

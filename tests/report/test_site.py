@@ -106,8 +106,8 @@ def test_numbers_are_those_of_the_records(made):
     assert "Printed: 90.0 ± 1.0 %" in softmax
     assert "Ours: 89.9 ± 1.1, 95 % interval 79.7 to 100.1, 2 seeds ✓ reproduced" in softmax
     assert "Runs: seed 0 89.1, seed 1 90.7" in softmax
-    assert "Floors: majority class 10.1" in softmax
-    assert "Scale smoke, made-up data: 12.3" in softmax
+    assert "Baselines: majority class 10.1" in softmax
+    assert "Scale smoke, synthetic data: 12.3" in softmax
     assert "◇ measured at another scale" in softmax
     dba = card(made, "DBA")
     assert "quoted there from elsewhere" in dba
@@ -124,14 +124,14 @@ def test_a_missing_cell_is_a_dash(made):
     assert rows["Broken"] == "Broken — not run printed 50.0 — not run printed 1 — not run printed x"
     assert rows["Gone"].count("— not run printed") == 3
     assert rows["Gone"].count("(cannot be filled)") == 3
-    assert rows["floor:"] == "floor: majority class 10.1"
+    assert rows["baseline:"] == "baseline: majority class 10.1"
 
 
 def test_a_cell_leads_to_its_runs(made, pages):
     page = pages["tables/one/1.html"]
     part = made.content.tables[0].cells["Softmax", "Accuracy"]
     assert f"#{part.anchor}" in page.links
-    runs = [run for value in part.values for run in value.runs]
+    runs = [run for result in part.results for run in result.runs]
     assert len(runs) == 3
     for run in runs:
         assert f"../../runs/{run.key}.html" in page.links
@@ -143,7 +143,7 @@ def test_a_page_of_a_run_says_how_it_was_made(made):
     text = words(made.html(f"runs/{run.key}.html"))
     for fact in (
         "python train.py task=digits attention=softmax 'tags=[a b]'", "test/accuracy 90.70%", "duration 1 min 15 s",
-        "floor: majority class 10.10%", "parameters 1,234,567", "cpu A <CPU>", "torch 2", "commit abc123",
+        "baseline: majority class 10.10%", "parameters 1,234,567", "cpu A <CPU>", "torch 2", "commit abc123",
         "peak memory 321 MiB (resident set)", "deep: key: - 1 - </pre>", "Fills one/1 Softmax / Accuracy",
     ):  # fmt: skip
         assert fact in text, fact
@@ -184,7 +184,7 @@ def test_the_overview_counts_verdicts(made):
     assert {kind for kind, _ in parts} == {"trained", "stated"}
     for said, kind in ((trained, "trained"), (stated, "stated")):
         for verdict in Verdict:
-            count = sum(part.standing is verdict for k, part in parts if k == kind)
+            count = sum(part.verdict is verdict for k, part in parts if k == kind)
             assert (f" {count} {verdict.value}" in said) == (count > 0), (kind, verdict)
     assert f"{len(parts)} cells in 2 tables" in text
     assert "A <CPU>" in text.partition("Where it was measured")[2]
@@ -205,7 +205,7 @@ def test_what_filters_ask_for_is_on_the_pages(pages):
     for name in ("index.html", "runs.html", "tables/one/1.html"):
         elements = pages[name].elements
         scales = {s for _, a in elements if "data-scale" in a for s in a["data-scale"].split(";")}
-        assert {"paper", "laptop", "smoke, made-up data"} <= scales, name
+        assert {"paper", "laptop", "smoke, synthetic data"} <= scales, name
         [form] = [attributes for tag, attributes in elements if tag == "form"]
         assert "hidden" in form  # until JavaScript shows it
 

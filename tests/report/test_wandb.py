@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_results import results_with
 from omegaconf import OmegaConf
 from runs import composed, crash, door, trained
 from wandb.proto import wandb_internal_pb2
@@ -23,7 +24,8 @@ from subquad.report.wandb_table import (
     log_table,
     table_rows,
 )
-from subquad.results.cells import Job, load_table
+from subquad.results.cells import RunSpec, load_table
+from subquad.results.model import FULL, Scope
 from subquad.training.wandb_run import close_failed, setting_name
 
 LINE = ("task=digits", "recipe=small_vit", "scale=smoke", "trainer=cpu", "logger=wandb")
@@ -119,11 +121,11 @@ def test_labels_are_no_part_of_what_a_run_is(data, outputs):
 
 
 def test_runs_have_the_tags_of_all_tables_that_need_them():
-    start, own, shared = (Job((f"seed={i}",), Path(f"run-s{i}")) for i in range(3))
-    chained = dataclasses.replace(own, start=start)
+    start, own, shared = (RunSpec((f"seed={i}",), Path(f"run-s{i}")) for i in range(3))
+    chained = dataclasses.replace(own, init_from=start)
     jobs = labelled([start, chained, shared], {"dba/2": [shared], "dba/3": [shared, chained]})
-    assert [job.words[1:] for job in jobs] == [labels("dba/3"), labels("dba/3"), labels("dba/2", "dba/3")]
-    assert jobs[1].start == start
+    assert [job.overrides[1:] for job in jobs] == [labels("dba/3"), labels("dba/3"), labels("dba/2", "dba/3")]
+    assert jobs[1].init_from == start
 
 
 def test_a_run_of_a_table_is_grouped_and_tagged(data, outputs):
@@ -156,8 +158,10 @@ def test_a_table_is_a_run_that_a_second_call_updates(tmp_path):
     place = ("BasicMotions", "Softmax")
     choices = [f"paths.outputs={tmp_path}", "logger=wandb"]
     for values in ({}, {place: {0: 97.5, 1: 100.0, 2: 99.0, 3: 98.0, 4: 99.0}}):
-        log_table(table, values, True, choices, {})
-    log_table(table, {}, True, [*choices, "scale=laptop"], {place: "BasicMotions is missing."})
+        log_table(results_with(table, values), FULL, choices)
+    laptop = Scope("laptop")
+    lacking = results_with(table, scope=laptop, missing={place: "BasicMotions is missing."})
+    log_table(lacking, laptop, [*choices, "scale=laptop"])
     first, second, other = sorted(
         (run for run, _, _ in logged(tmp_path)), key=lambda run: "scale:laptop" in run["tags"]
     )
@@ -182,7 +186,7 @@ def test_a_table_is_a_run_that_a_second_call_updates(tmp_path):
 
 def test_every_printed_cell_is_a_row_and_hidden_ones_are_not():
     table = load_table("dba/1")
-    rows = table_rows(table, {}, True, {})
+    rows = table_rows(results_with(table), FULL)
     assert len(rows) == len(table.rows) * len(table.columns) < len(table.cells)
     assert {len(row) for row in rows} == {len(COLUMNS)}
     assert all(row[COLUMNS.index("mean")] is None for row in rows)

@@ -10,7 +10,8 @@ from runs import TINY, composed, finish, one_thread, trained, weights
 from subquad import records
 from subquad.config.compose import compose_run
 from subquad.config.fingerprint import run_of, weights_name
-from subquad.results.cells import Job, Runs, merged
+from subquad.results.cells import RunIndex, RunSpec, merged
+from subquad.results.collect import results_of
 from subquad.results.table import load
 from subquad.results.verdict import Verdict, cell_verdict
 from subquad.training.evaluation import evaluate, evaluate_missing
@@ -20,16 +21,16 @@ TABLE = """
 title: Chains
 source: nowhere
 seeds: 2
-words: [task=lra/listops, scale=smoke, backbone=blrp]
-metric: {name: test/accuracy, times: 100}
+overrides: [task=lra/listops, scale=smoke, backbone=blrp]
+metric: {name: test/accuracy, scale_by: 100}
 columns:
   x1: []
-  x2: {evaluate: {multiply: 2}}
-  x3: {evaluate: {multiply: 3}}
+  x2: {eval_data: {multiply: 2}}
+  x3: {eval_data: {multiply: 3}}
 rows:
   Fresh: []
-  Tuned: {words: [optimizer.lr=1e-5], start: [task=lra/listops, backbone=blrp]}
-  Lower: {words: [optimizer.lr=1e-6], start: [task=lra/listops, backbone=blrp]}
+  Tuned: {overrides: [optimizer.lr=1e-5], init_from: [task=lra/listops, backbone=blrp]}
+  Lower: {overrides: [optimizer.lr=1e-6], init_from: [task=lra/listops, backbone=blrp]}
 printed:
   Fresh: 40.0 30.0 20.0
   Tuned: 40.0 30.0 20.0
@@ -48,7 +49,7 @@ def table(tmp_path):
 
 @pytest.fixture
 def runs(outputs):
-    return Runs([f"paths.outputs={outputs}", "scale=smoke"])
+    return RunIndex([f"paths.outputs={outputs}", "scale=smoke"])
 
 
 def test_weights_of_a_run_are_known_by_the_run_wherever_it_lies(tmp_path):
@@ -71,52 +72,53 @@ def test_weights_of_a_run_are_known_by_the_run_wherever_it_lies(tmp_path):
 
 def test_outputs_may_move_and_a_run_that_starts_from_another_is_found_again(table, tmp_path):
     def found(outputs):
-        return Runs([f"paths.outputs={outputs}", "scale=smoke"]).run_of(table.cells["Tuned", "x1"], 1).folder
+        return RunIndex([f"paths.outputs={outputs}", "scale=smoke"]).run_of(table.cells["Tuned", "x1"], 1).folder
 
     assert found(tmp_path / "a").relative_to(tmp_path / "a") == found(tmp_path / "b").relative_to(tmp_path / "b")
 
 
 def test_a_start_comes_first_is_shared_and_has_seed_0(table, runs):
-    jobs = runs.jobs(table, [0, 1])
-    start = runs.job(("task=lra/listops", "backbone=blrp"), 0)
+    jobs = runs.specs(table, [0, 1])
+    start = runs.spec(("task=lra/listops", "backbone=blrp"), 0)
     assert [job.folder for job in jobs].count(start.folder) == 1
-    tuned = [job for job in jobs if job.start is not None]
+    tuned = [job for job in jobs if job.init_from is not None]
     assert len(jobs) == 6  # the start is the fresh run of seed 0
     assert len(tuned) == 4
-    assert {job.start.folder for job in tuned} == {start.folder}
+    assert {job.init_from.folder for job in tuned} == {start.folder}
     assert all(jobs.index(job) > [j.folder for j in jobs].index(start.folder) for job in tuned)
     for job in tuned:
-        assert Path(compose_run(job.words).ckpt_path) == start.folder / "checkpoints" / "best.ckpt"
+        assert Path(compose_run(job.overrides).ckpt_path) == start.folder / "checkpoints" / "best.ckpt"
         assert Path(compose_run(job.command).paths.run) == job.folder
 
 
 def test_evaluations_of_one_run_are_asked_of_one_job(table, runs):
-    fresh = runs.jobs(table, [0])[0]
+    fresh = runs.specs(table, [0])[0]
     assert fresh.evaluations == ({"multiply": 2}, {"multiply": 3})
-    assert fresh.command == (*fresh.words, "evaluate=[{multiply:2},{multiply:3}]")
+    assert fresh.command == (*fresh.overrides, "evaluate=[{multiply:2},{multiply:3}]")
     assert compose_run(fresh.command).evaluate == [{"multiply": 2}, {"multiply": 3}]
     finish(fresh, 0.5, [({"multiply": 2}, 0.25)])
     assert not fresh.finished
     finish(fresh, 0.5, [({"multiply": 3}, 0.125)])
     assert fresh.finished
-    assert runs.values(table, [0], {})["Fresh", "x3"] == {0: 12.5}
-    assert runs.values(table, [0], {})["Fresh", "x1"] == {0: 50.0}
-    assert runs.values(table, [0], {})["Tuned", "x2"] == {}
+    values = {place: cell.results[0].values for place, cell in results_of(table, runs, seeds=[0]).cells.items()}
+    assert values["Fresh", "x3"] == {0: 12.5}
+    assert values["Fresh", "x1"] == {0: 50.0}
+    assert values["Tuned", "x2"] == {}
 
 
 def test_values_of_changes_are_written_as_the_command_line_reads_them():
     changes = {"size": 128, "folder": "/a b/it's", "none": None, "flag": True, "sizes": [1, 2.5]}
-    job = Job(("task=digits",), Path("x"), evaluations=(changes,))
+    job = RunSpec(("task=digits",), Path("x"), evaluations=(changes,))
     assert compose_run(job.command).evaluate == [changes]
 
 
 def test_a_start_is_not_trained_for_what_has_finished(table, runs):
     only = table.select(["Tuned"])
-    start, *tuned = runs.jobs(only, [0])
-    assert start.folder == tuned[0].start.folder
+    start, *tuned = runs.specs(only, [0])
+    assert start.folder == tuned[0].init_from.folder
     assert len(tuned) == 1
     finish(tuned[0], 0.5, [({"multiply": 2}, 0.1), ({"multiply": 3}, 0.1)])
-    assert runs.jobs(only, [0]) == tuned
+    assert runs.specs(only, [0]) == tuned
     assert merged([replace(tuned[0], evaluations=({"multiply": 9},))])[0] == start
 
 
@@ -134,11 +136,11 @@ def test_what_a_run_or_its_start_lacks_is_said_once(table, tmp_path, monkeypatch
         return "no reviews" if settings["_target_"].endswith("ByteText") else None
 
     monkeypatch.setattr("subquad.results.cells.missing_data", missing)
-    runs = Runs([f"paths.outputs={tmp_path}", "scale=smoke"])
-    fine, reviews = (runs.job((f"task={task}",), 0) for task in ("lra/listops", "lra/text"))
-    assert runs.needs(fine) is None
-    assert runs.needs(replace(fine, start=reviews)) == "no reviews"
-    assert runs.needs(runs.job(("task=lra/text",), 1)) == "no reviews"
+    runs = RunIndex([f"paths.outputs={tmp_path}", "scale=smoke"])
+    fine, reviews = (runs.spec((f"task={task}",), 0) for task in ("lra/listops", "lra/text"))
+    assert runs.missing_data(fine) is None
+    assert runs.missing_data(replace(fine, init_from=reviews)) == "no reviews"
+    assert runs.missing_data(runs.spec(("task=lra/text",), 1)) == "no reviews"
     assert len(asked) == 2
 
 

@@ -12,7 +12,7 @@ from subquad.config.compositions import Composition
 from subquad.records import write_json
 from subquad.report.html.site import write_site
 from subquad.results import collect as gathering
-from subquad.results.cells import Runs
+from subquad.results.cells import RunIndex
 from subquad.results.model import FULL, Scope
 from subquad.results.table import load
 from subquad.results.verdict import Verdict
@@ -28,42 +28,42 @@ def cell(made, row, column="Accuracy"):
 
 
 def test_cells_have_the_means_and_verdicts_of_their_runs(made):
-    softmax = cell(made, "Softmax").values[0]
+    softmax = cell(made, "Softmax").results[0]
     assert softmax.values == pytest.approx({0: 89.1, 1: 90.7})
     assert softmax.text == "89.9 ± 1.1"
     assert softmax.verdict is Verdict.REPRODUCED
     assert [run.record.seed for run in softmax.runs] == [0, 1]
-    assert softmax.floors == pytest.approx({"majority class": 10.1})
-    dba = cell(made, "DBA").values[0]
+    assert softmax.baselines == pytest.approx({"majority class": 10.1})
+    dba = cell(made, "DBA").results[0]
     assert (dba.text, dba.verdict) == ("50.0", Verdict.INCOMPLETE)  # its other seed cannot be read
-    assert cell(made, "Mean").values[0].values == pytest.approx({0: (89.1 + 50) / 2})
+    assert cell(made, "Mean").results[0].values == pytest.approx({0: (89.1 + 50) / 2})
 
 
 def test_measured_cells_say_where_they_were_measured_and_words_stay_words(made):
-    width = cell(made, "Softmax", "Width").values[0]
-    dim = compose_run(made.tables["one/1"].cells["Softmax", "Width"].words).backbone.dim
+    width = cell(made, "Softmax", "Width").results[0]
+    dim = compose_run(made.tables["one/1"].cells["Softmax", "Width"].overrides).backbone.dim
     assert width.values == {0: dim}
     assert width.verdict is (Verdict.REPRODUCED if dim == 192 else Verdict.ABOVE if dim > 192 else Verdict.BELOW)
-    assert {"machine", "torch", "commit", "measured", "note"} == width.facts.keys()
-    name = cell(made, "DBA", "Name").values[0]
+    assert {"machine", "torch", "commit", "measured", "note"} == width.measurement.keys()
+    name = cell(made, "DBA", "Name").results[0]
     assert (name.text, name.verdict, name.summary) == ("digits", Verdict.NOT_PRINTED, None)
-    assert cell(made, "DBA", "Width").values[0].text == ""
+    assert cell(made, "DBA", "Width").results[0].text == ""
 
 
 def test_what_was_not_run_has_no_number(made):
     for row in ("Broken", "Gone"):
-        assert [(value.text, value.verdict) for value in cell(made, row).values] == [("", Verdict.NOT_RUN)]
+        assert [(value.text, value.verdict) for value in cell(made, row).results] == [("", Verdict.NOT_RUN)]
     assert cell(made, "Gone").command == ""
 
 
 def test_other_scales_and_made_up_data_stay_apart(made):
-    full, laptop = cell(made, ODD).values
+    full, laptop = cell(made, ODD).results
     assert (full.text, full.verdict) == ("", Verdict.NOT_RUN)
     assert (laptop.scope, laptop.text, laptop.verdict) == (Scope("laptop"), "33.3", Verdict.OTHER_SCALE)
-    assert cell(made, ODD).standing is Verdict.OTHER_SCALE
-    _, synthetic = cell(made, "Softmax").values
+    assert cell(made, ODD).verdict is Verdict.OTHER_SCALE
+    _, synthetic = cell(made, "Softmax").results
     assert (synthetic.scope, synthetic.values) == (Scope("smoke", synthetic=True), pytest.approx({0: 12.3}))
-    assert cell(made, "Softmax").standing is Verdict.REPRODUCED
+    assert cell(made, "Softmax").verdict is Verdict.REPRODUCED
     assert made.content.tables[0].scopes == [FULL, Scope("laptop"), Scope("smoke", synthetic=True)]
 
 
@@ -86,7 +86,7 @@ def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
     table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
     monkeypatch.setattr(gathering, "load_table", {"other/7": table}.__getitem__)
     for (row, _), cell in table.cells.items():
-        folder = Runs(words).job(cell.words, 0).folder
+        folder = RunIndex(words).spec(cell.overrides, 0).folder
         odd = {
             "test/accuracy": float("nan"),
             "val/accuracy": float("-inf"),
@@ -97,7 +97,7 @@ def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
         (folder / "metrics.csv").write_text("step,val/accuracy,val/loss\n1,nan,inf\n2,0.5,nan\n3,0.6,-inf\n")
     content = gathering.gather(["other/7"], words)
     pages = write_site(tmp_path / "pages", content).parent
-    values = {row: cell.values[0].values for (row, _), cell in content.tables[0].cells.items()}
+    values = {row: cell.results[0].values for (row, _), cell in content.tables[0].cells.items()}
     assert values == {"Performer": {}, "Luna": {0: 0.0}}
     assert {problem.message.partition(",")[0] for problem in content.broken} == {
         f"`{name}` of the record is {float('inf') if name == 'val/huge' else value}" for name, value in odd.items()
@@ -112,7 +112,7 @@ def test_a_strange_record_or_measurement_is_named_and_stops_no_page(tmp_path, mo
     table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
     monkeypatch.setattr(gathering, "load_table", {"other/7": table}.__getitem__)
     [cell] = table
-    finish(Runs(words).job(cell.words, 0).folder, 0.5, attention="performer")
+    finish(RunIndex(words).spec(cell.overrides, 0).folder, 0.5, attention="performer")
     of_the_cell = {"task": "digits", "attention": "performer"}
     strange: list[dict[str, object]] = [
         {"wall_seconds": float("nan")}, {"finished": 5}, {"machine": {}}, {"scale": None}, {"protocol": 7},
@@ -125,7 +125,7 @@ def test_a_strange_record_or_measurement_is_named_and_stops_no_page(tmp_path, mo
         facts = {key: FACTS[key] for key in ("machine", "versions", "commit", "finished")}
         write_json(tmp_path / "outputs" / "measured" / f"{name}.json", content | facts)
     content = gathering.gather(["other/7"], words)
-    assert content.tables[0].cells["Performer", "Accuracy"].values[0].values == {0: 50.0}
+    assert content.tables[0].cells["Performer", "Accuracy"].results[0].values == {0: 50.0}
     assert len(content.broken) == len(strange) + 2
     assert "There is no scale 'no [such' in configs/" in " ".join(problem.message for problem in content.broken)
     assert write_site(tmp_path / "pages", content).exists()
@@ -147,7 +147,7 @@ def test_without_runs_only_data_are_asked_for_and_every_cell_is_a_dash(tmp_path,
     content = gathering.gather(names)
     assert not any("attention=" in word for words in composed for word in words)
     assert [part.table.name for part in content.tables] == names
-    assert all(value.text == "" for table in content.tables for part in table.cells.values() for value in part.values)
+    assert all(value.text == "" for table in content.tables for part in table.cells.values() for value in part.results)
     assert content.runs == content.own == content.broken == []
 
 
@@ -156,12 +156,12 @@ def test_a_cell_whose_data_are_missing_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
     [table, averaged] = gathering.gather(["primal_dual/9", "dba/3"], words).tables
     with_sktime, without = (table.cells[row, "Softmax"] for row in ("BasicMotions", "Epilepsy"))
-    assert (with_sktime.values[0].verdict, with_sktime.needs) == (Verdict.NOT_RUN, "")
-    assert without.values[0].verdict is Verdict.NEEDS_DATA
-    assert "scripts/prepare.py" in without.needs
+    assert (with_sktime.results[0].verdict, with_sktime.results[0].missing_data) == (Verdict.NOT_RUN, "")
+    assert without.results[0].verdict is Verdict.NEEDS_DATA
+    assert "scripts/prepare.py" in without.results[0].missing_data
     mean = averaged.cells["Average", "DBA"]
-    assert (mean.values[0].verdict, mean.needs) == (
-        Verdict.NEEDS_DATA, averaged.cells["EthanolConcentration", "DBA"].needs
+    assert (mean.results[0].verdict, mean.results[0].missing_data) == (
+        Verdict.NEEDS_DATA, averaged.cells["EthanolConcentration", "DBA"].results[0].missing_data
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ TABLE = """
 title: Two mechanisms on six sets
 source: nowhere
 seeds: 3
-metric: {{name: test/accuracy, times: 100, unit: "%", better: {better}}}
+metric: {{name: test/accuracy, scale_by: 100, unit: "%", better: {better}}}
 columns:
   A: [attention=dba]
   B: [attention=softmax]

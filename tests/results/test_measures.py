@@ -5,6 +5,7 @@ import io
 import pytest
 import torch
 from hydra.utils import instantiate
+from made_results import results_with
 from rich.console import Console
 
 from subquad.measure import memory, timing
@@ -15,8 +16,10 @@ from subquad.measure.shapes import peak_of_shapes
 from subquad.measure.timing import Timing
 from subquad.report import terminal
 from subquad.results import measurement_cache, measures
-from subquad.results.cells import Runs, load_table
-from subquad.results.measurement_cache import known, measured_values
+from subquad.results.cells import RunIndex, load_table
+from subquad.results.collect import results_of
+from subquad.results.measurement_cache import measure_cells
+from subquad.results.model import FULL
 from subquad.results.table import load
 from subquad.results.verdict import Verdict, cell_verdict
 from subquad.specs import ImageSpec, TextSpec
@@ -36,24 +39,26 @@ def test_the_constants_are_the_printed_ones():
 @pytest.mark.parametrize(("row", "energy"), [("Transformer", 0), ("EcoFormer", 0.025)])
 def test_the_layer_on_the_accelerator_is_that_of_the_cells_attention(row, energy):
     latency, nanojoules = (load_table("ecoformer/7").cells[row, column] for column in ("Latency", "Energy"))
-    assert measures.bitfusion(latency.words, "latency", "published") == pytest.approx(latency.printed.value, abs=5e-5)
-    found = measures.bitfusion(nanojoules.words, "energy", "published")
+    assert measures.bitfusion(latency.overrides, "latency", "published") == pytest.approx(
+        latency.printed.value, abs=5e-5
+    )
+    found = measures.bitfusion(nanojoules.overrides, "energy", "published")
     assert found == pytest.approx(nanojoules.printed.value, rel=energy or 1e-6)
 
 
 @pytest.mark.parametrize("column", ["Mul", "Add", "Energy"])
 def test_linformers_k_in_table_6_of_ecoformer_gives_the_printed_operations(column):
     cell = load_table("ecoformer/6").cells["Linformer", column]
-    value = instantiate(cell.measure, list(cell.words), _convert_="all")
+    value = instantiate(cell.measure, list(cell.overrides), _convert_="all")
     assert value == pytest.approx(cell.printed.value, abs=cell.printed.rounding)
 
 
 @pytest.mark.parametrize("column", ["CIFAR-10 64", "CIFAR-100 128"])
 def test_the_two_baselines_of_blrp_on_images_are_the_same_vit_at_paper_scale(column):
     cells = load_table("blrp/1").cells
-    spec = ImageSpec(side=cells["BLRP", column].changes.get("size", 64), channels=3, classes=10)
-    words = [*cells["Transformer-LS", column].words, f"data.size={spec.side}"]
-    softmax = [*cells["Vision Transformer", column].words, f"data.size={spec.side}"]
+    spec = ImageSpec(side=cells["BLRP", column].eval_data.get("size", 64), channels=3, classes=10)
+    words = [*cells["Transformer-LS", column].overrides, f"data.size={spec.side}"]
+    softmax = [*cells["Vision Transformer", column].overrides, f"data.size={spec.side}"]
     summaries = 12 * (192 * 3 * 32 + 4 * 192)  # W_P of rank 32 in each head; the two norms
     assert measures.parameters(words, spec) - measures.parameters(softmax, spec) == summaries
 
@@ -107,7 +112,7 @@ def test_the_gain_in_time_is_softmax_over_ours(monkeypatch):
 TABLE = """
 title: Three rows
 source: nowhere
-words: [task=digits, recipe=small_vit]
+overrides: [task=digits, recipe=small_vit]
 metric: {better: equal}
 columns:
   Value: {}
@@ -116,7 +121,7 @@ rows:
   Choice: {measure: {_target_: subquad.results.measures.setting, key: task.name}}
   None: {measure: {_target_: subquad.results.measures.setting, key: backbone.depth_of_thought}, note: Odd.}
   Heads: {measure: {_target_: subquad.results.measures.head_distance, statistic: mean, seed: 0}}
-  Never: {missing: Nobody can.}
+  Never: {unavailable: Nobody can.}
 printed: {Width: "1", Choice: a_word, None: "1", Heads: "1", Never: "1"}
 """
 
@@ -129,24 +134,24 @@ def table(tmp_path):
 
 
 def test_what_cannot_be_measured_is_a_dash_with_the_reason(table, tmp_path, monkeypatch):
-    runs = Runs([f"paths.outputs={tmp_path}/outputs", "scale=smoke"])
-    values, reasons = measured_values(table, runs)
-    width = values["Width", "Value"]
-    assert values == {("Width", "Value"): width, ("Choice", "Value"): "digits"}
-    (no_key, no_run) = reasons
-    assert reasons == {no_key: [("None", "Value")], no_run: [("Heads", "Value")]}
+    runs = RunIndex([f"paths.outputs={tmp_path}/outputs", "scale=smoke"])
+    measured, failures = measure_cells(table, runs)
+    width = measured["Width", "Value"].value
+    assert {place: found.value for place, found in measured.items()} == {
+        ("Width", "Value"): width, ("Choice", "Value"): "digits",
+    }  # fmt: skip
+    assert failures.keys() == {("None", "Value"), ("Heads", "Value")}
+    no_key, no_run = failures["None", "Value"], failures["Heads", "Value"]
     assert "backbone.depth_of_thought" in no_key
     assert "train it first: python train.py task=digits recipe=small_vit" in no_run
     assert "scale=smoke seed=0" in no_run
 
     monkeypatch.setattr(measurement_cache, "measure", None)  # would fail if called
-    assert measured_values(table, runs, run=False) == (values, {})
-    assert known(table.cells["None", "Value"], runs) is None
+    assert measure_cells(table, runs, run=False) == (measured, {})
 
     console = Console(width=100, highlight=False, record=True, file=io.StringIO())
     monkeypatch.setattr(terminal, "Console", lambda **_: console)
-    said = {place: value for place, value in values.items() if isinstance(value, str)}
-    terminal.show_table(table, {("Width", "Value"): {0: width}}, True, said=said, remarks=reasons)
+    terminal.show_table(results_of(table, runs, FULL, measured=measured, failures=failures), FULL)
     text = console.export_text()
     for line in (f"{width:.0f} (1)", "digits (a word)", "- (1)", "None: Odd.", "Never: Nobody can."):
         assert line in text
@@ -155,12 +160,12 @@ def test_what_cannot_be_measured_is_a_dash_with_the_reason(table, tmp_path, monk
 
 
 def test_measured_anew_where_asked(table, tmp_path, monkeypatch):
-    runs = Runs([f"paths.outputs={tmp_path}/outputs"])
+    runs = RunIndex([f"paths.outputs={tmp_path}/outputs"])
     one = table.select(rows=["Width"])
-    measured_values(one, runs)
-    monkeypatch.setattr(measures, "setting", lambda words, key: 7.0)
-    assert measured_values(one, runs)[0]["Width", "Value"] != 7
-    assert measured_values(one, runs, again=True)[0]["Width", "Value"] == 7
+    measure_cells(one, runs)
+    monkeypatch.setattr(measures, "setting", lambda overrides, key: 7.0)
+    assert measure_cells(one, runs)[0]["Width", "Value"].value != 7
+    assert measure_cells(one, runs, again=True)[0]["Width", "Value"].value == 7
 
 
 def test_a_batch_that_does_not_fit_is_halved_and_the_record_says_so(table, tmp_path, monkeypatch):
@@ -182,12 +187,14 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_record_says_so(table, tmp_p
 
     monkeypatch.setattr(measures, "setting", lambda words, key: found)
     cells = table.select(rows=["Width"])
+    runs = RunIndex([f"paths.outputs={tmp_path}/outputs"])
     for _ in ("measured", "kept"):
-        values, remarks = measured_values(cells, Runs([f"paths.outputs={tmp_path}/outputs"]))
-        assert (values, remarks) == ({("Width", "Value"): found.value}, {found.note: [("Width", "Value")]})
+        measured, failures = measure_cells(cells, runs)
+        [kept] = measured.values()
+        assert (kept.value, kept.note, failures) == (found.value, found.note, {})
     console = Console(width=100, highlight=False, record=True, file=io.StringIO())
     monkeypatch.setattr(terminal, "Console", lambda **_: console)
-    terminal.show_table(cells, {("Width", "Value"): {0: found.value}}, True, remarks=remarks)
+    terminal.show_table(results_of(cells, runs, measured=measured), FULL)
     assert f"\nWidth / Value: {found.note}" in console.export_text()
 
 
@@ -197,7 +204,7 @@ def test_an_error_of_the_program_is_not_hidden(table, tmp_path, monkeypatch):
 
     monkeypatch.setattr(measures, "setting", broken)
     with pytest.raises(Exception, match="ZeroDivisionError"):
-        measured_values(table, Runs([f"paths.outputs={tmp_path}/outputs"]))
+        measure_cells(table, RunIndex([f"paths.outputs={tmp_path}/outputs"]))
 
 
 def test_what_is_measured_of_a_small_run_is_no_reproduction(table):
@@ -207,19 +214,19 @@ def test_what_is_measured_of_a_small_run_is_no_reproduction(table):
     assert cell_verdict(width, {0: 1.0}, full=False) is Verdict.REPRODUCED
 
 
-def test_a_yardstick_has_no_keys_of_the_attention_that_it_replaces():
+def test_a_reference_has_no_keys_of_the_attention_that_it_replaces():
     words = ["attention=local_block", "attention.window=50", "backbone.dim=8"]
-    assert measures.yardstick(words, ["attention=softmax"]) == [
+    assert measures.reference_overrides(words, ["attention=softmax"]) == [
         "attention=local_block", "backbone.dim=8", "attention=softmax",
     ]  # fmt: skip
-    assert measures.yardstick(words, ["backbone.depth=1"]) == [*words, "backbone.depth=1"]
-    assert measures.yardstick(words, ["backbone=s4"]) == [*words[:2], "backbone=s4"]
+    assert measures.reference_overrides(words, ["backbone.depth=1"]) == [*words, "backbone.depth=1"]
+    assert measures.reference_overrides(words, ["backbone=s4"]) == [*words[:2], "backbone=s4"]
 
 
 def test_a_table_wider_than_the_terminal_is_shown_in_parts_and_no_number_is_cut(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     table = load_table("dba/1")
-    terminal.show_table(table, {}, full=True)
+    terminal.show_table(results_with(table), FULL)
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines if line[:1] in "┏┃┡│└") <= 80
     of_dba = [line for line in lines if line.startswith("│ DBA ")]

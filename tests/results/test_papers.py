@@ -53,7 +53,7 @@ def printed(name: str, row: str, column: str) -> str:
 
 
 def to_run(table: Iterable[Cell]) -> list[Cell]:
-    return [cell for cell in table if not (cell.mean or cell.missing)]
+    return [cell for cell in table if not (cell.mean or cell.unavailable)]
 
 
 def test_every_table_of_the_papers_is_there_by_its_number():
@@ -144,13 +144,13 @@ def test_numbers_that_a_paper_prints_twice_agree():
 def test_a_cell_is_filled_in_one_way():
     for name, table in cells(*NAMES).items():
         for cell in table:
-            ways = cell.trained + cell.chained + bool(cell.measure or cell.mean or cell.missing)
+            ways = cell.trained + cell.chained + bool(cell.measure or cell.mean or cell.unavailable)
             assert ways == 1, (name, cell.row, cell.column)
 
 
 def test_the_default_of_an_ablation_is_the_model_of_the_main_table():
     def folder(name: str, row: str, column: str) -> str:
-        return str(compose_run(load_table(name).cells[row, column].words).paths.run)
+        return str(compose_run(load_table(name).cells[row, column].overrides).paths.run)
 
     main = folder("dba/2", "DBA", "Text")
     assert {folder("dba/12", "d_p = 16", "Text"), folder("dba/1", "DBA", "Text")} == {main}
@@ -162,26 +162,26 @@ def test_the_default_of_an_ablation_is_the_model_of_the_main_table():
 
 
 def test_the_combiner_that_ecoformer_quotes_is_the_axial_one():
-    assert compose_run(load_table("ecoformer/3").cells["Combiner", "Text"].words).attention.factorization == "axial"
+    assert compose_run(load_table("ecoformer/3").cells["Combiner", "Text"].overrides).attention.factorization == "axial"
 
 
 def test_every_choice_in_the_words_exists():
     known = {folder.name: options(folder.name) for folder in CONFIGS.iterdir() if folder.is_dir()}
     for name, table in cells(*NAMES).items():
         for cell in table:
-            for word in (*cell.words, *cell.start):
+            for word in (*cell.overrides, *cell.init_from):
                 group, _, choice = word.partition("=")
                 assert group not in known or choice in known[group], (name, word)
 
 
 def check(cell: Cell) -> None:
     """Its models are built and run, and the task records what it shows, with the better side where it says."""
-    config = compose_run(cell.words)
-    check_model(config, cell.measure.get("spec"), **cell.changes)
-    if cell.start:
-        check_model(compose_run(cell.start))
+    config = compose_run(cell.overrides)
+    check_model(config, cell.measure.get("spec"), **cell.eval_data)
+    if cell.init_from:
+        check_model(compose_run(cell.init_from))
     if "against" in cell.measure:
-        against = tuple(measures.yardstick(cell.words, cell.measure["against"]))
+        against = tuple(measures.reference_overrides(cell.overrides, cell.measure["reference"]))
         check_model(compose_run(against), cell.measure["spec"])
     if cell.measure:
         return
@@ -190,8 +190,8 @@ def check(cell: Cell) -> None:
     split, _, metric = cell.metric.name.partition("/")
     assert (split, metric in known) == ("test", True), (cell.metric.name, known)
     assert cell.metric.better == ("lower" if config.task.mode == "min" else "higher")
-    assert cell.metric.times == (1 if metric == "rmse" else 100)
-    for key in cell.changes:
+    assert cell.metric.scale_by == (1 if metric == "rmse" else 100)
+    for key in cell.eval_data:
         assert OmegaConf.select(config, f"data.{key}") is not None
 
 
@@ -202,7 +202,7 @@ def failures(some: Iterable[Cell]) -> list[str]:
         try:
             check(cell)
         except Exception as error:
-            found.append(f"{cell.row} / {cell.column} ({' '.join(cell.words)}): {type(error).__name__}: {error}")
+            found.append(f"{cell.row} / {cell.column} ({' '.join(cell.overrides)}): {type(error).__name__}: {error}")
     return found
 
 
@@ -229,7 +229,8 @@ def test_a_cell_of_every_row_and_column_of_a_table_can_be_run(name):
 def test_every_cell_of_a_table_can_be_run(name):
     cells = to_run(load_table(name))
     different = {
-        (cell.words, cell.start, cell.metric.name, str(cell.measure), str(cell.changes)): cell for cell in cells
+        (cell.overrides, cell.init_from, cell.metric.name, str(cell.measure), str(cell.eval_data)): cell
+        for cell in cells
     }
     assert failures(different.values()) == []
 
@@ -237,10 +238,10 @@ def test_every_cell_of_a_table_can_be_run(name):
 def test_every_sparse_column_leaves_out_a_good_part_of_the_pairs_of_every_data_set():
     """Over all heads, of the pairs of a query and a pooled key, at the length of the data set."""
     table, steps = load_table("primal_dual/10"), {known.task: known.steps for known in SETS.values()}
-    lengths = {steps[task] for row in table.rows[:-1] for task in [row.words[0].removeprefix("task=")]}
+    lengths = {steps[task] for row in table.rows[:-1] for task in [row.overrides[0].removeprefix("task=")]}
     assert (len(lengths), min(lengths)) == (10, 29)
     for column in table.columns:
-        config = compose_run(table.cells["JapaneseVowels", column.name].words)
+        config = compose_run(table.cells["JapaneseVowels", column.name].overrides)
         sizes = {key: config.attention.get(key) for key in ("form", "block", "summary")}
         heads = config.backbone.heads
         scales = CUSTOMARY[heads] if config.attention.get("scales", 1) is None else [1] * heads
@@ -261,7 +262,7 @@ SETTINGS = (
 def check_settings(some: Iterable[Cell]) -> None:
     for cell in some:
         assert cell.printed is not None
-        assert measures.setting(cell.words, cell.measure["key"]) == cell.printed.value, (cell.row, cell.column)
+        assert measures.setting(cell.overrides, cell.measure["key"]) == cell.printed.value, (cell.row, cell.column)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -278,12 +279,12 @@ def test_all_settings_are_as_printed(name):
 def test_what_a_measured_cell_names_takes_its_settings():
     for name, table in cells(*NAMES).items():
         for cell in table:
-            if cell.measure and not (cell.mean or cell.missing):
+            if cell.measure and not (cell.mean or cell.unavailable):
                 module, _, function = cell.measure["_target_"].rpartition(".")
                 assert module == measures.__name__
                 given = {key: value for key, value in cell.measure.items() if key != "_target_"}
                 try:
-                    inspect.signature(getattr(measures, function)).bind(cell.words, **given)
+                    inspect.signature(getattr(measures, function)).bind(cell.overrides, **given)
                 except TypeError as error:
                     raise AssertionError(f"{name}, {cell.row} / {cell.column}: {error}") from error
 

@@ -28,7 +28,7 @@ def test_a_finished_run_is_found_with_its_weights(data, outputs, monkeypatch):
     assert shop.scores(words) == record.baselines
     [logged] = [row for row in shop.history(words).values() if "val/loss" in row]
     assert logged["val/loss"] == pytest.approx(record.metrics["val/loss"], rel=1e-5)
-    network, kept = shop.network(words), weights(shop.job(words).folder)
+    network, kept = shop.network(words), weights(shop.spec(words).folder)
     assert all(torch.equal(kept[f"network.{name}"], value) for name, value in network.state_dict().items())
     fresh = shop.network(words, trained=False)
     assert not torch.equal(fresh.head.weight, network.head.weight)

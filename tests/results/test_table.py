@@ -15,31 +15,31 @@ TABLE = """
 title: Three rows
 source: a paper, Table 1
 seeds: 5
-words: [recipe=luna]
-metric: {name: test/accuracy, label: accuracy, times: 100, unit: "%"}
+overrides: [recipe=luna]
+metric: {name: test/accuracy, label: accuracy, scale_by: 100, unit: "%"}
 columns:
   Text: [task=lra/text]
-  Image: {words: [task=lra/image], note: In grey.}
-  Long: {words: [task=lra/listops], evaluate: {multiply: 4}}
+  Image: {overrides: [task=lra/image], note: In grey.}
+  Long: {overrides: [task=lra/listops], eval_data: {multiply: 4}}
   Avg.: {mean: [Text, Image]}
   Width:
-    metric: {name: value, times: 1, unit: "", better: equal}
+    metric: {name: value, scale_by: 1, unit: "", better: equal}
     measure: {_target_: subquad.results.measures.setting, key: backbone.dim}
-  Hidden: {words: [task=lra/retrieval], hidden: true}
+  Hidden: {overrides: [task=lra/retrieval], hidden: true}
   With hidden: {mean: [Text, Hidden]}
 rows:
-  Softmax: {words: [attention=softmax], quoted: true}
+  Softmax: {overrides: [attention=softmax], from_prior_work: true}
   64: [attention=dba, attention.d_p=64]
-  Tuned: {words: [attention=dba], start: [task=mlm/text, attention=dba], metric: {better: lower}}
-  BAN: {missing: None of ours., note: Of 2018.}
+  Tuned: {overrides: [attention=dba], init_from: [task=mlm/text, attention=dba], metric: {better: lower}}
+  BAN: {unavailable: None of ours., note: Of 2018.}
 printed:
   Softmax: 64.27 42.44±0.10 - 53.36 256 60.00
   64: 66.17 46.98 ? 56.58 O(n_d) 61.00
 cells:
-  "Softmax / Image": {words: [attention.fused=false], note: Doubtful.}
+  "Softmax / Image": {overrides: [attention.fused=false], note: Doubtful.}
   "* / Width": {measure: {key: backbone.layers}}
-  "64 / Width": {measure: {key: backbone.ffn}, quoted: true}
-  "BAN / Text": {missing: Not even this.}
+  "64 / Width": {measure: {key: backbone.ffn}, from_prior_work: true}
+  "BAN / Text": {unavailable: Not even this.}
 """
 
 
@@ -59,13 +59,13 @@ def table(written) -> Table:
 
 
 def test_the_words_are_those_of_the_table_the_column_the_row_and_the_cell(table):
-    assert table.cells["Softmax", "Image"].words == (
+    assert table.cells["Softmax", "Image"].overrides == (
         "recipe=luna",
         "task=lra/image",
         "attention=softmax",
         "attention.fused=false",
     )
-    assert table.cells["64", "Text"].words == ("recipe=luna", "task=lra/text", "attention=dba", "attention.d_p=64")
+    assert table.cells["64", "Text"].overrides == ("recipe=luna", "task=lra/text", "attention=dba", "attention.d_p=64")
 
 
 def test_names_are_text_and_cells_stand_row_by_row(table):
@@ -81,18 +81,18 @@ def test_names_are_text_and_cells_stand_row_by_row(table):
 
 def test_the_metric_is_merged_of_table_column_and_row(table):
     metric = table.cells["Tuned", "Text"].metric
-    assert (metric.name, metric.label, metric.times, metric.unit, metric.better) == (
+    assert (metric.name, metric.label, metric.scale_by, metric.unit, metric.better) == (
         "test/accuracy", "accuracy", 100, "%", "lower",
     )  # fmt: skip
     metric = table.cells["64", "Width"].metric
-    assert (metric.name, metric.times, metric.better) == ("value", 1, "equal")
+    assert (metric.name, metric.scale_by, metric.better) == ("value", 1, "equal")
     assert table.cells["64", "Text"].metric.better == "higher"
 
 
 def test_a_cell_is_one_of_trained_chained_measured_mean_and_missing(table):
     def kind(row: str, column: str) -> tuple[bool, bool, bool, bool, bool]:
         cell = table.cells[row, column]
-        return cell.trained, cell.chained, bool(cell.measure), bool(cell.mean), bool(cell.missing)
+        return cell.trained, cell.chained, bool(cell.measure), bool(cell.mean), bool(cell.unavailable)
 
     assert kind("64", "Text") == (True, False, False, False, False)
     assert kind("64", "Long") == (False, True, False, False, False)
@@ -104,10 +104,10 @@ def test_a_cell_is_one_of_trained_chained_measured_mean_and_missing(table):
 
 
 def test_a_chained_cell_names_what_it_starts_from_and_what_it_is_evaluated_on(table):
-    assert table.cells["Tuned", "Long"].start == ("task=mlm/text", "attention=dba")
-    assert table.cells["Tuned", "Long"].changes == {"multiply": 4}
-    assert table.cells["64", "Text"].start == ()
-    assert table.cells["64", "Text"].changes == {}
+    assert table.cells["Tuned", "Long"].init_from == ("task=mlm/text", "attention=dba")
+    assert table.cells["Tuned", "Long"].eval_data == {"multiply": 4}
+    assert table.cells["64", "Text"].init_from == ()
+    assert table.cells["64", "Text"].eval_data == {}
 
 
 def test_a_measure_is_merged_and_the_cell_wins(table):
@@ -117,7 +117,9 @@ def test_a_measure_is_merged_and_the_cell_wins(table):
 
 
 def test_a_column_may_have_fewer_runs_than_the_table(written):
-    text = TABLE.replace("  Hidden: {words: [task=lra/retrieval],", "  Hidden: {words: [task=lra/retrieval], seeds: 4,")
+    text = TABLE.replace(
+        "  Hidden: {overrides: [task=lra/retrieval],", "  Hidden: {overrides: [task=lra/retrieval], seeds: 4,"
+    )
     table = written(text.replace('"Softmax / Image": {', '"Softmax / Image": {seeds: 3, '))
     counts = {place: cell.seeds for place, cell in table.cells.items() if cell.seeds != 5}
     assert counts == {("Softmax", "Image"): 3} | {(row.name, "Hidden"): 4 for row in table.rows}
@@ -144,20 +146,20 @@ def test_printed_values_stand_in_the_order_of_the_shown_columns(table):
 def test_a_dash_is_an_empty_cell_and_a_question_mark_one_that_was_not_read(table):
     empty, unread, unprinted = (table.cells[row, "Long"] for row in ("Softmax", "64", "Tuned"))
     assert empty.printed is unread.printed is unprinted.printed is None
-    assert empty.missing == "The paper leaves this cell empty."
-    assert unread.missing == unprinted.missing == ""
+    assert empty.unavailable == "The paper leaves this cell empty."
+    assert unread.unavailable == unprinted.unavailable == ""
 
 
 def test_reasons_and_notes_of_a_single_cell_come_before_those_of_its_lines(table):
-    assert table.cells["BAN", "Text"].missing == "Not even this."
-    assert table.cells["BAN", "Image"].missing == "None of ours."
+    assert table.cells["BAN", "Text"].unavailable == "Not even this."
+    assert table.cells["BAN", "Image"].unavailable == "None of ours."
     assert table.cells["BAN", "Image"].notes == ("Of 2018.", "In grey.")
     assert table.cells["Softmax", "Image"].notes == ("In grey.", "Doubtful.")
 
 
 def test_quoted_is_a_row_or_a_cell(table):
-    assert [cell.quoted for cell in table if cell.column == "Width"] == [True, True, False, False]
-    assert not table.cells["64", "Text"].quoted
+    assert [cell.from_prior_work for cell in table if cell.column == "Width"] == [True, True, False, False]
+    assert not table.cells["64", "Text"].from_prior_work
 
 
 def test_a_row_of_means_averages_the_plain_rows(written):

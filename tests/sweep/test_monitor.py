@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from subquad import records
-from subquad.results.cells import Job
+from subquad.results.cells import RunSpec
 from subquad.sweep.monitor import Follower, State, short, step
 from subquad.sweep.progress import Progress, Shown
 from subquad.sweep.runner import _goes_on, _waves
@@ -19,7 +19,7 @@ START = 1_000_000_000.0
 @pytest.fixture
 def jobs(tmp_path):
     return [
-        Job((f"seed={s}",), tmp_path / "runs/lra/text" / a / f"0123456789ab-s{s}")
+        RunSpec((f"seed={s}",), tmp_path / "runs/lra/text" / a / f"0123456789ab-s{s}")
         for a in ("dba", "softmax")
         for s in (0, 1)
     ]
@@ -62,7 +62,7 @@ def test_states_are_those_of_this_sweep(jobs):
 
 
 def test_a_run_has_finished_when_its_evaluations_are_there(tmp_path):
-    job = Job(("seed=0",), tmp_path / "0123456789ab-s0", evaluations=({"multiply": 2},))
+    job = RunSpec(("seed=0",), tmp_path / "0123456789ab-s0", evaluations=({"multiply": 2},))
     follower = Follower([job], START)
     begin(job, 1)
     put(job, records.RESULT, 5)
@@ -140,9 +140,9 @@ def test_in_a_terminal_a_table_is_renewed(jobs):
 
 
 def test_runs_that_others_start_from_go_first(tmp_path):
-    start = Job(("a", "seed=0"), tmp_path / "a")
-    apart = Job(("b", "seed=0"), tmp_path / "b", start=Job(("gone",), tmp_path / "gone"))
-    after = Job(("c", "seed=0"), Path("c"), start=start, evaluations=({"multiply": 2},))
+    start = RunSpec(("a", "seed=0"), tmp_path / "a")
+    apart = RunSpec(("b", "seed=0"), tmp_path / "b", start=RunSpec(("gone",), tmp_path / "gone"))
+    after = RunSpec(("c", "seed=0"), Path("c"), start=start, evaluations=({"multiply": 2},))
     assert _waves([start, after, apart]) == (
         '["a", "seed=0"]\n["b", "seed=0"]\n\n["c", "seed=0", "evaluate=[{multiply:2}]"]\n'
     )

@@ -9,7 +9,7 @@ from filelock import FileLock
 from runs import TINY, composed, finish, trained
 
 from subquad import records
-from subquad.results.cells import Job
+from subquad.results.cells import RunSpec
 from subquad.sweep import runner
 
 BUSY = "Another process is training this run right now"
@@ -19,7 +19,7 @@ BUSY = "Another process is training this run right now"
 def jobs(tmp_path, monkeypatch):
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path / "outputs"))
     words = ("task=digits", "recipe=small_vit")
-    jobs = [Job((*words, f"seed={s}"), tmp_path / f"outputs/runs/digits/dba/0123456789ab-s{s}") for s in range(3)]
+    jobs = [RunSpec((*words, f"seed={s}"), tmp_path / f"outputs/runs/digits/dba/0123456789ab-s{s}") for s in range(3)]
     for job in jobs:
         job.folder.mkdir(parents=True)
     return jobs
@@ -38,9 +38,9 @@ def other_command(job, monkeypatch, finishes: bool) -> None:
     monkeypatch.setattr(time, "sleep", end)
 
 
-def sweeps(monkeypatch, *ends: tuple[int, dict]) -> list[list[Job]]:
+def sweeps(monkeypatch, *ends: tuple[int, dict]) -> list[list[RunSpec]]:
     """Puts these ends in the place of multiruns, one after another; the jobs that each is given."""
-    given: list[list[Job]] = []
+    given: list[list[RunSpec]] = []
 
     def swept(jobs, *_):
         given.append(list(jobs))
@@ -76,7 +76,7 @@ def test_what_another_command_leaves_is_trained_and_real_failures_stay(jobs, mon
 
 
 def test_a_run_waits_for_a_start_that_another_command_trains(jobs):
-    later = Job(("seed=9",), Path(f"{jobs[0].folder}9"), start=jobs[0])
+    later = RunSpec(("seed=9",), Path(f"{jobs[0].folder}9"), start=jobs[0])
     lock = FileLock(jobs[0].folder / ".lock")
     with ExitStack() as stack:
         stack.enter_context(lock)
@@ -87,7 +87,7 @@ def test_a_run_waits_for_a_start_that_another_command_trains(jobs):
 def test_what_was_finished_while_a_command_started_is_not_trained_again(data, outputs):
     config = composed(data, outputs, "task=uea/basic_motions", "scale=smoke", *TINY)
     run = Path(config.paths.run)
-    finish(Job((), run), 0.25)
+    finish(RunSpec((), run), 0.25)
     before = (run / records.RESULT).read_bytes()
     assert trained(config).metrics == {"test/accuracy": 0.25}
     assert (run / records.RESULT).read_bytes() == before

@@ -23,10 +23,12 @@ PASSED = ("logger", "paths.")
 
 def main() -> None:
     """Prints where the report is kept, and its address where it is sent."""
-    passed = [word for word in sys.argv[1:] if word.startswith(PASSED)]
-    config = script_settings(OmegaConf.create(DEFAULTS), [word for word in sys.argv[1:] if word not in passed])
-    composed = compose_run(["logger=wandb", *(word for word in passed if word != "logger=wandb")])
-    _report(config, composed, [word for word in passed if word.startswith("paths.")])
+    passed = [override for override in sys.argv[1:] if override.startswith(PASSED)]
+    config = script_settings(
+        OmegaConf.create(DEFAULTS), [override for override in sys.argv[1:] if override not in passed]
+    )
+    composed = compose_run(["logger=wandb", *(override for override in passed if override != "logger=wandb")])
+    _report(config, composed, [override for override in passed if override.startswith("paths.")])
 
 
 def _report(config: Any, composed: Any, paths: list[str]) -> None:
@@ -37,11 +39,11 @@ def _report(config: Any, composed: Any, paths: list[str]) -> None:
 
     scope = asked_scope(config)
     logger = composed.logger.wandb
-    [part] = gather([config.table], paths).tables
+    [results] = gather([config.table], paths).tables
     target = wandb_report.Target(project=logger.project, entity=logger.entity)
-    report = wandb_report.report(part, scope, wandb_report.shown_tasks(part, scope), target, now())
-    name = "-".join(["dashboard", *(word.partition("=")[2] for word in scope.words)])
-    kept = Path(config.output or Path(str(composed.paths.outputs)) / "tables" / part.table.name / f"{name}.json")
+    report = wandb_report.report(results, scope, wandb_report.shown_tasks(results, scope), target, now())
+    name = "-".join(["dashboard", *(override.partition("=")[2] for override in scope.choices)])
+    kept = Path(config.output or Path(str(composed.paths.outputs)) / "tables" / results.table.name / f"{name}.json")
     wandb_report.write(report, kept)
     print(kept)
     if logger.offline:

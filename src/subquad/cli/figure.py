@@ -1,13 +1,13 @@
 """Draws a figure of a paper from this package's own runs and measurements.
 
 python scripts/figure.py figure=primal_dual/1
-python scripts/figure.py figure=dba/4 scale=laptop            # says which runs are missing
+python scripts/figure.py figure=dba/4 scale=laptop            # lists the missing runs
 python scripts/figure.py figure=dba/4 scale=laptop run=true   # trains them first, then draws
 python scripts/figure.py figure=linformer/2 lengths=[512,1024] rounds=1
 
-Settings are those of configs/figure/<paper>/<number>.yaml. Words of train.py that leave a run what it is (scale=,
-data=, data.folder=, trainer=, hydra/...) go to every run. A picture (PNG, SVG) and the numbers behind it (JSON) are
-written to outputs/figures/<paper>/<number>/; what is missing stays missing and is said in all three.
+Settings are those of configs/figure/<paper>/<number>.yaml. Overrides of train.py that do not change which runs the
+figure shows (scale=, data=, data.folder=, trainer=, hydra/...) go to every run. A picture (PNG, SVG) and its numbers
+(JSON) are written to outputs/figures/<paper>/<number>/; all three name missing runs.
 """
 
 import shlex
@@ -29,9 +29,9 @@ PASSED = ("scale=", "data=", "data.", "limits.", "protocol=", "trainer", "logger
 
 
 def main() -> int:
-    """Draws the figure and prints where it is; 1 where a run failed."""
-    passed = [word for word in sys.argv[1:] if word.startswith(PASSED)]
-    rest = [word for word in sys.argv[1:] if word not in passed]
+    """Draws the figure and prints where it is; 1 if a run failed."""
+    passed = [override for override in sys.argv[1:] if override.startswith(PASSED)]
+    rest = [override for override in sys.argv[1:] if override not in passed]
     name = _name(rest)
     config = script_settings(OmegaConf.merge(OWN, OmegaConf.load(CONFIGS / "figure" / f"{name}.yaml")), rest)
 
@@ -49,15 +49,19 @@ def main() -> int:
     node: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, [str(key) for key in config if key not in OWN]))
     check_settings("figure", node)
     figure = instantiate(node, _convert_="all")
-    choices = [word for word in passed if not word.startswith("hydra")]
+    choices = [override for override in passed if not override.startswith("hydra")]
     store, console = RunStore(choices), Console(highlight=False)
-    jobs = {job.folder: job for job in (store.job(words, seed) for words, seed in figure.runs()) if not job.finished}
+    jobs = {
+        job.folder: job
+        for job in (store.spec(overrides, seed) for overrides, seed in figure.runs())
+        if not job.finished
+    }
     store.runs.compositions.save()
-    hydra = [word for word in passed if word.startswith("hydra")]
+    hydra = [override for override in passed if override.startswith("hydra")]
     failed = train_all(list(jobs.values()), hydra) if jobs and config.run else False
     numbers = figure.measure(store)
     facts = {
-        "figure": name, "title": figure.title, "source": figure.source, "words": choices, "settings": node,
+        "figure": name, "title": figure.title, "source": figure.source, "overrides": choices, "settings": node,
         **machine.facts(),
     }  # fmt: skip
     folder = Path(config.output or f"{compose_run(choices).paths.outputs}/figures/{name}")
@@ -71,10 +75,10 @@ def main() -> int:
     return int(failed)
 
 
-def _name(words: list[str]) -> str:
-    """The figure that the words ask for; raises UserError at one that is not there."""
+def _name(overrides: list[str]) -> str:
+    """The name of the figure; raises UserError at an unknown one."""
     known = options("figure")
-    [*_, name] = ["", *(word.partition("=")[2] for word in words if word.startswith("figure="))]
+    [*_, name] = ["", *(override.partition("=")[2] for override in overrides if override.startswith("figure="))]
     if name not in known:
         asked = f'There is no figure "{name}"' if name else "Which figure? Say figure=<paper>/<number>"
         raise UserError(f"{asked}; the figures are {', '.join(known)}.")

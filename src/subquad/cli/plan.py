@@ -21,7 +21,7 @@ from subquad.cli.table_arguments import asked, asked_seeds, asked_tables
 from subquad.planning.cost import Device, Pace, Paces, Setting, measured_steps, optimizer_states, pace, setting_of
 from subquad.planning.plan_view import show_plan
 from subquad.planning.table_plan import Work, gathered, shares
-from subquad.results.cells import Job, Runs
+from subquad.results.cells import RunIndex, RunSpec
 from subquad.results.table import Table
 from subquad.utils.errors import UserError
 
@@ -32,10 +32,10 @@ def main() -> None:
     tables = asked_tables(config)
     seeds = asked_seeds(config, tables)
     choices = tuple(word for word in passed if not word.startswith("hydra"))
-    runs = Runs(choices)
+    runs = RunIndex(choices)
     outputs = Path(runs.compositions[choices].outputs)
     runs.compose((cell for table in tables for cell in table if cell.trained or cell.chained), _import_heavy)
-    jobs = [job for table in tables for job in runs.jobs(table, seeds[table.name])]
+    jobs = [job for table in tables for job in runs.specs(table, seeds[table.name])]
     if not jobs:
         Console().print(f"{config.table} trains nothing: its cells are measured or counted.")
         return
@@ -57,7 +57,7 @@ def main() -> None:
     runs.compositions.save()
     works, kept = [], {}
     for words, setting in settings.items():
-        needs = runs.needs(groups[words][0]) if words in left else None
+        needs = runs.missing_data(groups[words][0]) if words in left else None
         works.append(Work(setting, groups[words], paces.parameters(setting) or sizes.get(setting.family), needs))
         kept[words] = states[json.dumps(setting.module["optimizer"], sort_keys=True)]
     tasks, total = shares(works, paces, here, kept)
@@ -73,7 +73,7 @@ def _import_heavy() -> None:
     import subquad.planning.model_size  # noqa: F401
 
 
-def _left(jobs: Sequence[Job]) -> bool:
+def _left(jobs: Sequence[RunSpec]) -> bool:
     return any(not job.finished for job in jobs)
 
 
@@ -120,6 +120,6 @@ def _measure(settings: Sequence[Setting], outputs: Path) -> None:
 
 def _rest(tables: Sequence[Table]) -> None:
     """Prints how many cells the plan leaves out."""
-    measured = sum(bool(cell.measure and not cell.mean and not cell.missing) for table in tables for cell in table)
+    measured = sum(bool(cell.measure and not cell.mean and not cell.unavailable) for table in tables for cell in table)
     if measured:
         Console(highlight=False).print(f"{measured} more cells are counted or timed, not trained; not in the plan.")

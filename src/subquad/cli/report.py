@@ -5,7 +5,7 @@ python scripts/report.py output=/tmp/pages
 python scripts/report.py table=dba/2 format=markdown           # one table as text; format=latex
 python scripts/report.py table=dba/2 format=latex scale=laptop
 
-Pages are files that need no network and no server. What has not been run is a dash; what cannot be read is named.
+The pages need no network and no server. A dash was not run; files that cannot be read are listed.
 """
 
 import sys
@@ -28,8 +28,10 @@ FORMATS = ("html", "markdown", "latex")
 
 def main() -> None:
     """Prints where the page is, or the text of a table."""
-    paths = [word for word in sys.argv[1:] if word.startswith("paths.")]
-    config = script_settings(OmegaConf.create(DEFAULTS), [word for word in sys.argv[1:] if word not in paths])
+    paths = [override for override in sys.argv[1:] if override.startswith("paths.")]
+    config = script_settings(
+        OmegaConf.create(DEFAULTS), [override for override in sys.argv[1:] if override not in paths]
+    )
     if config.format not in FORMATS:
         raise UserError(f"There is no format {config.format}; choose {', '.join(FORMATS)}.")
     if config.format == "html":
@@ -46,7 +48,9 @@ def _write_pages(config: Any, paths: list[str]) -> None:
     if config.table is not None:
         load_table(str(config.table))
     if config.table or any(config[key] != DEFAULTS[key] for key in ("scale", "protocol", "data")):
-        raise UserError("The page shows all tables and scales; leave these words out, or say format=markdown or latex.")
+        raise UserError(
+            "The page shows all tables and scales; leave these settings out, or say format=markdown or latex."
+        )
     names, console = all_tables(), Console(stderr=True)
     with Progress(console=console, transient=True, auto_refresh=False) as progress:
         task = progress.add_task("Tables", total=len(names))
@@ -69,9 +73,9 @@ def _print_table(config: Any, paths: list[str]) -> None:
     from subquad.results.collect import gather
 
     scope = asked_scope(config)
-    [part] = gather([config.table], paths).tables
+    [results] = gather([config.table], paths).tables
     write = markdown if config.format == "markdown" else latex
-    text = write(part, scope)
+    text = write(results, scope)
     if config.output:
         Path(config.output).parent.mkdir(parents=True, exist_ok=True)
         Path(config.output).write_text(text)

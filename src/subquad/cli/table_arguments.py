@@ -1,39 +1,40 @@
-"""What a command line asks of tables: reproduce.py and plan.py take the same words, report.py and dashboard.py too."""
+"""The settings of commands about tables: reproduce, plan, report and dashboard."""
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from omegaconf import ListConfig, OmegaConf
 
 from subquad.cli.command import script_settings
 from subquad.config.choices import options
-from subquad.results.cells import Runs, load_table, select
+from subquad.results.cells import RunIndex, load_table, select
 from subquad.results.model import Scope
 from subquad.results.table import Table
 from subquad.utils.errors import UserError
 
 DEFAULTS: dict[str, Any] = {"table": "???", "rows": None, "columns": None, "seeds": None}
 _PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "sweep.", "paths.")
-"""Words of train.py that leave a cell what it is."""
+"""Overrides of train.py that do not change which cell a run belongs to."""
 
 
 def asked(own: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """The script's settings, `own` and those of tables, and the words of this command that go to every run."""
-    passed = [word for word in sys.argv[1:] if word.startswith(_PASSED)]
+    """The settings of a command (`own` and those of tables), and the overrides that go to every run."""
+    passed = [override for override in sys.argv[1:] if override.startswith(_PASSED)]
     settings = OmegaConf.create(DEFAULTS | dict(own))
-    return script_settings(settings, [word for word in sys.argv[1:] if word not in passed]), passed
+    return script_settings(settings, [override for override in sys.argv[1:] if override not in passed]), passed
 
 
 def asked_tables(config: Any) -> list[Table]:
-    """The chosen rows and columns of `table`: one, a list, or all of them. Raises UserError where it is left out."""
+    """The chosen rows and columns of `table`: one, a list, or all. Raises UserError if it is left out."""
     if OmegaConf.is_missing(config, "table"):
         raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2, or table=all.")
     if config.table is None:
         raise UserError("table= names no table; say table=<paper>/<number>, for example table=dba/2, or table=all.")
     for key in ("rows", "columns"):
         if config[key] == []:
-            raise UserError(f"{key}=[] selects nothing; name some, or leave the word out for all.")
+            raise UserError(f"{key}=[] selects nothing; name some, or leave the setting out for all.")
     names = options("table") if config.table == "all" else list(dict.fromkeys(_listed(config.table)))
     return select([load_table(name) for name in names], _listed(config.rows), _listed(config.columns))
 
@@ -44,7 +45,7 @@ def _listed(value: Any) -> list[str]:
 
 
 def asked_seeds(config: Any, tables: list[Table]) -> dict[str, list[int] | None]:
-    """The seeds of each table; None for as many as its cells declare. Raises UserError at what is no seed."""
+    """The seeds of each table; None for as many as its cells declare. Raises UserError at anything else."""
     given = config.seeds
     if given is None:
         return {table.name: None for table in tables}
@@ -55,7 +56,7 @@ def asked_seeds(config: Any, tables: list[Table]) -> dict[str, list[int] | None]
 
 
 def asked_scope(config: Any) -> Scope:
-    """Scale, protocol and data that the one named table is shown at. Raises UserError at what there is not."""
+    """The scope in which one table is shown: scale=, protocol=, data=. Raises UserError at unknown ones."""
     if config.table is None:
         raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2.")
     for key in ("scale", "protocol"):
@@ -66,20 +67,20 @@ def asked_scope(config: Any) -> Scope:
     return Scope(config.scale, config.protocol, config.data == "synthetic")
 
 
-def smaller(runs: Runs, tables: Sequence[Table]) -> list[str]:
-    """The words of a command that make its runs others than those of the papers, so that no verdict may be given."""
-    small = [word for word in runs.words if word.startswith(("scale=", "data=")) and word != "scale=paper"]
-    own = [word for word in runs.words if word.startswith("trainer.")]
+def scope_of(runs: RunIndex, tables: Sequence[Table]) -> Scope:
+    """The scope of these runs. Overrides of the trainer belong to it if they change what a run is."""
+    scope = Scope.of(runs.overrides)
+    of_trainer = tuple(override for override in runs.overrides if override.startswith("trainer."))
     trained = next((cell for table in tables for cell in table if cell.trained or cell.chained), None)
-    if own and trained is not None:
-        plain = Runs([word for word in runs.words if word not in own], runs.compositions)
-        if runs.job(trained.words, 0).folder != plain.job(trained.words, 0).folder:
-            small += own
-    return small
+    if of_trainer and trained is not None:
+        plain = RunIndex([o for o in runs.overrides if o not in of_trainer], runs.compositions)
+        if runs.spec(trained.overrides, 0).folder != plain.spec(trained.overrides, 0).folder:
+            return replace(scope, overrides=of_trainer)
+    return scope
 
 
 def check_switch(config: Any, *names: str) -> None:
-    """Raises UserError where a setting that is true, false or null is anything else."""
+    """Raises UserError if one of these settings is not true, false or null."""
     for name in names:
         if config[name] not in (True, False, None):
             raise UserError(f"{name} is {config[name]}; it takes true or false.")

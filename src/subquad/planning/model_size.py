@@ -14,7 +14,7 @@ from subquad.backbones.encoder import check_fits
 from subquad.backbones.patches import on_images
 from subquad.config.settings import without_weights
 from subquad.planning.cost import Setting
-from subquad.results.needs import missing_data
+from subquad.results.missing_data import missing_data
 from subquad.specs import ImageSpec
 from subquad.utils.errors import UserError
 from subquad.utils.spread import spread

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from subquad.planning.cost import FLOAT_BYTES, Device, Paces, Setting
-from subquad.results.cells import Job
+from subquad.results.cells import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class Work:
     """All runs of one setting. parameters: of its model, None where they are not known. needs: what is missing here."""
 
     setting: Setting
-    jobs: Sequence[Job]
+    jobs: Sequence[RunSpec]
     parameters: int | None
     needs: str | None
 
@@ -67,11 +67,11 @@ def checkpoint_bytes(setting: Setting, parameters: int, states: int) -> int:
     return FLOAT_BYTES * parameters * copies
 
 
-def gathered(jobs: Iterable[Job]) -> dict[tuple[str, ...], list[Job]]:
+def gathered(jobs: Iterable[RunSpec]) -> dict[tuple[str, ...], list[RunSpec]]:
     """Distinct runs by the words of their setting: those without the seed, which is last."""
-    found: dict[tuple[str, ...], dict[str, Job]] = defaultdict(dict)
+    found: dict[tuple[str, ...], dict[str, RunSpec]] = defaultdict(dict)
     for job in jobs:
-        found[job.words[:-1]][str(job.folder)] = job
+        found[job.overrides[:-1]][str(job.folder)] = job
     return {words: list(group.values()) for words, group in found.items()}
 
 

@@ -5,47 +5,47 @@ from collections.abc import Callable
 
 from subquad.report.verdict_style import MARKS
 from subquad.results.footnotes import notes
-from subquad.results.model import FULL, CellPart, Scope, TablePart, Value
+from subquad.results.model import FULL, CellResult, CellResults, Scope, TableResults
 from subquad.results.verdict import Verdict
 
 DASH = "—"
 _QUIET = (Verdict.NOT_RUN, Verdict.NEEDS_DATA)
 
 
-def markdown(part: TablePart, scope: Scope = FULL) -> str:
+def markdown(results: TableResults, scope: Scope = FULL) -> str:
     """A table of GitHub's Markdown: each cell as ours, printed in brackets, and the verdict in words."""
 
-    def cell(value: Value | None, printed: str) -> str:
+    def cell(value: CellResult | None, printed: str) -> str:
         if value is None or not value.text:
             return f"{DASH} ({_md(printed)})" if printed else DASH
         return f"{_md(value.text)}{f' ({_md(printed)})' if printed else ''}, {value.verdict.value}"
 
-    lines = [f"**{_md(_title(part, scope))}**", ""]
-    head, *body = _grid(part, scope, cell)
+    lines = [f"**{_md(results.table.title + scope.note)}**", ""]
+    head, *body = _grid(results, scope, cell)
     lines += [f"| {' | '.join(_md(name) for name in head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     lines += [f"| {_md(row[0])} | {' | '.join(row[1:])} |" for row in body]
-    notes = [f"- {_md(note)}" for note in _notes(part)]
-    return "\n".join([*lines, "", _md(_legend(part)), *(["", *notes] if notes else [])]) + "\n"
+    notes = [f"- {_md(note)}" for note in _notes(results)]
+    return "\n".join([*lines, "", _md(_legend(results)), *(["", *notes] if notes else [])]) + "\n"
 
 
-def latex(part: TablePart, scope: Scope = FULL) -> str:
+def latex(results: TableResults, scope: Scope = FULL) -> str:
     """A `table` of LaTeX with booktabs: each cell as ours, printed in brackets, the verdict as a letter."""
 
-    def cell(value: Value | None, printed: str) -> str:
+    def cell(value: CellResult | None, printed: str) -> str:
         shown = rf" {{\footnotesize({_tex(printed)})}}" if printed else ""
         if value is None or not value.text:
             return f"--{shown}"
         return rf"{_tex(value.text)}$^{{\mathrm{{{_LETTERS[value.verdict]}}}}}${shown}"
 
-    head, *body = _grid(part, scope, cell)
-    verdicts = {v.verdict for p in part.shown for v in p.values if v.scope == scope and v.verdict not in _QUIET}
+    head, *body = _grid(results, scope, cell)
+    verdicts = {found.verdict for cell in results.shown if (found := cell.within(scope))} - {*_QUIET}
     letters = "; ".join(f"{_LETTERS[v]}: {v.value}" for v in MARKS if v in verdicts)
-    caption = f"{_title(part, scope)}. {_legend(part)}{f' {letters}.' if letters else ''}"
-    notes = [rf"\par {_tex(note)}" for note in _notes(part)]
+    caption = f"{results.table.title + scope.note}. {_legend(results)}{f' {letters}.' if letters else ''}"
+    notes = [rf"\par {_tex(note)}" for note in _notes(results)]
     return "\n".join([
         r"% \usepackage{booktabs}, \usepackage{textcomp}",
         r"\begin{table}", r"\centering", rf"\caption{{{_tex(caption)}}}",
-        rf"\label{{tab:{re.sub('[^a-z0-9]+', '-', part.table.name.lower())}}}",
+        rf"\label{{tab:{re.sub('[^a-z0-9]+', '-', results.table.name.lower())}}}",
         rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule",
         f"{' & '.join(_tex(name) for name in head)} \\\\", r"\midrule",
         *(f"{' & '.join([_tex(row[0]), *row[1:]])} \\\\" for row in body),
@@ -59,40 +59,31 @@ _LETTERS = {
 }  # fmt: skip
 
 
-def _title(part: TablePart, scope: Scope) -> str:
-    limits = f" ({scope.label}: no reproduction)" if not scope.full else f" ({scope.label})" if scope.label else ""
-    return f"{part.table.title}{limits}"
-
-
-def _legend(part: TablePart) -> str:
+def _legend(results: TableResults) -> str:
     seeds = (
-        f"mean ± standard deviation over the seeds that have run, of {part.table.counts}; "
-        if part.table.counts not in ("", "1")
+        f"mean ± standard deviation over the seeds that have run, of {results.table.counts}; "
+        if results.table.counts not in ("", "1")
         else ""
     )
-    return f"Ours: {seeds}printed values in brackets ({part.table.source}); a dash is not measured."
+    return f"Ours: {seeds}printed values in brackets ({results.table.source}); a dash is not measured."
 
 
-def _notes(part: TablePart) -> list[str]:
-    return [f"{about}: {text}" for about, text in notes(part.table)]
+def _notes(results: TableResults) -> list[str]:
+    return [f"{about}: {text}" for about, text in notes(results.table)]
 
 
-def _grid(part: TablePart, scope: Scope, write: Callable[[Value | None, str], str]) -> list[list[str]]:
+def _grid(results: TableResults, scope: Scope, write: Callable[[CellResult | None, str], str]) -> list[list[str]]:
     """Names of the columns first, then each row with its name."""
-    columns = [column.name for column in part.table.columns]
+    columns = [column.name for column in results.table.columns]
     lines = [["", *columns]]
-    for row in part.table.rows:
-        cells = (part.cells.get((row.name, column)) for column in columns)
-        lines.append([row.name, *("" if p is None else write(_value(p, scope), _printed(p)) for p in cells)])
+    for row in results.table.rows:
+        cells = (results.cells.get((row.name, column)) for column in columns)
+        lines.append([row.name, *("" if p is None else write(p.within(scope), _printed(p)) for p in cells)])
     return lines
 
 
-def _value(part: CellPart, scope: Scope) -> Value | None:
-    return next((value for value in part.values if value.scope == scope), None)
-
-
-def _printed(part: CellPart) -> str:
-    return "" if part.cell.printed is None else part.cell.printed.text
+def _printed(cell: CellResults) -> str:
+    return "" if cell.cell.printed is None else cell.cell.printed.text
 
 
 def _md(text: str) -> str:

@@ -20,7 +20,7 @@ MARKS = {
     Verdict.ABOVE: Mark("▲", "above", "better than printed, beyond the noise; more, for what is only counted"),
     Verdict.BELOW: Mark("▼", "below", "worse than printed, beyond the noise; less, for what is only counted"),
     Verdict.INCOMPLETE: Mark("…", "incomplete", "fewer seeds than the table declares: no verdict yet"),
-    Verdict.OTHER_SCALE: Mark("◇", "other", "smaller scale or made-up data: no reproduction"),
+    Verdict.OTHER_SCALE: Mark("◇", "other", "smaller scale or synthetic data: no reproduction"),
     Verdict.NOT_PRINTED: Mark("+", "new", "measured here, and no number is printed to compare it with"),
     Verdict.NEEDS_DATA: Mark("—", "needs", "not run: its data are not on this machine"),
     Verdict.NOT_RUN: Mark("—", "missing", "nobody has measured it with this code yet"),

@@ -10,7 +10,7 @@ from typing import Any
 from subquad.config.compose import compose_run
 from subquad.records import write_json
 from subquad.report.text_formats import markdown
-from subquad.results.model import Scope, TablePart, Value
+from subquad.results.model import Scope, TableResults
 from subquad.results.verdict import Verdict
 from subquad.training.wandb_run import setting_name
 from subquad.utils.errors import UserError, first_line
@@ -35,35 +35,35 @@ class Shown:
     monitor: str
 
 
-def shown_tasks(part: TablePart, scope: Scope) -> list[Shown]:
+def shown_tasks(results: TableResults, scope: Scope) -> list[Shown]:
     """The tasks that the runs of a table train, in its order."""
     found: dict[tuple[str, ...], Shown] = {}
-    for cell in part.table:
-        chosen = tuple(word for word in cell.words if word.startswith(("task=", "experiment=")))
+    for cell in results.table:
+        chosen = tuple(override for override in cell.overrides if override.startswith(("task=", "experiment=")))
         if (cell.trained or cell.chained) and chosen not in found:
-            config = compose_run([*cell.words, *scope.words])
+            config = compose_run([*cell.overrides, *scope.choices])
             found[chosen] = Shown(task=str(config.task.name), monitor=str(config.task.monitor).rpartition("/")[2])
     return list(dict.fromkeys(found.values()))
 
 
-def report(part: TablePart, scope: Scope, tasks: Sequence[Shown], target: Target, made: str) -> Any:
+def report(results: TableResults, scope: Scope, tasks: Sequence[Shown], target: Target, made: str) -> Any:
     """The report of a table in one scope, a `Report` of wandb-workspaces: nothing is looked up or sent.
 
     Its title has no slash, because the address of a report is made of it. Raises UserError without the package.
     """
     wr = _package()
-    name = part.table.name.replace("/", " ")
-    blocks = [wr.MarkdownBlock(markdown(part, scope)), wr.MarkdownBlock(_words(part, scope, made))]
-    if lines := _lines(part, scope):
+    name = results.table.name.replace("/", " ")
+    blocks = [wr.MarkdownBlock(markdown(results, scope)), wr.MarkdownBlock(_words(results, scope, made))]
+    if lines := _lines(results, scope):
         blocks += [wr.H2("Which curve is which cell"), wr.MarkdownBlock(lines)]
     if tasks:
         blocks += [wr.H2("Learning curves")]
     for task in tasks:
-        blocks += [wr.H3(task.task), _curves(part, scope, task)]
+        blocks += [wr.H3(task.task), _curves(results, scope, task)]
     return wr.Report(
         project=target.project, entity=target.entity or "", blocks=blocks, width="fluid",
         title=f"Subquad {name}{f' ({scope.label})' if scope.label else ''}",
-        description=f"{part.table.title}. {part.table.source}",
+        description=f"{results.table.title}. {results.table.source}",
     )  # fmt: skip
 
 
@@ -112,23 +112,23 @@ def _package() -> Any:
     return wr
 
 
-def _words(part: TablePart, scope: Scope, made: str) -> str:
+def _words(results: TableResults, scope: Scope, made: str) -> str:
     """How the table stands, when that was, and what fills it."""
-    values = [_in(scope, cell.values) for cell in part.shown]
+    values = [cell.within(scope) for cell in results.shown]
     counts = Counter(Verdict.NOT_RUN if value is None else value.verdict for value in values)
     stands = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
-    command = " ".join([part.command, *scope.words, "logger=wandb"])
+    command = " ".join([results.command, *scope.choices, "logger=wandb"])
     return (
-        f"{len(part.shown)} cells: {stands}. Made {made} from the records of one machine; curves below are those of "
+        f"{len(results.shown)} cells: {stands}. Made {made} from the records of one machine; curves below are those of "
         f"the project, whoever ran them.\n\n```\n{command}\n```\n"
     )
 
 
-def _lines(part: TablePart, scope: Scope) -> str:
+def _lines(results: TableResults, scope: Scope) -> str:
     """Of each cell with runs, the name of its curve; empty where there are none."""
     rows = []
-    for place, cell in part.cells.items():
-        value = _in(scope, cell.values)
+    for place, cell in results.cells.items():
+        value = cell.within(scope)
         for run in value.runs[:1] if value else ():
             seeds = ", ".join(map(str, sorted(run.record.seed for run in value.runs)))  # type: ignore[union-attr]
             name = setting_name(run.record.attention, run.record.fingerprint)
@@ -136,12 +136,12 @@ def _lines(part: TablePart, scope: Scope) -> str:
     return "\n".join(["| row | column | curve | seeds |", "|---|---|---|---|", *rows]) + "\n" if rows else ""
 
 
-def _curves(part: TablePart, scope: Scope, task: Shown) -> Any:
+def _curves(results: TableResults, scope: Scope, task: Shown) -> Any:
     """Losses and the metric of one task by steps, the mean over seeds of each setting, and the test metric as bars."""
     from wandb_workspaces import expr
 
     wr = _package()
-    tags = [f"table:{part.table.name}", task.task, f"scale:{scope.scale}", f"protocol:{scope.protocol}"]
+    tags = [f"table:{results.table.name}", task.task, f"scale:{scope.scale}", f"protocol:{scope.protocol}"]
     runs = wr.Runset(
         name=task.task, groupby=["config.choice.setting"],
         filters=expr.And(*(expr.Tags().isin([tag]) for tag in tags), expr.Metric("JobType") == "train"),
@@ -155,7 +155,3 @@ def _curves(part: TablePart, scope: Scope, task: Shown) -> Any:
     for place, panel in enumerate([*panels, bars]):
         panel.layout = wr.Layout(x=12 * (place % 2), y=8 * (place // 2), w=12, h=8)
     return wr.PanelGrid(runsets=[runs], panels=[*panels, bars])
-
-
-def _in(scope: Scope, values: Sequence[Value]) -> Value | None:
-    return next((value for value in values if value.scope == scope), None)

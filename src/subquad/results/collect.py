@@ -1,63 +1,65 @@
-"""From the outputs folder and configs/table/ to the content of the page: each cell with the runs that fill it."""
+"""From the outputs folder and configs/table/ to the results of tables: each cell with the runs that fill it."""
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from subquad import records
 from subquad.config.choices import options
 from subquad.config.compositions import Compositions
-from subquad.records import RESULT, now
+from subquad.records import Measurement
 from subquad.results import measurement_cache
-from subquad.results.cells import Runs, load_table
+from subquad.results.cells import RunIndex, load_table, seeds_of
 from subquad.results.commands import cell_command, table_command
-from subquad.results.missing_data import with_means
-from subquad.results.model import FULL, CellPart, Content, Problem, Run, Scope, TablePart, Value
-from subquad.results.scan import Ledger, newest, read_ledger, read_measurements
+from subquad.results.mean import mean_values
+from subquad.results.model import FULL, CellResult, CellResults, Content, Problem, Run, Scope, TableResults
+from subquad.results.scan import Scan, newest, read_measurements, read_run, scan_runs
 from subquad.results.statistics import summarise
 from subquad.results.table import Cell, Place, Table
 from subquad.results.verdict import Verdict, cell_verdict
+from subquad.utils.errors import UserError
 
-_DATA_WORDS = ("task=", "experiment=", "recipe=", "data", "limits.")
+_DATA_OVERRIDES = ("task=", "experiment=", "recipe=", "data", "limits.")
 
 Progress = Callable[[str], None]
-"""Told the name of each table before its runs are looked for."""
+"""Called with the name of each table before its runs are looked up."""
 
 
-def gather(names: Sequence[str], words: Sequence[str] = (), progress: Progress = lambda name: None) -> Content:
-    """What is known of these tables and of all runs. `words` are settings of paths: paths.outputs=<folder>.
+def gather(names: Sequence[str], overrides: Sequence[str] = (), progress: Progress = lambda name: None) -> Content:
+    """The results of these tables in every scope, and all runs. `overrides` set paths: paths.outputs=<folder>.
 
     A configuration is composed only for a cell whose task and attention some run of the same scope has, and is
     remembered: without runs nothing is composed, and a second call composes nothing.
     """
     compositions = Compositions()
-    outputs = Path(compositions[words].outputs)
-    ledger = read_ledger(outputs / "runs")
-    kept, broken = read_measurements(outputs / "measured")
-    broken += _unknown_scopes(ledger)
+    outputs = Path(compositions[overrides].outputs)
+    scan = scan_runs(outputs / "runs")
+    measurements, broken = read_measurements(outputs / "measured")
+    broken += _unknown_scopes(scan)
     tables = [load_table(name) for name in names]
-    found: dict[str, dict[Place, list[Value]]] = {table.name: {} for table in tables}
-    claimed: set[Path] = set()
-    lacking: dict[tuple[str, Place], str] = {}
-    for scope in _scopes(ledger, kept):
-        ran = {(run.record.task, run.record.attention) for run in ledger.runs.values() if run.scope == scope}
-        one = _InScope(scope, Runs([*scope.words, *words], compositions), ledger, kept, ran)
-        one.compose(tables)
+    found: dict[str, list[Mapping[Place, CellResult]]] = {table.name: [] for table in tables}
+    for scope in _scopes(scan, measurements):
+        known = {(run.record.task, run.record.attention) for run in scan.runs.values() if run.scope == scope}
+        runs = RunIndex([*scope.choices, *overrides], compositions)
+        measured = partial(measurement_cache.find, measurements, runs)
+        collector = Collector(scope=scope, runs=runs, read=scan.runs.get, measured=measured, known=known)
+        collector.compose(tables)
         for table in tables:
             progress(table.name)
-            for place, value in one.values(table, claimed).items():
-                found[table.name].setdefault(place, []).append(value)
-            if scope == FULL:
-                lacking |= {(table.name, place): needs for place, needs in one.lacking(table).items()}
+            found[table.name].append(collector.results(table))
     compositions.save()
-    parts = [_table_part(table, found[table.name], lacking) for table in tables]
+    results = [_table_results(table, found[table.name]) for table in tables]
+    in_tables = {run.key for table in results for cell in table.cells.values() for r in cell.results for run in r.runs}
     return Content(
-        tables=parts, runs=list(ledger.runs.values()),
-        own=[run for folder, run in ledger.runs.items() if folder not in claimed],
-        broken=[*ledger.broken, *broken], failed=ledger.failed, unfinished=ledger.unfinished,
+        tables=results, runs=list(scan.runs.values()),
+        own=[run for run in scan.runs.values() if run.key not in in_tables],
+        broken=[*scan.broken, *broken], failed=scan.failed, unfinished=scan.unfinished,
         pictures=sorted((outputs / "figures").rglob("*.png")), benches=newest(outputs / "bench", "*/index.html", 5),
-        made=now(),
+        made=records.now(),
     )  # fmt: skip
 
 
@@ -71,11 +73,10 @@ def _number(text: str) -> tuple[int, str]:
     return (int(digits or 1000), rest)
 
 
-def _scopes(ledger: Ledger, kept: Mapping[Path, Mapping[str, Any]]) -> list[Scope]:
+def _scopes(scan: Scan, measurements: Mapping[Path, Measurement]) -> list[Scope]:
     """Full scope, then every other that a run or a measurement has and that can be composed."""
-    ran = {run.scope for run in ledger.runs.values()}
-    others = (ran | {_scope_of(content["words"]) for content in kept.values()}) - {FULL}
-    return [FULL, *sorted(scope for scope in others if not _unknown(scope))]
+    found = {run.scope for run in scan.runs.values()} | {Scope.of(kept.overrides) for kept in measurements.values()}
+    return [FULL, *sorted(scope for scope in found - {FULL} if not _unknown(scope))]
 
 
 def _unknown(scope: Scope) -> list[str]:
@@ -84,146 +85,203 @@ def _unknown(scope: Scope) -> list[str]:
     return [f"{group} {name!r}" for group, name in chosen.items() if name not in options(group)]
 
 
-def _unknown_scopes(ledger: Ledger) -> list[Problem]:
+def _unknown_scopes(scan: Scan) -> list[Problem]:
     """Runs that no table can show, because their scale or protocol is not known here."""
     return [
         Problem(
-            path=str(folder / RESULT),
+            path=str(folder / records.RESULT),
             message=f"There is no {' and no '.join(unknown)} in configs/, so this run fills no cell; add the file.",
         )
-        for folder, run in ledger.runs.items()
+        for folder, run in scan.runs.items()
         if (unknown := _unknown(run.scope))
     ]
 
 
-def _scope_of(words: Iterable[str]) -> Scope:
-    chosen = dict(str(word).partition("=")[::2] for word in words)
-    return Scope(chosen.get("scale", "paper"), chosen.get("protocol", "paper"), chosen.get("data") == "synthetic")
+def results_of(
+    table: Table, runs: RunIndex, scope: Scope | None = None, seeds: Sequence[int] | None = None,
+    measured: Mapping[Place, Measurement] | None = None, failures: Mapping[Place, str] | None = None,
+) -> TableResults:  # fmt: skip
+    """The results of a table in one scope.
+
+    Args:
+        table: the table.
+        runs: the runs of its cells.
+        scope: None for the one that the overrides of `runs` choose.
+        seeds: None for as many as each cell declares.
+        measured: measurements of cells that are not trained.
+        failures: why other cells could not be measured.
+    """
+    collector = Collector(
+        scope=Scope.of(runs.overrides) if scope is None else scope, runs=runs, seeds=seeds, failures=failures or {},
+        measured=lambda cell: (measured or {}).get(cell.place),
+    )  # fmt: skip
+    collector.compose([table])
+    return _table_results(table, [collector.results(table)])
 
 
-def _table_part(
-    table: Table, found: Mapping[Place, Sequence[Value]], lacking: Mapping[tuple[str, Place], str]
-) -> TablePart:
-    places = {place: (i, j) for j, i, place in _numbered(table)}
-    cells = {}
-    for place, cell in table.cells.items():
-        full, *others = found[place]
-        needs = lacking.get((table.name, place), "")
-        if needs and full.verdict is Verdict.NOT_RUN:
-            full = replace(full, verdict=Verdict.NEEDS_DATA)
-        cells[place] = CellPart(
-            cell=cell, anchor="r{}-c{}".format(*places[place]), values=(full, *others), needs=needs,
-            command="" if cell.missing else cell_command(table, cell),
-        )  # fmt: skip
-    return TablePart(table=table, command=table_command(table), cells=cells)
+def _table_results(table: Table, scopes: Sequence[Mapping[Place, CellResult]]) -> TableResults:
+    """A table with the results of several scopes, by cell."""
+    anchors = {place: f"r{row}-c{column}" for column, row, place in _numbered(table)}
+    return TableResults(
+        table=table,
+        command=table_command(table),
+        cells={
+            place: CellResults(
+                cell=cell,
+                anchor=anchors[place],
+                command="" if cell.unavailable else cell_command(table, cell),
+                results=tuple(results[place] for results in scopes if place in results),
+            )
+            for place, cell in table.cells.items()
+        },
+    )
 
 
-def _numbered(table: Table) -> Iterable[tuple[int, int, Place]]:
+def _numbered(table: Table) -> Iterator[tuple[int, int, Place]]:
     rows = list(dict.fromkeys(row for row, _ in table.cells))
     columns = list(dict.fromkeys(column for _, column in table.cells))
     return ((columns.index(column) + 1, rows.index(row) + 1, (row, column)) for row, column in table.cells)
 
 
-@dataclass(frozen=True, slots=True)
-class _InScope:
-    """Cells of tables in one scope. known: task and attention of its runs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collector:
+    """Computes the results of tables in one scope.
+
+    Args:
+        scope: which runs count.
+        runs: the runs of cells in this scope.
+        read: the run of a folder, or None if it has not finished; raises UserError if its record is of no use.
+        measured: the measurement of a cell, or None.
+        failures: why cells could not be measured.
+        seeds: None for as many as each cell declares.
+        known: task and attention of the finished runs; cells that can be none of them are not composed. None: unknown.
+    """
 
     scope: Scope
-    runs: Runs
-    ledger: Ledger
-    kept: Mapping[Path, dict[str, Any]]
-    known: Set[tuple[str, str]]
+    runs: RunIndex
+    read: Callable[[Path], Run | None] = read_run
+    measured: Callable[[Cell], Measurement | None]
+    failures: Mapping[Place, str] = field(default_factory=dict)
+    seeds: Sequence[int] | None = None
+    known: Set[tuple[str, str]] | None = None
 
     def compose(self, tables: Iterable[Table]) -> None:
-        """Composes all that these tables ask for together, which is quicker than one by one."""
-        trained = [cell for table in tables for cell in table if cell.trained or cell.chained]
-        self.runs.compose(cell for cell in trained if self._possible(cell))
-        if self.scope == FULL:
-            self.runs.compositions.all([(*_data_words(cell), *self.runs.words) for cell in trained])
+        """Composes all that these tables need together, which is quicker than one by one."""
+        cells = [cell for table in tables for cell in table if cell.trained or cell.chained]
+        self.runs.compose(cell for cell in cells if self._possible(cell))
+        if self.known is not None and self.scope == FULL:
+            self.runs.compositions.all([(*data, *self.runs.overrides) for cell in cells for data in _data(cell)])
 
-    def values(self, table: Table, claimed: set[Path]) -> dict[Place, Value]:
-        """Each cell in full scope, elsewhere those that have a value. Folders of its runs are added to `claimed`."""
-        possible = {place: cell for place, cell in table.cells.items() if cell.mean or self._possible(cell)}
-        ran = {place: self._ran(cell) for place, cell in possible.items() if not (cell.mean or cell.measure)}
-        claimed.update(folder for runs in ran.values() for folder in runs)
-        facts = {place: content for place, cell in table.cells.items() if (content := self._measured(cell))}
-        numbers = {place: facts[place]["value"] for place in facts if not isinstance(facts[place]["value"], str)}
-        wanted = possible | {place: table.cells[place] for place in facts}
-        shown = self.runs.values(replace(table, cells=wanted), None, numbers)
-        return {
-            place: value
-            for place, cell in table.cells.items()
-            if (value := self._value(table, cell, shown.get(place, {}), ran.get(place, {}), facts.get(place))).text
-            or self.scope == FULL
-        }
+    def results(self, table: Table) -> dict[Place, CellResult]:
+        """The result of each cell; in a scope other than the full one, only of those that have runs or a value."""
+        own = {place: self._cell(cell) for place, cell in table.cells.items() if not cell.mean}
+        means = {place: self._mean(cell, own) for place, cell in table.cells.items() if cell.mean}
+        found = {place: (own | means)[place] for place in table.cells}
+        if self.known is None or self.scope == FULL:
+            return found
+        return {place: result for place, result in found.items() if result.text or result.runs}
+
+    def _cell(self, cell: Cell) -> CellResult:
+        if cell.measure and not cell.unavailable:
+            return self._measurement(cell)
+        if (cell.trained or cell.chained) and self._possible(cell):
+            return self._trained(cell)
+        return self._result(cell, {}, missing_data=self._missing_data(cell))
+
+    def _trained(self, cell: Cell) -> CellResult:
+        values, runs, unusable = {}, [], []
+        for seed in seeds_of(cell, self.seeds):
+            folder = self.runs.run_of(cell, seed).folder
+            try:
+                if (run := self.read(folder)) is None:
+                    continue
+                runs.append(run)
+                value = _metrics(folder, run, cell).get(cell.metric.name)
+                if value is not None and not math.isfinite(value):
+                    raise UserError(f"{cell.metric.name} of the run {folder} is {value}, which no mean can take.")
+            except UserError as error:
+                unusable.append(str(error))
+                continue
+            if value is not None:
+                values[seed] = value * cell.metric.scale_by
+        return self._result(
+            cell, values, runs=runs, remarks=unusable, unusable=bool(unusable), baselines=_baselines(cell, runs),
+            missing_data="" if values else self._missing_data(cell),
+        )  # fmt: skip
+
+    def _measurement(self, cell: Cell) -> CellResult:
+        if (found := self.measured(cell)) is None:
+            return self._result(cell, {}, remarks=[self.failures[cell.place]] if cell.place in self.failures else [])
+        remarks, facts = [found.note] if found.note else [], _facts(found)
+        if isinstance(found.value, str):
+            verdict = Verdict.NOT_PRINTED
+            return CellResult(scope=self.scope, verdict=verdict, text=found.value, measurement=facts, remarks=remarks)
+        return self._result(cell, {0: found.value * cell.metric.scale_by}, measurement=facts, remarks=remarks)
+
+    def _mean(self, cell: Cell, parts: Mapping[Place, CellResult]) -> CellResult:
+        """The mean of other cells; it lacks the data that the first incomplete one of them lacks."""
+        averaged = [parts[part] for part in cell.mean]
+        values = mean_values([part.values for part in averaged])
+        missing = "" if values else next((part.missing_data for part in averaged if part.missing_data), "")
+        return self._result(cell, values, missing_data=missing)
+
+    def _result(self, cell: Cell, values: Mapping[int, float], *, missing_data: str = "", **known: Any) -> CellResult:
+        summary = summarise(values) if values else None
+        return CellResult(
+            scope=self.scope, verdict=cell_verdict(cell, values, self.scope.full, bool(missing_data)), values=values,
+            text=summary.text(cell.digits) if summary else "", summary=summary, missing_data=missing_data, **known,
+        )  # fmt: skip
 
     def _possible(self, cell: Cell) -> bool:
-        """Whether a run may be a cell's: the last task= and attention= of its words decide, where it has them."""
-        chosen = dict(str(word).partition("=")[::2] for word in cell.words)
+        """Whether a finished run may be a cell's: the last task= and attention= of its overrides decide, if any."""
+        if self.known is None:
+            return True
+        chosen = dict(str(override).partition("=")[::2] for override in cell.overrides)
         task, attention = chosen.get("task"), chosen.get("attention")
-        return not cell.measure and any(task in (None, t) and attention in (None, a) for t, a in self.known)
+        return any(task in (None, t) and attention in (None, a) for t, a in self.known)
 
-    def _ran(self, cell: Cell) -> dict[Path, Run]:
-        if not (cell.trained or cell.chained):
-            return {}
-        folders = [self.runs.run_of(cell, seed).folder for seed in range(cell.seeds)]
-        return {folder: self.ledger.runs[folder] for folder in folders if folder in self.ledger.runs}
+    def _missing_data(self, cell: Cell) -> str:
+        """Which data the cell's runs lack; "" if none.
 
-    def _measured(self, cell: Cell) -> dict[str, Any] | None:
-        """What was measured of a cell. Composed are only cells whose words are those of some measurement."""
-        if not cell.measure or cell.missing:
-            return None
-        words = [*cell.words]
-        if not any(c["measure"] == cell.measure and c["words"][: len(words)] == words for c in self.kept.values()):
-            return None
-        return self.kept.get(measurement_cache.place(cell, self.runs))
-
-    def lacking(self, table: Table) -> dict[Place, str]:
-        """What is missing of the data of each cell; a mean lacks what its parts lack."""
-        own = {place: needs for place, cell in table.cells.items() if (needs := self.needs(cell))}
-        return with_means(table.cells, own)
-
-    def needs(self, cell: Cell) -> str:
-        """What is missing of the data of a cell's runs; empty where nothing is.
-
-        Asked with the words that choose data, which many cells share: attentions and models change none.
+        With `known`, asked with the overrides that choose data, which many cells share.
         """
         if not (cell.trained or cell.chained):
             return ""
-        return self.runs.needs(self.runs.job(_data_words(cell), 0)) or ""
-
-    def _value(
-        self, table: Table, cell: Cell, values: Mapping[int, float], ran: Mapping[Path, Run], facts: Any
-    ) -> Value:
-        words = facts["value"] if facts and isinstance(facts["value"], str) else ""
-        summary = summarise(values) if values else None
-        said = Verdict.NOT_PRINTED if words else cell_verdict(cell, values, self.scope.full)
-        return Value(
-            scope=self.scope, verdict=said, text=summary.text(cell.digits) if summary else words, values=values,
-            summary=summary, runs=tuple(ran.values()), floors=_floors(cell, ran.values()), facts=_facts(facts),
-        )  # fmt: skip
+        if self.known is None:
+            return self.runs.missing_data(self.runs.run_of(cell, 0)) or ""
+        if self.scope != FULL:
+            return ""
+        reasons = (self.runs.missing_data(self.runs.spec(data, 0)) for data in _data(cell))
+        return next((reason for reason in reasons if reason), "")
 
 
-def _data_words(cell: Cell) -> tuple[str, ...]:
-    return tuple(word for word in cell.words if word.startswith(_DATA_WORDS))
+def _data(cell: Cell) -> list[tuple[str, ...]]:
+    """The overrides that choose the data of a cell's run, and of the run that it starts from."""
+    return [
+        tuple(override for override in overrides if override.startswith(_DATA_OVERRIDES))
+        for overrides in (cell.overrides, cell.init_from)
+        if overrides
+    ]
 
 
-def _floors(cell: Cell, ran: Iterable[Run]) -> dict[str, float]:
-    """Scores that need no model, of the last run: they are those of the metric that picks the best epoch."""
-    floors: dict[str, float] = {}
-    for run in ran:
+def _metrics(folder: Path, run: Run, cell: Cell) -> Mapping[str, float]:
+    """What a run reached on the data that a cell asks for; empty if it was not evaluated on them."""
+    return records.read_evaluation(folder, cell.eval_data) or {} if cell.eval_data else run.record.metrics
+
+
+def _baselines(cell: Cell, runs: Iterable[Run]) -> dict[str, float]:
+    """Scores without a model, of the last run, if the cell shows the metric that picks the best epoch."""
+    baselines: dict[str, float] = {}
+    for run in runs:
         if cell.metric.name == f"test/{run.monitor}":
-            floors |= {name: score * cell.metric.times for name, score in run.record.baselines.items()}
-    return floors
+            baselines |= {name: score * cell.metric.scale_by for name, score in run.record.baselines.items()}
+    return baselines
 
 
-def _facts(content: Mapping[str, Any] | None) -> dict[str, str]:
-    """Of a measurement: where, when and with what, and how where that is not as asked for."""
-    if content is None:
-        return {}
-    machine, versions = content.get("machine") or {}, content.get("versions") or {}
+def _facts(measurement: Measurement) -> dict[str, str]:
+    """Where, when and with what a value was measured, and how if not as the table asks."""
+    machine, versions = measurement.machine or {}, measurement.versions or {}
     return {
         "machine": str(machine.get("gpu") or machine.get("cpu") or ""), "torch": str(versions.get("torch", "")),
-        "commit": str(content.get("commit", "")), "measured": str(content.get("finished", "")),
-        "note": str(content.get("note", "")),
+        "commit": str(measurement.commit), "measured": str(measurement.finished), "note": str(measurement.note),
     }  # fmt: skip

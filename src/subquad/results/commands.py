@@ -12,9 +12,9 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
 
-def command_line(program: str, words: Iterable[Any]) -> str:
-    """The program with its words, quoted where a shell would take them apart."""
-    return " ".join([as_typed(program), *(shlex.quote(str(word)) for word in words)])
+def command_line(program: str, overrides: Iterable[Any]) -> str:
+    """The program with its overrides, quoted where a shell would take them apart."""
+    return " ".join([as_typed(program), *(shlex.quote(str(override)) for override in overrides)])
 
 
 def table_command(table: Table) -> str:
@@ -30,14 +30,14 @@ def cell_command(table: Table, cell: Cell) -> str:
         rows, columns = rows | {row for row, _ in cell.mean}, columns | {column for _, column in cell.mean}
     elif cell.column not in shown:
         columns = {c.column for c in table if c.row == cell.row and (cell.row, cell.column) in c.mean}
-    words = [f"table={table.name}"]
-    words += _chosen("rows", [row.name for row in table.rows], rows)
-    words += _chosen("columns", shown, columns)
-    return command_line("python scripts/reproduce.py", words)
+    overrides = [f"table={table.name}"]
+    overrides += _chosen("rows", [row.name for row in table.rows], rows)
+    overrides += _chosen("columns", shown, columns)
+    return command_line("python scripts/reproduce.py", overrides)
 
 
 def _chosen(key: str, names: list[str], wanted: set[str]) -> list[str]:
-    """The word that selects some of the names; none where all are wanted."""
+    """The setting that selects some of the names; none if all are wanted."""
     kept = [name for name in names if name in wanted]
     return [] if len(kept) == len(names) > 1 else [f"{key}={_list(kept)}"]
 

@@ -1,20 +1,20 @@
-"""What is to be said of cells of a table: doubts, misprints, and why some cannot be run."""
+"""Notes on the cells of a table: doubts, misprints, and why some cells cannot be run."""
 
 from collections import defaultdict
 
-from subquad.results.table import Table
+from subquad.results.table import Place, Table
 
 
 def notes(table: Table) -> list[tuple[str, str]]:
-    """Each remark once, with what it is said of: a row, a column or cells."""
-    said: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    """Each note once, with the rows, columns or cells that it is about."""
+    found: dict[str, list[Place]] = defaultdict(list)
     for cell in table:
-        for text in (*cell.notes, *([cell.missing] if cell.missing and cell.printed is not None else [])):
-            said[text].append((cell.row, cell.column))
-    return [(_places(table, places), text) for text, places in said.items()]
+        for text in (*cell.notes, *([cell.unavailable] if cell.unavailable and cell.printed is not None else [])):
+            found[text].append(cell.place)
+    return [(_places(table, places), text) for text, places in found.items()]
 
 
-def _places(table: Table, places: list[tuple[str, str]]) -> str:
+def _places(table: Table, places: list[Place]) -> str:
     """A whole row or column by its name, else the cells."""
     rows, columns = (list(dict.fromkeys(place[i] for place in places)) for i in (0, 1))
     if len(rows) == len(table.rows) > 1 and len(columns) > 1:

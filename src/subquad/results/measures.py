@@ -1,10 +1,10 @@
 """What cells of tables measure instead of training: `measure: {_target_: subquad.results.measures.<function>, ...}`.
 
-Each function is given the words of its cell, as train.py would be, and its own settings from the table. It returns a
-number, or words where the paper prints words; `Noted` adds how a number was measured, where that is not as asked for.
-`spec` says what the data would be, so that none are needed:
+Each function takes the overrides of its cell, as train.py does, and its own settings from the table. It returns a
+number, or text where the paper prints text; `Noted` adds how a number was measured if that differs from the request.
+`spec` describes the data, so that none are needed:
 {_target_: subquad.specs.DataSpec, max_len: 4096, vocab: 257, classes: 2}. A UserError means that a cell cannot be
-measured here, and what would have to be done. What takes a `seed` is measured of the trained run with that seed.
+measured here, and says what to do. Functions with a `seed` measure the trained run with that seed.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,78 +27,85 @@ class Noted:
     note: str = ""
 
 
-def setting(words: Sequence[str], key: str) -> float | str:
+def setting(overrides: Sequence[str], key: str) -> float | str:
     """The value of a key of the configuration, such as `backbone.dim`; raises UserError where it has none."""
-    value = OmegaConf.select(compose_run(words), key)
+    value = OmegaConf.select(compose_run(overrides), key)
     if value is None:
         raise UserError(f"The configuration has no value {key}.")
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
-def complexity(words: Sequence[str]) -> str:
+def complexity(overrides: Sequence[str]) -> str:
     """Time and memory of the mechanism in the length of the sequence, as its class states them."""
     from hydra.utils import get_class
 
-    return str(get_class(compose_run(words).attention["_target_"]).complexity)  # type: ignore[attr-defined]
+    return str(get_class(compose_run(overrides).attention["_target_"]).complexity)  # type: ignore[attr-defined]
 
 
-def parameters(words: Sequence[str], spec: Any, part: Literal["all", "attention_layers"] = "all") -> float:
+def parameters(overrides: Sequence[str], spec: Any, part: Literal["all", "attention_layers"] = "all") -> float:
     """Trainable numbers of the network; attention_layers: attentions, feed-forward nets and norms of an MCAN."""
     import torch
 
     with torch.device("meta"):
-        model = _network(words, spec)
+        model = _network(overrides, spec)
     if part == "attention_layers":
         return float(model.stack_parameters)
     return float(sum(p.numel() for p in model.parameters() if p.requires_grad))
 
 
 def relative_speed(
-    words: Sequence[str], spec: Any, against: Sequence[str], mode: Mode = "inference", batch: int = 1, rounds: int = 7
+    overrides: Sequence[str],
+    spec: Any,
+    reference: Sequence[str],
+    mode: Mode = "inference",
+    batch: int = 1,
+    rounds: int = 7,
 ) -> float | Noted:
-    """How many times as fast the network is as the one with the words `against`: the median ratio of rounds.
+    """How many times as fast the network is as the one with the overrides `reference`: the median ratio of rounds.
 
     A batch that does not fit is halved until it does; see `_fitting`.
     """
     from subquad.measure.timing import interleave
 
-    sides = {"ours": words, "theirs": yardstick(words, against)}
+    sides = {"ours": overrides, "reference": reference_overrides(overrides, reference)}
     rows, note = _fitting(list(sides.values()), spec, mode, batch)
     timed = interleave({side: _program(w, spec, mode, rows) for side, w in sides.items()}, rounds)
-    ratio = timed["theirs"].ratio(timed["ours"])
+    ratio = timed["reference"].ratio(timed["ours"])
     return Noted(ratio, note) if note else ratio
 
 
 def relative_memory(
-    words: Sequence[str], spec: Any, against: Sequence[str], mode: Mode = "inference", batch: int = 1
+    overrides: Sequence[str], spec: Any, reference: Sequence[str], mode: Mode = "inference", batch: int = 1
 ) -> float | Noted:
-    """Peak of live tensors over that of the network with the words `against`.
+    """Peak of live tensors divided by the peak of the network with the overrides `reference`.
 
     A batch that does not fit is halved until it does; see `_fitting`.
     """
     from subquad.measure.benchmark import peak_of
 
-    sides = [words, yardstick(words, against)]
+    sides = [overrides, reference_overrides(overrides, reference)]
     rows, note = _fitting(sides, spec, mode, batch)
-    ours, theirs = (peak_of(_program(w, spec, mode, rows)) for w in sides)
-    return Noted(ours / theirs, note) if note else ours / theirs
+    ours, other = (peak_of(_program(w, spec, mode, rows)) for w in sides)
+    return Noted(ours / other, note) if note else ours / other
 
 
-def yardstick(words: Sequence[str], against: Sequence[str]) -> list[str]:
-    """The words of a cell with `against`; settings of an attention or backbone that `against` replaces are left out."""
-    replaced = tuple(f"{word.partition('=')[0]}." for word in against)
-    return [*(word for word in words if not word.startswith(replaced)), *against]
+def reference_overrides(overrides: Sequence[str], reference: Sequence[str]) -> list[str]:
+    """The overrides of a cell with those of `reference`, without settings of what `reference` replaces."""
+    replaced = tuple(f"{override.partition('=')[0]}." for override in reference)
+    return [*(override for override in overrides if not override.startswith(replaced)), *reference]
 
 
-def throughput(words: Sequence[str], spec: Any, batch: int = 32, mode: Mode = "inference", rounds: int = 7) -> float:
+def throughput(
+    overrides: Sequence[str], spec: Any, batch: int = 32, mode: Mode = "inference", rounds: int = 7
+) -> float:
     """Rows a second of the network, on the GPU where there is one."""
     from subquad.measure.timing import interleave
 
-    return batch / interleave({"ours": _program(words, spec, mode, batch)}, rounds)["ours"].median
+    return batch / interleave({"ours": _program(overrides, spec, mode, batch)}, rounds)["ours"].median
 
 
 def operations(
-    words: Sequence[str],
+    overrides: Sequence[str],
     spec: Any,
     count: Literal["mul", "add", "other", "energy"],
     convention: Literal["everything", "published"] = "everything",
@@ -113,24 +120,25 @@ def operations(
     from subquad.measure.inputs import network_inputs
 
     with torch.device("meta"):
-        network = _network(words, spec).eval()
+        network = _network(overrides, spec).eval()
     found = counter.count(network, network_inputs(network, spec, batch, "meta"), convention, backward).total
     return (energy(found) if count == "energy" else float(getattr(found, count))) / 1e9
 
 
 def inference_gain(
-    words: Sequence[str], of: Literal["time", "memory"], length: int, batch: int = 1, rounds: int = 3
+    overrides: Sequence[str], of: Literal["time", "memory"], length: int, batch: int = 1, rounds: int = 3
 ) -> float:
     """How many times as fast, or as small, the encoder is as with softmax attention written out, for `length` tokens.
 
-    It is the language model of the words without its vocabulary: logits of 50,265 words for each token would take most
-    of the memory on both sides, and the 60 times that Linformer's Table 3 prints could not be. Time is the median ratio
-    of rounds, on the GPU where there is one; memory is the peak of live tensors, weights left out, of which the largest
-    batch that fits is the inverse. It is found from shapes alone, so that softmax at 65,536 tokens has one too. Where
-    the weights of all heads take more than half of the memory, softmax is timed one head after the other; on a CPU also
-    from 4 GiB, as tensors above 2 GiB are new pages at each use, which costs softmax up to three times its time.
+    The model is the language model of the overrides without its vocabulary: logits of 50,265 words for each token would
+    take most of the memory on both sides, and the factor 60 of Linformer's Table 3 would be impossible. Time is the
+    median ratio of rounds, on the GPU if there is one. Memory is the peak of live tensors without weights, the inverse
+    of the largest batch that fits; it is computed from shapes, so that softmax at 65,536 tokens has one too. If the
+    attention weights of all heads take more than half of the memory, softmax is timed one head after the other; on a
+    CPU also from 4 GiB, because tensors above 2 GiB are new pages at each use, which slows softmax down up to three
+    times.
 
-    Raises UserError where time is asked for and not even one head fits.
+    Raises UserError for `of="time"` if not even one head fits.
     """
     import torch
 
@@ -142,8 +150,8 @@ def inference_gain(
     from subquad.specs import TextSpec
 
     spec = TextSpec(max_len=length, vocab=50265, tokenizer="0")
-    others = [word for word in words if not word.startswith(("attention=", "attention."))]
-    sides = {"ours": list(words), "softmax": [*others, "attention=softmax_explicit"]}
+    others = [override for override in overrides if not override.startswith(("attention=", "attention."))]
+    sides = {"ours": list(overrides), "softmax": [*others, "attention=softmax_explicit"]}
     with torch.device("meta"):
         inputs = random_inputs(spec, batch, "meta")
         peaks = {side: peak_of_shapes(_network(w, spec).encoder.eval(), inputs) for side, w in sides.items()}
@@ -168,7 +176,10 @@ def inference_gain(
 
 
 def energy_cost(
-    words: Sequence[str], of: Literal["energy", "area"], operation: Literal["add", "multiply"], bits: Literal[16, 32]
+    overrides: Sequence[str],
+    of: Literal["energy", "area"],
+    operation: Literal["add", "multiply"],
+    bits: Literal[16, 32],
 ) -> float:
     """pJ or µm² of one floating-point operation at 45 nm, the constants of every energy in this package."""
     from subquad.measure.aten import Tally
@@ -179,7 +190,7 @@ def energy_cost(
 
 
 def bitfusion(
-    words: Sequence[str], of: Literal["latency", "energy"], reading: Literal["published", "whole"] = "published"
+    overrides: Sequence[str], of: Literal["latency", "energy"], reading: Literal["published", "whole"] = "published"
 ) -> float:
     """Milliseconds or nJ of one layer of the mechanism on BitFusion, by its public cost model.
 
@@ -188,7 +199,7 @@ def bitfusion(
     """
     from subquad.measure.analysis.bitfusion import attention_layer, table_7
 
-    mechanism = str(compose_run(words).attention["_target_"]).split(".")[-2]
+    mechanism = str(compose_run(overrides).attention["_target_"]).split(".")[-2]
     name = "transformer" if mechanism == "softmax" else mechanism
     cost = table_7(name) if reading == "published" else attention_layer(name, rows=3136)
     if of == "energy":
@@ -196,7 +207,7 @@ def bitfusion(
     return cost.milliseconds / (16 if reading == "published" else 1)
 
 
-def head_distance(words: Sequence[str], statistic: Literal["mean", "std"], seed: int, rows: int = 8) -> float:
+def head_distance(overrides: Sequence[str], statistic: Literal["mean", "std"], seed: int, rows: int = 8) -> float:
     """Mean or standard deviation of the distances between the heads of a trained run, on `rows` test rows, one by one.
 
     Raises UserError, with the command that trains it, where the run has not ended.
@@ -205,36 +216,36 @@ def head_distance(words: Sequence[str], statistic: Literal["mean", "std"], seed:
     from subquad.results.run_store import RunStore
 
     store = RunStore()
-    network = store.network(words, seed)
+    network = store.network(overrides, seed)
     if network is None:
         raise UserError(
-            f"Distances between heads are those of a trained run; train it first: {store.command(words, seed)}"
+            f"Distances between heads are those of a trained run; train it first: {store.command(overrides, seed)}"
         )
-    dataset = store.data(words, seed).batched("test")
+    dataset = store.data(overrides, seed).batched("test")
     inputs = (dataset.__getitems__([place]).network_inputs for place in range(min(rows, len(dataset))))
     mean, spread = head_distances(network, inputs)
     return {"mean": mean, "std": spread}[statistic]
 
 
-def _network(words: Sequence[str], spec: Any) -> Any:
+def _network(overrides: Sequence[str], spec: Any) -> Any:
     """The untrained network: no cost depends on the values of weights, so that none are fetched."""
     from hydra.utils import instantiate
 
     from subquad.config.settings import without_weights
 
-    config = OmegaConf.to_container(compose_run(words), resolve=True)
+    config = OmegaConf.to_container(compose_run(overrides), resolve=True)
     assert isinstance(config, dict)
     return instantiate(without_weights(config["task"]["module"]["backbone"]), _convert_="all")(spec=spec)
 
 
-def _program(words: Sequence[str], spec: Any, mode: Mode, batch: int) -> Callable[[], None]:
+def _program(overrides: Sequence[str], spec: Any, mode: Mode, batch: int) -> Callable[[], None]:
     import torch
 
     from subquad.measure.benchmark import program
     from subquad.measure.inputs import random_inputs
 
     torch.manual_seed(0)
-    return program(_network(words, spec).to(_device()), random_inputs(spec, batch, _device()), mode)
+    return program(_network(overrides, spec).to(_device()), random_inputs(spec, batch, _device()), mode)
 
 
 def _fitting(sides: Sequence[Sequence[str]], spec: Any, mode: Mode, batch: int) -> tuple[int, str]:
@@ -248,7 +259,7 @@ def _fitting(sides: Sequence[Sequence[str]], spec: Any, mode: Mode, batch: int) 
     if batch == 1:
         return 1, ""
     room = total_memory(_device()) / 2
-    row = max(peak_of(_program(words, spec, mode, 1)) for words in sides)
+    row = max(peak_of(_program(overrides, spec, mode, 1)) for overrides in sides)
     rows = batch
     while rows > 1 and rows * row > room:
         rows //= 2

@@ -1,22 +1,28 @@
-"""Which cells of a table have no value because their data are not on this machine."""
+"""Which data a run needs that are not on this machine, and the command that gets them."""
 
 from collections.abc import Mapping
+from typing import Any
 
-from subquad.results.cells import Runs
-from subquad.results.table import Cell, Place, Table
-
-
-def lacking(table: Table, values: Mapping[Place, Mapping[int, float]], runs: Runs) -> dict[Place, str]:
-    """What each trained cell without a value lacks, and each mean of one, as a sentence with the remedy."""
-    empty = {place: cell for place, cell in table.cells.items() if not values.get(place)}
-    found: dict[Place, str] = {}
-    for place, cell in empty.items():
-        if (cell.trained or cell.chained) and (reason := runs.needs(runs.run_of(cell, 0))):
-            found[place] = reason
-    return with_means(empty, found)
+from subquad.utils.errors import explain
 
 
-def with_means(cells: Mapping[Place, Cell], found: Mapping[Place, str]) -> dict[Place, str]:
-    """The same with what means lack: what the first of their parts lacks."""
-    of_parts = {place: [found[part] for part in cell.mean if part in found] for place, cell in cells.items()}
-    return {**found, **{place: reasons[0] for place, reasons in of_parts.items() if reasons}}
+def missing_data(settings: Mapping[str, Any]) -> str | None:
+    """What is missing of data with these resolved settings, as a sentence with the remedy; None if nothing is.
+
+    Looks for files and reads none of them. Synthetic data need nothing, and torch is not imported for them.
+    """
+    if settings.get("synthetic"):
+        return None
+    from hydra.utils import instantiate
+
+    from subquad.config.settings import check_settings
+
+    try:
+        check_settings("data", settings)
+        instantiate(settings, _convert_="all").require()
+    except Exception as error:
+        cause = explain(error)
+        if cause is None:
+            raise
+        return str(cause)
+    return None

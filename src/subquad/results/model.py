@@ -1,10 +1,10 @@
-"""What the page of all results says, as plain data: tables with their cells, runs, and what could not be read."""
+"""The results of tables, computed once as plain data, which every view shows: terminal, pages, text, W&B."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from subquad.records import Record
 from subquad.results.statistics import Summary
@@ -14,37 +14,53 @@ from subquad.results.verdict import Verdict
 
 @dataclass(frozen=True, slots=True, order=True)
 class Scope:
-    """How much of a task runs saw: full scale, the papers' protocol and real data, or less of one of them."""
+    """Which runs count: full scale, the papers' protocol and real data, or less of one of them.
+
+    overrides: of the trainer, which make its runs shorter or otherwise different from those of the papers.
+    """
 
     scale: str = "paper"
     protocol: str = "paper"
     synthetic: bool = False
+    overrides: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, overrides: Iterable[str]) -> Self:
+        """The scope that overrides of train.py choose."""
+        chosen = dict(str(override).partition("=")[::2] for override in overrides)
+        return cls(chosen.get("scale", "paper"), chosen.get("protocol", "paper"), chosen.get("data") == "synthetic")
 
     @property
     def full(self) -> bool:
         """Whether its numbers may be compared with printed ones."""
-        return self.scale == "paper" and not self.synthetic
+        return self.scale == "paper" and not self.synthetic and not self.overrides
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The words of train.py that choose it."""
+    def choices(self) -> tuple[str, ...]:
+        """The overrides of train.py that choose it."""
         chosen = [f"{key}={value}" for key, value in (("scale", self.scale), ("protocol", self.protocol))]
         return (
-            *(word for word in chosen if not word.endswith("=paper")),
+            *(override for override in chosen if not override.endswith("=paper")),
             *(["data=synthetic"] if self.synthetic else []),
+            *self.overrides,
         )
 
     @property
+    def note(self) -> str:
+        """The name in brackets, behind the title of a table; runs that are no reproduction are called so."""
+        return f" ({self.label}{'' if self.full else ': no reproduction'})" if self.label else ""
+
+    @property
     def size(self) -> str:
-        """The scale as the page's filter knows it; made-up data are a scale of their own."""
-        return f"{self.scale}, made-up data" if self.synthetic else self.scale
+        """The scale in the filter of the pages; synthetic data are a scale of their own."""
+        return f"{self.scale}, synthetic data" if self.synthetic else self.scale
 
     @property
     def label(self) -> str:
-        """In words; empty for full scale, the papers' protocol and real data."""
+        """A name for readers; empty for full scale, the papers' protocol and real data."""
         parts = [f"scale {self.scale}"] if self.scale != "paper" else []
         parts += [f"protocol {self.protocol}"] if self.protocol != "paper" else []
-        return ", ".join([*parts, *(["made-up data"] if self.synthetic else [])])
+        return ", ".join([*parts, *(["synthetic data"] if self.synthetic else []), *self.overrides])
 
 
 FULL = Scope()
@@ -72,11 +88,16 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class CellResult:
     """What is known of a cell in one scope.
 
-    text: mean and spread, or words; empty where nothing is known. floors: scores that need no model, in the unit of the
-    cell. facts: of a measurement, where and when it was taken.
+    text: mean and standard deviation, or the text that was read; empty if nothing is known.
+    values: by seed, in the unit of the table; the only key of a value without a seed is 0.
+    baselines: scores that need no model, in the unit of the cell.
+    measurement: where and when a measured value was taken.
+    missing_data: which data its runs lack and how to get them; empty if none are missing.
+    remarks: why a value is missing, or how it was measured.
+    unusable: whether a finished run gave no value.
     """
 
     scope: Scope
@@ -85,33 +106,36 @@ class Value:
     values: Mapping[int, float] = field(default_factory=dict)
     summary: Summary | None = None
     runs: Sequence[Run] = ()
-    floors: Mapping[str, float] = field(default_factory=dict)
-    facts: Mapping[str, str] = field(default_factory=dict)
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    measurement: Mapping[str, str] = field(default_factory=dict)
+    missing_data: str = ""
+    remarks: Sequence[str] = ()
+    unusable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CellPart:
-    """One cell of a table with what is known of it: `values` in full scope first, then others that know something.
-
-    needs: the sentence that says which data its runs lack and how they are had; empty where nothing is missing.
-    """
+class CellResults:
+    """One cell of a table in every scope that has a result, full scope first."""
 
     cell: Cell
     anchor: str
     command: str
-    values: tuple[Value, ...]
-    needs: str = ""
+    results: tuple[CellResult, ...]
+
+    def within(self, scope: Scope) -> CellResult | None:
+        """Its result in a scope."""
+        return next((result for result in self.results if result.scope == scope), None)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is printed there and nothing can be put there."""
-        return self.cell.printed is None and bool(self.cell.missing)
+        """Whether nothing is printed there and no run can fill it."""
+        return self.cell.printed is None and bool(self.cell.unavailable)
 
     @property
-    def standing(self) -> Verdict:
-        """Its verdict in full scope; where there is none, whether another scope has a number."""
-        first, *others = self.values
-        if not first.text and any(value.verdict is Verdict.OTHER_SCALE for value in others):
+    def verdict(self) -> Verdict:
+        """Its verdict in full scope; OTHER_SCALE if only another scope has a number."""
+        first, *others = self.results
+        if not first.text and any(result.verdict is Verdict.OTHER_SCALE for result in others):
             return Verdict.OTHER_SCALE
         return first.verdict
 
@@ -120,19 +144,19 @@ KINDS = {
     "trained": "Results of training", "measured": "Costs, counted or measured",
     "stated": "Settings and constants, compared with the configuration: no experiment",
 }  # fmt: skip
-"""What a cell takes, and how it is headed: agreement means something else for each."""
+"""What fills a cell, with its heading: agreement means something else for each."""
 
 _STATED = frozenset({"setting", "energy_cost", "complexity"})
 """Functions of results/measures.py that read what is written down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TablePart:
-    """A table with its cells."""
+class TableResults:
+    """A table with the results of its cells."""
 
     table: Table
     command: str
-    cells: Mapping[Place, CellPart]
+    cells: Mapping[Place, CellResults]
 
     @property
     def paper(self) -> str:
@@ -140,31 +164,35 @@ class TablePart:
         return self.table.name.partition("/")[0]
 
     @property
-    def shown(self) -> list[CellPart]:
-        """The cells of printed columns, but those that are empty."""
+    def shown(self) -> list[CellResults]:
+        """The cells of printed columns that are not empty."""
         columns = {column.name for column in self.table.columns}
-        parts = [part for part in self.cells.values() if part.cell.column in columns]
-        return [part for part in parts if not part.empty]
+        return [cell for cell in self.cells.values() if cell.cell.column in columns and not cell.empty]
 
-    def kind(self, part: CellPart) -> str:
-        """One of KINDS; a mean is what its parts are."""
-        cell = self.table.cells[part.cell.mean[0]] if part.cell.mean else part.cell
-        if not cell.measure or cell.of_run:
+    def within(self, scope: Scope) -> dict[Place, CellResult]:
+        """The results of one scope."""
+        found = {place: cell.within(scope) for place, cell in self.cells.items()}
+        return {place: result for place, result in found.items() if result is not None}
+
+    def kind(self, cell: CellResults) -> str:
+        """One of KINDS; a mean has the kind of its parts."""
+        filled = self.table.cells[cell.cell.mean[0]] if cell.cell.mean else cell.cell
+        if not filled.measure or filled.of_run:
             return "trained"
-        return "stated" if str(cell.measure.get("_target_")).rpartition(".")[2] in _STATED else "measured"
+        return "stated" if str(filled.measure.get("_target_")).rpartition(".")[2] in _STATED else "measured"
 
     @property
     def scopes(self) -> list[Scope]:
         """Full scope, and others in which a cell has a value."""
-        return [FULL, *sorted({v.scope for part in self.cells.values() for v in part.values if v.text} - {FULL})]
+        return [FULL, *sorted({r.scope for cell in self.cells.values() for r in cell.results if r.text} - {FULL})]
 
     def counts(self) -> Counter[Verdict]:
         """How many cells have each verdict."""
-        return Counter(part.standing for part in self.shown)
+        return Counter(cell.verdict for cell in self.shown)
 
     def filled(self, scope: Scope) -> int:
         """How many cells have a value in a scope."""
-        return sum(any(value.scope == scope and value.text for value in part.values) for part in self.shown)
+        return sum(bool((result := cell.within(scope)) and result.text) for cell in self.shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +205,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """Everything that the page shows. `own` are runs that no cell of a table asks for."""
+    """Everything that the pages show. `own` are runs that fill no cell of a table."""
 
-    tables: Sequence[TablePart]
+    tables: Sequence[TableResults]
     runs: Sequence[Run]
     own: Sequence[Run]
     broken: Sequence[Problem]

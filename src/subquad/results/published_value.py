@@ -11,7 +11,7 @@ _NUMBER = re.compile(r"(?P<value>-?[\d,]*\.?\d+)(?P<suffix>[BMKx%]?)(?:±(?P<spr
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """One cell of a printed table. `value` is None where the cell holds words, such as a complexity."""
+    """One cell of a printed table. `value` is None where the cell holds text, such as a complexity."""
 
     text: str
     value: float | None = None

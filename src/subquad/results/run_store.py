@@ -10,73 +10,73 @@ from torch import nn
 
 from subquad import records
 from subquad.config.compose import compose_run, load_factory
-from subquad.results.cells import Job, Runs
+from subquad.results.cells import RunIndex, RunSpec
 from subquad.training.evaluation import changed_data, fitting_weights
 from subquad.utils.display import as_typed
 from subquad.utils.log_filters import quieten
 
-Words = Sequence[str]
+Overrides = Sequence[str]
 """Overrides of train.py that make a run what it is: [task=lra/listops, attention=dba]."""
 
 
 class RunStore:
-    """The runs behind figures. `words` are those that every run gets: scale=laptop, data=synthetic."""
+    """The runs behind figures. `overrides` go to every run: scale=laptop, data=synthetic."""
 
-    def __init__(self, words: Words = ()) -> None:
-        self.runs = Runs(words)
+    def __init__(self, overrides: Overrides = ()) -> None:
+        self.runs = RunIndex(overrides)
         quieten()
 
-    def job(self, words: Words, seed: int = 0) -> Job:
-        """The run of these words."""
-        return self.runs.job(words, seed)
+    def spec(self, overrides: Overrides, seed: int = 0) -> RunSpec:
+        """The run of these overrides."""
+        return self.runs.spec(overrides, seed)
 
-    def attention(self, name: str, words: Words = ()) -> Any:
+    def attention(self, name: str, overrides: Overrides = ()) -> Any:
         """The factory of a choice of attention, or of a backbone with a mechanism of its own, named backbone=<name>."""
-        return load_factory(name if "=" in name else f"attention={name}", words)
+        return load_factory(name if "=" in name else f"attention={name}", overrides)
 
-    def metrics(self, words: Words, seed: int = 0) -> Mapping[str, float] | None:
+    def metrics(self, overrides: Overrides, seed: int = 0) -> Mapping[str, float] | None:
         """The metrics of a run's record."""
-        record = records.read(self.job(words, seed).folder)
+        record = records.read(self.spec(overrides, seed).folder)
         return None if record is None else record.metrics
 
-    def scores(self, words: Words, seed: int = 0) -> Mapping[str, float] | None:
-        """Scores on a run's test split that need no model."""
-        record = records.read(self.job(words, seed).folder)
+    def scores(self, overrides: Overrides, seed: int = 0) -> Mapping[str, float] | None:
+        """Baseline scores on a run's test split."""
+        record = records.read(self.spec(overrides, seed).folder)
         return None if record is None else record.baselines
 
-    def history(self, words: Words, seed: int = 0) -> Mapping[int, Mapping[str, float]] | None:
+    def history(self, overrides: Overrides, seed: int = 0) -> Mapping[int, Mapping[str, float]] | None:
         """What a finished run logged, by optimiser step."""
-        job = self.job(words, seed)
-        return records.read_history(job.folder / "metrics.csv") if job.finished else None
+        run = self.spec(overrides, seed)
+        return records.read_history(run.folder / "metrics.csv") if run.finished else None
 
-    def data(self, words: Words, seed: int = 0, changes: Mapping[str, Any] | None = None) -> Any:
+    def data(self, overrides: Overrides, seed: int = 0, changes: Mapping[str, Any] | None = None) -> Any:
         """The data module of a run, with some of its settings changed."""
-        data = instantiate(changed_data(self._settings(words, seed)["data"], changes or {}), _convert_="all")
+        data = instantiate(changed_data(self._settings(overrides, seed)["data"], changes or {}), _convert_="all")
         data.prepare_data()
         return data
 
     def network(
-        self, words: Words, seed: int = 0, trained: bool = True, changes: Mapping[str, Any] | None = None
+        self, overrides: Overrides, seed: int = 0, trained: bool = True, changes: Mapping[str, Any] | None = None
     ) -> nn.Module | None:
-        """The network with the weights of the best checkpoint, or as it was made; None where the run has not ended.
+        """The network with the weights of the best checkpoint, or untrained; None if the run has not finished.
 
-        Raises UserError where the weights do not fit the run's data with some settings changed.
+        Raises UserError if the weights do not fit the run's data with some settings changed.
         """
-        checkpoint = self.job(words, seed).folder / "checkpoints" / "best.ckpt"
-        if trained and not (self.job(words, seed).finished and checkpoint.exists()):
+        checkpoint = self.spec(overrides, seed).folder / "checkpoints" / "best.ckpt"
+        if trained and not (self.spec(overrides, seed).finished and checkpoint.exists()):
             return None
-        data = self.data(words, seed, changes)
+        data = self.data(overrides, seed, changes)
         torch.manual_seed(seed)
-        module = instantiate(self._settings(words, seed)["task"]["module"], _convert_="all")(spec=data.spec)
+        module = instantiate(self._settings(overrides, seed)["task"]["module"], _convert_="all")(spec=data.spec)
         if trained:
             with fitting_weights():
                 module.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])
         return cast(nn.Module, module.network.eval())
 
-    def command(self, words: Words, seed: int = 0) -> str:
+    def command(self, overrides: Overrides, seed: int = 0) -> str:
         """The command line that trains a run."""
-        return " ".join([as_typed("python train.py"), *self.job(words, seed).words])
+        return " ".join([as_typed("python train.py"), *self.spec(overrides, seed).overrides])
 
-    def _settings(self, words: Words, seed: int) -> dict[str, Any]:
-        settings = OmegaConf.to_container(compose_run(self.job(words, seed).words), resolve=True)
+    def _settings(self, overrides: Overrides, seed: int) -> dict[str, Any]:
+        settings = OmegaConf.to_container(compose_run(self.spec(overrides, seed).overrides), resolve=True)
         return cast(dict[str, Any], settings)

@@ -1,10 +1,9 @@
-"""The outputs folder, read with patience: what cannot be read is named and stops nothing."""
+"""Reads the outputs folder. A file that cannot be read is reported and does not stop the rest."""
 
 import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from subquad import records
 from subquad.config.choices import options
@@ -14,7 +13,7 @@ from subquad.utils.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class Scan:
     """Runs by folder, oldest first; broken files and failed runs; folders of runs that have not ended."""
 
     runs: dict[Path, Run] = field(default_factory=dict)
@@ -23,30 +22,30 @@ class Ledger:
     unfinished: int = 0
 
 
-def read_ledger(root: Path) -> Ledger:
+def scan_runs(root: Path) -> Scan:
     """Every run below a folder such as outputs/runs."""
     runs, broken, failed, ended = [], [], [], set()
     for path in sorted(root.rglob(records.RESULT)):
         folder = path.parent
         ended.add(folder)
         try:
-            record = records.read(folder)
+            run = read_run(folder)
         except UserError as error:
             broken.append(Problem(path=str(path), message=str(error)))
             continue
-        if record is None:
+        if run is None:
             continue
         history: dict[int, dict[str, float]] = {}
         try:
             history = records.read_history(folder / "metrics.csv")
         except (OSError, ValueError, KeyError, TypeError) as error:
             broken.append(Problem(path=str(folder / "metrics.csv"), message=f"No learning curve ({error!r})."))
-        for name, value in record.metrics.items():
+        for name, value in run.record.metrics.items():
             if not math.isfinite(value):
                 message = f"`{name}` of the record is {value}, which no table can take; the run's page has the others."
                 broken.append(Problem(path=str(path), message=message))
         key = folder.relative_to(root).as_posix()
-        runs.append((folder, Run(key=key, record=record, command=_command(folder, record), history=history)))
+        runs.append((folder, dataclasses.replace(run, key=key, history=history)))
     for path in sorted(root.rglob(records.ERROR)):
         if path.parent not in ended:
             ended.add(path.parent)
@@ -54,30 +53,36 @@ def read_ledger(root: Path) -> Ledger:
             failed.append(Problem(path=path.parent.relative_to(root).as_posix(), message=message))
     started = {path.parent for path in root.rglob(".hydra")}
     runs.sort(key=lambda pair: pair[1].record.finished)
-    return Ledger(dict(runs), broken, failed, len(started - ended))
+    return Scan(dict(runs), broken, failed, len(started - ended))
+
+
+def read_run(folder: Path) -> Run | None:
+    """The run of a folder without its history, or None if it has not finished; raises UserError at a bad record."""
+    record = records.read(folder)
+    return None if record is None else Run(key=folder.as_posix(), record=record, command=_command(folder, record))
 
 
 def _command(folder: Path, record: records.Record) -> str:
-    """The line that trained a run, from the words that Hydra keeps beside it."""
+    """The command that trained a run, from the overrides that Hydra keeps beside the record."""
     import yaml
 
     try:
-        words = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text())
+        overrides = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text())
     except (OSError, ValueError, yaml.YAMLError):
-        words = None
-    if not isinstance(words, list):
+        overrides = None
+    if not isinstance(overrides, list):
         group = "backbone" if record.attention in options("backbone") else "attention"
-        words = [f"task={record.task}", f"{group}={record.attention}", f"seed={record.seed}"]
-    return command_line("python train.py", words)
+        overrides = [f"task={record.task}", f"{group}={record.attention}", f"seed={record.seed}"]
+    return command_line("python train.py", overrides)
 
 
-def read_measurements(folder: Path) -> tuple[dict[Path, dict[str, Any]], list[Problem]]:
-    """Files of measured cells by path, and those that cannot be read."""
+def read_measurements(folder: Path) -> tuple[dict[Path, records.Measurement], list[Problem]]:
+    """Measurements of cells by the path of their file, and files that cannot be read."""
     found, broken = {}, []
     for path in sorted(folder.glob("*.json")):
         try:
             if (content := records.read_measurement(path)) is not None:
-                found[path] = dataclasses.asdict(content)
+                found[path] = content
         except UserError as error:
             broken.append(Problem(path=str(path), message=str(error)))
     return found, broken

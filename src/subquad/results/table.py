@@ -2,25 +2,25 @@
 
 configs/table/<paper>/<number>.yaml holds
 
-    title, source     what the table shows, and where it stands
-    metric            {name, label, times, unit, better}: of cells that say nothing else
-    seeds             how many trained runs a cell is the mean of; 0 for what is counted or measured. A column, a row
-                      or a cell may have its own
-    words             words of the command line that every cell shares: [scale=paper]
-    columns, rows     name: [words], or name: {words, start, evaluate, metric, measure, mean, seeds, hidden, quoted,
-                      note, missing}
-    printed           row: the cells in the order of the columns, separated by spaces, in quotes where there is one;
+    title, source     what the table shows, and where it is printed
+    metric            {name, label, scale_by, unit, better} of cells without a metric of their own
+    seeds             how many trained runs a cell is the mean of; 0 for counted and measured cells. A column, a row or
+                      a cell may have its own
+    overrides         overrides of train.py that all cells share: [scale=paper]
+    columns, rows     name: [overrides], or name: {overrides, init_from, eval_data, metric, measure, mean, seeds,
+                      hidden, from_prior_work, note, unavailable}
+    printed           row: the cells in the order of the columns, separated by spaces, in quotes if there is one;
                       "-" for an empty cell, "?" for one that cannot be read
-    cells             "row / column": {words, start, evaluate, measure, seeds, quoted, note, missing}, for single
-                      ones; names may be patterns of fnmatch, as in "* / [234]k"
+    cells             "row / column": {overrides, init_from, eval_data, measure, seeds, from_prior_work, note,
+                      unavailable}, for single ones; names may be patterns of fnmatch, as in "* / [234]k"
 
-A cell is trained with the words of the table, its column, its row and its own, in this order. Where one of them has
-`measure`, it is measured instead: the merged node names a function of the package; with a `seed` in it, what is
-measured is the trained run with that seed. `mean: true` makes a row or column
-the mean of the others (`mean: [a, b]` of those named); `missing` says why a cell cannot be run with this package.
-`start` are the words of another run, whose best weights a run starts from. `evaluate` are settings of data, other than
-those of training, that the trained weights are evaluated on: {multiply: 4}. A `hidden` column is not printed: a mean
-needs its cells.
+A cell is trained with the overrides of the table, its column, its row and its own, in this order. If one of them has
+`measure`, it is measured instead: the merged node names a function of the package; with a `seed`, it measures the
+trained run with that seed. `mean: true` makes a row or column the mean of the others (`mean: [a, b]` of those named).
+`unavailable` says why a cell cannot be run with this package. `init_from` are the overrides of another run, whose best
+weights a run starts from. `eval_data` are settings of the data on which the trained weights are evaluated, if they
+differ from those of training: {multiply: 4}. A `hidden` column is not printed: a mean needs its cells.
+`from_prior_work` marks numbers that the paper took from elsewhere.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,11 +43,11 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """What a cell shows: the value `name` of a record (or what `measure` returns), multiplied by `times`."""
+    """What a cell shows: the value `name` of a record (or what `measure` returns), multiplied by `scale_by`."""
 
     name: str = "value"
     label: str = ""
-    times: float = 1.0
+    scale_by: float = 1.0
     unit: str = ""
     better: Direction = "higher"
 
@@ -61,47 +61,52 @@ class Line:
     """A row or a column. `mean` names the lines that it averages."""
 
     name: str
-    words: tuple[str, ...] = ()
-    start: tuple[str, ...] = ()
-    evaluate: Mapping[str, Any] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+    init_from: tuple[str, ...] = ()
+    eval_data: Mapping[str, Any] = field(default_factory=dict)
     metric: Mapping[str, Any] = field(default_factory=dict)
     measure: Mapping[str, Any] = field(default_factory=dict)
     mean: tuple[str, ...] = ()
     seeds: int | None = None
     hidden: bool = False
-    quoted: bool = False
+    from_prior_work: bool = False
     note: str = ""
-    missing: str = ""
+    unavailable: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """One cell. With `mean` it is the average of those (row, column); with `measure` a function's value; else trained.
 
-    start: words of the run whose best weights the cell's run starts from; empty where it starts afresh.
+    init_from: overrides of the run whose best weights the cell's run starts from; empty if it starts afresh.
     seeds: how many runs the paper takes the mean of; those with seeds from 0 are trained.
-    changes: settings of the data that the run is evaluated on in place of those of training, as `evaluate` takes them.
-    quoted: the paper took the number from elsewhere. missing: why it cannot be had with this package.
+    eval_data: settings of the data that the run is evaluated on, if they differ from those of training.
+    from_prior_work: the paper took the number from elsewhere. unavailable: why this package cannot fill it.
     """
 
     row: str
     column: str
-    words: tuple[str, ...]
-    start: tuple[str, ...] = ()
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    overrides: tuple[str, ...]
+    init_from: tuple[str, ...] = ()
+    eval_data: Mapping[str, Any] = field(default_factory=dict)
     metric: Metric
     measure: Mapping[str, Any]
     mean: tuple[Place, ...]
     seeds: int
     printed: Printed | None
-    quoted: bool
+    from_prior_work: bool
     notes: tuple[str, ...]
-    missing: str
+    unavailable: str
+
+    @property
+    def place(self) -> Place:
+        """Its row and column."""
+        return self.row, self.column
 
     @property
     def trained(self) -> bool:
-        """Whether the records of runs of train.py with its words, and no others, fill it."""
-        return not (self.mean or self.measure or self.missing or self.start or self.changes)
+        """Whether the records of runs of train.py with its overrides, and no others, fill it."""
+        return not (self.mean or self.measure or self.unavailable or self.init_from or self.eval_data)
 
     @property
     def digits(self) -> int:
@@ -116,7 +121,7 @@ class Cell:
     @property
     def chained(self) -> bool:
         """Whether a run fills it that starts from another one or is evaluated on other data."""
-        return bool(self.start or self.changes) and not (self.mean or self.measure or self.missing)
+        return bool(self.init_from or self.eval_data) and not (self.mean or self.measure or self.unavailable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +179,8 @@ class Table:
         )  # fmt: skip
 
 
-_KEYS = {"title", "source", "metric", "seeds", "words", "columns", "rows", "printed", "cells"}
-_CELL_KEYS = {"words", "start", "evaluate", "measure", "seeds", "quoted", "note", "missing"}
+_KEYS = {"title", "source", "metric", "seeds", "overrides", "columns", "rows", "printed", "cells"}
+_CELL_KEYS = {"overrides", "init_from", "eval_data", "measure", "seeds", "from_prior_work", "note", "unavailable"}
 _EMPTY = "The paper leaves this cell empty."
 
 
@@ -229,9 +234,9 @@ def _table(node: Any, name: str) -> Table:
 def _lines(node: Mapping[str, Any]) -> tuple[Line, ...]:
     lines = []
     for name, value in node.items():
-        given = {"words": value} if isinstance(value, list) else dict(value or {})
+        given = {"overrides": value} if isinstance(value, list) else dict(value or {})
         mean = given.pop("mean", ())
-        lists = {key: tuple(given.get(key, ())) for key in ("words", "start")}
+        lists = {key: tuple(given.get(key, ())) for key in ("overrides", "init_from")}
         lines.append((Line(name=str(name), **given | lists), mean))
     plain = tuple(line.name for line, mean in lines if not mean)
     if unknown := [name for _, mean in lines if mean is not True for name in mean if name not in plain]:
@@ -270,23 +275,23 @@ def _cell(
         *({key: getattr(line, key) for key in _CELL_KEYS} for line in (column, row)),
         *own,
     ]
-    reasons = [settings[i].get("missing") for i in (*range(2, len(settings)), 1, 0)]
+    reasons = [settings[i].get("unavailable") for i in (*range(2, len(settings)), 1, 0)]
     counts = [0, *(int(count) for s in (node, *settings) if (count := s.get("seeds")) is not None)]
     empty = _EMPTY if printed.get(place, ...) is None else ""
     return Cell(
         row=row.name,
         column=column.name,
-        words=(*node.get("words", ()), *(word for s in settings for word in s.get("words", ()))),
-        start=tuple(word for s in settings for word in s.get("start", ())),
-        changes=_merged(s.get("evaluate", {}) for s in settings),
+        overrides=(*node.get("overrides", ()), *(override for s in settings for override in s.get("overrides", ()))),
+        init_from=tuple(override for s in settings for override in s.get("init_from", ())),
+        eval_data=_merged(s.get("eval_data", {}) for s in settings),
         metric=Metric(**_merged([node.get("metric", {}), column.metric, row.metric])),
         measure=_merged(s.get("measure", {}) for s in settings),
         mean=over_columns or over_rows,
         seeds=counts[-1],
         printed=printed.get(place),
-        quoted=any(s.get("quoted") for s in settings),
+        from_prior_work=any(s.get("from_prior_work") for s in settings),
         notes=tuple(s["note"] for s in (settings[1], settings[0], *own) if s.get("note")),
-        missing=next((reason for reason in reasons if reason), empty),
+        unavailable=next((reason for reason in reasons if reason), empty),
     )
 
 

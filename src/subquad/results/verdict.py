@@ -17,7 +17,7 @@ Direction = Literal["higher", "lower", "equal"]
 
 
 class Verdict(enum.Enum):
-    """Every verdict, in the words of the page."""
+    """Every verdict, as the pages name them."""
 
     REPRODUCED = "reproduced"
     NOISE = "within noise"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subquad import records
-from subquad.results.cells import Job
+from subquad.results.cells import RunSpec
 
 
 class State(enum.Enum):
@@ -24,7 +24,7 @@ class State(enum.Enum):
 class Change:
     """A run that has come to another state; `seconds` from its start where it has finished."""
 
-    job: Job
+    job: RunSpec
     state: State
     seconds: float | None = None
 
@@ -32,7 +32,7 @@ class Change:
 class Follower:
     """The states of jobs. `since` is a time by the clock of their disk; what was written before it does not count."""
 
-    def __init__(self, jobs: Sequence[Job], since: float) -> None:
+    def __init__(self, jobs: Sequence[RunSpec], since: float) -> None:
         self.jobs, self.since = list(jobs), since
         self.states = {job.folder: State.FINISHED if job.finished else State.WAITING for job in self.jobs}
         self.seconds: dict[Path, float] = {}
@@ -78,7 +78,7 @@ class Follower:
         ]
         return statistics.fmean(next(found for found in alike if found))
 
-    def _state(self, job: Job) -> State:
+    def _state(self, job: RunSpec) -> State:
         if job.finished:
             return State.FINISHED
         if _time(job.folder / records.ERROR) >= self.since:
@@ -86,12 +86,12 @@ class Follower:
         return State.RUNNING if self._started(job) >= self.since else State.WAITING
 
     @staticmethod
-    def _started(job: Job) -> float:
+    def _started(job: RunSpec) -> float:
         """When its latest process began; Hydra writes this file first."""
         return _time(job.folder / ".hydra" / "overrides.yaml")
 
 
-def step(job: Job) -> int:
+def step(job: RunSpec) -> int:
     """The optimiser steps of a run that its history tells of; only both ends of the file are read."""
     path = job.folder / "metrics.csv"
     try:
@@ -105,7 +105,7 @@ def step(job: Job) -> int:
         return 0
 
 
-def short(states: Mapping[Path, State], jobs: Sequence[Job]) -> str:
+def short(states: Mapping[Path, State], jobs: Sequence[RunSpec]) -> str:
     """A cell's runs in a few signs: how many have finished, whether one is running or failed."""
     found = [states.get(job.folder, State.FINISHED if job.finished else State.WAITING) for job in jobs]
     done = found.count(State.FINISHED)
@@ -113,7 +113,7 @@ def short(states: Mapping[Path, State], jobs: Sequence[Job]) -> str:
     return f"{done}/{len(found)}{signs}" if done or signs else "."
 
 
-def _end(job: Job) -> Path:
+def _end(job: RunSpec) -> Path:
     """The file written last."""
     places = [records.evaluation_place(job.folder, changes) for changes in job.evaluations]
     return max([job.folder / records.RESULT, *places], key=_time)

@@ -9,7 +9,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from subquad import records
-from subquad.results.cells import Job
+from subquad.results.cells import RunSpec
 from subquad.results.table import Place
 from subquad.sweep.monitor import Change, Follower, State, short, step
 from subquad.utils.display import duration
@@ -23,7 +23,7 @@ class Shown:
     """A table in progress: its name and the runs of each row and column."""
 
     name: str
-    cells: Mapping[Place, Sequence[Job]]
+    cells: Mapping[Place, Sequence[RunSpec]]
 
 
 class Progress:
@@ -99,7 +99,7 @@ class Progress:
         return grid
 
 
-def name(job: Job) -> str:
+def name(job: RunSpec) -> str:
     """Attention, task and seed, as the run's folder says them, and the first digits of its fingerprint."""
     folder = job.folder
     attention, task = folder.parent.name, "/".join(folder.parent.parent.parts[-2:]).removeprefix("runs/")

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from subquad.config.compose import compose_run
 from subquad.records import now
-from subquad.results.cells import Job
+from subquad.results.cells import RunSpec
 from subquad.sweep.monitor import Follower
 from subquad.sweep.progress import Progress, Shown
 from subquad.utils.display import as_typed
@@ -26,7 +26,7 @@ _PATIENCE = 60
 """Seconds that a stopped run has to end."""
 
 
-def train_all(jobs: Sequence[Job], hydra: Sequence[str] = (), shown: Sequence[Shown] = ()) -> bool:
+def train_all(jobs: Sequence[RunSpec], hydra: Sequence[str] = (), shown: Sequence[Shown] = ()) -> bool:
     """One multirun of train.py over all jobs, with words for Hydra such as its launcher; whether any failed.
 
     Runs that others start from go first. What happens is shown; what the runs print goes to a file below
@@ -35,7 +35,7 @@ def train_all(jobs: Sequence[Job], hydra: Sequence[str] = (), shown: Sequence[Sh
     """
     console = Console(highlight=False)
     console.print(f"{len(jobs)} {'run is' if len(jobs) == 1 else 'runs are'} to be trained.")
-    log = Path(str(compose_run(jobs[0].words).paths.outputs)) / "sweeps" / f"{now().replace(':', '')}.log"
+    log = Path(str(compose_run(jobs[0].overrides).paths.outputs)) / "sweeps" / f"{now().replace(':', '')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as file:
         follower = Follower(jobs, log.stat().st_mtime)
@@ -56,7 +56,7 @@ def train_all(jobs: Sequence[Job], hydra: Sequence[str] = (), shown: Sequence[Sh
 
 
 def _swept(
-    jobs: Sequence[Job], hydra: Sequence[str], log: Any, progress: Progress
+    jobs: Sequence[RunSpec], hydra: Sequence[str], log: Any, progress: Progress
 ) -> tuple[int, dict[tuple[str, ...], str]]:
     """The exit status of a multirun, and the causes of its failures by the commands of the jobs."""
     with tempfile.TemporaryDirectory() as folder:
@@ -72,17 +72,17 @@ def _swept(
     return status, {tuple(words): cause for words, cause in lines}
 
 
-def trained_elsewhere(failed: Sequence[Job]) -> list[Job]:
+def trained_elsewhere(failed: Sequence[RunSpec]) -> list[RunSpec]:
     """Those of the failed jobs that failed because another command trains them, or did, or trains what they start from.
 
     Such a command holds the lock of the run's folder; one that let go of it meanwhile has left the record.
     """
     busy = [job for job in failed if job.finished or _held(job)]
     folders = {job.folder for job in busy}
-    return [job for job in failed if job in busy or (job.start is not None and job.start.folder in folders)]
+    return [job for job in failed if job in busy or (job.init_from is not None and job.init_from.folder in folders)]
 
 
-def _held(job: Job) -> bool:
+def _held(job: RunSpec) -> bool:
     """Whether a process is training a run at this moment."""
     lock = job.folder / ".lock"
     if not lock.exists():
@@ -94,7 +94,7 @@ def _held(job: Job) -> bool:
         return True
 
 
-def _wait_for(busy: Sequence[Job], progress: Progress, log: Path) -> None:
+def _wait_for(busy: Sequence[RunSpec], progress: Progress, log: Path) -> None:
     """Returns when no other process trains any of these runs."""
     try:
         with _terminable(), progress:
@@ -105,10 +105,10 @@ def _wait_for(busy: Sequence[Job], progress: Progress, log: Path) -> None:
         raise SystemExit(f"Stopped: {progress.summary()}. {_goes_on(log)}") from None
 
 
-def _waves(jobs: Sequence[Job]) -> str:
+def _waves(jobs: Sequence[RunSpec]) -> str:
     """The lines of the jobs; an empty one before those that start from another of them."""
     folders = {job.folder for job in jobs}
-    later = [job for job in jobs if job.start is not None and job.start.folder in folders]
+    later = [job for job in jobs if job.init_from is not None and job.init_from.folder in folders]
     first = [job for job in jobs if job not in later]
     return "\n".join("".join(json.dumps(job.command) + "\n" for job in wave) for wave in (first, later) if wave)
 

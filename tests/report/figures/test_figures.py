@@ -109,7 +109,7 @@ def test_the_lengths_and_k_of_linformers_curves_are_those_of_their_labels():
 
 def test_a_grid_shows_runs_where_they_belong(tmp_path):
     made = figure("blrp/4_left", rows=[10, 20], columns=[30, 40, 50])
-    words = [*made.words, "backbone.segment=20", "backbone.latents=30"]
+    words = [*made.overrides, "backbone.segment=20", "backbone.latents=30"]
     records = {(*words, seed): {"test/accuracy": accuracy} for seed, accuracy in ((0, 0.4141), (2, 0.4145))}
     numbers = drawn(made, made.measure(FakeStore(records)), tmp_path)
     assert numbers["values"] == [[None, None, None], [pytest.approx(0.4143), None, None]]
@@ -122,7 +122,9 @@ def test_the_grid_of_blrp_has_the_runs_of_its_table():
         return {(*sorted(words), seed) for words, seed in pairs}
 
     cells = list(load_table("blrp/fig4"))
-    assert folders(figure("blrp/4_left").runs()) == folders((c.words, seed) for c in cells for seed in range(c.seeds))
+    assert folders(figure("blrp/4_left").runs()) == folders(
+        (c.overrides, seed) for c in cells for seed in range(c.seeds)
+    )
 
 
 class FirstToken(torch.nn.Module):
@@ -249,7 +251,7 @@ def test_compression_is_the_papers_formula_on_the_real_tokens(tmp_path):
     networks = {
         "dba": encoder(lambda site: DBA(site, d_p=3)), "linformer": encoder(lambda site: Linformer(site, k=3)),
     }  # fmt: skip
-    made = figure("dba/3", words=[], dba=["dba"], linformer=["linformer"], samples=[0, 1, 9])
+    made = figure("dba/3", overrides=[], dba=["dba"], linformer=["linformer"], samples=[0, 1, 9])
     rows = Rows(torch.randn(2, 6, 2), [6, 4], [0, 1])
     store = FakeStore(
         {("dba", 0): {"x": 1}, ("linformer", 0): {"x": 1}},
@@ -293,7 +295,7 @@ def test_a_later_layer_compresses_with_the_latent_it_is_handed():
 
 
 def test_the_concentration_of_w_r_is_that_of_the_first_and_of_the_trained_weights(tmp_path):
-    made = figure("dba/concentration", words=["t"], sides={"a": ["x"], "b": ["y"]}, rows=3, seeds=[0, 1])
+    made = figure("dba/concentration", overrides=["t"], sides={"a": ["x"], "b": ["y"]}, rows=3, seeds=[0, 1])
     flat, sharp = (encoder(lambda site: DBA(site, d_p=3)) for _ in range(2))
     torch.nn.init.zeros_(flat.layers[0].attention.latent)
     torch.nn.init.normal_(sharp.layers[0].attention.latent, std=1e6)
@@ -324,7 +326,7 @@ def test_change_and_roughness():
 def test_the_spectrum_is_that_of_the_attention_matrices(tmp_path):
     network = encoder(Softmax)
     rows = Rows(torch.randn(3, 6, 2), [6, 4, 6], [0, 1, 0])
-    made = figure("linformer/1", words=["run"], rows=5)
+    made = figure("linformer/1", overrides=["run"], rows=5)
     store = FakeStore(
         {("run", 0): {"x": 1}}, networks={("run", 0, True): network, ("run", 0, False): encoder(Softmax)},
         data=data_of(rows),

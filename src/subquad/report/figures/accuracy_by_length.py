@@ -9,40 +9,43 @@ from torch import nn
 
 from subquad.report.figures.figure import Figure, Numbers
 from subquad.report.figures.style import line_style, panels, say_missing
-from subquad.results.run_store import RunStore, Words
+from subquad.results.run_store import Overrides, RunStore
 from subquad.utils.errors import UserError
 
 
 class AccuracyByLength(Figure):
-    """`sides` (name: words of the run) share `words`; `edges` cut the lengths, the last range is closed.
+    """A line for each of `sides` (name: overrides of the run).
 
-    multiply: the test sequences of ListOps are evaluated so many times as long, each factor a line of its own, and
-    only the first one solid. A dotted line is the accuracy over all test sequences with the first factor.
+    Args:
+        overrides: shared by all runs.
+        edges: limits of the ranges of length; the last range is closed.
+        multiply: factors by which the test sequences of ListOps are made longer; one line each, the first one solid. A
+            dotted line is the accuracy over all test sequences with the first factor.
     """
 
     def __init__(
-        self, title: str, source: str, words: Sequence[str], sides: Mapping[str, Sequence[str]], edges: Sequence[int],
-        seed: int = 0, multiply: Sequence[int] = (1,),
+        self, title: str, source: str, overrides: Sequence[str], sides: Mapping[str, Sequence[str]],
+        edges: Sequence[int], seed: int = 0, multiply: Sequence[int] = (1,),
     ) -> None:  # fmt: skip
-        self.title, self.source, self.words, self.sides = title, source, words, sides
+        self.title, self.source, self.overrides, self.sides = title, source, overrides, sides
         self.edges, self.seed, self.multiply = edges, seed, multiply
 
-    def runs(self) -> list[tuple[Words, int]]:
-        return [([*self.words, *words], self.seed) for words in self.sides.values()]
+    def runs(self) -> list[tuple[Overrides, int]]:
+        return [([*self.overrides, *overrides], self.seed) for overrides in self.sides.values()]
 
     def measure(self, store: RunStore) -> Numbers:
         missing = self.unfinished(store)
         sides: dict[str, dict[str, Numbers]] = {}
         for side, factor in itertools.product(self.sides, self.multiply):
-            words = [*self.words, *self.sides[side]]
+            overrides = [*self.overrides, *self.sides[side]]
             changes = {} if factor == 1 else {"multiply": factor}
             try:
-                network = store.network(words, self.seed, changes=changes)
+                network = store.network(overrides, self.seed, changes=changes)
             except UserError as error:
                 missing.append(f"{side}, x{factor}: {error}")
                 continue
             if network is not None:
-                found = self._by_range(network, store.data(words, self.seed, changes))
+                found = self._by_range(network, store.data(overrides, self.seed, changes))
                 sides.setdefault(side, {})[str(factor)] = found
                 if outside := found["cases"] - sum(part["cases"] for part in found["ranges"]):
                     missing.append(f"{side}, x{factor}: {outside} of {found['cases']} sequences lie outside of edges")

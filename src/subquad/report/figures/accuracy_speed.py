@@ -6,28 +6,29 @@ from typing import Any
 from subquad.measure.benchmark import Setting, measure
 from subquad.report.figures.figure import Figure, Numbers
 from subquad.report.figures.style import COLOURS, panels, say_missing
-from subquad.results.run_store import RunStore, Words
+from subquad.results.run_store import Overrides, RunStore
 
 
 class Bubbles(Figure):
-    """One panel for each of `lengths`. Accuracy is the mean over `tasks` (words of runs) of records, where all exist.
+    """One panel for each of `lengths`. Accuracy is the mean over `tasks` (overrides of runs), if all have finished.
 
-    attentions: name to words of runs, the first the yardstick of speed and memory, which are measured on a model of
-    `sizes`. What has not been trained on all tasks is drawn below the axis, at its speed.
+    Args:
+        attentions: name to overrides of runs. The first is the reference of speed and memory, which are measured on a
+            model of `sizes`. An attention that was not trained on all tasks is drawn below the axis, at its speed.
     """
 
     def __init__(
         self, title: str, source: str, attentions: Mapping[str, str], tasks: Sequence[Sequence[str]],
-        lengths: Sequence[int], sizes: Mapping[str, Any], words: Sequence[str] = (), seed: int = 0, rounds: int = 3,
+        lengths: Sequence[int], sizes: Mapping[str, Any], overrides: Sequence[str] = (), seed: int = 0, rounds: int = 3,
     ) -> None:  # fmt: skip
         self.title, self.source, self.attentions, self.tasks = title, source, attentions, tasks
-        self.lengths, self.sizes, self.words, self.seed, self.rounds = lengths, sizes, words, seed, rounds
+        self.lengths, self.sizes, self.overrides, self.seed, self.rounds = lengths, sizes, overrides, seed, rounds
 
-    def _words(self, name: str) -> list[Words]:
-        return [[*self.words, *task, f"attention={_trained_as(self.attentions[name])}"] for task in self.tasks]
+    def _words(self, name: str) -> list[Overrides]:
+        return [[*self.overrides, *task, f"attention={_trained_as(self.attentions[name])}"] for task in self.tasks]
 
-    def runs(self) -> list[tuple[Words, int]]:
-        return [(words, self.seed) for name in self.attentions for words in self._words(name)]
+    def runs(self) -> list[tuple[Overrides, int]]:
+        return [(overrides, self.seed) for name in self.attentions for overrides in self._words(name)]
 
     def measure(self, store: RunStore) -> Numbers:
         factories = {name: store.attention(choice) for name, choice in self.attentions.items()}
@@ -46,7 +47,7 @@ class Bubbles(Figure):
             }
         accuracy = {}
         for name in self.attentions:
-            records = [store.metrics(words, self.seed) for words in self._words(name)]
+            records = [store.metrics(overrides, self.seed) for overrides in self._words(name)]
             known = [metrics["test/accuracy"] for metrics in records if metrics is not None]
             accuracy[name] = sum(known) / len(known) if known and len(known) == len(records) else None
         return {"costs": costs, "accuracy": accuracy, "missing": self.unfinished(store)}

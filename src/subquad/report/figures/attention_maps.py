@@ -1,4 +1,4 @@
-"""A picture of who reads whom in an attention, beside softmax attention, with the spectra of both."""
+"""Which tokens an attention reads, beside softmax attention, with the spectra of both."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -55,7 +55,7 @@ def _matrix(values: Float[Tensor, "*b m n"]) -> Numbers:
 
 
 def draw_mixing(numbers: Numbers) -> Any:
-    """A matrix for each side, the mean over heads where there are exact weights, and the spectra."""
+    """A matrix for each side (the mean over heads, if there are exact weights), and the spectra."""
     sides: Mapping[str, Any] = numbers["sides"]
     exact = all(side["weights"] for side in sides.values())
     kind = "weights" if exact else "influence"

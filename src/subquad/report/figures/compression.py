@@ -13,28 +13,32 @@ from subquad.attention.dba import DBA
 from subquad.attention.linformer import Linformer
 from subquad.report.figures.figure import Figure, Numbers
 from subquad.report.figures.style import DIVERGING, SEQUENTIAL, panels, say_missing, shade
-from subquad.results.run_store import RunStore, Words
+from subquad.results.run_store import Overrides, RunStore
 
 
 class Compression(Figure):
-    """words: those of both runs, on real-valued series; dba, linformer: those of each. samples: rows of the test split.
+    """W_c of DBA and E of Linformer in the first layer, `[d_p, n]` and `[k, n]`, and the input that they compress.
 
-    Shown of the first layer: W_c of DBA and E of Linformer, `[d_p, n]` and `[k, n]`, and what they make of the input.
+    Args:
+        overrides: shared by both runs, on real-valued series.
+        dba: overrides of DBA's run.
+        linformer: overrides of Linformer's run.
+        samples: rows of the test split.
     """
 
     def __init__(
-        self, title: str, source: str, words: Sequence[str], dba: Sequence[str], linformer: Sequence[str],
+        self, title: str, source: str, overrides: Sequence[str], dba: Sequence[str], linformer: Sequence[str],
         samples: Sequence[int] = (0, 10, 20), seed: int = 0,
     ) -> None:  # fmt: skip
-        self.title, self.source, self.words, self.seed, self.samples = title, source, words, seed, samples
-        self.sides = {"DBA": [*words, *dba], "Linformer": [*words, *linformer]}
+        self.title, self.source, self.overrides, self.seed, self.samples = title, source, overrides, seed, samples
+        self.sides = {"DBA": [*overrides, *dba], "Linformer": [*overrides, *linformer]}
 
-    def runs(self) -> list[tuple[Words, int]]:
-        return [(words, self.seed) for words in self.sides.values()]
+    def runs(self) -> list[tuple[Overrides, int]]:
+        return [(overrides, self.seed) for overrides in self.sides.values()]
 
     @torch.no_grad()
     def measure(self, store: RunStore) -> Numbers:
-        networks = {side: store.network(words, self.seed) for side, words in self.sides.items()}
+        networks = {side: store.network(overrides, self.seed) for side, overrides in self.sides.items()}
         trained = {side: network for side, network in networks.items() if network is not None}
         found: Numbers = {"samples": [], "sides": {}, "missing": self.unfinished(store)}
         if not trained:

@@ -6,7 +6,7 @@ from typing import Any
 from subquad.measure.analysis.concentration import concentration
 from subquad.report.figures.figure import Figure, Numbers
 from subquad.report.figures.style import line_style, panels, say_missing
-from subquad.results.run_store import RunStore, Words
+from subquad.results.run_store import Overrides, RunStore
 
 SHOWN = {
     "entropy": "entropy of a row over log(tokens)",
@@ -16,27 +16,29 @@ SHOWN = {
 
 
 class Concentration(Figure):
-    """A line for each of `sides` (name: words of the run); dashed: with the weights that the run started from.
+    """A line for each of `sides` (name: overrides of the run); dashed: with the initial weights.
 
-    words: those that all runs share. rows: the first sequences of the test split, which are averaged over.
-    Values are means over `seeds`; the numbers hold those of each seed, with its test accuracy.
+    Args:
+        overrides: shared by all runs.
+        rows: how many test sequences are averaged over, the first ones.
+        seeds: the drawn values are means over seeds; the numbers hold each seed's, with its test accuracy.
     """
 
     def __init__(
-        self, title: str, source: str, words: Sequence[str], sides: Mapping[str, Sequence[str]],
+        self, title: str, source: str, overrides: Sequence[str], sides: Mapping[str, Sequence[str]],
         rows: int = 256, seeds: Sequence[int] = (0,),
     ) -> None:  # fmt: skip
-        self.title, self.source, self.words, self.sides = title, source, words, sides
+        self.title, self.source, self.overrides, self.sides = title, source, overrides, sides
         self.rows, self.seeds = rows, seeds
 
-    def runs(self) -> list[tuple[Words, int]]:
-        return [([*self.words, *words], seed) for seed in self.seeds for words in self.sides.values()]
+    def runs(self) -> list[tuple[Overrides, int]]:
+        return [([*self.overrides, *overrides], seed) for seed in self.seeds for overrides in self.sides.values()]
 
     def measure(self, store: RunStore) -> Numbers:
         sides: dict[str, dict[str, Any]] = {}
-        for side, words in self.sides.items():
+        for side, overrides in self.sides.items():
             for seed in self.seeds:
-                run = [*self.words, *words]
+                run = [*self.overrides, *overrides]
                 metrics = store.metrics(run, seed)
                 trained = store.network(run, seed) if metrics else None
                 if not metrics or trained is None:

@@ -1,4 +1,4 @@
-"""What attention and feed-forward nets of a model take of its operations and of their energy."""
+"""Shares of attention and feed-forward nets in the operations and the energy of a model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,10 @@ from subquad.specs import ImageSpec
 
 
 class Shares(Figure):
-    """One bar a model of timm; `attention` stands in all of its stages. side: pixels of the edge of an image.
+    """One bar for each model of timm, with `attention` in all of its stages. side: pixels of the edge of an image.
 
-    Operations are multiplications and additions, energy the model of 3.7 pJ and 0.9 pJ for them; nothing is computed,
-    only counted. convention: "published" counts as EcoFormer's tables do, "everything" every operator.
+    Operations are multiplications and additions; energy is 3.7 pJ and 0.9 pJ for each. They are counted, not executed.
+    convention: "published" counts as EcoFormer's tables do, "everything" counts every operator.
     """
 
     def __init__(

@@ -10,10 +10,14 @@ from subquad.results.run_store import RunStore
 
 
 class CostByLength(Figure):
-    """`sides` (name: [attention, words of it]) are measured at every length they can take, on this machine.
+    """`sides` (name: [attention, its overrides]) are measured on this machine at every length that they support.
 
-    batch: rows; or `tokens`, the product of rows and length that is kept. longest: lengths from which a side is left
-    out, by name. sizes: dim, heads, ffn and layers of the model. shown: what has a panel; seconds are those of one row.
+    Args:
+        batch: rows.
+        tokens: rows times length, kept constant in place of `batch`.
+        longest: by name, the length from which a side is left out.
+        sizes: dim, heads, ffn and layers of the model.
+        shown: quantities with a panel of their own; seconds are those of one row.
     """
 
     def __init__(
@@ -48,9 +52,9 @@ class CostByLength(Figure):
         return {"sides": sides, "missing": missing}
 
     def _factory(self, store: RunStore, name: str) -> Any:
-        attention, *words = self.sides[name]
+        attention, *overrides = self.sides[name]
         sizes = [f"backbone.{key}={value}" for key, value in self.sizes.items() if key in ("dim", "heads", "ffn")]
-        return store.attention(attention, [*sizes, *words])
+        return store.attention(attention, [*sizes, *overrides])
 
     def draw(self, numbers: Numbers) -> Any:
         figure, [axes] = panels(1, len(self.shown))

@@ -1,4 +1,4 @@
-"""Operations and memory of one attention over those of another, as width and length grow."""
+"""Operations and memory of one attention divided by those of another, over width and length."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,12 @@ from subquad.results.run_store import RunStore
 
 
 class CostRatios(Figure):
-    """ours, baseline: [attention, words of it]. sizes: heads and layers of the models; ffn is twice the width.
+    """Multiply-adds of matrix products, and peak bytes of live tensors, of a model on one sequence of token ids.
 
-    Counted are multiply-adds of products of matrices, and bytes of live tensors at their peak, of a model on one
-    sequence of token ids. Where the baseline is softmax give softmax_explicit, with the n x n weights of its paper.
+    Args:
+        ours: [attention, its overrides].
+        baseline: the same; softmax_explicit for softmax with the n x n weights of its paper.
+        sizes: heads and layers of the models; ffn is twice the width.
     """
 
     modes: tuple[Mode, ...] = ("inference", "training")
@@ -43,9 +45,9 @@ class CostRatios(Figure):
         return {"rows": rows, "missing": []}
 
     def _factory(self, store: RunStore, side: Sequence[str], dim: int) -> Any:
-        name, *words = side
+        name, *overrides = side
         own = [f"backbone.dim={dim}", f"backbone.heads={self.sizes['heads']}"]
-        return store.attention(name, [*own, *words])
+        return store.attention(name, [*own, *overrides])
 
     def _costs(self, factory: Any, mode: Mode, dim: int, length: int) -> dict[str, float]:
         setting = Setting(level="model", mode=mode, length=length, dim=dim, ffn=2 * dim, **self.sizes)

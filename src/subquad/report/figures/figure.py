@@ -1,12 +1,12 @@
-"""What a figure is: the runs it needs, the numbers it measures, and how they are drawn."""
+"""The interface of a figure: the runs it needs, the numbers it measures, and how they are drawn."""
 
 import abc
 from typing import Any
 
-from subquad.results.run_store import RunStore, Words
+from subquad.results.run_store import Overrides, RunStore
 
 Numbers = dict[str, Any]
-"""What a figure shows, as JSON can hold it; what could not be measured is None, and `missing` says why."""
+"""The numbers of a figure in types of JSON; one that could not be measured is None, and `missing` says why."""
 
 
 class Figure(abc.ABC):
@@ -18,20 +18,22 @@ class Figure(abc.ABC):
     title: str
     source: str
 
-    def runs(self) -> list[tuple[Words, int]]:
-        """The runs that are needed, by words and seed; none where all is measured."""
+    def runs(self) -> list[tuple[Overrides, int]]:
+        """The runs that it needs, by overrides and seed; none if all is measured."""
         return []
 
     @abc.abstractmethod
     def measure(self, store: RunStore) -> Numbers:
-        """The numbers behind the picture; `missing` lists what there is none for, in words."""
+        """The numbers of the picture; `missing` lists sentences about those that there are none for."""
 
     @abc.abstractmethod
     def draw(self, numbers: Numbers) -> Any:
         """A matplotlib figure of what `measure` returned."""
 
     def unfinished(self, store: RunStore) -> list[str]:
-        """A sentence for each run that has not ended, with the command that trains it."""
+        """A sentence for each run that has not finished, with the command that trains it."""
         return [
-            f"not run: {store.command(words, seed)}" for words, seed in self.runs() if not store.metrics(words, seed)
+            f"not run: {store.command(overrides, seed)}"
+            for overrides, seed in self.runs()
+            if not store.metrics(overrides, seed)
         ]

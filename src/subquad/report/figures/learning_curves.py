@@ -1,4 +1,4 @@
-"""What several runs logged, such as loss and accuracy, by optimiser step."""
+"""Logged values of several runs, such as loss and accuracy, by optimiser step."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -6,39 +6,42 @@ from typing import Any
 
 from subquad.report.figures.figure import Figure, Numbers
 from subquad.report.figures.style import line_style, panels, say_missing
-from subquad.results.run_store import RunStore, Words
+from subquad.results.run_store import Overrides, RunStore
 
 COLUMNS = 2
 
 
 class LearningCurves(Figure):
-    """A panel for each of `groups` and of `shown`, and in it a line for each run of the group and each seed.
+    """A panel for each of `groups` and of `shown`, with a line for each run of the group and each seed.
 
-    groups: title of the panel to its runs, by name (name: words of the run). words: those that all runs share.
-    shown: names of logged values. logarithmic: the scale of those values. A single group goes without its title.
+    Args:
+        groups: title of the panel to its runs, by name (name: overrides of the run). A single group has no title.
+        overrides: shared by all runs.
+        shown: names of logged values.
+        logarithmic: those of them on a logarithmic scale.
     """
 
     def __init__(
-        self, title: str, source: str, words: Sequence[str], groups: Mapping[str, Mapping[str, Sequence[str]]],
+        self, title: str, source: str, overrides: Sequence[str], groups: Mapping[str, Mapping[str, Sequence[str]]],
         shown: Sequence[str] = ("train/loss", "val/accuracy"), seeds: Sequence[int] = (0,), logarithmic: bool = False,
     ) -> None:  # fmt: skip
-        self.title, self.source, self.words, self.groups = title, source, words, groups
+        self.title, self.source, self.overrides, self.groups = title, source, overrides, groups
         self.shown, self.seeds, self.logarithmic = shown, seeds, logarithmic
 
-    def runs(self) -> list[tuple[Words, int]]:
-        every = (tuple(words) for sides in self.groups.values() for words in sides.values())
-        return [([*self.words, *words], seed) for words in dict.fromkeys(every) for seed in self.seeds]
+    def runs(self) -> list[tuple[Overrides, int]]:
+        every = (tuple(overrides) for sides in self.groups.values() for overrides in sides.values())
+        return [([*self.overrides, *overrides], seed) for overrides in dict.fromkeys(every) for seed in self.seeds]
 
     def measure(self, store: RunStore) -> Numbers:
         curves = {
-            group: {side: curve for side, words in sides.items() if (curve := self._logged(store, words))}
+            group: {side: curve for side, overrides in sides.items() if (curve := self._logged(store, overrides))}
             for group, sides in self.groups.items()
         }
         return {"curves": curves, "missing": self.unfinished(store)}
 
-    def _logged(self, store: RunStore, words: Words) -> dict[str, dict[str, list[list[float]]]]:
-        """By seed and name of the value the steps and values of a run; seeds whose run has not ended are left out."""
-        histories = {seed: store.history([*self.words, *words], seed) for seed in self.seeds}
+    def _logged(self, store: RunStore, overrides: Overrides) -> dict[str, dict[str, list[list[float]]]]:
+        """Steps and values of a run by seed and name of the value, without seeds whose run has not finished."""
+        histories = {seed: store.history([*self.overrides, *overrides], seed) for seed in self.seeds}
         return {
             str(seed): {
                 name: [[step, row[name]] for step, row in history.items() if name in row] for name in self.shown

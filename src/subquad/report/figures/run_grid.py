@@ -5,37 +5,40 @@ from typing import Any
 
 from subquad.report.figures.figure import Figure, Numbers
 from subquad.report.figures.style import SEQUENTIAL, panels, say_missing
-from subquad.results.run_store import RunStore, Words
+from subquad.results.run_store import Overrides, RunStore
 
 
 class RunGrid(Figure):
-    """`row_key` and `column_key` are keys of a run, such as attention.segment; every pair of values is a run
-    for each seed. A cell is the mean over the seeds that have run.
+    """A run for each value of `row_key` and of `column_key` (keys such as attention.segment) and for each seed.
 
-    words: those that all runs share. metric: of their records, in percent where it is an accuracy.
+    Args:
+        overrides: shared by all runs.
+        metric: of the records, in percent if it is an accuracy; a cell is the mean over the seeds that have run.
     """
 
     def __init__(
-        self, title: str, source: str, words: Sequence[str], row_key: str, rows: Sequence[int], column_key: str,
+        self, title: str, source: str, overrides: Sequence[str], row_key: str, rows: Sequence[int], column_key: str,
         columns: Sequence[int], metric: str = "test/accuracy", seeds: Sequence[int] = (0,),
     ) -> None:  # fmt: skip
-        self.title, self.source, self.words, self.metric, self.seeds = title, source, words, metric, seeds
+        self.title, self.source, self.overrides, self.metric, self.seeds = title, source, overrides, metric, seeds
         self.row_key, self.rows, self.column_key, self.columns = row_key, rows, column_key, columns
 
-    def _words(self, row: int, column: int) -> Words:
-        return [*self.words, f"{self.row_key}={row}", f"{self.column_key}={column}"]
+    def _overrides(self, row: int, column: int) -> Overrides:
+        return [*self.overrides, f"{self.row_key}={row}", f"{self.column_key}={column}"]
 
-    def runs(self) -> list[tuple[Words, int]]:
-        return [(self._words(row, column), seed) for seed in self.seeds for row in self.rows for column in self.columns]
+    def runs(self) -> list[tuple[Overrides, int]]:
+        return [
+            (self._overrides(row, column), seed) for seed in self.seeds for row in self.rows for column in self.columns
+        ]
 
     def measure(self, store: RunStore) -> Numbers:
-        values = [[self._mean(store, self._words(row, column)) for column in self.columns] for row in self.rows]
+        values = [[self._mean(store, self._overrides(row, column)) for column in self.columns] for row in self.rows]
         return {
             "rows": list(self.rows), "columns": list(self.columns), "values": values, "missing": self.unfinished(store),
         }  # fmt: skip
 
-    def _mean(self, store: RunStore, words: Words) -> float | None:
-        found = [metrics[self.metric] for seed in self.seeds if (metrics := store.metrics(words, seed)) is not None]
+    def _mean(self, store: RunStore, overrides: Overrides) -> float | None:
+        found = [metrics[self.metric] for seed in self.seeds if (metrics := store.metrics(overrides, seed)) is not None]
         return sum(found) / len(found) if found else None
 
     def draw(self, numbers: Numbers) -> Any:

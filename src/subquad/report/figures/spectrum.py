@@ -1,4 +1,4 @@
-"""The spectrum of attention matrices: how much of them their largest singular values hold, layer by layer."""
+"""The spectrum of attention matrices: the share of their largest singular values in each layer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,32 +12,34 @@ from subquad.measure.analysis.attention_matrix import cumulative_spectrum
 from subquad.measure.analysis.head_weights import HeadWeights
 from subquad.report.figures.figure import Figure, Numbers
 from subquad.report.figures.style import SEQUENTIAL, panels, say_missing, shade
-from subquad.results.run_store import RunStore, Words
+from subquad.results.run_store import Overrides, RunStore
 
 
 class Spectrum(Figure):
-    """words: a run with softmax attention. rows: test sequences without padding that are averaged over.
+    """The spectra of a trained network beside those of the same network with its initial weights.
 
-    share: place of the singular value, as a share of n, at which the heat map shows the cumulative sum (128 of 512).
-    The same network with its first weights stands beside the trained one.
+    Args:
+        overrides: a run with softmax attention.
+        rows: how many test sequences without padding are averaged over.
+        share: index of the singular value, as a share of n, at which the heat map shows the sum (128 of 512).
     """
 
     def __init__(
-        self, title: str, source: str, words: Sequence[str], rows: int = 32, share: float = 0.25, seed: int = 0
+        self, title: str, source: str, overrides: Sequence[str], rows: int = 32, share: float = 0.25, seed: int = 0
     ) -> None:
-        self.title, self.source, self.words, self.rows = title, source, words, rows
+        self.title, self.source, self.overrides, self.rows = title, source, overrides, rows
         self.share, self.seed = share, seed
 
-    def runs(self) -> list[tuple[Words, int]]:
-        return [(self.words, self.seed)]
+    def runs(self) -> list[tuple[Overrides, int]]:
+        return [(self.overrides, self.seed)]
 
     def measure(self, store: RunStore) -> Numbers:
         found: Numbers = {"models": {}, "missing": self.unfinished(store)}
         if found["missing"]:
             return found
-        dataset = store.data(self.words, self.seed).batched("test")
+        dataset = store.data(self.overrides, self.seed).batched("test")
         for name, trained in (("trained", True), ("first weights", False)):
-            network = store.network(self.words, self.seed, trained)
+            network = store.network(self.overrides, self.seed, trained)
             assert network is not None, "a finished run has weights"
             spectra, used = spectra_of(network, dataset, self.rows)
             place = max(1, round(self.share * spectra.shape[-1])) - 1
@@ -76,7 +78,7 @@ class Spectrum(Figure):
 
 @torch.no_grad()
 def spectra_of(network: nn.Module, dataset: Any, rows: int) -> tuple[Float[Tensor, "l h n"], int]:
-    """Cumulative normalised singular values by layer and head, averaged over sequences of one length; how many.
+    """Cumulative normalised singular values by layer and head, averaged over sequences of one length; and how many.
 
     Sequences with padding are left out: their matrices are smaller.
     """

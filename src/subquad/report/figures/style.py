@@ -1,19 +1,19 @@
-"""One look for all figures: colours that colour-blind readers can tell apart, dark text, light grids."""
+"""The style of all figures: colours that colour-blind readers can tell apart, dark text, light grids."""
 
 from typing import Any
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
-"""Those of Okabe and Ito (2008), yellow left out for its contrast on white; after them a grey."""
+"""The colours of Okabe and Ito (2008) without yellow, whose contrast on white is low; then a grey."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 SEQUENTIAL = "cividis"
-"""The colour map of matrices; made for readers with and without colour vision deficiency (Nuñez et al. 2018)."""
+"""The colour map of matrices, for readers with and without colour vision deficiency (Nuñez et al. 2018)."""
 
 DIVERGING = "PuOr"
 
 
 def panels(rows: int, columns: int, width: float = 4.2, height: float = 3.4, **settings: Any) -> tuple[Any, Any]:
-    """A figure and its axes as a rows x columns array; sizes in inches, of a panel. Nothing keeps the figure alive."""
+    """A figure and its axes as a rows x columns array; sizes of a panel in inches. pyplot does not keep the figure."""
     from matplotlib.figure import Figure  # heavy, and needed once a figure
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -21,14 +21,14 @@ def panels(rows: int, columns: int, width: float = 4.2, height: float = 3.4, **s
 
 
 def shade(share: float) -> Any:
-    """The colour at a place from 0 to 1 of the colour map of matrices."""
+    """The colour at a position from 0 to 1 of the colour map of matrices."""
     import matplotlib
 
     return matplotlib.colormaps[SEQUENTIAL](share)
 
 
 def line_style(place: int) -> dict[str, Any]:
-    """Colour and marker of the line number `place`: two signs, so that neither is needed."""
+    """Colour and marker of line number `place`, so that either suffices to tell lines apart."""
     return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
 
 
@@ -42,7 +42,7 @@ def lengths_axis(axes: Any, lengths: Any, label: str = "tokens") -> None:
 
 
 def say_missing(figure: Any, missing: list[str]) -> None:
-    """A line below the panels, no longer than they are wide, where something could not be shown."""
+    """A note below the panels, wrapped to their width, about values that could not be shown."""
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         room = int(18 * figure.get_figwidth()) - len(f"missing: {more}")  # 18 letters of this size an inch

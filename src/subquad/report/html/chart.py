@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from subquad.results.model import CellPart, Run, Scope
+from subquad.results.model import CellResults, Run, Scope
 
 WIDTH, LINE, LEFT = 640, 22, 200
 POINTS = 160
@@ -80,11 +80,11 @@ class Comparison:
         return LINE * len(self.dots) + 34
 
 
-def comparisons(parts: Sequence[CellPart], colours: Mapping[object, str]) -> list[Comparison]:
+def comparisons(parts: Sequence[CellResults], colours: Mapping[object, str]) -> list[Comparison]:
     """One for each metric and scope that has numbers, at most 60 cells each; none for what has no better side."""
-    groups: dict[tuple[str, Scope], list[tuple[CellPart, int]]] = {}
+    groups: dict[tuple[str, Scope], list[tuple[CellResults, int]]] = {}
     for part in parts:
-        for i, value in enumerate(part.values):
+        for i, value in enumerate(part.results):
             if value.summary is not None and part.cell.metric.better != "equal" and math.isfinite(value.summary.mean):
                 label = " ".join(filter(None, (part.cell.metric.label or part.cell.metric.name, part.cell.metric.unit)))
                 groups.setdefault((label, value.scope), []).append((part, i))
@@ -92,11 +92,11 @@ def comparisons(parts: Sequence[CellPart], colours: Mapping[object, str]) -> lis
 
 
 def _comparison(
-    label: str, scope: Scope, group: Sequence[tuple[CellPart, int]], colours: Mapping[object, str]
+    label: str, scope: Scope, group: Sequence[tuple[CellResults, int]], colours: Mapping[object, str]
 ) -> Comparison:
     rows, reach = [], []
     for part, i in group:
-        value, printed = part.values[i], part.cell.printed
+        value, printed = part.results[i], part.cell.printed
         assert value.summary is not None
         mean, half = value.summary.mean, value.summary.half_width or 0.0
         number = None if printed is None else printed.value
@@ -135,7 +135,7 @@ class Curves:
 
 
 def run_curves(run: Run) -> list[Curves]:
-    """Losses, and the metric that picks the best epoch with its score on the test split and the trivial floors."""
+    """Losses, and the metric that picks the best epoch with its score on the test split and the baseline scores."""
     losses = {name: _points(run, name) for name in ("train/loss", "val/loss")}
     metric = {f"val/{run.monitor}": _points(run, f"val/{run.monitor}")}
     levels = [(f"test/{run.monitor}", score) for score in [run.record.metrics.get(f"test/{run.monitor}")] if score]

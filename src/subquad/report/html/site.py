@@ -13,7 +13,7 @@ from subquad.report.html.page import write_page, write_whole
 from subquad.report.html.view_models import Cells, run_facts, run_row, table_facts
 from subquad.report.text_formats import latex, markdown
 from subquad.report.verdict_style import MARKS
-from subquad.results.model import KINDS, CellPart, Content, Run, TablePart
+from subquad.results.model import KINDS, CellResults, Content, Run, TableResults
 from subquad.results.verdict import Verdict
 from subquad.utils.atomic import whole
 
@@ -110,14 +110,14 @@ class _Site:
         return {
             "papers": self.papers(), "kinds": by_kind(content.tables), "cells_total": len(shown),
             "printed_total": sum(part.cell.printed is not None for part in shown), "tables_total": len(content.tables),
-            "unavailable": sum(bool(part.cell.missing) for part in shown), "said": self._said(),
+            "unavailable": sum(bool(part.cell.unavailable) for part in shown), "said": self._said(),
             "newest": rows[:12], "runs_total": len(rows), "own_total": len(content.own), "machines": content.machines,
             "failed": len(content.failed), "broken": len(content.broken), "unfinished": content.unfinished,
         }  # fmt: skip
 
     def papers(self) -> list[dict[str, Any]]:
         """Each paper with its tables."""
-        groups: dict[str, list[TablePart]] = {}
+        groups: dict[str, list[TableResults]] = {}
         for part in self.content.tables:
             groups.setdefault(part.paper, []).append(part)
         return [_paper(key, parts) for key, parts in groups.items()]
@@ -127,7 +127,7 @@ class _Site:
         groups: dict[Verdict, list[dict[str, str]]] = {}
         for table in self.content.tables:
             for part in table.shown:
-                groups.setdefault(part.standing, []).append(_line(table, part))
+                groups.setdefault(part.verdict, []).append(_line(table, part))
         quiet = (Verdict.NOT_RUN, Verdict.NEEDS_DATA)
         return [
             {"mark": mark, "word": verdict.value, "cells": groups[verdict]}
@@ -142,12 +142,12 @@ def counted(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
     return [{"mark": m, "word": v.value, "count": counts[v]} for v, m in MARKS.items() if counts[v]]
 
 
-def by_kind(tables: Iterable[TablePart]) -> list[dict[str, Any]]:
+def by_kind(tables: Iterable[TableResults]) -> list[dict[str, Any]]:
     """Verdicts of trained, measured and stated cells apart."""
     found: dict[str, list[Verdict]] = {kind: [] for kind in KINDS}
     for table in tables:
         for part in table.shown:
-            found[table.kind(part)].append(part.standing)
+            found[table.kind(part)].append(part.verdict)
     return [
         {"heading": KINDS[kind], "cells": len(verdicts), "counts": counted(verdicts)}
         for kind, verdicts in found.items()
@@ -155,15 +155,15 @@ def by_kind(tables: Iterable[TablePart]) -> list[dict[str, Any]]:
     ]
 
 
-def _line(table: TablePart, part: CellPart) -> dict[str, str]:
-    text = next((value.text for value in part.values if value.text), "")
+def _line(table: TableResults, part: CellResults) -> dict[str, str]:
+    text = next((result.text for result in part.results if result.text), "")
     name = f"{table.table.name}: {part.cell.row} / {part.cell.column}"
     printed = part.cell.printed.text if part.cell.printed else ""
     href = f"tables/{table.table.name}.html#{part.anchor}"
     return {"paper": table.paper, "href": href, "name": name, "text": text, "printed": printed}
 
 
-def _paper(key: str, parts: Sequence[TablePart]) -> dict[str, Any]:
+def _paper(key: str, parts: Sequence[TableResults]) -> dict[str, Any]:
     authors, _, rest = parts[0].table.source.partition(", http")
     link = f"http{rest.split(',')[0]}" if rest else ""
     name = f"{key}: {authors}"
@@ -173,7 +173,7 @@ def _paper(key: str, parts: Sequence[TablePart]) -> dict[str, Any]:
         "tables": [
             {
                 "name": part.table.name, "title": part.table.title, "href": f"tables/{part.table.name}.html",
-                "cells": len(part.shown), "counts": counted(cell.standing for cell in part.shown),
+                "cells": len(part.shown), "counts": counted(cell.verdict for cell in part.shown),
                 "sizes": ";".join(dict.fromkeys(scope.size for scope in part.scopes)),
                 "protocols": ";".join(dict.fromkeys(scope.protocol for scope in part.scopes)),
                 "elsewhere": [(scope, part.filled(scope)) for scope in part.scopes[1:]], "command": part.command,

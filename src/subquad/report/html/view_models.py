@@ -1,11 +1,11 @@
-"""What the pages of tables and runs say, as their templates ask for it."""
+"""The content of the pages of tables and runs, as their templates read it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from subquad.report.html.chart import cell_curves, comparisons, run_curves
 from subquad.report.verdict_style import MARKS
-from subquad.results.model import FULL, CellPart, Run, TablePart, Value
+from subquad.results.model import FULL, CellResult, CellResults, Run, TableResults
 from subquad.results.table import Cell
 from subquad.utils.display import duration
 
@@ -16,7 +16,7 @@ Path = Callable[[Run], str]
 class Cells:
     """Which cells a run fills."""
 
-    def __init__(self, tables: Sequence[TablePart]) -> None:
+    def __init__(self, tables: Sequence[TableResults]) -> None:
         self.known: dict[str, list[dict[str, str]]] = {}
         for table in tables:
             for part in table.cells.values():
@@ -24,7 +24,7 @@ class Cells:
                     "name": f"{table.table.name} {part.cell.row} / {part.cell.column}", "paper": table.paper,
                     "href": f"tables/{table.table.name}.html#{part.anchor}",
                 }  # fmt: skip
-                for run in {run.key: run for value in part.values for run in value.runs}.values():
+                for run in {run.key: run for result in part.results for run in result.runs}.values():
                     self.known.setdefault(run.key, []).append(link)
 
     def of(self, run: Run) -> list[dict[str, str]]:
@@ -32,20 +32,21 @@ class Cells:
         return self.known.get(run.key, [])
 
 
-def table_facts(part: TablePart, path: Path) -> dict[str, Any]:
+def table_facts(part: TableResults, path: Path) -> dict[str, Any]:
     """For table.html.j2."""
     table = part.table
     columns = [column.name for column in table.columns]
-    side, foot = _floors(part)
+    side, foot = _baselines(part)
     counts = part.counts()
     return {
         "name": table.name, "title": table.title, "source": table.source, "seeds": table.counts, "columns": columns,
         "command": part.command, "scopes": part.scopes, "files": table.name.rpartition("/")[2],
         "counts": [{"mark": m, "word": v.value, "count": counts[v]} for v, m in MARKS.items() if counts[v]],
-        "trained": any(cell.trained for cell in table), "side_floors": list(side), "foot_floors": list(foot.items()),
+        "trained": any(cell.trained for cell in table),
+        "side_baselines": list(side), "foot_baselines": list(foot.items()),
         "rows": [
             {
-                "name": row.name, "floors": [scores.get(row.name, "") for scores in side.values()],
+                "name": row.name, "baselines": [scores.get(row.name, "") for scores in side.values()],
                 "cells": [_cell(part, part.cells.get((row.name, column)), path) for column in columns],
             }
             for row in table.rows
@@ -58,63 +59,63 @@ def table_facts(part: TablePart, path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(part: TablePart, row: str) -> Iterator[CellPart]:
+def _row(part: TableResults, row: str) -> Iterator[CellResults]:
     return (p for (name, _), p in part.cells.items() if name == row and not p.empty)
 
 
-def _cell(table: TablePart, part: CellPart | None, path: Path, curves: bool = False) -> dict[str, Any] | None:
+def _cell(table: TableResults, part: CellResults | None, path: Path, curves: bool = False) -> dict[str, Any] | None:
     if part is None:
         return None
     cell = part.cell
-    shown = [value for value in part.values if value.text or value.scope == FULL]
+    shown = [result for result in part.results if result.text or result.scope == FULL]
     return {
-        "anchor": part.anchor, "column": cell.column, "quoted": cell.quoted, "missing": cell.missing,
-        "notes": cell.notes, "empty": part.empty,
+        "anchor": part.anchor, "column": cell.column, "empty": part.empty, "notes": cell.notes,
+        "from_prior_work": cell.from_prior_work, "unavailable": cell.unavailable,
         "printed": cell.printed.text.replace("±", " ± ") if cell.printed else "", "unit": cell.metric.unit,
-        "command": part.command, "needs": part.needs,
+        "command": part.command, "missing_data": part.results[0].missing_data,
         "hidden": cell.column not in {column.name for column in table.table.columns},
         "parts": [{"name": " / ".join(p), "anchor": table.cells[p].anchor} for p in cell.mean],
-        "known": [_value(cell, value, path, curves) for value in shown],
+        "known": [_result(cell, result, path, curves) for result in shown],
     }  # fmt: skip
 
 
-def _value(cell: Cell, value: Value, path: Path, curves: bool) -> dict[str, Any]:
+def _result(cell: Cell, result: CellResult, path: Path, curves: bool) -> dict[str, Any]:
     return {
-        "scope": value.scope, "verdict": value.verdict, "text": value.text, "summary": value.summary,
-        "interval": _interval(cell, value), "count": _count_of(value), "facts": value.facts,
-        "floors": [(name, _digits(cell, score)) for name, score in value.floors.items()],
+        "scope": result.scope, "verdict": result.verdict, "text": result.text, "summary": result.summary,
+        "interval": _interval(cell, result), "count": _count_of(result), "measurement": result.measurement,
+        "baselines": [(name, _digits(cell, score)) for name, score in result.baselines.items()],
         "seeds": [
             {
                 "seed": run.record.seed, "href": path(run),
-                "score": _digits(cell, value.values[run.record.seed]) if run.record.seed in value.values else "",
+                "score": _digits(cell, result.values[run.record.seed]) if run.record.seed in result.values else "",
             }
-            for run in value.runs
+            for run in result.runs
         ],
-        "curves": cell_curves(value.runs) if curves else None,
+        "curves": cell_curves(result.runs) if curves else None,
     }  # fmt: skip
 
 
-def _interval(cell: Cell, value: Value) -> str:
-    """The 95 % interval of the mean; empty for a single value."""
-    if value.summary is None or value.summary.half_width is None:
+def _interval(cell: Cell, result: CellResult) -> str:
+    """The 95 % interval of the mean; empty for a single result."""
+    if result.summary is None or result.summary.half_width is None:
         return ""
-    low, high = (value.summary.mean + sign * value.summary.half_width for sign in (-1, 1))
+    low, high = (result.summary.mean + sign * result.summary.half_width for sign in (-1, 1))
     return f"{_digits(cell, low)} to {_digits(cell, high)}"
 
 
-def _count_of(value: Value) -> str:
+def _count_of(result: CellResult) -> str:
     """How many seeds; empty for what has none."""
-    if value.summary is None or value.facts:
+    if result.summary is None or result.measurement:
         return ""
-    return f"{value.summary.seeds} seed{'s' if value.summary.seeds > 1 else ''}"
+    return f"{result.summary.seeds} seed{'s' if result.summary.seeds > 1 else ''}"
 
 
 def _digits(cell: Cell, number: float) -> str:
     return f"{number:.{cell.digits}f}"
 
 
-def _floors(part: TablePart) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
-    """Trivial scores beside the rows, by name and row, or below the columns, by name: where the tasks are.
+def _baselines(part: TableResults) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
+    """Baseline scores beside the rows, by name and row, or below the columns, by name: where the tasks are.
 
     One of the two is empty; both are where one score would have to stand for several tasks.
     """
@@ -122,10 +123,10 @@ def _floors(part: TablePart) -> tuple[dict[str, dict[str, str]], dict[str, list[
     columns = [column.name for column in table.columns]
     known: dict[str, dict[str, dict[str, set[str]]]] = {"rows": {}, "columns": {}}
     for p in part.shown:
-        for name, score in p.values[0].floors.items():
+        for name, score in p.results[0].baselines.items():
             for axis, line in (("rows", p.cell.row), ("columns", p.cell.column)):
                 known[axis].setdefault(name, {}).setdefault(line, set()).add(_digits(p.cell, score))
-    of_rows = any(word.startswith(("task=", "experiment=")) for row in table.rows for word in row.words)
+    of_rows = any(override.startswith(("task=", "experiment=")) for row in table.rows for override in row.overrides)
     for axis in ("rows", "columns") if of_rows else ("columns", "rows"):
         if known[axis] and all(len(s) == 1 for lines in known[axis].values() for s in lines.values()):
             single = {name: {line: min(s) for line, s in lines.items()} for name, lines in known[axis].items()}
@@ -165,7 +166,7 @@ def run_facts(run: Run, cells: Cells) -> dict[str, Any]:
         "run": {"attention": record.attention, "task": record.task, "seed": record.seed, "cells": cells.of(run)},
         "scope": run.scope, "command": run.command, "charts": run_curves(run),
         "metrics": [(name, _metric(name, record.metrics[name])) for name in sorted(record.metrics)],
-        "floors": [(name, _metric(run.monitor, score)) for name, score in record.baselines.items()],
+        "baselines": [(name, _metric(run.monitor, score)) for name, score in record.baselines.items()],
         "facts": [(name, value) for name, value in facts.items() if value not in ("", None)],
         "config": yaml.dump(_plain(record.config), Dumper=_dumper(), sort_keys=False, allow_unicode=True),
     }  # fmt: skip
