@@ -207,19 +207,20 @@ def test_softmax_is_a_row_of_linformers_tables():
 
 
 PAIRS = [
-    ("softmax", "luna"), ("dba", "luna"), ("luna", "luna"), ("linformer", "nystromformer"), ("blrp", "blrp"),
-    ("tlb", "lra_official"), ("transformer_ls", "transformer_ls"), ("softmax", "lra_official"),
+    ("attention=softmax", "luna"), ("attention=dba", "luna"), ("attention=luna", "luna"),
+    ("attention=linformer", "nystromformer"), ("backbone=blrp", "blrp"), ("backbone=tlb", "lra_official"),
+    ("attention=transformer_ls", "transformer_ls"), ("attention=softmax", "lra_official"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("attention", "recipe"),
+    ("choice", "recipe"),
     [pytest.param(*pair, marks=[pytest.mark.slow] * (place > 2)) for place, pair in enumerate(PAIRS)],
 )
-def test_pairs_of_texts_are_trained(data, outputs, attention, recipe):
+def test_pairs_of_texts_are_trained(data, outputs, choice, recipe):
     words = ("task=lra/retrieval", "data=synthetic", "scale=smoke", "trainer=cpu", "data.max_len=40")
     small = ("backbone.dim=16", "backbone.heads=2", "backbone.ffn=16")
-    record = trained(composed(data, outputs, *words, *small, f"attention={attention}", f"recipe={recipe}"))
+    record = trained(composed(data, outputs, *words, *small, choice, f"recipe={recipe}"))
     assert 0 <= record.metrics["test/accuracy"] <= 1
     assert record.steps == 4
 

@@ -197,7 +197,7 @@ def test_without_the_package_it_says_how_to_get_it(part, monkeypatch):
     [
         ([], "Which table"), (["table=one/1"], 'There is no table "one/1"'),
         (["table=dba/2", "scale=huge"], "no scale"),
-        (["table=dba/2", "data=real"], "data= takes synthetic"), (["tabel=dba/2"], "dashboard.py takes table"),
+        (["table=dba/2", "data=real"], "data= takes synthetic"), (["tabel=dba/2"], "did you mean table?"),
     ],
 )  # fmt: skip
 @pytest.mark.slow
