@@ -71,7 +71,7 @@ def main() -> int:
         console.print(sentence, soft_wrap=True, markup=False)
     if jobs and not config.run:
         command = as_typed(shlex.join(["python", "scripts/figure.py", *sys.argv[1:], "run=true"]))
-        console.print(f"Train what is missing: {command}", soft_wrap=True, markup=False)
+        console.print(f"Train the missing runs: {command}", soft_wrap=True, markup=False)
     return int(failed)
 
 

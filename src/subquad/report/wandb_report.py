@@ -75,11 +75,11 @@ def write(report: Any, path: Path) -> None:
 def send(report: Any) -> str:
     """Makes the report, or renews the one with its title in the same project; returns its address.
 
-    Raises UserError where there is no account or no network.
+    Raises UserError if there is no account or no network.
     """
     import wandb
 
-    os.environ.setdefault("WANDB_SILENT", "true")  # the address is said once, by who called
+    os.environ.setdefault("WANDB_SILENT", "true")  # the caller prints the address
     try:
         api = wandb.Api()
         report.entity = report.entity or api.default_entity
@@ -95,7 +95,7 @@ def send(report: Any) -> str:
 
 
 def _reports(api: Any, report: Any) -> list[Any]:
-    """Those of the project; none where there is no such project yet."""
+    """The reports of the project; none if the project does not exist yet."""
     try:
         return list(api.reports(f"{report.entity}/{report.project}"))
     except ValueError:
@@ -119,13 +119,13 @@ def _words(results: TableResults, scope: Scope, made: str) -> str:
     stands = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
     command = " ".join([results.command, *scope.choices, "logger=wandb"])
     return (
-        f"{len(results.shown)} cells: {stands}. Made {made} from the records of one machine; curves below are those of "
-        f"the project, whoever ran them.\n\n```\n{command}\n```\n"
+        f"{len(results.shown)} cells: {stands}. Made {made} from the records of one machine; the curves below "
+        f"are of all runs of the project.\n\n```\n{command}\n```\n"
     )
 
 
 def _lines(results: TableResults, scope: Scope) -> str:
-    """Of each cell with runs, the name of its curve; empty where there are none."""
+    """A table of cells with runs and the names of their curves; empty if there are none."""
     rows = []
     for place, cell in results.cells.items():
         value = cell.within(scope)

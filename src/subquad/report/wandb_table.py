@@ -1,4 +1,4 @@
-"""Runs and tables in Weights & Biases. Nothing of it belongs to what a run is, and nothing is read back from it."""
+"""Runs and tables in Weights & Biases. Nothing of it changes a run, and nothing is read back."""
 
 import dataclasses
 import re
@@ -44,7 +44,7 @@ def labelled(runs: Iterable[RunSpec], tables: Mapping[str, Iterable[RunSpec]]) -
 def log_table(results: TableResults, scope: Scope, choices: Sequence[str]) -> Path:
     """Logs the table as a run of its own, which the same cells at the same choices update; returns its folder.
 
-    Project, entity and whether it is sent at once are those of `logger.wandb`.
+    `logger.wandb` has the project, the entity, and whether it is sent at once.
     """
     import wandb
 

@@ -43,7 +43,7 @@ class RunSpec:
 
 
 def load_table(name: str) -> Table:
-    """configs/table/<name>.yaml; raises UserError where there is none."""
+    """The table configs/table/<name>.yaml; raises UserError if there is none."""
     if name not in (known := options("table")):
         raise UserError(f'There is no table "{name}"; {hint(name, known)}')
     return tables.load(CONFIGS / "table" / f"{name}.yaml", name)

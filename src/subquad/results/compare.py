@@ -14,9 +14,9 @@ Values = Mapping[tuple[str, str], Mapping[int, float]]
 def duel(table: Table, values: Values, names: Sequence[str]) -> list[str]:
     """Sentences on two rows, or two columns, in the order that they are named: one for each setting, one for all.
 
-    Means and what is not trained are left out: they have no seeds of their own. A metric whose better side is down is
-    turned round, so that a positive difference always means that the first is better. Raises UserError where the names
-    are not two rows or two columns, and where better has no meaning.
+    Means and cells that are not trained are left out: they have no seeds of their own. The sign of a metric is changed
+    if lower is better, so that a positive difference always means that the first is better. Raises UserError if the
+    names are not two rows or two columns, or if no value of the metric is better than another.
     """
     first, second = opponents(table, names)
     pairs = [
@@ -41,7 +41,7 @@ def duel(table: Table, values: Values, names: Sequence[str]) -> list[str]:
 
 
 def opponents(table: Table, names: Sequence[str]) -> tuple[str, str]:
-    """The two rows or two columns that are named; raises UserError where the names are anything else."""
+    """The two rows or two columns that are named; raises UserError if the names are anything else."""
     lines = {"rows": [row.name for row in table.rows], "columns": [column.name for column in table.columns]}
     if len(names) == 2 and names[0] != names[1]:
         for known in lines.values():
@@ -76,12 +76,12 @@ def _on_one(first: str, second: str, found: Comparison | None, unit: str) -> str
 def _on_all(first: str, second: str, found: Across | None, pairs: int, units: set[str]) -> str:
     if found is None or found.low is None or found.high is None:
         return f"All: too few settings with common seeds ({found.settings if found else 0} of {pairs}; two are needed)."
-    said = f"{first} is ahead of {second} on {found.better} of {found.settings}"
-    said += f" (equal on {found.equal})" if found.equal else ""
+    ahead = f"{first} is ahead of {second} on {found.better} of {found.settings}"
+    ahead += f" (equal on {found.equal})" if found.equal else ""
     numbers = f"mean difference {_interval(found.difference, found.low, found.high, ''.join(units))}"
     test = f"Wilcoxon signed-rank test over {found.settings - found.equal} settings, {_p(found.p)}"
     missing = f"; {pairs - found.settings} settings have no common seed" if found.settings < pairs else ""
-    return f"All: {_verdict(first, second, found)}: {said}; {numbers}; {test}{missing}."
+    return f"All: {_verdict(first, second, found)}: {ahead}; {numbers}; {test}{missing}."
 
 
 def _verdict(first: str, second: str, found: Comparison | Across) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from subquad.results.table import Cell, Table
 
 Values = Mapping[int, float]
-"""A quantity by seed; the only key of what has no seed is 0."""
+"""A quantity by seed; a quantity without a seed has the key 0."""
 
 
 def mean_values(parts: list[Values]) -> dict[int, float]:

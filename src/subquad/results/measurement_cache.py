@@ -19,7 +19,7 @@ def measure_cells(
 ) -> tuple[dict[Place, Measurement], dict[Place, str]]:
     """The measurements of a table's cells, and the reasons why others have none.
 
-    run: whether to measure what is not kept; again: whether to measure all anew.
+    run: whether to measure cells without a kept value; again: whether to measure all cells anew.
     """
     measured: dict[Place, Measurement] = {}
     failures: dict[Place, str] = {}
@@ -40,7 +40,7 @@ def measure_cells(
 
 
 def path_of(cell: Cell, runs: RunIndex) -> Path:
-    """The file of a cell's measurement, named by the cell's configuration and by what is measured of it."""
+    """The file of a cell's measurement, named by the cell's configuration and its `measure`."""
     composition = runs.composition(cell)
     name = fingerprint({"config": composition.identity, "measure": cell.measure})
     return Path(composition.outputs) / "measured" / f"{name}.json"

@@ -98,7 +98,7 @@ def reference_overrides(overrides: Sequence[str], reference: Sequence[str]) -> l
 def throughput(
     overrides: Sequence[str], spec: Any, batch: int = 32, mode: Mode = "inference", rounds: int = 7
 ) -> float:
-    """Rows a second of the network, on the GPU where there is one."""
+    """Rows per second of the network, on the GPU if there is one."""
     from subquad.measure.timing import interleave
 
     return batch / interleave({"ours": _program(overrides, spec, mode, batch)}, rounds)["ours"].median
@@ -218,9 +218,7 @@ def head_distance(overrides: Sequence[str], statistic: Literal["mean", "std"], s
     store = RunStore()
     network = store.network(overrides, seed)
     if network is None:
-        raise UserError(
-            f"Distances between heads are those of a trained run; train it first: {store.command(overrides, seed)}"
-        )
+        raise UserError(f"Distances between heads need a trained run; train it first: {store.command(overrides, seed)}")
     dataset = store.data(overrides, seed).batched("test")
     inputs = (dataset.__getitems__([place]).network_inputs for place in range(min(rows, len(dataset))))
     mean, spread = head_distances(network, inputs)
@@ -249,9 +247,9 @@ def _program(overrides: Sequence[str], spec: Any, mode: Mode, batch: int) -> Cal
 
 
 def _fitting(sides: Sequence[Sequence[str]], spec: Any, mode: Mode, batch: int) -> tuple[int, str]:
-    """The batch, halved until the larger of the networks fits in half of the memory, and a note where it was halved.
+    """The batch, halved until the larger of the networks fits in half of the memory, and a note if it was.
 
-    The peak of a batch is taken as that of a single row times its rows.
+    The peak of a batch is estimated as the peak of a single row times the number of rows.
     """
     from subquad.measure.benchmark import peak_of
     from subquad.measure.memory import total_memory

@@ -147,7 +147,7 @@ KINDS = {
 """What fills a cell, with its heading: agreement means something else for each."""
 
 _STATED = frozenset({"setting", "energy_cost", "complexity"})
-"""Functions of results/measures.py that read what is written down."""
+"""Functions of results/measures.py that read settings and constants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,7 @@ class TableResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A file that cannot be read, or a run that failed: where, and what is wrong with it."""
+    """A file that cannot be read, or a run that failed, with the reason."""
 
     path: str
     message: str

@@ -1,4 +1,4 @@
-"""What a few seeds tell: mean, spread, interval, and whether one setting beats another."""
+"""Statistics over few seeds: mean, spread, interval, and whether one setting beats another."""
 
 import math
 import statistics
@@ -49,17 +49,17 @@ class Comparison:
 
     @property
     def beats(self) -> bool:
-        """Whether a is above b beyond what the seeds explain."""
+        """Whether a is above b beyond the variation over seeds."""
         return self.low > 0
 
     @property
     def loses(self) -> bool:
-        """Whether a is below b beyond what the seeds explain."""
+        """Whether a is below b beyond the variation over seeds."""
         return self.high < 0
 
 
 def compare(a: Mapping[int, float], b: Mapping[int, float]) -> Comparison | None:
-    """Paired comparison: seed by seed, so that what a seed does to both cancels. None below two common seeds."""
+    """Paired comparison, seed by seed, so that effects of a seed on both cancel. None below two common seeds."""
     common = sorted(a.keys() & b.keys())
     if len(common) < 2:
         return None
@@ -76,7 +76,7 @@ class Across:
 
     `low` and `high` bound the mean difference with 95 % confidence, by Student; None for a single setting. p: of
     Wilcoxon's signed-rank test, two-sided, without the settings where both are equal (Demsar 2006); 1 where all are.
-    ranks: what it tests, the sum of the ranks of the differences by size, those below 0 counted as negative.
+    ranks: the statistic of the test, the sum of the ranks of the differences by size, with the signs of the differences.
     """
 
     difference: float
@@ -90,17 +90,17 @@ class Across:
 
     @property
     def beats(self) -> bool:
-        """Whether a is ahead of b beyond what chance explains."""
+        """Whether a is significantly ahead of b."""
         return self.p < 1 - LEVEL and self.ranks > 0
 
     @property
     def loses(self) -> bool:
-        """Whether b is ahead of a beyond what chance explains."""
+        """Whether b is significantly ahead of a."""
         return self.p < 1 - LEVEL and self.ranks < 0
 
 
 def across(differences: Sequence[float]) -> Across | None:
-    """What differences of means, one a setting, say together. None where there are none."""
+    """Statistics of differences of means, one for each setting; None if there are none."""
     if not differences:
         return None
     from scipy import stats
@@ -122,7 +122,7 @@ def across(differences: Sequence[float]) -> Across | None:
 
 
 def _p(differences: Summary) -> float:
-    """That a mean so far from 0 comes from differences around 0."""
+    """The probability of a mean at least so far from 0 if differences are centred at 0."""
     from scipy import stats
 
     assert differences.std is not None
@@ -133,7 +133,7 @@ def _p(differences: Summary) -> float:
 
 
 def _quantile(freedom: int) -> float:
-    """Of Student's t, two-sided."""
+    """The two-sided quantile of Student's t at LEVEL."""
     from scipy import stats
 
     return float(stats.t.ppf(0.5 + LEVEL / 2, freedom))

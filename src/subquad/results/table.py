@@ -115,7 +115,7 @@ class Cell:
 
     @property
     def of_run(self) -> bool:
-        """Whether what is measured is a trained run, whose scale and data then matter."""
+        """Whether a trained run is measured, so that its scale and data matter."""
         return "seed" in self.measure
 
     @property
@@ -126,7 +126,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table with all its cells, row by row. `name` is that of its file: dba/2. `columns` are the printed ones.
+    """A table with all its cells, row by row. `name` is the name of its file: dba/2. `columns` are the printed ones.
 
     seeds: the number of runs of cells that do not have their own.
     """
@@ -185,7 +185,7 @@ _EMPTY = "The paper leaves this cell empty."
 
 
 def load(path: Path, name: str) -> Table:
-    """The table of a file; raises UserError, naming the file, at anything that is not as the format says."""
+    """The table of a file; raises UserError, naming the file, if it does not follow the format."""
     try:
         node = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except (YAMLError, OmegaConfBaseException) as error:

@@ -1,4 +1,4 @@
-"""What may be said of a measured cell beside a printed one."""
+"""Verdicts: the comparison of a measured cell with the printed one."""
 
 from __future__ import annotations
 

@@ -85,5 +85,5 @@ class Bubbles(Figure):
 
 
 def _trained_as(choice: str) -> str:
-    """Softmax written out is softmax: its runs are those of the fused kernel."""
+    """The choice of the runs: explicit softmax is trained as softmax with the fused kernel."""
     return "softmax" if choice == "softmax_explicit" else choice

@@ -12,7 +12,7 @@ Numbers = dict[str, Any]
 class Figure(abc.ABC):
     """One figure of a paper. Its YAML, configs/figure/<paper>/<number>.yaml, holds the arguments of the constructor.
 
-    title, source: what is shown, and where it stands in print.
+    title, source: what is shown, and where it is printed.
     """
 
     title: str

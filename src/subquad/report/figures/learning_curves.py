@@ -18,7 +18,7 @@ class LearningCurves(Figure):
         groups: title of the panel to its runs, by name (name: overrides of the run). A single group has no title.
         overrides: shared by all runs.
         shown: names of logged values.
-        logarithmic: those of them on a logarithmic scale.
+        logarithmic: names of values on a logarithmic scale.
     """
 
     def __init__(

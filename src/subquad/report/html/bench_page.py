@@ -15,7 +15,7 @@ GROUP = ("level", "mode", "dim", "batch", "dtype", "compiled")
 
 
 def write_bench_page(path: Path, results: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> None:
-    """Writes one HTML file. `results` are rows of scripts/bench.py, `facts` what it says of the machine and itself."""
+    """Writes one HTML file. `results` are rows of scripts/bench.py, `facts` describe the machine and the benchmark."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in results:
         groups.setdefault(tuple(row[key] for key in GROUP), []).append(row)

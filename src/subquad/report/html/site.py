@@ -105,12 +105,12 @@ class _Site:
         return {"href": plain, "name": name}
 
     def overview(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What the first page says."""
+        """The content of the first page."""
         content, shown = self.content, [part for table in self.content.tables for part in table.shown]
         return {
             "papers": self.papers(), "kinds": by_kind(content.tables), "cells_total": len(shown),
             "printed_total": sum(part.cell.printed is not None for part in shown), "tables_total": len(content.tables),
-            "unavailable": sum(bool(part.cell.unavailable) for part in shown), "said": self._said(),
+            "unavailable": sum(bool(part.cell.unavailable) for part in shown), "by_verdict": self._by_verdict(),
             "newest": rows[:12], "runs_total": len(rows), "own_total": len(content.own), "machines": content.machines,
             "failed": len(content.failed), "broken": len(content.broken), "unfinished": content.unfinished,
         }  # fmt: skip
@@ -122,7 +122,7 @@ class _Site:
             groups.setdefault(part.paper, []).append(part)
         return [_paper(key, parts) for key, parts in groups.items()]
 
-    def _said(self) -> list[dict[str, Any]]:
+    def _by_verdict(self) -> list[dict[str, Any]]:
         """Cells with a number, by verdict."""
         groups: dict[Verdict, list[dict[str, str]]] = {}
         for table in self.content.tables:

@@ -104,7 +104,7 @@ def _interval(cell: Cell, result: CellResult) -> str:
 
 
 def _count_of(result: CellResult) -> str:
-    """How many seeds; empty for what has none."""
+    """The number of seeds; empty for a value without seeds."""
     if result.summary is None or result.measurement:
         return ""
     return f"{result.summary.seeds} seed{'s' if result.summary.seeds > 1 else ''}"
