@@ -1,9 +1,9 @@
-# The doors of the project. `make help` lists them; each creates what it needs.
+# Entry points of the project. `make help` lists them; each target creates what it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# The tests of a file share what they make, so they stay together.
+# The tests of a file share data and models, so they run in one process.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help

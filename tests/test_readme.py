@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hydra.utils import get_object
 from omegaconf import OmegaConf
 from runs import answer
 
@@ -153,6 +154,27 @@ def _texts(folder: Path) -> Path:
     from subquad.data.text.masked_text import MaskedText
 
     return MaskedText.write_synthetic(folder / "texts")
+
+
+def _keys(node: object, prefix: str = "") -> set[str]:
+    """The keys of a configuration, with dots."""
+    named = {prefix + str(key): value for key, value in node.items()} if isinstance(node, dict) else {}
+    return set(named).union(*(_keys(value, f"{key}.") for key, value in named.items()))
+
+
+def test_the_index_of_deviations_names_keys_that_exist() -> None:
+    page, key = (ROOT / "docs" / "deviations.md").read_text(), r"`\+?([a-z_]+(?:\.[a-z_]+)+)(?:=[^`]*)?`"
+    rows = re.findall(r"^\| ((?:[^|\\]|\\.)*) \| ((?:[^|\\]|\\.)*) \|", page, re.MULTILINE)
+    index = {name for first, _ in rows for name in re.findall(rf"^{key}$", first)}
+    known = set()
+    for path in (ROOT / "configs").rglob("*.yaml"):
+        node = OmegaConf.to_container(OmegaConf.load(path))
+        group = path.relative_to(ROOT / "configs").parts[0]
+        known |= _keys(node, "" if "@package _global_" in path.read_text() else f"{group}.")
+        if group in ("attention", "backbone", "scheduler") and isinstance(node, dict) and "_target_" in node:
+            known |= {f"{group}.{name}" for name in inspect.signature(get_object(node["_target_"])).parameters}
+    assert index - known == set(), "no configuration has these keys"
+    assert {name for _, second in rows for name in re.findall(key, second)} - index == set(), "not in the index"
 
 
 def test_generated_pages_are_current() -> None:
