@@ -76,7 +76,7 @@ class Across:
 
     `low` and `high` bound the mean difference with 95 % confidence, by Student; None for a single setting. p: of
     Wilcoxon's signed-rank test, two-sided, without the settings where both are equal (Demsar 2006); 1 where all are.
-    ranks: the statistic of the test, the sum of the ranks of the differences by size, with the signs of the differences.
+    ranks: the statistic of the test, the sum of the signed ranks of the differences by size.
     """
 
     difference: float

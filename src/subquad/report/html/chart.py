@@ -81,7 +81,7 @@ class Comparison:
 
 
 def comparisons(parts: Sequence[CellResults], colours: Mapping[object, str]) -> list[Comparison]:
-    """One for each metric and scope that has numbers, at most 60 cells each; none for metrics of which no value is better."""
+    """One for each metric and scope with numbers, at most 60 cells each; none for metrics without a better side."""
     groups: dict[tuple[str, Scope], list[tuple[CellResults, int]]] = {}
     for part in parts:
         for i, value in enumerate(part.results):
