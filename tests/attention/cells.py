@@ -1,10 +1,13 @@
 """The cells of the contract: every mechanism in every wiring it declares, at sizes that a test can afford."""
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -12,6 +15,8 @@ import torch.nn.functional as F
 from conftest import made, mechanisms, own_attentions
 from torch import Tensor, nn
 
+import subquad.attention
+import subquad.backbones
 from subquad.attention.base import Attention
 from subquad.backbones.encoder import is_standalone
 from subquad.specs import Masks, Pattern, Site
@@ -51,6 +56,31 @@ def mechanism(factory: Callable[..., Attention]) -> Any:
     while isinstance(target, functools.partial):
         target = target.func
     return target
+
+
+def literal_settings(config: pytest.Config) -> list[tuple[type, str]]:
+    """The constructor arguments annotated with `Literal`, of every class in the packages of attentions and backbones.
+
+    With --attention, of the classes that it names.
+    """
+    owners = {mechanism(factory) for factory in own_attentions(config).values()}
+    if not owners:
+        packages = (subquad.attention, subquad.backbones)
+        names = [f"{package.__name__}.{file.name}" for package in packages for file in iter_modules(package.__path__)]
+        modules = [importlib.import_module(name) for name in names]
+        owners = {owner for module in modules for owner in vars(module).values() if _is_public(owner, module)}
+    return [
+        (owner, name)
+        for owner in sorted(owners, key=lambda owner: owner.__name__)
+        for name, hint in get_type_hints(vars(owner).get("__init__", object)).items()
+        if "Literal[" in str(hint)
+    ]
+
+
+def _is_public(item: Any, module: ModuleType) -> bool:
+    """Whether this is a class of the module's own that can be built."""
+    here = isinstance(item, type) and item.__module__ == module.__name__
+    return here and not item.__name__.startswith("_") and not inspect.isabstract(item)
 
 
 def first_of_each_class(found: dict[str, Callable[..., Attention]]) -> dict[str, Callable[..., Attention]]:

@@ -206,6 +206,12 @@ def test_heads_that_do_not_divide_the_width_are_refused(cell: Cell) -> None:
         cell.build(heads=5)
 
 
+def test_values_that_are_no_choice_are_refused(setting: tuple[type, str]) -> None:
+    owner, name = setting
+    with pytest.raises(UserError, match=rf"^(attention|backbone)\.{name} is nonsense; choose \w+(, \w+)* or \w+\.$"):
+        owner(**{name: "nonsense"})
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [({"dim": 0}, "dim 0"), ({"heads": 0}, "heads 0"), ({"context_len": 0}, "13 and 0"), ({"dropout": 1.5}, "1.5")],

@@ -280,9 +280,6 @@ def test_gradients_reach_queries_through_codes_and_sigma() -> None:
         ({"refit_epochs": 0}, "refit_epochs is 0"),
         ({"fit_rows": 0}, "fit_rows is 0"),
         ({"fit_batch": -1}, "batch -1"),
-        ({"read_out": "code"}, 'read_out "code"; choose paper, released'),
-        ({"fit": "sgd"}, 'fit "sgd"; choose released, strong, klsh'),
-        ({"anchors_from": "last"}, "choose first, all"),
     ],
     ids=str,
 )

@@ -135,7 +135,6 @@ def test_dropout_acts_on_the_weights(landmarks: int) -> None:
         ({"iterations": 0}, "at least 1 landmark and 1 iteration, and got 64 and 0"),
         ({"kernel": 4}, "a kernel of 4 cannot be; choose an odd attention.kernel"),
         ({"kernel": -1}, "a kernel of -1 cannot be"),
-        ({"pinv": "svd"}, 'no pseudo-inverse "svd"; choose attention.pinv=iterative or exact'),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

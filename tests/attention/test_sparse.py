@@ -111,8 +111,6 @@ def test_bad_sizes_are_refused() -> None:
     for form in ("fixed", "strided"):
         with pytest.raises(UserError, match=rf"attention\.block is 0; the pattern '{form}' needs blocks of at least 1"):
             Sparse(site(Pattern.SELF), form=form, block=0)
-    with pytest.raises(UserError, match=r"no form 'diagonal'; choose attention\.form=fixed or strided"):
-        Sparse(site(Pattern.SELF), form="diagonal")
 
 
 def test_the_strided_form_has_no_summaries_to_refuse() -> None:

@@ -124,8 +124,6 @@ def test_windows_without_two_equal_sides_are_refused(window: int) -> None:
         SparseBNSH(site(Pattern.SELF), form="band", window=window)
 
 
-def test_patterns_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(UserError, match=r"no form 'diagonal'; choose attention\.form=fixed, strided or band"):
-        SparseBNSH(site(Pattern.SELF), form="diagonal")
+def test_more_summaries_than_tokens_of_a_block_are_refused() -> None:
     with pytest.raises(UserError, match=r"attention\.summary is 9; blocks of 8 tokens"):
         SparseBNSH(site(Pattern.SELF), block=8, summary=9)

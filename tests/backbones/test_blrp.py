@@ -17,7 +17,6 @@ from subquad.backbones.segment_recurrence import Segments, mapped, merged
 from subquad.backbones.tlb import TLBEncoder
 from subquad.blocks.dynamic_projection import DynamicProjection
 from subquad.specs import DataSpec
-from subquad.utils.errors import UserError
 
 SPEC = DataSpec(max_len=37, vocab=11, classes=4)
 FORMS = ("per_head_value", "per_head", "single")
@@ -252,15 +251,3 @@ def test_positions_of_the_reading_order() -> None:
     table = sinusoids(15, 12)
     for row, order in zip(seen[0], places, strict=True):
         assert_close(row[: len(order)], table[order], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"direction": "up"}, {"forward_init": "phi"}, {"latent_pos": "never"}, {"phi": "double"}, {"phi_input": "none"},
-     {"phi_share": "all"}, {"share_directions": "some"}],
-    ids=str,
-)  # fmt: skip
-@pytest.mark.usefixtures("unchecked")
-def test_words_that_cannot_be_are_refused(changes: dict) -> None:
-    with pytest.raises(UserError, match=f"{next(iter(changes.values()))}"):
-        encoder(**changes)

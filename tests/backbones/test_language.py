@@ -173,7 +173,7 @@ def test_the_tokenizer_travels_with_the_weights():
 @pytest.mark.usefixtures("unchecked")
 def test_what_is_no_text_is_refused():
     for spec in (DataSpec(max_len=4, vocab=5, classes=2), DataSpec(max_len=4, channels=1)):
-        with pytest.raises(UserError, match="read text cut by a tokenizer"):
+        with pytest.raises(UserError, match="needs tokenised text"):
             LanguageEncoder(spec, Softmax, **SIZES)
     with pytest.raises(UserError, match=r"backbone.layers is 0"):
         model(layers=0)

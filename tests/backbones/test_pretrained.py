@@ -168,7 +168,7 @@ def test_four_heads_take_the_weights_of_other_heads_and_are_another_model(file):
     [
         ({}, r"do not fit this model \(cls_token is \[1, 1, 32\] here and nothing there\)"),
         ({"network.model.head.weight": torch.zeros(1)}, "checkpoint of a run of Subquad; give it as ckpt_path"),
-        ({"epoch": 3}, "holds other things than weights"),
+        ({"epoch": 3}, "does not hold weights alone"),
         ([1, 2], "holds no weights"),
     ],
 )

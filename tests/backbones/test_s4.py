@@ -193,8 +193,6 @@ def test_learns_which_of_two_marks_came_first(kernel):
         ({"dt_min": 0.9}, "choose 0 < dt_min <= dt_max"),
         ({"d_state": 7}, "even backbone.d_state"),
         ({"layers": 0}, "backbone.layers is 0"),
-        ({"kernel": "dense"}, 'no backbone.kernel "dense"; choose low_rank or diagonal'),
-        ({"readout": "first"}, 'no backbone.readout "first"'),
     ],
     ids=str,
 )

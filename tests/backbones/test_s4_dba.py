@@ -92,7 +92,6 @@ def test_what_it_cannot_be_is_refused():
         ({"d_p": 0}, r"backbone.d_p is 0; S4\+DBA needs"),
         ({"heads": 3, "compress_heads": "per_head"}, "cannot be split into 3 heads"),
         ({"mix": "attention", "d_in": 3}, "2 heads cannot share queries of 3"),
-        ({"locality": "sharp"}, 'no backbone.locality "sharp"'),
     ]:
         with pytest.raises(UserError, match=sentence):
             encoder(**changes)

@@ -161,12 +161,8 @@ def test_positions_are_those_of_the_tokens_alone_where_the_class_token_has_none(
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_hidden_head_and_an_unknown_word():
+def test_a_hidden_head_and_data_without_inputs():
     assert encoder(head_hidden=9).head[0].out_features == 9
-    with pytest.raises(UserError, match="pooling"):
-        encoder(pooling="max")
-    with pytest.raises(UserError, match="positions"):
-        encoder(position="rotary")
     with pytest.raises(UserError, match="nothing to embed"):
         encoder(DataSpec(max_len=3))
 

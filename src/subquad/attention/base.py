@@ -11,6 +11,7 @@ from subquad.ops.affine import Activation, affine
 from subquad.ops.heads import split_heads
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
+from subquad.utils.literal_settings import LiteralSettings
 
 Carry = Tensor | None
 """What a layer passes to the next layer (the latent rows of Luna and DBA); None before the first layer.
@@ -27,7 +28,7 @@ class UnsupportedPattern(UserError):
     """The mechanism does not support this kind of attention (self or cross)."""
 
 
-class Attention(nn.Module, abc.ABC):
+class Attention(nn.Module, LiteralSettings, abc.ABC):
     """Attention of query tokens to context tokens. In self-attention, the caller passes the same tensor twice.
 
     `forward` takes token embeddings, not heads: a mechanism owns its projections, because some mechanisms compress
@@ -40,6 +41,8 @@ class Attention(nn.Module, abc.ABC):
         - the state dict contains the whole state;
         - sequences up to `site.query_len`, `site.context_len` are accepted, longer ones raise UserError.
     """
+
+    section = "attention"
 
     patterns: ClassVar[frozenset[Pattern]]
     """Self-attention, cross-attention or both; the constructor raises UnsupportedPattern for others."""

@@ -107,11 +107,6 @@ class Combiner(StatelessAttention):
         size_offset: bool = False,
     ) -> None:
         super().__init__(site)
-        if factorization not in ("fixed", "logn", "axial") or pooling not in ("max", "mean"):
-            raise UserError(
-                f"Combiner has no factorization {factorization} with pooling {pooling}; choose fixed, logn or axial "
-                "and max or mean."
-            )
         if span is not None and span < 1:
             raise UserError(f"attention.span is {span}; Combiner needs at least 1 token, or null for its own choice.")
         root = math.isqrt(site.context_len - 1) + 1

@@ -146,13 +146,6 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
         at_least_one("EcoFormer", bits=bits, anchors=anchors, neighbours=neighbours, **given)
         if fit_batch < 0:
             raise UserError(f"EcoFormer cannot be fitted on batch {fit_batch}; attention.fit_batch counts from 0.")
-        for key, value, choices in (
-            ("read_out", read_out, ("paper", "released")),
-            ("fit", fit, ("released", "strong", "klsh")),
-            ("anchors_from", anchors_from, ("first", "all")),
-        ):
-            if value not in choices:
-                raise UserError(f'EcoFormer has no {key} "{value}"; choose {", ".join(choices)}.')
         self.bits, self.neighbours, self.read_out, self.fit = bits, neighbours, read_out, fit
         self.anchors_from, self.refit_epochs, self.fit_batch, self.fit_rows = (
             anchors_from, refit_epochs, fit_batch, fit_rows,

@@ -51,10 +51,10 @@ class Synthesizer(StatelessAttention):
 
     def __init__(self, site: Site, parts: Sequence[Part] = ("random",), rank: int = 8) -> None:
         super().__init__(site)
-        if not parts or len(set(parts)) < len(parts) or not set(parts) <= set(get_args(Part)):
+        if not parts or len(set(parts)) < len(parts):
             raise UserError(
-                f"Synthesizer adds up different parts out of {', '.join(get_args(Part))}; got {list(parts)}; "
-                "name each part once in attention.parts."
+                f"attention.parts is {list(parts)}; Synthesizer needs different parts, at least one of "
+                f"{', '.join(get_args(Part))}."
             )
         if rank < 1:
             raise UserError(f"Synthesizer needs a positive rank of R_1 and R_2; got {rank}; set attention.rank.")

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.backbones.encoder import choose
 from subquad.backbones.segment_recurrence import (
     Pass,
     SegmentEncoder,
@@ -105,13 +104,6 @@ class BLRPEncoder(SegmentEncoder):
         head_hidden: int | None = None,
     ) -> None:
         super().__init__(spec, dim, segment, latents, dropout, position, token_std, pool, head_hidden)
-        choose("direction", direction, ("bi", "fwd", "bwd"))
-        for key, value in (("forward_init", forward_init), ("backward_init", backward_init)):
-            choose(key, value, ("phi_residual", "phi_init_only", "pos"))
-        choose("latent_pos", latent_pos, ("once", "each_step"))
-        choose("phi_input", phi_input, ("raw", "with_pos"))
-        choose("phi_share", phi_share, ("separate", "identical", "siamese"))
-        choose("share_directions", share_directions, ("all", "latent_only", "none"))
         self.phi_input, self.pad_aware, self.pos_each_step = phi_input, pad_aware, latent_pos == "each_step"
         sizes = (dim, heads, ffn, dropout, attention_dropout, bias, scale)
         within, cross = partial(self_blocks, self_layers, partial(SelfBlock, *sizes)), partial(CrossBlock, *sizes)

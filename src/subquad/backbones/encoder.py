@@ -12,13 +12,16 @@ from torch import Tensor, nn
 
 from subquad.specs import DataSpec
 from subquad.utils.errors import UserError
+from subquad.utils.literal_settings import LiteralSettings
 
 
-class Encoder(nn.Module, abc.ABC):
+class Encoder(nn.Module, LiteralSettings, abc.ABC):
     """Maps inputs `[b, n]` or `[b, n, c]` to `[b, outputs]` in two parts: `features` reads and pools, `head` predicts.
 
     A subclass sets `head` and `feature_dim`. A model that reads several sequences uses `features` and its own head.
     """
+
+    section = "backbone"
 
     head: nn.Module
     feature_dim: int
@@ -89,12 +92,6 @@ def check_fits(factory: Callable[..., nn.Module], spec: Any) -> None:
             f"The backbone {factory.__name__} reads {wanted.what} and the data of this task are {spec.what}; leave "
             "backbone= out to get the task's own, or choose another task."
         )
-
-
-def choose(key: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises UserError where the value of a backbone's setting is none of its choices."""
-    if value not in choices:
-        raise UserError(f'There is no backbone.{key} "{value}"; choose {", ".join(choices[:-1])} or {choices[-1]}.')
 
 
 def is_standalone(factory: object) -> "TypeGuard[EncoderFactory]":

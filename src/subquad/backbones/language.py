@@ -20,12 +20,13 @@ from subquad.blocks.init import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
 from subquad.specs import DataSpec, Masks, Pattern, Site, TextSpec
 from subquad.utils.errors import UserError
+from subquad.utils.literal_settings import LiteralSettings
 
 STD = 0.02
 """Standard deviation of the initial weights, as in BERT."""
 
 
-class LanguageEncoder(nn.Module):
+class LanguageEncoder(nn.Module, LiteralSettings):
     """Maps token ids `[b, n]` to vectors `[b, n, d]`: embeddings and positions, LayerNorm, dropout, layers.
 
     order: "post" normalisation as published, or "pre" with a final norm. position: "learned" as published, or
@@ -33,6 +34,7 @@ class LanguageEncoder(nn.Module):
     site; None: no attention. `tokenizer` is the fingerprint of the vocabulary; it is stored with the weights.
     """
 
+    section = "backbone"
     tokenizer: Tensor
 
     def __init__(

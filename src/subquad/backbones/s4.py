@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.backbones.encoder import Grouped, StandaloneEncoder, choose
+from subquad.backbones.encoder import Grouped, StandaloneEncoder
 from subquad.blocks.channel_norm import NORMS
 from subquad.blocks.embeddings import TokenEmbedding
 from subquad.blocks.parameter_groups import parameter_groups
@@ -73,12 +73,6 @@ class S4Encoder(StandaloneEncoder, Grouped):
     ) -> None:
         super().__init__(spec)
         at_least_one("S4", "backbone", layers=layers, dim=dim)
-        choose("kernel", kernel, ("low_rank", "diagonal"))
-        choose("init", init, ("legs", "lin", "inv"))
-        choose("discretization", discretization, ("zoh", "bilinear"))
-        choose("order", order, ("pre", "post"))
-        choose("norm", norm, ("batch", "layer"))
-        choose("readout", readout, ("mean", "last"))
 
         def model(length: int) -> StateSpace:
             shared = (d_state, n_ssm, dt_min, dt_max, Rates(ssm_lr, dt_lr, c_lr))

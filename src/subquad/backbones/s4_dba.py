@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.backbones.encoder import choose
 from subquad.backbones.s4 import S4Encoder
 from subquad.ops.masks import masked_softmax
 from subquad.specs import DataSpec
@@ -61,16 +60,11 @@ class S4DBAEncoder(S4Encoder):
         d_p = (spec.max_len + 1) // 2 if d_p is None else d_p
         at_least_one("S4+DBA", "backbone", d_p=d_p, heads=heads)
         super().__init__(spec, dim, inner_len=d_p, **s4)
-        choose("mix", mix, ("none", "attention"))
-        choose("read_from", read_from, ("tokens", "rows"))
         groups = heads if compress_heads == "per_head" else 1
         self.compress = RowWeights(dim, d_p, groups, locality, guided=True)
         tokens = read_from == "tokens"
         self.restore = RowWeights(dim, d_p, groups, locality, guided=False) if tokens else None
         self.mix = RowAttention(dim, heads, dim // 2 if d_in is None else d_in) if mix == "attention" else None
-        choose("restore_norm", restore_norm, ("softmax", "none"))
-        choose("compress_heads", compress_heads, ("shared", "per_head"))
-        choose("locality", locality, ("learned", "none"))
         self.normalised, self.residual = restore_norm == "softmax", residual
 
     def encoded(

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from subquad.backbones.encoder import StandaloneEncoder, choose
+from subquad.backbones.encoder import StandaloneEncoder
 from subquad.blocks.dropout_layer import Dropout
 from subquad.blocks.embeddings import embedding, positions
 from subquad.blocks.head import output_head
@@ -149,8 +149,6 @@ class SegmentEncoder(StandaloneEncoder):
         super().__init__(spec)
         if segment < 1 or latents < 1:
             raise UserError(f"A segment and the latents need at least 1 row; got {segment} and {latents}.")
-        choose("pool", pool, ("mean", "flatten", "first"))
-        choose("position", position, ("sinusoidal", "learned"))
         self.segment_len, self.latent_len, self.pool = segment, latents, pool
         self.embed = embedding(spec, dim, token_std)
         self.position = positions(position, segment, dim, 1.0 if position == "sinusoidal" else 0.02)

@@ -22,6 +22,7 @@ from subquad.backbones.pretrained import (
 )
 from subquad.specs import ImageSpec, Masks, Pattern, Site
 from subquad.utils.errors import UserError
+from subquad.utils.literal_settings import LiteralSettings
 
 PyramidName = Literal[
     "pvt_v2_b0", "pvt_v2_b1", "pvt_v2_b2", "pvt_v2_b3", "pvt_v2_b4", "pvt_v2_b5",
@@ -129,13 +130,15 @@ class _Swapped(nn.Module):
         return self.dropout(y)
 
 
-class ImageBackbone(nn.Module, Pretrainable):
+class ImageBackbone(nn.Module, LiteralSettings, Pretrainable):
     """A timm model for images of one size; maps `[b, c, h, w]` to `[b, classes]`.
 
     pretrained: weights of the model with plain attention to start from: a file, "hub" (timm's weights for `name`),
     "hub:<name of a timm model>", or None. Learned positions are resampled whenever weights of another image size are
     loaded, so that a trained model reads larger images if no weights of its attentions depend on the length.
     """
+
+    section = "backbone"
 
     def __init__(
         self, spec: ImageSpec, model: nn.Module, factories: Sequence[AttentionFactory],

@@ -7,8 +7,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.utils.errors import UserError
-
 
 class DynamicProjection(nn.Module):
     """Maps any number of tokens to l rows with P = softmax over the tokens of X W_P, l columns in each head.
@@ -28,10 +26,6 @@ class DynamicProjection(nn.Module):
         self, dim: int, heads: int, slots: int, form: Literal["per_head_value", "per_head", "single"], bias: bool
     ) -> None:
         super().__init__()
-        if form not in ("per_head_value", "per_head", "single"):
-            raise UserError(
-                f'There is no dynamic projection "{form}"; choose backbone.phi per_head_value, per_head or single.'
-            )
         self.heads, self.form = 1 if form == "single" else heads, form
         self.score = nn.Linear(dim, self.heads * slots, bias)
         self.value = nn.Linear(dim, dim) if form == "per_head_value" else None

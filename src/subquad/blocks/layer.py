@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from subquad.attention.base import Affine, Attention, Carry
 from subquad.blocks.dropout_layer import Dropout
 from subquad.specs import Masks
-from subquad.utils.errors import UserError
 
 Norm = Callable[[int], nn.Module]
 """Makes the normalisation for a width, such as nn.LayerNorm."""
@@ -62,8 +61,6 @@ class TransformerLayer(Layer):
         norm: Norm = nn.LayerNorm,
     ) -> None:
         super().__init__()
-        if order not in ("pre", "post"):
-            raise UserError(f'There is no order "{order}" of normalisation; choose pre or post.')
         self.attention = attention
         self.attention_norm = nn.Identity() if attention is None else norm(dim)
         self.feed_forward = FeedForward(dim, ffn, dropout)
