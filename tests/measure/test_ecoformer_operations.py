@@ -1,6 +1,6 @@
 """The columns #Mul., #Add. and Energy of EcoFormer's tables (https://arxiv.org/abs/2209.09004).
 
-Two witnesses: the counter on this package's models, and formulas in widths and depths alone (`first_principles`).
+Checked in two ways: by the counter on this package's models, and by formulas in widths and depths (`first_principles`).
 Printed values are in billions, energies in billions of pJ; "to the printed digit" is two decimals.
 """
 
@@ -37,7 +37,7 @@ TABLE_2 = [
     ("twins_svt_small", ECO, 2.72, 2.81, 12.59),
 ]
 TABLE_8 = TABLE_2[:4]
-"""Training from scratch: the same models, so the same operations."""
+"""Training from scratch: the models are the same, and so are the operations."""
 
 MISPRINTED_ENERGY = {("pvt_v2_b3", MSA): 54.53}
 """Printed as 54.56; 3.7 and 0.9 times the printed counts are 54.52, times the exact ones 54.527."""
@@ -99,7 +99,7 @@ def pyramid(model, name, classes=1000, **settings):
 
 
 def first_principles(model, name, classes=1000, anchors=25, bits=16):
-    """From widths and depths: layers of the models, and both formulas of the attentions written out."""
+    """From widths and depths: the layers of the models, and the formulas of both attentions written out."""
     twins = model.startswith("twins")
     both, mul, add, before = 0, 0, 0, 3
     for stage, (n, d, depth, heads, ratio) in enumerate(zip(TOKENS, *SIZES[model], strict=True)):

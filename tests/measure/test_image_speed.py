@@ -1,4 +1,4 @@
-"""Speed and memory of image models: training holds what inference does not, in the mode that was asked for."""
+"""Speed and memory of image models: training keeps activations, and models run in the requested mode."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Memory counted by hand, ratios worked out by hand, and a benchmark small enough to run."""
+"""Memory and ratios computed by hand, and a small benchmark."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_live_tensors_of_a_backward_pass():
         del squared
         after_forward = memory.live
         loss.backward()
-    assert after_forward == 1 * FLOAT  # the product is not kept: its backward needs the weight alone
+    assert after_forward == 1 * FLOAT  # the product is not kept: its backward pass needs the weight only
     # 1 (loss) + 1 (its gradient, expanded without storage) + two partial gradients and their sum
     assert 2000 * FLOAT < memory.peak <= 3002 * FLOAT
     assert memory.live == (1000 + 1) * FLOAT  # the loss and weight.grad

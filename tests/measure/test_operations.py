@@ -144,9 +144,9 @@ def layer(name, length=48, dim=16, heads=2):
 def test_products_agree_with_torchs_counter(name, monkeypatch):
     """Multiplications of every operator that FlopCounterMode knows, forward and backward, on numbers.
 
-    It leaves out factors beside a product, and overlooks the groups of a convolution in its backward pass.
+    FlopCounterMode omits factors of a product, and ignores the groups of a convolution in its backward pass.
     """
-    monkeypatch.setattr(operations, "hearing", lambda _: contextlib.nullcontext())  # it knows nothing of codes
+    monkeypatch.setattr(operations, "observe_codes", lambda _: contextlib.nullcontext())  # as FlopCounterMode
     attention, inputs = layer(name)
     with FlopCounterMode(display=False) as known, OperationCounter() as ours:
         y, _ = attention(*inputs)
@@ -169,7 +169,7 @@ FIRST = first_of_each_class({name: made("attention", name) for name in mechanism
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FIRST)) for name in mechanisms()]
 )
 def test_every_mechanism_is_counted_in_full_without_computing(name):
-    """The same as on numbers, and no operator is unknown."""
+    """Fake and real tensors give the same counts, and no operator is unknown."""
     attention, inputs = layer(name)
     fake = count(attention, inputs)
     with torch.no_grad(), OperationCounter() as counter:
@@ -256,7 +256,7 @@ def test_products_with_codes_are_additions():
         assert counter.operations.total == Tally(*cost)
     with OperationCounter() as counter:
         h.mT @ x
-    assert counter.operations.total.mul == 96  # said outside of the block
+    assert counter.operations.total.mul == 96  # marked outside the block
 
 
 def test_codes_save_multiplications_of_ecoformer():

@@ -16,7 +16,7 @@ def code(x: Tensor) -> Tensor:
 
 
 @contextmanager
-def hearing(listener: Callable[[Tensor], None]) -> Iterator[None]:
+def observe_codes(listener: Callable[[Tensor], None]) -> Iterator[None]:
     """Within the context, `listener` is called with every tensor passed to `code`."""
     _listeners.append(listener)
     try:

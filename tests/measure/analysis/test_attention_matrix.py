@@ -1,4 +1,4 @@
-"""The implied mixing of an attention is the matrix that its paper writes down."""
+"""The computed weights of an attention are the matrix of its paper."""
 
 import math
 
@@ -102,7 +102,7 @@ def test_encoders_show_their_latents_or_tokens(name):
 
 
 def test_what_has_no_outputs_of_tokens_is_refused():
-    with pytest.raises(UserError, match="no outputs for single tokens"):
+    with pytest.raises(UserError, match="no output for each token"):
         mapping(torch.nn.Linear(2, 2))
     attention, x = build(Softmax, 9, 8, 2)
     with pytest.raises(UserError, match="width of at least 9"):

@@ -1,4 +1,4 @@
-"""BitFusion's cost model: Table 7 of EcoFormer (https://arxiv.org/abs/2209.09004), and products worked out by hand."""
+"""BitFusion's cost model: Table 7 of EcoFormer (https://arxiv.org/abs/2209.09004), and products computed by hand."""
 
 import math
 
@@ -34,7 +34,7 @@ def test_other_rows_are_near(name, tolerance, latency):
 
 
 def test_the_whole_workload_is_another_order():
-    """3,136 queries in place of 16 rows: EcoFormer is then 19 times, not 3.4 times cheaper than softmax."""
+    """With 3,136 queries instead of 16 rows, EcoFormer is 19 times cheaper than softmax, not 3.4 times."""
     softmax, eco = (attention_layer(name, rows=3136) for name in ("transformer", "ecoformer"))
     assert softmax.milliseconds == pytest.approx(8.5, abs=0.1)
     assert softmax.nanojoules == pytest.approx(13.06e6, rel=0.01)
@@ -70,7 +70,7 @@ def test_few_bits_save_time_and_energy():
     eight, two, one = (cost(Product(1024, 4096, 1024, bits, bits)) for bits in (8, 2, 1))
     assert two.cycles < eight.cycles / 4
     assert two.nanojoules < eight.nanojoules
-    assert one.cycles <= two.cycles  # the array takes one bit for two; DRAM does not
+    assert one.cycles <= two.cycles  # the array processes 1 bit as 2 bits; DRAM does not
 
 
 def test_costs_add():

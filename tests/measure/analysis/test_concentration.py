@@ -47,7 +47,7 @@ def test_a_zero_latent_reads_all_real_tokens_alike_and_a_large_one_picks_one():
 @torch.no_grad()
 @pytest.mark.parametrize("heads", [1, 2])
 def test_rows_that_read_one_token_each_are_counted(heads):
-    """In each head four rows read three tokens: one of them twice."""
+    """In each head four rows read three tokens, one of them twice."""
     [layer] = stack(partial(DBA, d_p=4, compress_heads="per_head"), Pattern.SELF, 1, heads=heads)
     x, valid = batch([3])
     wanted = 1e3 * torch.eye(3, dtype=torch.float64)[[0, 1, 2, 2]]

@@ -1,4 +1,4 @@
-"""The attention matrices that are read off a network are those that its layers use."""
+"""The recorded attention matrices of a network are those that its layers use."""
 
 import math
 
@@ -20,7 +20,7 @@ from subquad.utils.errors import UserError
     "factory",
     [Softmax, AttentionBN, lambda site: AttentionSH(site, scales=[1, 4]), lambda site: AttentionSH(site, scales=3)],
 )
-def test_weights_are_those_found_from_outside(factory):
+def test_weights_equal_those_computed_from_outputs(factory):
     attention, x = build(factory, 10, 12, 2)
     with HeadWeights(attention) as found:
         attention(x, x, Masks())
