@@ -192,7 +192,7 @@ def test_rows_of_table_3_that_come_out_otherwise(name, overrides, row, ours):
     assert printed(lra(name, overrides)) == ours != row
 
 
-@pytest.mark.parametrize("name", ["combiner", "flowformer", "yoso", "tlb"])
+@pytest.mark.parametrize("name", ["combiner", "flowformer", "yoso"])
 def test_what_the_tables_do_not_count_is_refused(name):
     with pytest.raises(UserError, match="no count"):
         lra(name, [])

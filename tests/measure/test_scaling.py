@@ -148,12 +148,10 @@ def test_wrong_overrides_are_explained() -> None:
     assert unknown.returncode == 1
     assert "did you mean dba" in unknown.stderr
     key = answer("scripts/check_attention.py", "length=[1]")
-    assert "check_attention.py takes attention, contract, lengths" in key.stderr
+    assert 'There is no setting "length"; did you mean lengths?' in key.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "linear"), [("dba", True), ("dba_full_d", True), ("dba_full_n", False), ("tlb", True)]
-)
+@pytest.mark.parametrize(("name", "linear"), [("dba", True), ("dba_full_d", True), ("dba_full_n", False)])
 def test_a_key_that_changes_the_growth_changes_what_is_stated(name: str, linear: bool) -> None:
     assert is_linear(stated_complexity(load_attention(name))) is linear
 

@@ -54,7 +54,7 @@ def test_printed_variance_shrinks_inner_products():
 
 
 def test_multiplicative_lemma_fails_for_nearly_orthogonal_vectors():
-    failing, additive = result_of("DBA", "Eq. 15", "but for a share"), finding_of("DBA", "Eq. 15", "in place of")
+    failing, additive = result_of("DBA", "Eq. 15", "but for a share"), result_of("DBA", "Eq. 15", "in place of")
     assert failing.measured["allowed"] == pytest.approx(2 * math.exp(-(0.25 - 0.125) * 32))
     assert failing.measured["failures"] > 20 * failing.measured["allowed"]
     assert max(additive.measured["failures"], additive.measured["failures, y = x"]) <= additive.measured["allowed"]
