@@ -28,7 +28,7 @@ def test_equals_the_printed_form(scales: list[int], beta: float, pattern: Patter
     agree(layers, layer(scales, beta), lengths)
 
 
-def test_customary_scales_and_weight() -> None:
+def test_default_scales_and_weight() -> None:
     agree(stack(LinearBNSH, Pattern.SELF), layer([1, 1, 2, 4]), "37")
 
 

@@ -57,7 +57,7 @@ def test_learned_weight_of_the_mean(sizes: dict) -> None:
     agree(layers, layer([1, 1, 2, 4], None, **sizes), "padded")
 
 
-def test_customary_scales_weight_and_pattern() -> None:
+def test_default_scales_weight_and_pattern() -> None:
     layers = stack(partial(SparseBNSH, block=8, summary=1), Pattern.SELF)
     agree(layers, layer([1, 1, 2, 4], **CHOICES["fixed, 8 and 1"]), "37")
 

@@ -110,8 +110,8 @@ def test_pyramids_have_the_parameters_of_the_papers(name):
     assert tuple(found) == COUNTS[name]
 
 
-def test_heads_that_no_scales_are_customary_for_are_named():
-    with pytest.raises(UserError, match=r"No scales are customary for 1 heads.*set attention.scales"):
+def test_numbers_of_heads_without_default_scales_are_refused():
+    with pytest.raises(UserError, match=r"There are no default scales for 1 heads.*set attention.scales"):
         swapped("pvt_v2", made("attention", "attention_sh"))  # its first stage has one head
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Affine, Projections, StatelessAttention
-from subquad.ops.blocks import around, around_mask, blocks, seen_of_windows, unblocks
+from subquad.ops.blocks import around, around_mask, blocks, unblocks, visible_in_windows
 from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
@@ -165,7 +165,7 @@ class TransformerLS(StatelessAttention):
         # A small mask is cheaper to widen than the large one.
         band, real = (F.pad(part, (seen_by_all, 0), value=True) for part in (band, real))
         real = real if mask is not None else real.repeat(len(context), 1)
-        return seen_of_windows(band, real)[:, None]
+        return visible_in_windows(band, real)[:, None]
 
     def _filtered(
         self, rows: Float[Tensor, "b n d"], values: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None
