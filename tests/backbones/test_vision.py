@@ -173,9 +173,9 @@ def test_the_carry_goes_from_layer_to_layer_and_stays_in_its_pass():
     for _ in range(2):
         torch.testing.assert_close(model(images), expected)
     torch.testing.assert_close(model(images[:1]), expected[:1])
-    assert all(block.attn.thread.carry is None for block in inner.blocks)
+    assert all(block.attn.slot.carry is None for block in inner.blocks)
     other = copy.deepcopy(model)
-    assert other.model.blocks[0].attn.thread is other.model.blocks[1].attn.thread is not inner.blocks[0].attn.thread
+    assert other.model.blocks[0].attn.slot is other.model.blocks[1].attn.slot is not inner.blocks[0].attn.slot
 
 
 def _no_masks():
@@ -229,7 +229,7 @@ def test_dropout_and_left_out_branches_are_those_that_were_asked_for():
         (lambda: Pyramid(SMALL, Softmax, Softmax, "pvt_v2_b0", stages=(0, 1)), r"stages is \[0, 1\]"),
         (
             lambda: Pyramid(ImageSpec(side=8, channels=1, classes=2), Softmax, Softmax, "pvt_v2_b0"),
-            r"images of 8 x 8 do not last; set data\.size=32",
+            r"images of 8 x 8 are too small; set data\.size=32",
         ),
     ],
 )

@@ -75,5 +75,5 @@ class DualEncoder(nn.Module, LiteralSettings, Grouped):
         return self.head(torch.cat(_COMBINED[self.combine](one, other), -1))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Groups by the rule of the encoder, for the head too; one group where the encoder has no rule."""
+        """The encoder's rule for parameter groups, applied to the head too; one group if the encoder has none."""
         return parameter_groups(self) if isinstance(self.tower, Grouped) else [{"params": list(self.parameters())}]

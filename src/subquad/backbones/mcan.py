@@ -88,7 +88,7 @@ class MCAN(nn.Module, LiteralSettings):
     image_self: False leaves out self-attention on the image, as in the baselines with two attentions of DBA
         (https://arxiv.org/abs/2211.16368, Table 4).
 
-    Released code: takes all-zero rows for padding, where the data state it here; initialises all maps as torch does.
+    Released code: treats all-zero rows as padding, which the data state here; initialises all maps as torch does.
     """
 
     section = "backbone"

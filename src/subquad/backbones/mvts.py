@@ -65,7 +65,7 @@ class MVTSEncoder(Encoder):
         super().__init__()
         if spec.channels is None:
             raise UserError(
-                "The backbone mvts reads real-valued series, these data are tokens; choose backbone=sequence."
+                "The backbone mvts reads real-valued series, and these data are tokens; choose backbone=sequence."
             )
         at_least_one("mvts", "backbone", layers=layers)
         self.max_len = spec.max_len

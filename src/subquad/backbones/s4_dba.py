@@ -24,19 +24,19 @@ class S4DBAEncoder(S4Encoder):
     t_j is the position of the token on the scale of the rows and s is learned (1 at first).
 
     Z (H W_K)ᵀ = (Z W_K) Hᵀ, so that no token is projected. Time and memory grow with n d_p: with n² for d_p = n/2.
-    docs/deviations.md gives the reasons of the defaults.
+    docs/deviations.md gives the reasons for the defaults.
 
     Args:
         dim: width of the model, d.
         d_p: number of rows; null: half the longest sequence, as in Table 10.
-        locality: whether the distance between token and row counts, as above.
-        restore_norm: softmax over the rows, or none: W'_r as it is.
+        locality: "learned" adds the term above, "none" does not.
+        restore_norm: normalisation of W'_r over the rows, softmax or none.
         heads: heads of W_r and W'_r, if `compress_heads` is per_head, and of `mix`.
         compress_heads: one W_r and W'_r for all heads (shared), or one for each.
         mix: attention applies attention among the rows before S4_2, as in a DBA layer.
         d_in: width of the queries and keys of `mix` over all heads; null: d/2, as in Table 10.
-        read_from: tokens restores before the read-out, rows reads the rows.
-        residual: H' = H + W'_r Y.
+        read_from: the read-out reads the tokens, expanded from the rows, or the rows.
+        residual: add H, so that H' = H + W'_r Y.
         s4: the settings of S4Encoder.
     """
 
@@ -87,7 +87,7 @@ class S4DBAEncoder(S4Encoder):
 
 
 class RowWeights(nn.Module):
-    """Logits of every token for every one of d_p rows: from Z and W_K (`guided`), or from a linear map of the token."""
+    """Logits of every token for each of d_p rows: from Z and W_K (`guided`), or from a linear map of the token."""
 
     def __init__(self, dim: int, rows: int, groups: int, locality: str, guided: bool) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ class DynamicProjection(nn.Module):
         return rows[:, 0, :, :dim]
 
     def _merge(self, rows: Float[Tensor, "b h l d"]) -> Float[Tensor, "b l d"]:
-        """The part of the width of each head, side by side."""
+        """Concatenates the part of the width of each head."""
         if self.value is None:
             return torch.cat([rows[:, i].tensor_split(self.heads, -1)[i] for i in range(self.heads)], -1)
         weights = self.value.weight.to(rows.dtype).tensor_split(self.heads)

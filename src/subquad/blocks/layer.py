@@ -44,8 +44,8 @@ class Layer(nn.Module):
 class TransformerLayer(Layer):
     """post: x ← norm(x + f(x)), as printed in Vaswani et al. 2017; pre: x ← x + f(norm(x)).
 
-    f is attention, then the feed-forward net. `attention=None` leaves the attention out: the time of that model is the
-    lower bound that attentions are measured against.
+    f is attention, then the feed-forward net. `attention=None` leaves the attention out: the time of that model is a
+    lower bound for models with attention.
 
     A token that `masks` marks as a class token is not normalised before the attention, as in the released code of
     Transformer-LS.
