@@ -76,18 +76,18 @@ class Attention(nn.Module, LiteralSettings, abc.ABC):
     def softmax_maps(self) -> Maps:
         """The maps of this module that correspond to those of softmax attention, for weight transfer.
 
-        They are tensors or views of any shape with as many numbers. The default finds them by name in this module or
+        They are tensors or views of any shape with as many elements. The default finds them by name in this module or
         in its `projections`; a mechanism with other names overrides this.
         """
-        found = ((name, getattr(getattr(self, "projections", self), name, None)) for name in _SOFTMAX_MAPS)
-        return {name: (linear.weight, linear.bias) for name, linear in found if isinstance(linear, nn.Linear)}
+        maps = ((name, getattr(getattr(self, "projections", self), name, None)) for name in _SOFTMAX_MAPS)
+        return {name: (linear.weight, linear.bias) for name, linear in maps if isinstance(linear, nn.Linear)}
 
     def check_lengths(self, x: Tensor, context: Tensor) -> None:
         """Raises UserError if a sequence is longer than the site allows."""
-        for got, limit in ((x.shape[1], self.site.query_len), (context.shape[1], self.site.context_len)):
-            if got > limit:
+        for length, limit in ((x.shape[1], self.site.query_len), (context.shape[1], self.site.context_len)):
+            if length > limit:
                 raise UserError(
-                    f"{type(self).__name__} was built for at most {limit} tokens and was given {got}; "
+                    f"{type(self).__name__} was built for at most {limit} tokens and was given {length}; "
                     "build it with a larger length or shorten the input."
                 )
 
@@ -112,7 +112,7 @@ class StatelessAttention(Attention):
 
 
 class Refreshable(abc.ABC):
-    """A mechanism with state that is fitted to data or drawn anew (hash functions, random features).
+    """A mechanism with state that is fitted to data or redrawn (hash functions, random features).
 
     The state is in buffers that `forward` only reads, so that a call has no side effects and compiles. Before each
     training step, a callback calls `due`, and if that is true `refresh` with the inputs of the next `forward`.
@@ -146,7 +146,7 @@ class AttentionFactory(Protocol):
 
 
 class Affine(nn.Linear):
-    """`nn.Linear` by the faster of two kernels, with an optional activation in the same pass."""
+    """`nn.Linear` with the faster of two kernels and an optional activation in the same pass."""
 
     def forward(self, x: Float[Tensor, "*b d"], activation: Activation = "none") -> Float[Tensor, "*b e"]:
         return affine(x, self.weight, self.bias, activation)

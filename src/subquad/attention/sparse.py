@@ -50,13 +50,13 @@ class Sparse(StatelessAttention):
         self.projections = Projections(site.dim, site.heads)
 
     def visible(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """Whether the query sees the key, both by their places."""
+        """Whether the query at a position sees the key at a position."""
         b = self.block
         if self.form == "fixed":
-            seen = (query // b == key // b) | (key % b >= b - self.summary)
+            visible = (query // b == key // b) | (key % b >= b - self.summary)
         else:
-            seen = ((query - key).abs() <= b) | ((query - key) % b == 0)
-        return seen & (key <= query) if self.causal else seen
+            visible = ((query - key).abs() <= b) | ((query - key) % b == 0)
+        return visible & (key <= query) if self.causal else visible
 
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
