@@ -32,21 +32,21 @@ SMALL: dict[str, Any] = {
 
 
 def site(pattern: Pattern, **changes: Any) -> Site:
-    """A place of width 24 with 4 heads, 13 context tokens and, in cross-attention, 11 queries."""
+    """A site of width 24 with 4 heads, 13 context tokens and, in cross-attention, 11 queries."""
     small = Site(pattern=pattern, dim=DIM, heads=HEADS, query_len=QUERIES[pattern], context_len=CONTEXT)
     return replace(small, **changes)
 
 
 def shrunk(factory: Callable[..., Attention]) -> Callable[..., Attention]:
-    """The factory with small compressed sizes, where it has such."""
+    """The factory with the sizes of SMALL that it takes."""
     configured = getattr(factory, "keywords", {})
     return functools.partial(factory, **{key: size for key, size in SMALL.items() if key in configured})
 
 
 def factories(config: pytest.Config) -> dict[str, Callable[..., Attention]]:
-    """Every configs/attention/*.yaml that stands in the place of one attention, or what --attention names."""
-    if found := own_attentions(config):
-        return {name: factory for name, factory in found.items() if not is_standalone(factory)}
+    """Every configs/attention/*.yaml, or the attentions that --attention names."""
+    if named := own_attentions(config):
+        return {name: factory for name, factory in named.items() if not is_standalone(factory)}
     return {name: made("attention", name) for name in mechanisms()}
 
 
@@ -83,10 +83,10 @@ def _is_public(item: Any, module: ModuleType) -> bool:
     return here and not item.__name__.startswith("_") and not inspect.isabstract(item)
 
 
-def first_of_each_class(found: dict[str, Callable[..., Attention]]) -> dict[str, Callable[..., Attention]]:
-    """One choice of each class: what depends on the class alone is shown on it."""
-    first = {mechanism(factory): name for name, factory in reversed(found.items())}
-    return {name: factory for name, factory in found.items() if name in first.values()}
+def first_of_each_class(named: dict[str, Callable[..., Attention]]) -> dict[str, Callable[..., Attention]]:
+    """One choice of each class, for tests of what depends on the class alone."""
+    first = {mechanism(factory): name for name, factory in reversed(named.items())}
+    return {name: factory for name, factory in named.items() if name in first.values()}
 
 
 def declared(factory: Callable[..., Attention]) -> frozenset[Pattern]:
@@ -126,12 +126,12 @@ def prefix(lengths: list[int], size: int) -> Tensor:
 
 
 def after(x: Tensor, y: Tensor) -> Tensor:
-    """What follows an attention."""
+    """The residual connection and the norm after an attention."""
     return F.layer_norm(x + y, x.shape[-1:])
 
 
 def run(layers: nn.ModuleList, x: Tensor, context: Tensor, masks: Masks | None = None) -> Tensor:
-    """The layers as in a transformer: added to their input and normalised, the carry handed from each to the next."""
+    """Runs the layers as in a transformer: with residual connections and norms, and each carry passed to the next."""
     carry, masks, alone = None, masks or Masks(), x is context
     for layer in layers:
         y, carry = layer(x, x if alone else context, masks, carry)

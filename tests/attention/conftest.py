@@ -20,15 +20,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture in ("factory", "cell", "first_cell"):
         if fixture not in metafunc.fixturenames:
             continue
-        found = factories(metafunc.config)
+        choices = factories(metafunc.config)
         if fixture == "factory":
-            metafunc.parametrize(fixture, found.values(), ids=found)
+            metafunc.parametrize(fixture, choices.values(), ids=choices)
             continue
         if fixture == "first_cell":
-            found = first_of_each_class(found)
+            choices = first_of_each_class(choices)
         cells = {
             f"{name}-{pattern.value}": Cell(shrunk(factory), pattern)
-            for (name, factory), pattern in itertools.product(found.items(), Pattern)
+            for (name, factory), pattern in itertools.product(choices.items(), Pattern)
             if pattern in declared(factory)
         }
         metafunc.parametrize(fixture, cells.values(), ids=cells)

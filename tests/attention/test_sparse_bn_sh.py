@@ -95,7 +95,7 @@ def test_a_pattern_that_shows_all_tokens_is_none(scales: int | None, beta: float
 
 @pytest.mark.parametrize("name", ["band of 2", "fixed, 8 and 1"])
 def test_tokens_outside_the_pattern_act_through_the_mean_only(name: str) -> None:
-    """The last token is not seen by the first queries; it moves them where μ counts."""
+    """The first queries do not see the last token; it influences them only through μ."""
     x = tokens(1, LONGEST, 24)
     changed = torch.cat([x[:, :-1], x[:, -1:] + 1], 1)
     for beta, moves in ((0.0, False), (1.0, True)):

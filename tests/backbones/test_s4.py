@@ -167,7 +167,7 @@ def test_counts_of_the_published_sizes():
 
 @pytest.mark.parametrize("kernel", ["low_rank", "diagonal"])
 def test_learns_which_of_two_marks_came_first(kernel):
-    """The order of two tokens among others, which no bag of tokens knows."""
+    """The order of two tokens among others, which a model without order cannot learn."""
     spec = DataSpec(max_len=20, vocab=6, classes=2)
     model = S4Encoder(spec, 16, layers=1, d_state=8, kernel=kernel)
     groups = [{"params": list(model.parameters()), "lr": 0.01}]

@@ -34,17 +34,17 @@ def test_nothing_else_is_computed() -> None:
     """Each operator of the program is a product."""
     setting = Setting(level="layer", mode="training", length=32, dim=16)
     alone = products_of(program_of(PlainSoftmax, setting))
-    seen = set()
+    records = set()
 
     class Names(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            seen.add(func.overloadpacket.__name__)
+            records.add(func.overloadpacket.__name__)
             return func(*args, **(kwargs or {}))
 
     with Names():
         alone()
-    assert seen
-    assert seen <= PRODUCTS
+    assert records
+    assert records <= PRODUCTS
 
 
 @pytest.mark.parametrize(("mode", "count"), [("inference", 4), ("training", 12)])

@@ -92,20 +92,20 @@ def test_a_benchmark_returns_every_side(level, mode):
     def explicit(site):
         return Softmax(site, fused=False)
 
-    found = measure({"softmax": Softmax, "explicit": explicit}, setting, rounds=2)
+    results = measure({"softmax": Softmax, "explicit": explicit}, setting, rounds=2)
     names = {"softmax", "explicit"} | ({NO_ATTENTION} if level == "model" else set())
-    assert found.keys() == names
-    for measured in found.values():
+    assert results.keys() == names
+    for measured in results.values():
         assert len(measured.timing.seconds) == 2
         assert measured.peak > 0
     if level == "model":
-        assert found[NO_ATTENTION].peak < found["softmax"].peak
+        assert results[NO_ATTENTION].peak < results["softmax"].peak
 
 
 def test_softmax_written_out_keeps_the_square_of_the_length():
     long = Setting(level="layer", mode="inference", length=256, dim=8, heads=2)
-    found = measure({"explicit": lambda site: Softmax(site, fused=False)}, long, rounds=1)
-    assert found["explicit"].peak >= 2 * 256 * 256 * FLOAT
+    results = measure({"explicit": lambda site: Softmax(site, fused=False)}, long, rounds=1)
+    assert results["explicit"].peak >= 2 * 256 * 256 * FLOAT
 
 
 def test_the_peak_of_the_process_is_named():

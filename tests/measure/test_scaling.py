@@ -70,9 +70,9 @@ def test_a_verdict_needs_times_that_agree(times: dict[int, list[float]], memory:
 def test_each_round_visits_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[int] = []
     monkeypatch.setattr(scaling_module, "program_of", lambda _, setting: lambda: order.append(setting.length))
-    found = scaling(made("attention", "linear"), [16, 32, 64], rounds=2)
+    results = scaling(made("attention", "linear"), [16, 32, 64], rounds=2)
     assert order[:12] == [16, 32, 64] * 4  # with two rounds to warm up
-    assert [len(times) for times in found.rounds.values()] == [2, 2, 2]
+    assert [len(times) for times in results.rounds.values()] == [2, 2, 2]
 
 
 def test_memory_of_written_out_softmax_grows_with_the_square_and_linear_attention_does_not() -> None:

@@ -17,9 +17,9 @@ PRINTED = {  # ms, "pJ"
 
 
 def test_the_transformer_row_to_the_last_digit():
-    found = table_7("transformer")
-    assert round(found.nanojoules, 2) == 85692.18  # printed as pJ
-    assert round(found.milliseconds / 16, 4) == 0.0036
+    results = table_7("transformer")
+    assert round(results.nanojoules, 2) == 85692.18  # printed as pJ
+    assert round(results.milliseconds / 16, 4) == 0.0036
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,9 @@ def test_the_transformer_row_to_the_last_digit():
 )
 def test_other_rows_are_near(name, tolerance, latency):
     """Energy within the stated share of the printed one; the latency of Performer is printed as 0.0019."""
-    found = table_7(name)
-    assert found.nanojoules == pytest.approx(PRINTED[name][1], rel=tolerance)
-    assert round(found.milliseconds / 16, 4) == latency
+    results = table_7(name)
+    assert results.nanojoules == pytest.approx(PRINTED[name][1], rel=tolerance)
+    assert round(results.milliseconds / 16, 4) == latency
 
 
 def test_the_whole_workload_is_another_order():
@@ -47,15 +47,15 @@ def test_a_product_that_fits_at_once_by_hand():
     """16 x 16 by 16 x 32, 8 bits: one tile, one pass of the array for each row."""
     weights, inputs, outputs = 16 * 32 * 8, 16 * 16 * 8, 16 * 32 * 32
     first, last = weights + inputs + outputs, outputs
-    found = cost(Product(16, 16, 32))
-    assert found.cycles == 16 + math.ceil(first / 192) + math.ceil(last / 192)
+    results = cost(Product(16, 16, 32))
+    assert results.cycles == 16 + math.ceil(first / 192) + math.ceil(last / 192)
     dram = 15e-3 * (first + last)
-    assert dram < found.nanojoules < 1.2 * dram
+    assert dram < results.nanojoules < 1.2 * dram
     core = 16 * 3673500 / 16 * 512 / 500e6
     reads = (16 * 16 * 32 * 8) * (0.021365656e-3 + 0.059474375e-3) + 2 * outputs * 0.033155313e-3
     writes = weights * 0.028916156e-3 + inputs * 0.113704063e-3 + 2 * outputs * 0.073084063e-3
     stationary = core + dram + reads + writes  # each output stays while its inputs and weights pass
-    assert found.nanojoules == pytest.approx(stationary, rel=1e-9)
+    assert results.nanojoules == pytest.approx(stationary, rel=1e-9)
 
 
 def test_large_products_are_bound_by_dram_or_by_the_array():

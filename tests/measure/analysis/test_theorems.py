@@ -139,10 +139,10 @@ def test_the_solver_solves_support_vector_regressions():
     x = np.concatenate([a := dice.normal(size=(6, 2)), -a])
     kernel = x @ x.T + np.eye(12)
     targets = np.concatenate([t := dice.normal(size=6), -t])  # odd: the best bias is 0
-    theirs = SVR(kernel="precomputed", C=0.4, epsilon=0.1, tol=1e-9).fit(kernel, targets)
+    original = SVR(kernel="precomputed", C=0.4, epsilon=0.1, tol=1e-9).fit(kernel, targets)
     wanted = np.zeros(12)
-    wanted[theirs.support_] = theirs.dual_coef_[0]
-    assert abs(theirs.intercept_[0]) < 1e-6
+    wanted[original.support_] = original.dual_coef_[0]
+    assert abs(original.intercept_[0]) < 1e-6
     ours = support_vectors.solve(kernel, targets, np.full(12, 0.1), np.full(12, 0.4))
     np.testing.assert_allclose(ours, wanted, atol=1e-5)
     assert np.isclose(np.abs(ours).max(), 0.4)
