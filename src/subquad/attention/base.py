@@ -39,7 +39,8 @@ class Attention(nn.Module, LiteralSettings, abc.ABC):
         - rows of a batch do not influence each other;
         - in eval mode a call changes no parameter and no buffer, and is deterministic;
         - the state dict contains the whole state;
-        - sequences up to `site.query_len`, `site.context_len` are accepted, longer ones raise UserError.
+        - sequences up to `site.query_len`, `site.context_len` are accepted, longer ones raise UserError;
+        - a constructor argument annotated with `Literal` accepts no other value (see `LiteralSettings`).
     """
 
     section = "attention"
