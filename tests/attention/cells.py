@@ -1,10 +1,13 @@
 """The cells of the contract: every mechanism in every wiring it declares, at sizes that a test can afford."""
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -12,6 +15,8 @@ import torch.nn.functional as F
 from conftest import made, mechanisms, own_attentions
 from torch import Tensor, nn
 
+import subquad.attention
+import subquad.backbones
 from subquad.attention.base import Attention
 from subquad.backbones.encoder import is_standalone
 from subquad.specs import Masks, Pattern, Site
@@ -27,21 +32,21 @@ SMALL: dict[str, Any] = {
 
 
 def site(pattern: Pattern, **changes: Any) -> Site:
-    """A place of width 24 with 4 heads, 13 context tokens and, in cross-attention, 11 queries."""
+    """A site of width 24 with 4 heads, 13 context tokens and, in cross-attention, 11 queries."""
     small = Site(pattern=pattern, dim=DIM, heads=HEADS, query_len=QUERIES[pattern], context_len=CONTEXT)
     return replace(small, **changes)
 
 
 def shrunk(factory: Callable[..., Attention]) -> Callable[..., Attention]:
-    """The factory with small compressed sizes, where it has such."""
+    """The factory with the sizes of SMALL that it takes."""
     configured = getattr(factory, "keywords", {})
     return functools.partial(factory, **{key: size for key, size in SMALL.items() if key in configured})
 
 
 def factories(config: pytest.Config) -> dict[str, Callable[..., Attention]]:
-    """Every configs/attention/*.yaml that stands in the place of one attention, or what --attention names."""
-    if found := own_attentions(config):
-        return {name: factory for name, factory in found.items() if not is_standalone(factory)}
+    """Every configs/attention/*.yaml, or the attentions that --attention names."""
+    if named := own_attentions(config):
+        return {name: factory for name, factory in named.items() if not is_standalone(factory)}
     return {name: made("attention", name) for name in mechanisms()}
 
 
@@ -53,10 +58,35 @@ def mechanism(factory: Callable[..., Attention]) -> Any:
     return target
 
 
-def first_of_each_class(found: dict[str, Callable[..., Attention]]) -> dict[str, Callable[..., Attention]]:
-    """One choice of each class: what depends on the class alone is shown on it."""
-    first = {mechanism(factory): name for name, factory in reversed(found.items())}
-    return {name: factory for name, factory in found.items() if name in first.values()}
+def literal_settings(config: pytest.Config) -> list[tuple[type, str]]:
+    """The constructor arguments annotated with `Literal`, of every class in the packages of attentions and backbones.
+
+    With --attention, of the classes that it names.
+    """
+    owners = {mechanism(factory) for factory in own_attentions(config).values()}
+    if not owners:
+        packages = (subquad.attention, subquad.backbones)
+        names = [f"{package.__name__}.{file.name}" for package in packages for file in iter_modules(package.__path__)]
+        modules = [importlib.import_module(name) for name in names]
+        owners = {owner for module in modules for owner in vars(module).values() if _is_public(owner, module)}
+    return [
+        (owner, name)
+        for owner in sorted(owners, key=lambda owner: owner.__name__)
+        for name, hint in get_type_hints(vars(owner).get("__init__", object)).items()
+        if "Literal[" in str(hint)
+    ]
+
+
+def _is_public(item: Any, module: ModuleType) -> bool:
+    """Whether this is a class of the module's own that can be built."""
+    here = isinstance(item, type) and item.__module__ == module.__name__
+    return here and not item.__name__.startswith("_") and not inspect.isabstract(item)
+
+
+def first_of_each_class(named: dict[str, Callable[..., Attention]]) -> dict[str, Callable[..., Attention]]:
+    """One choice of each class, for tests of what depends on the class alone."""
+    first = {mechanism(factory): name for name, factory in reversed(named.items())}
+    return {name: factory for name, factory in named.items() if name in first.values()}
 
 
 def declared(factory: Callable[..., Attention]) -> frozenset[Pattern]:
@@ -96,12 +126,12 @@ def prefix(lengths: list[int], size: int) -> Tensor:
 
 
 def after(x: Tensor, y: Tensor) -> Tensor:
-    """What follows an attention."""
+    """The residual connection and the norm after an attention."""
     return F.layer_norm(x + y, x.shape[-1:])
 
 
 def run(layers: nn.ModuleList, x: Tensor, context: Tensor, masks: Masks | None = None) -> Tensor:
-    """The layers as in a transformer: added to their input and normalised, the carry handed from each to the next."""
+    """Runs the layers as in a transformer: with residual connections and norms, and each carry passed to the next."""
     carry, masks, alone = None, masks or Masks(), x is context
     for layer in layers:
         y, carry = layer(x, x if alone else context, masks, carry)

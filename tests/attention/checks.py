@@ -30,9 +30,9 @@ def by_head(head: Callable[..., Tensor], heads: int) -> Layer:
 
 
 def by_scaled_head(head: Callable[..., Tensor], scales: Sequence[int], beta: float | None) -> Layer:
-    """As `by_head`, of heads that pool the context: `head(q, context, key, value, scale=..., beta=...)`.
+    """As `by_head`, for heads that pool the context: `head(q, context, key, value, scale=..., beta=...)`.
 
-    `beta` None: the module's parameter.
+    If `beta` is None, the module's parameter is used.
     """
 
     def layer(attention: nn.Module, x: Tensor, context: Tensor, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -62,7 +62,7 @@ LENGTHS = {
 
 
 def stack(factory: Callable[..., Attention], pattern: Pattern, layers: int = 2, **changes: Any) -> nn.ModuleList:
-    """Layers for up to 37 tokens, in float64, no bias or scale of a norm at its starting value."""
+    """Layers for up to 37 tokens, in float64, with random biases and scales of norms."""
     changes = {"query_len": LONGEST, "context_len": LONGEST, **changes}
     built = nn.ModuleList(factory(site=site(pattern, layer=i, layers=layers, **changes)) for i in range(layers))
     for p in built.parameters():

@@ -1,27 +1,34 @@
-"""Makes a test of every mechanism, or of every mechanism in every wiring, out of one function."""
+"""Runs a test function on every mechanism, on every mechanism in every wiring, or on every class with choices."""
 
 import itertools
 
 import pytest
 
-from attention.cells import Cell, declared, factories, first_of_each_class, shrunk
+from attention.cells import Cell, declared, factories, first_of_each_class, literal_settings, shrunk
 from subquad.specs import Pattern
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`factory`: every choice; `cell`: every choice in every wiring; `first_cell`: one choice of each class."""
+    """Parametrises by fixture name.
+
+    `factory`: every choice; `cell`: every choice in every wiring; `first_cell`: one choice of each class;
+    `setting`: every constructor argument of an attention or a backbone that has a list of choices.
+    """
+    if "setting" in metafunc.fixturenames:
+        settings = literal_settings(metafunc.config)
+        metafunc.parametrize("setting", settings, ids=[f"{owner.__name__}.{name}" for owner, name in settings])
     for fixture in ("factory", "cell", "first_cell"):
         if fixture not in metafunc.fixturenames:
             continue
-        found = factories(metafunc.config)
+        choices = factories(metafunc.config)
         if fixture == "factory":
-            metafunc.parametrize(fixture, found.values(), ids=found)
+            metafunc.parametrize(fixture, choices.values(), ids=choices)
             continue
         if fixture == "first_cell":
-            found = first_of_each_class(found)
+            choices = first_of_each_class(choices)
         cells = {
             f"{name}-{pattern.value}": Cell(shrunk(factory), pattern)
-            for (name, factory), pattern in itertools.product(found.items(), Pattern)
+            for (name, factory), pattern in itertools.product(choices.items(), Pattern)
             if pattern in declared(factory)
         }
         metafunc.parametrize(fixture, cells.values(), ids=cells)

@@ -1,4 +1,4 @@
-"""CUDA's rules of autocast on a CPU, which has another list of operators that stay in float32."""
+"""CUDA's autocast rules on a CPU, whose own rules keep other operators in float32."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_map_only
 
 HALF = (torch.float16, torch.bfloat16)
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
-"""Where torch lists the operators of each rule of CUDA's."""
+"""The file in which torch lists the operators of each CUDA rule."""
 
 
 @contextmanager
 def rules_of_cuda() -> Iterator[None]:
-    """Within, `torch.autocast("cpu", ...)` computes in float32 whatever CUDA's autocast computes in float32."""
+    """Inside, `torch.autocast("cpu", ...)` computes everything in float32 that CUDA's autocast computes in float32."""
     library = torch.library.Library("aten", "IMPL")
     try:
         for rule, kernel in (("FP32", _in_float32), ("FP32_SET_OPT_DTYPE", _to_float32)):
@@ -32,8 +32,8 @@ def rules_of_cuda() -> Iterator[None]:
 def _operators(rule: str) -> list[Callable[..., Any]]:
     """The operators of one list of the header."""
     [body] = re.findall(rf"#define AT_FORALL_{rule}\(_\)((?:.*\\\n)+.*)", HEADER.read_text())
-    found = re.findall(r"_\((\w+)(?:, (\w+))?\)", body)
-    return [getattr(getattr(torch.ops.aten, name), overload or "default") for name, overload in found]
+    entries = re.findall(r"_\((\w+)(?:, (\w+))?\)", body)
+    return [getattr(getattr(torch.ops.aten, name), overload or "default") for name, overload in entries]
 
 
 def _in_float32(operator: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

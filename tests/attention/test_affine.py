@@ -1,4 +1,4 @@
-"""Affine maps: the fused kernel gives what torch's own operations give, in values and in gradients."""
+"""Affine maps: the fused kernel has the values and gradients of torch's own operations."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_equals_the_plain_operations(monkeypatch, shape, activation, bias):
 
 
 @needs_onednn
-def test_takes_tokens_however_they_lie(monkeypatch):
+def test_takes_tokens_of_any_strides(monkeypatch):
     monkeypatch.setattr(module, "_WORTH", 1 << 22)
     fused, expected = sides(LARGE, "relu", contiguous=False)
     for got, want in zip(fused, expected, strict=True):
@@ -69,9 +69,9 @@ def test_autocast_reaches_the_map():
 
 def test_a_layer_has_the_weights_of_a_linear_layer():
     torch.manual_seed(0)
-    mine = Affine(8, 4)
+    ours = Affine(8, 4)
     torch.manual_seed(0)
-    theirs = nn.Linear(8, 4)
-    assert mine.state_dict().keys() == theirs.state_dict().keys()
+    plain_linear = nn.Linear(8, 4)
+    assert ours.state_dict().keys() == plain_linear.state_dict().keys()
     x = torch.randn(3, 8)
-    assert torch.equal(mine(x), theirs(x))
+    assert torch.equal(ours(x), plain_linear(x))

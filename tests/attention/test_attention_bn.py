@@ -117,7 +117,7 @@ def test_recentring_is_another_bias_of_the_queries() -> None:
 
 @pytest.mark.parametrize("variance", [False, True])
 def test_keys_may_be_shifted_together(variance: bool) -> None:
-    """At β = 1 queries and keys that move by the same vector leave every q − μ and k − μ where it was."""
+    """At β = 1, a common shift of queries and keys changes no q − μ and no k − μ."""
     attention, x = one(partial(AttentionBN, variance=variance)), tokens(2, 13, 24)
     moved = copy.deepcopy(attention)
     with torch.no_grad():

@@ -53,7 +53,7 @@ def test_learned_weight_is_the_set_one_until_it_moves(scales: int | None, twin: 
 @pytest.mark.parametrize(
     ("heads", "scales"), [(2, [1, 2]), (4, [1, 1, 2, 4]), (8, [1, 1, 2, 2, 4, 4, 8, 8]), (16, [1, 2, 4, 8])]
 )
-def test_customary_scales(heads: int, scales: list[int]) -> None:
+def test_default_scales(heads: int, scales: list[int]) -> None:
     scales = scales if heads < 16 else [s for s in scales for _ in range(4)]
     layers = stack(AttentionSH, Pattern.SELF, dim=48, heads=heads)
     agree(layers, by_scaled_head(naive_attention_sh, scales, 0.0), "13")
@@ -127,8 +127,10 @@ def test_dropout_acts_on_the_weights() -> None:
     assert not torch.allclose(attention(x, x, Masks())[0], copy.deepcopy(attention).eval()(x, x, Masks())[0])
 
 
-def test_head_counts_without_customary_scales_are_refused() -> None:
-    message = "No scales are customary for 3 heads, only for 2, 4, 8, 16; set attention.scales to one number for each"
+def test_head_counts_without_default_scales_are_refused() -> None:
+    message = (
+        "There are no default scales for 3 heads, only for 2, 4, 8, 16; set attention.scales to one number for each"
+    )
     with pytest.raises(UserError, match=message):
         AttentionSH(site(Pattern.SELF, heads=3))
 

@@ -24,7 +24,7 @@ def test_equals_softmax_under_its_mask(block: int, random_blocks: int, lengths: 
 
 @pytest.mark.parametrize(("block", "random_blocks"), [(LONGEST, 3), (13, 0), (2, 19)])
 def test_a_pattern_that_holds_everything_is_softmax(block: int, random_blocks: int) -> None:
-    """One block; three blocks; as many random blocks as there are."""
+    """With one block, with three blocks, and with as many random blocks as exist."""
     layer, softmax = one(partial(BigBird, block=block, random_blocks=random_blocks)), one(Softmax)
     softmax.load_state_dict({k: v for k, v in layer.state_dict().items() if k != "random"})
     x = tokens(2, LONGEST, 24)
@@ -32,7 +32,7 @@ def test_a_pattern_that_holds_everything_is_softmax(block: int, random_blocks: i
 
 
 def test_random_blocks_are_new_blocks() -> None:
-    """Not near, not global, none twice; as many as asked where so many are free; others in another layer or head."""
+    """Not near, not global, none twice; the requested number if available; different in another layer or head."""
     first, second = (BigBird(site(Pattern.SELF, context_len=160, layer=i), block=8) for i in (0, 1))
     assert first.random.shape == (HEADS, 20, 3)
     for of_head in first.random.tolist():
@@ -46,13 +46,13 @@ def test_random_blocks_are_new_blocks() -> None:
 
 
 def test_every_free_block_is_drawn_sometimes() -> None:
-    """Also those behind the first 1024 tokens, which Long Range Arena's code never draws."""
+    """Also blocks after the first 1024 tokens, which Long Range Arena's code never draws."""
     drawn = BigBird(site(Pattern.SELF, context_len=160, heads=48, dim=48), block=8).random[:, 10]
     assert {*drawn.flatten().tolist()} == {*range(20)} - {0, 9, 10, 11, 19}
 
 
 def test_too_few_free_blocks_leave_slots_empty() -> None:
-    """In six blocks 2 is near 1, 2 and 3, and only 4 is neither near nor global."""
+    """Of six blocks, 2 is near 1, 2 and 3, and only 4 is neither near nor global."""
     random = BigBird(site(Pattern.SELF, context_len=12), block=2).random
     assert (random[:, 2].sort(-1, descending=True).values == torch.tensor([4, -1, -1])).all()
 

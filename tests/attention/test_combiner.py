@@ -115,10 +115,3 @@ def test_cross_attention_is_refused() -> None:
 def test_a_span_of_nothing_is_refused() -> None:
     with pytest.raises(UserError, match=r"attention\.span is 0; Combiner needs at least 1 token"):
         Combiner(site(Pattern.SELF), span=0)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("bad", [{"factorization": "random"}, {"pooling": "sum"}], ids=str)
-def test_unknown_choices_are_refused(bad: dict[str, str]) -> None:
-    with pytest.raises(UserError, match="choose fixed, logn or axial and max or mean"):
-        Combiner(site(Pattern.SELF), **bad)

@@ -47,7 +47,7 @@ def padded_with(size: float, x: Tensor, mask: Tensor) -> Tensor:
 
 
 class SelfOnly(StatelessAttention):
-    """What a mechanism without a cross-attention form looks like."""
+    """A mechanism without a cross-attention form."""
 
     patterns = frozenset({Pattern.SELF})
     complexity = "time O(1), memory O(1)"
@@ -143,7 +143,7 @@ def test_eval_is_deterministic_and_changes_nothing(cell: Cell) -> None:
 
 
 def test_state_dict_is_all_there_is(cell: Cell) -> None:
-    """After training calls a fresh copy with the state dict continues identically, on data that neither has seen."""
+    """After training calls, a new copy with the state dict continues identically on new data."""
     trained = cell.stack(2, dropout=0.2)
     if parameters := list(trained.parameters()):
         run(trained, *cell.inputs(), cell.masks()).square().mean().backward()
@@ -171,7 +171,7 @@ def test_the_carry_is_no_parameter(cell: Cell) -> None:
 def test_every_parameter_learns(cell: Cell) -> None:
     """A bias may learn by rounding only: on keys it adds the same to all logits of a query, which softmax ignores.
 
-    Weights are three times those of the start, with which the rows of dba_released are all but equal in layer 3.
+    Weights are tripled, because with initial weights the rows of dba_released are almost equal in layer 3.
     """
     layers, (x, context) = cell.stack(3), cell.inputs()
     for p in layers.parameters():
@@ -206,12 +206,18 @@ def test_heads_that_do_not_divide_the_width_are_refused(cell: Cell) -> None:
         cell.build(heads=5)
 
 
+def test_values_that_are_no_choice_are_refused(setting: tuple[type, str]) -> None:
+    owner, name = setting
+    with pytest.raises(UserError, match=rf"^(attention|backbone)\.{name} is nonsense; choose \w+(, \w+)* or \w+\.$"):
+        owner(**{name: "nonsense"})
+
+
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [({"dim": 0}, "dim 0"), ({"heads": 0}, "heads 0"), ({"context_len": 0}, "13 and 0"), ({"dropout": 1.5}, "1.5")],
 )
-def test_sites_that_make_no_sense_are_refused(change: dict[str, float], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_sites_that_make_no_sense_are_refused(change: dict[str, float], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         site(Pattern.SELF, **change)
 
 
@@ -239,28 +245,28 @@ def test_bf16_stays_close(cell: Cell, mixed: bool) -> None:
         close = run(layers.to(low), *cast(inputs, low), masks).float()
     error = real(close - exact, masks).norm(dim=-1) / real(exact, masks).norm(dim=-1)
     assert close.isfinite().all()
-    if isinstance(layers[0], Discrete):  # codes that flip move some tokens, not most of them
+    if isinstance(layers[0], Discrete):  # changed codes move some tokens, not most of them
         assert error.median() < 0.1
     else:
         assert real(close - exact, masks).norm() < 0.03 * real(exact, masks).norm()
 
 
 def test_the_kernel_of_large_products_changes_nothing(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here by small ones: large inputs meet other functions than the rest of these tests."""
+    """Tested on small products by lowering the threshold."""
     layers, (x, context), masks = cell.stack(2).float(), cast(cell.inputs(), torch.float32), cell.masks()
     x.requires_grad_()
-    found = []
+    results = []
     for worth in (1 << 62, 0):
         monkeypatch.setattr(affine, "_WORTH", worth)
         torch.manual_seed(1)
         y = run(layers.train(), x, context, masks)
         gradients = torch.autograd.grad(real(y, masks).square().mean(), [x, *layers.parameters()], allow_unused=True)
         with torch.no_grad():
-            found.append([y, run(layers.eval(), x, context, masks), *(g for g in gradients if g is not None)])
-    if isinstance(layers[0], Discrete):  # a code may flip
-        assert all(part.isfinite().all() for part in found[1])
+            results.append([y, run(layers.eval(), x, context, masks), *(g for g in gradients if g is not None)])
+    if isinstance(layers[0], Discrete):  # a code may change
+        assert all(part.isfinite().all() for part in results[1])
     else:
-        assert_close(*found, rtol=1e-3, atol=1e-5)
+        assert_close(*results, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])

@@ -18,7 +18,7 @@ layer = partial(reference.layer, heads=HEADS, longest=LONGEST)
 
 
 def with_values(value: float) -> CosFormer:
-    """An attention whose values are all `value`, handed on unchanged."""
+    """An attention whose values are all `value`, with the identity as the output map."""
     attention = one(CosFormer)
     with torch.no_grad():
         attention.projections.value.weight.zero_()
@@ -67,7 +67,7 @@ def test_no_weight_is_negative() -> None:
     def of(context: Tensor) -> Tensor:
         return attention(x, context, Masks())[0]
 
-    # Queries and keys that do not see the marks, which only the values read.
+    # Queries and keys ignore the marks, which only the values read.
     attention.projections.query.weight.data.zero_()
     attention.projections.key.weight.data.zero_()
     weights = torch.stack(

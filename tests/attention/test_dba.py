@@ -48,7 +48,7 @@ def printed(layers: Any, pattern: Pattern, **keys: Any) -> Any:
 
 
 def name(keys: dict[str, Any]) -> str:
-    """The keys that differ from the plain reading, for the name of a test."""
+    """The settings that differ from the defaults, for the name of a test."""
     return ",".join(f"{k}={v}" for k, v in keys.items() if v != PLAIN.get(k))
 
 
@@ -89,14 +89,14 @@ def test_the_derivative_written_out_is_that_of_the_printed_form(z_mode: str, phi
 
 
 def test_dropped_weights_have_the_same_gradients_under_both_forms(monkeypatch: pytest.MonkeyPatch) -> None:
-    factory, x, found = partial(DBA, d_p=5, d_in=12), tokens(2, 9, 24).requires_grad_(), []
+    factory, x, results = partial(DBA, d_p=5, d_in=12), tokens(2, 9, 24).requires_grad_(), []
     layer = factory(site(Pattern.SELF, dropout=0.5)).double()
     for written_out in (True, False):
         monkeypatch.setattr(DBA, "_plain", lambda *_, to=written_out: to)
         torch.manual_seed(1)
         y, _ = layer(x, x, Masks())
-        found.append([y, *torch.autograd.grad(y.sin().sum(), [x, *layer.parameters()])])
-    torch.testing.assert_close(*found)
+        results.append([y, *torch.autograd.grad(y.sin().sum(), [x, *layer.parameters()])])
+    torch.testing.assert_close(*results)
 
 
 @both_patterns

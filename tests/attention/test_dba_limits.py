@@ -1,4 +1,4 @@
-"""What DBA must be equal to in the limits where that is known."""
+"""Limits in which DBA equals a known function."""
 
 import copy
 from functools import partial
@@ -115,7 +115,7 @@ def test_rows_of_the_compression_sum_to_one(pattern: Pattern) -> None:
 
 
 def test_inverse_length_counts_real_tokens() -> None:
-    """With values of 1 the mean over 9 real tokens is that of the 9 alone."""
+    """With values of 1, the mean over 9 real tokens equals the mean without padding."""
     m, x, mask = one(partial(small, recon_norm="inv_len")), tokens(1, 20, 24), torch.arange(20)[None] < 9
     assert_close(m(x, x, Masks(mask, mask))[0][:, :9], m(x[:, :9], x[:, :9], Masks())[0])
 

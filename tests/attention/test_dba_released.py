@@ -32,7 +32,7 @@ def test_d_in_is_rounded_up_to_a_multiple_of_the_heads() -> None:
 
 @pytest.mark.parametrize("lengths", ["37", "padded"])
 def test_dropout_acts_on_z_and_on_three_weights(lengths: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Squares in its place show where it acts, and that the bias of the values counts by the sum of the weights."""
+    """Replaced by squaring, dropout shows where it acts, and that the bias of values is weighted by the sums."""
     for module in (dba_released, latent_attention):
         monkeypatch.setattr(module, "dropout", lambda t, p, training: t.square() if training and p == 0.5 else t)
 
@@ -43,7 +43,7 @@ def test_dropout_acts_on_z_and_on_three_weights(lengths: str, monkeypatch: pytes
 
 
 def test_equal_tokens_are_one_token() -> None:
-    """Weights sum to 1, so tokens that all equal c give C = c A_v and Y = LayerNorm(C B_v) W_O in any number."""
+    """Weights sum to 1, so any number of tokens equal to c gives C = c A_v and Y = LayerNorm(C B_v) W_O."""
     m, c = one(small), tokens(2, 1, 24)
     same = c.expand(-1, 30, -1)
     y, rows = m(same, same, Masks())

@@ -1,4 +1,4 @@
-"""Labels and the fitting of hashes, against matrices written out; and that fitting does what it is for."""
+"""Labels and the fitting of hashes against matrices written out; and that fitting improves the objective."""
 
 import pytest
 import torch
@@ -45,30 +45,30 @@ def test_labels_are_the_nearest_and_the_farthest(monkeypatch, block: int, count:
     monkeypatch.setattr(hash_fitting, "_BLOCK", block * HEADS * ROWS * tokens)
     monkeypatch.setattr(hash_fitting, "_GROUP", 3 if tokens == 152 else 16)
     q = clustered(tokens)
-    found = labels(q, prefix(lengths, tokens), count).dense()
+    result = labels(q, prefix(lengths, tokens), count).dense()
     for head in range(HEADS):
         for row, n in enumerate(lengths):
             want = torch.zeros(tokens, tokens, dtype=q.dtype)
             want[:n, :n] = naive_labels(q[head, row, :n], count)
-            assert_close(found[head, row], want)
+            assert_close(result[head, row], want)
 
 
 def test_a_row_has_as_many_labels_of_each_sign_and_a_token_is_like_itself() -> None:
-    found = labels(clustered(40), prefix([40, 40, 20], 40), 10).dense()
+    result = labels(clustered(40), prefix([40, 40, 20], 40), 10).dense()
     for row, n in enumerate([40, 40, 20]):
-        assert ((found[:, row, :n] == 1).sum(-1) == 10).all()
-        assert ((found[:, row, :n] == -1).sum(-1) == 10).all()
-        assert (found[:, row].diagonal(dim1=1, dim2=2)[:, :n] == 1).all()
-    assert not torch.equal(found, found.mT)
+        assert ((result[:, row, :n] == 1).sum(-1) == 10).all()
+        assert ((result[:, row, :n] == -1).sum(-1) == 10).all()
+        assert (result[:, row].diagonal(dim1=1, dim2=2)[:, :n] == 1).all()
+    assert not torch.equal(result, result.mT)
 
 
 def test_where_labels_meet_the_farthest_stand() -> None:
     """Seven tokens with four labels of each sign; and tokens that are all alike."""
     for q in (clustered(7), torch.ones(HEADS, ROWS, 7, 4, dtype=torch.float64) / 2):
-        found = labels(q, prefix([7] * ROWS, 7), 4).dense()
-        assert ((found == -1).sum(-1) == 4).all()
-        assert (found.diagonal(dim1=2, dim2=3) == 1).all()
-        assert set(found.unique().tolist()) <= {-1.0, 0.0, 1.0}
+        result = labels(q, prefix([7] * ROWS, 7), 4).dense()
+        assert ((result == -1).sum(-1) == 4).all()
+        assert (result.diagonal(dim1=2, dim2=3) == 1).all()
+        assert set(result.unique().tolist()) <= {-1.0, 0.0, 1.0}
     assert (labels(clustered(7), prefix([7, 2, 1], 7), 4).dense()[:, 2] == 0).all()
 
 
@@ -87,25 +87,25 @@ def test_the_objective_is_the_distance_of_matrices() -> None:
 
 
 def test_the_released_rule_equals_residuals_written_out() -> None:
-    """The loss is averaged over heads, which are fitted each by itself."""
+    """The loss is averaged over heads, and each head is fitted separately."""
     kappa, graph, mask, planes = problem()
     planes = planes / 10
-    found = fit_planes(kappa, graph, mask, planes, "released")
+    result = fit_planes(kappa, graph, mask, planes, "released")
     for head in range(HEADS):
         rows = kappa[head].permute(1, 2, 0)
         want = naive_fit(rows, graph.dense()[head], planes[head], heads=HEADS)
-        assert_close(found[head], want)
-    assert 1e-4 < (found - planes).norm() / planes.norm() < 0.5
+        assert_close(result[head], want)
+    assert 1e-4 < (result - planes).norm() / planes.norm() < 0.5
 
 
 @pytest.mark.parametrize("rule", ["released", "strong"])
 def test_no_bit_is_worse_than_the_one_it_replaces(rule: str) -> None:
     kappa, graph, mask, planes = problem(tokens=60, lengths=[60, 41, 30])
-    found = fit_planes(kappa, graph, mask, planes, rule)
+    result = fit_planes(kappa, graph, mask, planes, rule)
     weight = 1 / mask.double().sum(1, keepdim=True)
     residual = planes.shape[1] * graph.dense()
     lower = 0
-    for new, old in zip(codes_of(kappa, found, mask).unbind(1), codes_of(kappa, planes, mask).unbind(1), strict=True):
+    for new, old in zip(codes_of(kappa, result, mask).unbind(1), codes_of(kappa, planes, mask).unbind(1), strict=True):
         now, before = (torch.einsum("hbn,hbnm,hbm,bo->h", y, residual, y, weight) for y in (new, old))
         assert (now >= before - 1e-9).all()
         lower += (now > before + 1e-9).sum()
@@ -116,12 +116,12 @@ def test_no_bit_is_worse_than_the_one_it_replaces(rule: str) -> None:
 def test_a_row_that_gets_worse_is_not_taken(monkeypatch) -> None:
     kappa, graph, mask, planes = problem()
     monkeypatch.setattr(hash_fitting, "_descend", lambda a, *_, **__: torch.zeros_like(a))
-    found = fit_planes(kappa, graph, mask, planes, "released")
+    result = fit_planes(kappa, graph, mask, planes, "released")
     y = torch.ones(HEADS, ROWS, 19, dtype=torch.float64)  # the code of a = 0
     residual = planes.shape[1] * graph.dense()
     old = codes_of(kappa, planes[:, :1], mask)[:, 0]
     gains = [torch.einsum("hbn,hbnm,hbm->h", c, residual, c) for c in (y, old)]
-    assert ((found[:, 0] == 0).all(-1) == (gains[0] > gains[1])).all()
+    assert ((result[:, 0] == 0).all(-1) == (gains[0] > gains[1])).all()
 
 
 def test_the_strong_rule_fits_clusters_far_better_than_the_released_one() -> None:
@@ -135,9 +135,9 @@ def test_the_strong_rule_fits_clusters_far_better_than_the_released_one() -> Non
 
 def test_the_strong_rule_leaves_half_of_the_slopes_open() -> None:
     kappa, graph, mask, planes = problem(tokens=60, lengths=[60, 41, 30])
-    found = fit_planes(kappa, graph, mask, planes, "strong")
-    z = torch.einsum("hmbn,hkm->hkbn", kappa, found)
-    assert_close(z.square().sum((2, 3)) / mask.sum(), torch.ones(found.shape[:2], dtype=z.dtype))
+    result = fit_planes(kappa, graph, mask, planes, "strong")
+    z = torch.einsum("hmbn,hkm->hkbn", kappa, result)
+    assert_close(z.square().sum((2, 3)) / mask.sum(), torch.ones(result.shape[:2], dtype=z.dtype))
 
 
 def test_hyperplanes_of_kernelised_lsh_are_random_directions_in_the_space_of_the_kernel() -> None:

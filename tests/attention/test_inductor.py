@@ -1,4 +1,4 @@
-"""torch.compile: what the compiler makes of the derivatives of every mechanism, and the code that it writes for two."""
+"""torch.compile: the derivatives of every mechanism as traced, and the generated code of two mechanisms."""
 
 import inspect
 import sys
@@ -46,9 +46,9 @@ HAND_WRITTEN = [name for name in mechanisms() if own_derivatives(name)]
     ("name", "mixed"), [*((name, False) for name in mechanisms()), *((name, True) for name in HAND_WRITTEN)]
 )
 def test_compiled_layers_have_the_same_outputs_and_gradients(name: str, mixed: bool, masked: bool) -> None:
-    """Without gradients too, where some have ways of their own.
+    """With and without gradients, because some mechanisms have a separate path without.
 
-    Through the compiler's tracing and its rules of differentiation; only the code that it writes is left out.
+    Tests the compiler's tracing and its rules of differentiation, but not the code that it generates.
     """
     torch.compiler.reset()
     factory = shrunk(made("attention", name))
@@ -56,7 +56,7 @@ def test_compiled_layers_have_the_same_outputs_and_gradients(name: str, mixed: b
     attention = one(factory, pattern).float() if mixed else one(factory, pattern)
     x = tokens(2, 37, 24).to(torch.float32 if mixed else torch.float64)
     mask = prefix([37, 13], 37) if masked else None
-    found = []
+    results = []
     for function in (attention, torch.compile(attention, backend="aot_eager_decomp_partition", fullgraph=True)):
         attention.zero_grad()
         own = x.clone().requires_grad_()
@@ -69,9 +69,9 @@ def test_compiled_layers_have_the_same_outputs_and_gradients(name: str, mixed: b
         y, inferred = (y, inferred) if mask is None else (y[mask], inferred[mask])
         y.square().sum().backward()
         gradients = [p.grad for p in attention.parameters() if p.grad is not None]
-        found.append([y.detach(), inferred, own.grad, *gradients])
+        results.append([y.detach(), inferred, own.grad, *gradients])
     if mixed:
-        for plain, compiled in zip(found[0][:3], found[1][:3], strict=True):
+        for plain, compiled in zip(results[0][:3], results[1][:3], strict=True):
             assert (compiled - plain).norm() < 0.05 * plain.norm()
     else:
-        assert_close(found[1], found[0])
+        assert_close(results[1], results[0])

@@ -28,7 +28,7 @@ def test_equals_the_printed_form(scales: list[int], beta: float, pattern: Patter
     agree(layers, layer(scales, beta), lengths)
 
 
-def test_customary_scales_and_weight() -> None:
+def test_default_scales_and_weight() -> None:
     agree(stack(LinearBNSH, Pattern.SELF), layer([1, 1, 2, 4]), "37")
 
 
@@ -46,7 +46,7 @@ def test_epsilon_is_added_to_the_normaliser() -> None:
 
 
 def test_centring_only_the_queries_is_another_function() -> None:
-    """What softmax attention may leave out, linear attention may not."""
+    """Unlike in softmax attention, the keys must be centred too."""
     attention, x = one(partial(LinearBNSH, scales=1)), tokens(1, 13, 24)
     y, _ = attention(x, x, Masks())
     both, _ = layer(WHOLE)(attention, x[0], x[0], None)

@@ -1,4 +1,4 @@
-"""What every mechanism says about itself, and what belongs to it: sources, deviations, cost, reference, tests."""
+"""Metadata of every mechanism: source, deviations, cost, naive function, tests."""
 
 import inspect
 import re

@@ -23,12 +23,12 @@ REMEDY = "run `pytest tests/attention/test_num_params.py --record-golden` and re
 
 def counts(factory: Callable[..., Attention]) -> dict[str, int]:
     """Parameters in each declared wiring, in the first of two layers."""
-    found = {}
+    by_pattern = {}
     for pattern in Pattern:
         site = Site(pattern=pattern, dim=D, heads=HEADS, query_len=N, context_len=N, layer=0, layers=2)
         if pattern in factory.func.patterns:
-            found[pattern.value] = sum(p.numel() for p in factory(site=site).parameters())
-    return found
+            by_pattern[pattern.value] = sum(p.numel() for p in factory(site=site).parameters())
+    return by_pattern
 
 
 def count_of_encoder(factory: Callable[..., StandaloneEncoder]) -> dict[str, int]:

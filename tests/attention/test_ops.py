@@ -1,4 +1,4 @@
-"""The tensor functions below the mechanisms, against loops; masks with holes too."""
+"""The tensor functions of the mechanisms against loops, also for masks with holes."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""`pytest --attention my_package.module:MyClass`: the contract, and nothing else, on a class of your own."""
+"""`pytest --attention my_package.module:MyClass` runs the contract only, on a class of the user."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ class Mine(StatelessAttention):
 
 
 def contract(folder: Path, *options: str) -> str:
-    """What pytest prints when it is called from the folder of a user."""
+    """The output of pytest, called from a folder of the user."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=line", *options]
     tests = Path(__file__).parent
     return subprocess.run(

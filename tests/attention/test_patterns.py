@@ -1,4 +1,4 @@
-"""What all mechanisms that are a pattern of keys share: their masks, the GPU's path, memory; and the windows below."""
+"""Mechanisms with a sparse pattern of keys: masks, the path for GPUs, memory; and the functions for windows."""
 
 import itertools
 import pkgutil
@@ -81,27 +81,27 @@ def test_the_path_of_a_gpu_equals_that_of_a_cpu(name: str, lengths: str, monkeyp
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
 @each_pattern
 def test_the_block_mask_compiles_as_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With padding; blocks of 4 tokens in place of 128, so that there are many."""
+    """With padding, and with blocks of 4 tokens instead of 128, so that there are many."""
     kind, _, choices = PATTERNS[name]
     x, mask = tokens(2, 37, 24), prefix([37, 20], 37)
-    found: list[Any] = []
+    block_masks: list[Any] = []
 
     def both(*args: Any, **kwargs: Any) -> None:
         torch.compiler.reset()
         for make in (create_block_mask, torch.compile(create_block_mask, backend="eager")):
-            found.append(make(*args, **kwargs, BLOCK_SIZE=4))
+            block_masks.append(make(*args, **kwargs, BLOCK_SIZE=4))
 
     monkeypatch.setattr(f"{kind.__module__}.runs_flex", lambda *_: True)
     monkeypatch.setattr(sparse_ops, "create_block_mask", both)
     monkeypatch.setattr(sparse_ops, "flex_attention", lambda q, *_, **__: q)
     one(partial(kind, **choices))(x, x, Masks(mask, mask))
-    plain, compiled = ([part for part in made.as_tuple() if isinstance(part, Tensor)] for made in found)
+    plain, compiled = ([part for part in made.as_tuple() if isinstance(part, Tensor)] for made in block_masks)
     assert len(plain[1].unique()) > 1  # indices of blocks
     assert_close(compiled, plain, rtol=0, atol=0)
 
 
-def test_every_attention_that_may_run_flexible_is_among_the_patterns() -> None:
-    modules = [import_module(f"subquad.attention.{found.name}") for found in pkgutil.iter_modules(attention.__path__)]
+def test_every_attention_that_uses_flex_is_among_the_patterns() -> None:
+    modules = [import_module(f"subquad.attention.{file.name}") for file in pkgutil.iter_modules(attention.__path__)]
     flexible = {kind for module in modules for kind in vars(module).values() if hasattr(kind, "visible")}
     assert flexible == {kind for kind, _, _ in PATTERNS.values()}
 
@@ -114,7 +114,7 @@ def test_dropout_acts_on_the_weights(name: str) -> None:
 
 
 def peak(factory: Callable[..., Attention], length: int, training: bool) -> int:
-    """The most bytes alive at once in one call at width 256 with 4 heads; shapes only, nothing is computed."""
+    """Peak memory in bytes of one call at width 256 with 4 heads, on fake tensors."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         site = Site(pattern=Pattern.SELF, dim=256, heads=4, query_len=length, context_len=length)
         layer, x = factory(site=site), torch.randn(1, length, 256, requires_grad=training)
@@ -178,7 +178,7 @@ def test_windows_of_one_row_are_views() -> None:
 
 
 def test_attend_is_softmax_over_what_is_seen() -> None:
-    """In each head, with zeros where nothing is seen."""
+    """In each head, with zeros for queries that see nothing."""
     q, k, v = tokens(2, 5, 8), tokens(2, 7, 8), tokens(2, 7, 8)
     seen = torch.rand(2, 1, 5, 7) < 0.5
     seen[0, 0, 3] = False

@@ -57,7 +57,7 @@ def test_comes_near_softmax_with_many_features() -> None:
 
 
 def test_large_queries_and_keys_stay_in_range() -> None:
-    """The raw features of the keys are far below float32; what cancels is taken out before."""
+    """The raw features of the keys are far below the range of float32; factors that cancel are removed first."""
     attention = one(Performer, Pattern.CROSS).float()
     x, context = 80 * tokens(2, 5, 24).float(), 80 * tokens(2, LONGEST, 24).float()
     low, high = attention(x, context, Masks())[0], attention.double()(x.double(), context.double(), Masks())[0]
@@ -65,7 +65,7 @@ def test_large_queries_and_keys_stay_in_range() -> None:
 
 
 def test_padding_and_other_rows_do_not_choose_the_largest_feature() -> None:
-    """Features of long keys are tiny; divided by those of a short neighbour they would all be 0 in float32."""
+    """Features of long keys are tiny; divided by the largest of another row they would all be 0 in float32."""
     attention, x = one(Performer).float(), tokens(2, LONGEST, 24).float()
     x[0, :9] *= 200
     alone = attention(x[:1, :9], x[:1, :9], Masks())[0]
@@ -106,16 +106,15 @@ def test_redrawn_between_steps_only() -> None:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("choices", "words"),
+    ("choices", "message"),
     [
         ({"features": 0}, "Performer got 0 features"),
         ({"redraw": -1}, "redrawn every -1 steps"),
-        ({"feature_map": "cosine"}, "no feature map cosine; choose softmax or relu"),
         ({"feature_map": "relu", "eps": 0.0}, r"eps 0\.0; choose a positive one"),
     ],
 )
-def test_bad_choices_are_refused(choices: dict, words: str) -> None:
-    with pytest.raises(UserError, match=words):
+def test_bad_choices_are_refused(choices: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         Performer(site(Pattern.SELF), **choices)
 
 

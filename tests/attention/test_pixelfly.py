@@ -34,7 +34,7 @@ def test_a_pattern_that_holds_everything_is_softmax(block: int, factors: int, gl
 
 
 def reach(factors: int, hops: int) -> Tensor:
-    """Which of 32 tokens, a block each, move which outputs after some layers without global blocks."""
+    """Which of 32 tokens, one in each block, influence which outputs after some layers without global blocks."""
     places = partial(PixelFly, block=1, factors=factors, global_blocks=0)
     layers = stack(places, Pattern.SELF, layers=hops)
 
@@ -48,13 +48,13 @@ def reach(factors: int, hops: int) -> Tensor:
 
 @pytest.mark.parametrize("factors", [1, 2, 3, 4, 5])
 def test_a_row_of_blocks_holds_one_more_than_the_factors(factors: int) -> None:
-    seen = reach(factors, 1)
-    assert (seen.sum(0) == factors + 1).all()
-    assert (seen.sum(1) == factors + 1).all()
+    reached = reach(factors, 1)
+    assert (reached.sum(0) == factors + 1).all()
+    assert (reached.sum(1) == factors + 1).all()
 
 
 def test_as_many_hops_as_factors_reach_everything() -> None:
-    """log2 of the number of blocks; two hops do not, and a factor less never does."""
+    """The factors are log2 of the number of blocks; two hops do not suffice, and one factor less never does."""
     assert reach(factors=5, hops=5).all()
     assert not reach(factors=5, hops=2).all()
     assert not reach(factors=4, hops=5).all()

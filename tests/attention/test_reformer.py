@@ -1,4 +1,4 @@
-"""Reformer against one softmax over all that a token meets in any round."""
+"""Reformer against one softmax over all tokens that a token sees in any round."""
 
 import copy
 from functools import partial
@@ -49,7 +49,7 @@ def shared_softmax(attention: Reformer, x: torch.Tensor) -> torch.Tensor:
 @several
 @pytest.mark.parametrize("length", [2, 13, 37])
 def test_one_chunk_is_softmax_attention_without_self(length: int, hashes: int, duplicates: bool) -> None:
-    """Whatever the number of rounds and the rotations, which training draws anew."""
+    """For any number of rounds and any rotations, which training redraws."""
     attention = one(partial(Reformer, hashes=hashes, chunk=LONGEST, across_buckets=True, duplicates=duplicates))
     x = tokens(2, length, 24)
     for mode in (True, False):

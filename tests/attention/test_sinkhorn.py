@@ -53,7 +53,7 @@ def test_large_scores_do_not_overflow() -> None:
 
 
 def test_identity_as_sorting_is_attention_within_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each key of a block is then seen twice, which no softmax notices; the last block holds 5 tokens as all others."""
+    """Each key of a block is then seen twice, which does not change a softmax; all blocks hold 5 tokens."""
     monkeypatch.setattr(sinkhorn, "balance", lambda logits, *_: torch.eye(logits.shape[-1]).expand_as(logits))
     attention, x = one(partial(Sinkhorn, block=5)), tokens(2, 35, 24)
     want = [exact.layer(attention, cut, cut, None, heads=HEADS)[0] for row in x for cut in row.split(5)]

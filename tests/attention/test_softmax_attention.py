@@ -32,10 +32,10 @@ def tensors() -> list[torch.Tensor]:
 def test_equals_torchs_own_in_values_and_gradients(mask: torch.Tensor | None, scale: float | None) -> None:
     inputs = tensors()
     ours = softmax_attention(*inputs, mask, NONE_DROPPED, scale)
-    theirs = F.scaled_dot_product_attention(*inputs, mask, scale=scale)
-    assert_close(ours, theirs)
+    expected = F.scaled_dot_product_attention(*inputs, mask, scale=scale)
+    assert_close(ours, expected)
     weights = torch.arange(ours.numel(), dtype=torch.double).view_as(ours)
-    for a, b in zip(*(torch.autograd.grad((y * weights).sum(), inputs) for y in (ours, theirs)), strict=True):
+    for a, b in zip(*(torch.autograd.grad((y * weights).sum(), inputs) for y in (ours, expected)), strict=True):
         assert_close(a, b)
 
 

@@ -45,7 +45,7 @@ def test_a_block_over_everything_is_softmax(form: str, causal: bool) -> None:
 
 
 def grid(sees) -> Tensor:
-    """A pattern of the reference as a matrix that composes."""
+    """A pattern of the reference as a matrix, whose powers are hops."""
     return pattern.grid(lambda _, i, j: sees(i, j), 1, LONGEST)[0].float()
 
 
@@ -63,7 +63,7 @@ def test_two_hops_reach_the_causal_triangle() -> None:
 
 
 def reach(layers: nn.ModuleList, length: int) -> Tensor:
-    """Which inputs move which outputs."""
+    """Which inputs influence which outputs."""
 
     def outputs(x: Tensor) -> Tensor:
         for layer in layers:
@@ -85,9 +85,9 @@ def test_two_layers_reach_all_that_they_may(form: str, causal: bool) -> None:
 
 def test_an_unfinished_block_has_no_summary_yet() -> None:
     """Token 36 is alone in the seventh block, at whose end the summaries would be: only itself reads it."""
-    seen = reach(stack(partial(Sparse, block=6, summary=2), Pattern.SELF), LONGEST)
-    assert seen[:, 36].nonzero().flatten().tolist() == [36]
-    assert seen[:, :36].all()
+    reached = reach(stack(partial(Sparse, block=6, summary=2), Pattern.SELF), LONGEST)
+    assert reached[:, 36].nonzero().flatten().tolist() == [36]
+    assert reached[:, :36].all()
 
 
 def test_weights_are_dropped_in_the_written_out_form_too() -> None:
@@ -111,8 +111,6 @@ def test_bad_sizes_are_refused() -> None:
     for form in ("fixed", "strided"):
         with pytest.raises(UserError, match=rf"attention\.block is 0; the pattern '{form}' needs blocks of at least 1"):
             Sparse(site(Pattern.SELF), form=form, block=0)
-    with pytest.raises(UserError, match=r"no form 'diagonal'; choose attention\.form=fixed or strided"):
-        Sparse(site(Pattern.SELF), form="diagonal")
 
 
 def test_the_strided_form_has_no_summaries_to_refuse() -> None:

@@ -57,7 +57,7 @@ def test_learned_weight_of_the_mean(sizes: dict) -> None:
     agree(layers, layer([1, 1, 2, 4], None, **sizes), "padded")
 
 
-def test_customary_scales_weight_and_pattern() -> None:
+def test_default_scales_weight_and_pattern() -> None:
     layers = stack(partial(SparseBNSH, block=8, summary=1), Pattern.SELF)
     agree(layers, layer([1, 1, 2, 4], **CHOICES["fixed, 8 and 1"]), "37")
 
@@ -95,7 +95,7 @@ def test_a_pattern_that_shows_all_tokens_is_none(scales: int | None, beta: float
 
 @pytest.mark.parametrize("name", ["band of 2", "fixed, 8 and 1"])
 def test_tokens_outside_the_pattern_act_through_the_mean_only(name: str) -> None:
-    """The last token is not seen by the first queries; it moves them where μ counts."""
+    """The first queries do not see the last token; it influences them only through μ."""
     x = tokens(1, LONGEST, 24)
     changed = torch.cat([x[:, :-1], x[:, -1:] + 1], 1)
     for beta, moves in ((0.0, False), (1.0, True)):
@@ -124,8 +124,6 @@ def test_windows_without_two_equal_sides_are_refused(window: int) -> None:
         SparseBNSH(site(Pattern.SELF), form="band", window=window)
 
 
-def test_patterns_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(UserError, match=r"no form 'diagonal'; choose attention\.form=fixed, strided or band"):
-        SparseBNSH(site(Pattern.SELF), form="diagonal")
+def test_more_summaries_than_tokens_of_a_block_are_refused() -> None:
     with pytest.raises(UserError, match=r"attention\.summary is 9; blocks of 8 tokens"):
         SparseBNSH(site(Pattern.SELF), block=8, summary=9)

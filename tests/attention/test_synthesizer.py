@@ -64,13 +64,13 @@ class Place(nn.Module):
 
 
 def weights(attention: Synthesizer, x: torch.Tensor) -> torch.Tensor:
-    """What each head gives to each place, [b, h, n, m]."""
+    """The weight of each place in each head, [b, h, n, m]."""
     marking = copy.deepcopy(attention)
-    marking.out, found = nn.Identity(), []
+    marking.out, columns = nn.Identity(), []
     for place in range(x.shape[1]):
         marking.value = Place(place)
-        found.append(marking(x, x, Masks())[0][..., :: attention.site.dim // HEADS])
-    return torch.stack(found, -1).transpose(1, 2)
+        columns.append(marking(x, x, Masks())[0][..., :: attention.site.dim // HEADS])
+    return torch.stack(columns, -1).transpose(1, 2)
 
 
 @pytest.mark.parametrize(("parts", "same"), [(p, not {"dot", "dense", "factorized_dense"} & {*p}) for p in SUMS])
@@ -84,7 +84,7 @@ def test_weights_of_random_logits_do_not_depend_on_the_input(parts: list[str], s
 def test_factorized_logits_have_the_rank() -> None:
     attention = one(partial(Synthesizer, parts=["factorized_random"], rank=3))
     x = tokens(1, LONGEST, 24)
-    # The logarithm of a softmax is the logits less a number for each row: rank 3, or 4.
+    # The logarithm of a softmax is the logits minus a number for each row: rank 3, or 4.
     assert torch.linalg.matrix_rank(weights(attention, x).log(), rtol=1e-9).max() == 4
     centred = weights(attention, x).log()
     assert torch.linalg.matrix_rank(centred - centred.mean(-1, keepdim=True), rtol=1e-9).tolist() == [[3] * HEADS]
@@ -142,9 +142,9 @@ def test_dropout_keeps_the_mean(parts: list[str], padded: bool) -> None:
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"parts": []}, "different parts out of .*; got \\[\\]"),
+        ({"parts": []}, r"attention\.parts is \[\]; Synthesizer needs different parts"),
         ({"parts": ["random", "random"]}, "different parts"),
-        ({"parts": ["vanilla"]}, "different parts .*vanilla"),
+        ({"parts": ["random", "vanilla"]}, r"attention\.parts is .*'vanilla'\]; choose dense, .* or dot"),
         ({"parts": ["factorized_random"], "rank": 0}, "positive rank .* got 0"),
     ],
 )

@@ -51,7 +51,7 @@ def test_choices_equal_the_printed_form(kernel: int, scores: str, lengths: str) 
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize(("window", "rank", "kernel"), [(1, 3, None), (5, 2, 3), (64, 4, None)])
 def test_a_class_token_is_kept_apart(window: int, rank: int, kernel: int | None, lengths: str) -> None:
-    """In a stack the first token of the second layer is what the first layer made of it."""
+    """In a stack, the first token of the second layer is the output of the first layer for it."""
     sizes = {"window": window, "rank": rank}
     layers = stack(partial(TransformerLS, kernel=kernel, **sizes), Pattern.SELF)
     for layer in layers:

@@ -1,4 +1,4 @@
-"""YOSO and its sampled form against the matrix of weights, and the weights against what hyperplanes do."""
+"""YOSO and its sampled form against the matrix of weights, and the weights against random hyperplanes."""
 
 from functools import partial
 

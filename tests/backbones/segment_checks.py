@@ -15,7 +15,7 @@ LENGTHS = {"37": [37, 37], "20": [20, 20], "padded": [37, 20, 13, 1], "short": [
 
 
 def unusual(model: torch.nn.Module) -> torch.nn.Module:
-    """In float64, sinusoids too; no bias or scale of a norm at its starting value."""
+    """In float64, sinusoids too, with random biases and scales of norms."""
     model.double()
     for module in model.modules():
         if isinstance(module, SinusoidalPositions):

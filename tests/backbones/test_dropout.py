@@ -1,4 +1,4 @@
-"""Dropout drawn from sixteen bits an entry: what it keeps, how often, and that it depends on torch's seed alone."""
+"""Dropout from 16 random bits for each entry: probabilities, mean, gradients and the dependence on torch's seed."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def test_entries_are_dropped_as_often_as_asked_and_the_mean_stays(p):
     assert (y == 0).double().mean().item() == pytest.approx(p, abs=5 * (p * (1 - p) / MANY) ** 0.5)
     assert y.max().item() == pytest.approx(1 / (1 - p), rel=1e-4)
     kept = (y > 0).double()
-    for shift in (1, 4, 64):  # neighbours, and those that share a draw, are dropped without regard to one another
+    for shift in (1, 4, 64):  # neighbours, also those that share a random number, are dropped independently
         both = (kept * kept.roll(shift)).mean().item()
         assert both == pytest.approx((1 - p) ** 2, abs=6 * ((1 - p) / MANY) ** 0.5)
 

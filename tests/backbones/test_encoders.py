@@ -27,9 +27,9 @@ exactly = {"rtol": 0, "atol": 1e-10}
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "factory" in metafunc.fixturenames:
-        found = own_attentions(metafunc.config) or encoder_factories()
-        found = {name: factory for name, factory in found.items() if is_standalone(factory)}
-        metafunc.parametrize("factory", found.values(), ids=found)
+        results = own_attentions(metafunc.config) or encoder_factories()
+        results = {name: factory for name, factory in results.items() if is_standalone(factory)}
+        metafunc.parametrize("factory", results.values(), ids=results)
     if "spec" in metafunc.fixturenames:
         metafunc.parametrize("spec", [TOKENS, SERIES], ids=["tokens", "series"])
 
@@ -42,7 +42,7 @@ def built(factory: EncoderFactory, spec: DataSpec = TOKENS, **changes: Any) -> S
 
 
 def batch(spec: DataSpec, lengths: tuple[int, ...] = (13, 9, 1), size: int = LONGEST) -> tuple[Tensor, Tensor]:
-    """Inputs and mask; segments that are full, partly and wholly padding."""
+    """Inputs and mask; segments without padding, with some, and of padding only."""
     valid = prefix(list(lengths), size)
     if spec.vocab is not None:
         return torch.randint(1, spec.vocab, valid.shape).masked_fill(~valid, 0), valid
@@ -112,7 +112,7 @@ def test_eval_is_deterministic_and_changes_nothing(factory: EncoderFactory) -> N
 
 
 def test_state_dict_is_all_there_is(factory: EncoderFactory) -> None:
-    """After a training step a fresh copy with the state dict continues identically, on data that neither has seen."""
+    """After a training step, a new copy with the state dict continues identically on new data."""
     trained = built(factory, dropout=0.2)
     trained(*batch(TOKENS)).square().mean().backward()
     torch.optim.SGD(trained.parameters(), lr=1e-3).step()
@@ -205,7 +205,7 @@ def test_compiled_training_has_the_same_gradients(factory: EncoderFactory, mixed
     torch.compiler.reset()
     model, inputs = built(factory), batch(TOKENS)
     model = model.float() if mixed else model
-    found = []
+    results = []
     for compiled in (False, True):
         if compiled:
             compile_network(model, "aot_eager_decomp_partition")
@@ -214,7 +214,7 @@ def test_compiled_training_has_the_same_gradients(factory: EncoderFactory, mixed
         with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
             scores = model(*inputs)
         scores.to(torch.float32 if mixed else torch.float64).square().sum().backward()
-        found.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+        results.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
     close = 0.1 if mixed else 1e-8
-    for name, gradient in found[0].items():
-        assert (found[1][name] - gradient).norm() <= close * gradient.norm() + 1e-3 * close, name
+    for name, gradient in results[0].items():
+        assert (results[1][name] - gradient).norm() <= close * gradient.norm() + 1e-3 * close, name

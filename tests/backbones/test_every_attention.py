@@ -18,9 +18,9 @@ TINY = {"layers": 2, "dim": 32, "heads": 4, "ffn": 48, "patch": 16, "class_token
 
 
 def factory(name):
-    """As configured, with scales that one head has too: the first stage of PVTv2 has a single one."""
-    found = made("attention", name)
-    return partial(found, scales=2) if found.keywords.get("scales", 0) is None else found
+    """The configured attention, with scales for a single head too, as in the first stage of PVTv2."""
+    configured = made("attention", name)
+    return partial(configured, scales=2) if configured.keywords.get("scales", 0) is None else configured
 
 
 def pvt(attention):
@@ -59,7 +59,7 @@ def check_learns(model):
     assert scores.isfinite().all()
     scores.logsumexp(1).sum().backward()
     grads = {name: p.grad for name, p in model.named_parameters()}
-    # What only a later layer or a longer row would use may stay without one.
+    # Parameters that only a later layer or a longer row would use may have none.
     assert sum(grad is None for grad in grads.values()) < 0.1 * len(grads)
     assert all(grad.isfinite().all() for grad in grads.values() if grad is not None)
 

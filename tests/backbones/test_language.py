@@ -1,4 +1,4 @@
-"""Language models: what the heads read, what is tied, what padding must not do, and starting from other weights."""
+"""Language models: inputs of the heads, tied weights, padding, and starting from other weights."""
 
 import functools
 
@@ -105,11 +105,11 @@ def test_weights_begin_as_those_of_bert():
 
 
 def test_the_label_is_read_from_the_first_token():
-    labeller, seen = classifier(), []
-    labeller.encoder.register_forward_hook(lambda _, __, out: seen.append(out))
+    labeller, recorded = classifier(), []
+    labeller.encoder.register_forward_hook(lambda _, __, out: recorded.append(out))
     tokens, valid = batch()
     out = labeller(tokens, valid)
-    expected = labeller.head(torch.tanh(labeller.dense(seen[0][:, 0])))
+    expected = labeller.head(torch.tanh(labeller.dense(recorded[0][:, 0])))
     torch.testing.assert_close(out, expected)
     assert out.shape == (3, 3)
     assert labeller.features(tokens, valid).shape == (3, labeller.feature_dim)

@@ -1,4 +1,4 @@
-"""Layers computed again in the backward pass: the same model in less memory, on every backbone."""
+"""Activation checkpointing of every backbone: the same model in less memory."""
 
 import copy
 import functools
@@ -94,8 +94,8 @@ def test_a_recomputed_model_is_the_same_model(name):
     for _ in range(2):
         for model in (plain, recomputed):
             model.zero_grad(set_to_none=True)
-        expected, found = trained_once(plain, inputs), trained_once(recomputed, inputs)
-        assert_close(found, expected, rtol=0, atol=0)
+        expected, results = trained_once(plain, inputs), trained_once(recomputed, inputs)
+        assert_close(results, expected, rtol=0, atol=0)
     for model in (plain, recomputed):
         model.eval()
     with torch.no_grad():
@@ -115,7 +115,7 @@ def test_activations_inside_layers_are_not_kept(name):
             outputs.sum().backward()
         return live
 
-    kept()  # what is made once
+    kept()  # allocated once
     before = kept()
     recompute_layers(model)
     assert kept() < 0.65 * before
@@ -132,7 +132,7 @@ def test_buffers_are_those_of_one_pass_and_random_numbers_those_of_the_forward_p
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch.compile's own doing
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # raised inside torch.compile
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in ("sequence", "vit", "mcan")])
 def test_a_recomputed_model_compiles(name):
     torch.compiler.reset()
@@ -142,7 +142,7 @@ def test_a_recomputed_model_compiles(name):
     model.zero_grad(set_to_none=True)
     recompute_layers(model)
     model.compile(backend="aot_eager")
-    found, its_grads, *_ = trained_once(model, inputs)
-    assert_close(found, outputs, rtol=1e-4, atol=1e-5)
+    results, its_grads, *_ = trained_once(model, inputs)
+    assert_close(results, outputs, rtol=1e-4, atol=1e-5)
     for key, grad in grads.items():
         assert_close(its_grads[key], grad, rtol=1e-3, atol=1e-4, msg=key)

@@ -1,4 +1,4 @@
-"""MCAN: published parameter counts, the layers written out, padding, and where the mechanism stands."""
+"""MCAN: published parameter counts, the layers written out, padding, and the sites of the mechanism."""
 
 import functools
 
@@ -163,9 +163,9 @@ def test_a_mechanism_stands_where_it_is_defined_for():
 
 @pytest.mark.parametrize("places", [["cross"], ["self_image"], ["self_text", "cross"], []])
 def test_or_only_where_it_is_asked_for(places):
-    found = kinds(model(SMALL_DBA, studied=places))
-    assert {place for place, kind in found.items() if kind is DBA} == {*places}
-    assert {kind for place, kind in found.items() if place not in places} == {Softmax}
+    results = kinds(model(SMALL_DBA, studied=places))
+    assert {place for place, kind in results.items() if kind is DBA} == {*places}
+    assert {kind for place, kind in results.items() if place not in places} == {Softmax}
 
 
 def test_asked_for_where_it_is_not_defined_is_refused():
@@ -179,41 +179,41 @@ def test_without_self_attention_image_tokens_meet_in_the_readout_only():
     network = model(image_self=False)
     assert kinds(network)["self_image"] is type(None)
     image, _, ids, _ = inputs()
-    seen = []
-    network.image_layers[-1].register_forward_hook(lambda *_, output=None: seen.append(_[2][0]))
+    recorded = []
+    network.image_layers[-1].register_forward_hook(lambda *_, output=None: recorded.append(_[2][0]))
     network(image, None, ids, None)
     image[:, 0] += 1
     network(image, None, ids, None)
-    torch.testing.assert_close(seen[0][:, 1:], seen[1][:, 1:])
-    assert not torch.allclose(seen[0][:, 0], seen[1][:, 0])
+    torch.testing.assert_close(recorded[0][:, 1:], recorded[1][:, 1:])
+    assert not torch.allclose(recorded[0][:, 0], recorded[1][:, 0])
 
 
-def test_each_kind_of_attention_hands_on_its_own_latent():
-    """Z of layer 1 is made of Z and the tokens of layer 0 at the same place."""
+def test_each_kind_of_attention_has_its_own_carry():
+    """Z of layer 1 is computed from Z and the tokens of layer 0 at the same kind of site."""
     network = model(SMALL_DBA)
-    handed = {}
+    carries = {}
     for number, layers in enumerate((network.text_layers, network.image_layers)):
         for depth, layer in enumerate(layers):
             layer.register_forward_hook(
-                lambda _, args, out, key=(number, depth): handed.update({key: (args[3], out[1])})
+                lambda _, args, out, key=(number, depth): carries.update({key: (args[3], out[1])})
             )
     network(*inputs())
     for number, used in ((0, (0,)), (1, (0, 1))):
-        before, after = handed[number, 0]
+        before, after = carries[number, 0]
         assert before == (None, None)
         for i in used:
-            assert handed[number, 1][0][i] is after[i]
+            assert carries[number, 1][0][i] is after[i]
         assert len({id(after[i]) for i in used}) == len(used)
-    assert handed[0, 0][1][1] is None
+    assert carries[0, 0][1][1] is None
 
 
 def test_the_readout_weighs_real_tokens_only():
     readout = AttentionReadout(16, 32, 0.0).eval()
     nn.init.zeros_(readout.score[3].weight)
     x = torch.randn(2, 5, 16)
-    found = readout(x, prefix([5, 2], 5))
-    torch.testing.assert_close(found[0], readout.map(x[0].mean(0)))
-    torch.testing.assert_close(found[1], readout.map(x[1, :2].mean(0)))
+    results = readout(x, prefix([5, 2], 5))
+    torch.testing.assert_close(results[0], readout.map(x[0].mean(0)))
+    torch.testing.assert_close(results[1], readout.map(x[1, :2].mean(0)))
 
 
 def test_questions_are_read_as_the_data_ask(tmp_path):

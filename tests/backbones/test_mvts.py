@@ -63,11 +63,11 @@ def test_in_evaluation_padding_changes_nothing():
 
 
 def test_the_read_out_sees_zeros_at_padding():
-    model, seen = encoder().eval(), []
-    model.head.register_forward_hook(lambda _, given, __: seen.append(given[0].view(2, 9, 8)))
+    model, recorded = encoder().eval(), []
+    model.head.register_forward_hook(lambda _, given, __: recorded.append(given[0].view(2, 9, 8)))
     model(series(), VALID)
-    assert not seen[0][~VALID].any()
-    assert seen[0][VALID].any(-1).all()
+    assert not recorded[0][~VALID].any()
+    assert recorded[0][VALID].any(-1).all()
 
 
 def test_tokens_are_refused():
@@ -82,10 +82,10 @@ def test_the_embedding_is_scaled_by_the_root_of_the_width():
 
 
 def test_the_last_norm_stands_before_the_read_out():
-    model, seen = encoder(final_norm=True, norm="layer").eval(), []
-    model.norm.register_forward_hook(lambda _, inputs, out: seen.append((inputs[0], out)))
+    model, recorded = encoder(final_norm=True, norm="layer").eval(), []
+    model.norm.register_forward_hook(lambda _, inputs, out: recorded.append((inputs[0], out)))
     outputs = model(series(), None)
-    [(given, normed)] = seen
+    [(given, normed)] = recorded
     torch.testing.assert_close(normed, torch.nn.functional.layer_norm(given, (8,)))
     torch.testing.assert_close(outputs, model.head(torch.nn.functional.gelu(normed).flatten(1)))
     assert sum(p.numel() for p in encoder().parameters()) + 16 == sum(p.numel() for p in model.parameters())

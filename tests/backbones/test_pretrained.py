@@ -34,7 +34,7 @@ PLAIN = {
 
 
 def drawn(model):
-    """The model with weights, biases among them, that are not those of a start."""
+    """The model with random weights and biases."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -49,7 +49,7 @@ def ours(name, pretrained, attention=Softmax, spec=SPEC, **settings):
 
 @pytest.fixture
 def file(tmp_path):
-    """Where a model's weights are written to."""
+    """Writes a model's weights to a file."""
 
     def write(weights, name="weights.pth"):
         place = tmp_path / name
@@ -61,19 +61,19 @@ def file(tmp_path):
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_softmax_with_weights_from_a_file_is_timms_model(name, file):
-    theirs, images = drawn(PLAIN[name]()), torch.randn(2, 3, 64, 64)
+    original, images = drawn(PLAIN[name]()), torch.randn(2, 3, 64, 64)
     if name == "twins_svt_small":
-        for stage, side in zip(theirs.blocks, (16, 8, 4, 2), strict=True):
+        for stage, side in zip(original.blocks, (16, 8, 4, 2), strict=True):
             for block in stage:
                 block.attn.ws = side  # one window
-    expected = theirs(images)
-    torch.testing.assert_close(ours(name, file({"model": theirs.state_dict()}))(images), expected)
-    recentred = ours(name, file(theirs.state_dict(), "w.safetensors"), partial(AttentionBN, beta=0.0))
+    expected = original(images)
+    torch.testing.assert_close(ours(name, file({"model": original.state_dict()}))(images), expected)
+    recentred = ours(name, file(original.state_dict(), "w.safetensors"), partial(AttentionBN, beta=0.0))
     torch.testing.assert_close(recentred(images), expected, rtol=1e-4, atol=1e-5)
 
 
 def original_names(state):
-    """As PVTv2's own code and EcoFormer's call them: one joint map, and reductions of keys that nobody wants."""
+    """Names as in the code of PVTv2 and EcoFormer: one fused map, and reductions of keys, which are ignored."""
     renamed = {}
     for name, tensor in state.items():
         name = re.sub(r"^patch_embed\.", "patch_embed1.", name)
@@ -85,28 +85,28 @@ def original_names(state):
 
 
 def test_the_names_of_pvts_own_code_and_of_ecoformers_are_read(file):
-    theirs, images = drawn(PLAIN["pvt_v2_b0"]()), torch.randn(2, 3, 64, 64)
-    weights = original_names(theirs.state_dict())
+    original, images = drawn(PLAIN["pvt_v2_b0"]()), torch.randn(2, 3, 64, 64)
+    weights = original_names(original.state_dict())
     place = "block1.0.attn"
     weights |= {f"{place}.sr.weight": torch.zeros(32, 32, 8, 8), f"{place}.norm.weight": torch.zeros(32)}
-    torch.testing.assert_close(ours("pvt_v2_b0", file(weights))(images), theirs(images))
+    torch.testing.assert_close(ours("pvt_v2_b0", file(weights))(images), original(images))
     for kind in ("weight", "bias"):
         parts = weights.pop(f"{place}.q.{kind}"), weights.pop(f"{place}.kv.{kind}")
         weights[f"{place}.qkv.{kind}"] = torch.cat(parts)
-    torch.testing.assert_close(ours("pvt_v2_b0", file(weights))(images), theirs(images))
+    torch.testing.assert_close(ours("pvt_v2_b0", file(weights))(images), original(images))
 
 
 def test_ecoformer_takes_the_queries_and_the_log_says_what_is_new(file, caplog):
-    theirs = drawn(PLAIN["pvt_v2_b0"]())
+    original = drawn(PLAIN["pvt_v2_b0"]())
     with caplog.at_level(logging.INFO):
-        model = ours("pvt_v2_b0", file(theirs.state_dict()), EcoFormer)
-    source, own = theirs.stages[1].blocks[0].attn, model.model.stages[1].blocks[0].attn.attention
+        model = ours("pvt_v2_b0", file(original.state_dict()), EcoFormer)
+    source, own = original.stages[1].blocks[0].attn, model.model.stages[1].blocks[0].attn.attention
     assert torch.equal(own.shared.weight, source.q.weight)
     assert torch.equal(own.value.weight, source.kv.weight[64:])
     assert torch.equal(own.value.bias, source.kv.bias[64:])
     assert torch.equal(own.out.weight, source.proj.weight)
-    said = [record.message for record in caplog.records if " x " in record.message]
-    assert said == [
+    messages = [record.message for record in caplog.records if " x " in record.message]
+    assert messages == [
         "6 x EcoFormer: took query, value, out; new: anchors, mean, planes, fitted.",
         "2 x Softmax: took query, key, value, out.",
     ]
@@ -119,7 +119,7 @@ def site(**changes):
 
 @pytest.mark.parametrize("name", mechanisms())
 def test_every_attention_takes_maps_or_none(name):
-    """Where there is a map of the same task its weights are those given, and nothing else changes."""
+    """Maps with a counterpart get the given weights, and nothing else changes."""
     attention = made("attention", name)(site=site())
     before = copy.deepcopy(attention.state_dict())
     maps = {part: (torch.randn(32, 32), torch.randn(32)) for part in ("query", "key", "value", "out")}
@@ -141,26 +141,26 @@ def test_the_maps_that_lie_side_by_side_in_reformer_are_those_of_each_head():
     maps = {part: (torch.randn(32, 32), torch.randn(32)) for part in ("query", "key", "value", "out")}
     assert pretrained.transfer_weights(maps, attention)[0] == ["query", "value", "out"]
     query, value = attention.query_value(x).unflatten(-1, (4, -1)).chunk(2, -1)
-    for found, part in ((query, "query"), (value, "value")):
-        torch.testing.assert_close(found.flatten(-2), torch.nn.functional.linear(x, *maps[part]))
+    for results, part in ((query, "query"), (value, "value")):
+        torch.testing.assert_close(results.flatten(-2), torch.nn.functional.linear(x, *maps[part]))
 
 
 def test_other_classes_colours_and_sizes(file):
-    theirs = drawn(PLAIN["vit"]())
-    place = file(theirs.state_dict())
+    original = drawn(PLAIN["vit"]())
+    place = file(original.state_dict())
     model = ours("vit", place, spec=ImageSpec(side=96, channels=1, classes=3))
     assert model.model.head.weight.shape == (3, 32)
     grey = torch.randn(2, 1, 96, 96)
-    theirs.set_input_size(img_size=96)
-    expected = theirs.forward_features(grey.expand(-1, 3, -1, -1))
+    original.set_input_size(img_size=96)
+    expected = original.forward_features(grey.expand(-1, 3, -1, -1))
     torch.testing.assert_close(model.model.forward_features(grey), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_four_heads_take_the_weights_of_other_heads_and_are_another_model(file):
-    theirs, images = drawn(PLAIN["vit"]()), torch.randn(2, 3, 64, 64)
-    model = ours("vit", file(theirs.state_dict()), heads=2)
-    assert torch.equal(model.model.blocks[0].attn.attention.projections.out.weight, theirs.blocks[0].attn.proj.weight)
-    assert not torch.allclose(model(images), theirs(images), atol=1e-3)
+    original, images = drawn(PLAIN["vit"]()), torch.randn(2, 3, 64, 64)
+    model = ours("vit", file(original.state_dict()), heads=2)
+    assert torch.equal(model.model.blocks[0].attn.attention.projections.out.weight, original.blocks[0].attn.proj.weight)
+    assert not torch.allclose(model(images), original(images), atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -237,8 +237,8 @@ def test_a_run_goes_on_with_the_same_attention_on_other_classes():
     fresh = SMALL(ImageSpec(side=64, channels=3, classes=9), EcoFormer)
     head = fresh.model.head.weight.clone()
     fresh.load_state_dict(fresh.adapt_state_dict(trained.state_dict()))
-    own, theirs = (model.model.blocks[0].attn.attention for model in (fresh, trained))
-    assert all(torch.equal(own.state_dict()[name], theirs.state_dict()[name]) for name in theirs.state_dict())
+    own, original = (model.model.blocks[0].attn.attention for model in (fresh, trained))
+    assert all(torch.equal(own.state_dict()[name], original.state_dict()[name]) for name in original.state_dict())
     assert torch.equal(fresh.model.head.weight, head)
 
 

@@ -167,7 +167,7 @@ def test_counts_of_the_published_sizes():
 
 @pytest.mark.parametrize("kernel", ["low_rank", "diagonal"])
 def test_learns_which_of_two_marks_came_first(kernel):
-    """The order of two tokens among others, which no bag of tokens knows."""
+    """The order of two tokens among others, which a model without order cannot learn."""
     spec = DataSpec(max_len=20, vocab=6, classes=2)
     model = S4Encoder(spec, 16, layers=1, d_state=8, kernel=kernel)
     groups = [{"params": list(model.parameters()), "lr": 0.01}]
@@ -193,8 +193,6 @@ def test_learns_which_of_two_marks_came_first(kernel):
         ({"dt_min": 0.9}, "choose 0 < dt_min <= dt_max"),
         ({"d_state": 7}, "even backbone.d_state"),
         ({"layers": 0}, "backbone.layers is 0"),
-        ({"kernel": "dense"}, 'no backbone.kernel "dense"; choose low_rank or diagonal'),
-        ({"readout": "first"}, 'no backbone.readout "first"'),
     ],
     ids=str,
 )

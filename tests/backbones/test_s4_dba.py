@@ -1,4 +1,4 @@
-"""S4+DBA: against the formula written out, its limits, and what its keys do."""
+"""S4+DBA against the formula written out, its limits, and its settings."""
 
 import pytest
 import torch
@@ -68,11 +68,11 @@ def test_padding_does_not_stretch_the_places():
 
 
 def test_layers_after_the_first_run_on_d_p_rows():
-    model, seen = encoder(), []
+    model, recorded = encoder(), []
     for block in model.blocks:
-        block.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[-1]))
+        block.register_forward_hook(lambda _, given, __: recorded.append(given[0].shape[-1]))
     model(*rows([17, 12]))
-    assert seen == [17, 5, 5]
+    assert recorded == [17, 5, 5]
     assert [block.layer.kernel.kernel_len for block in model.blocks] == [18, 5, 5]
 
 
@@ -81,7 +81,7 @@ def test_half_the_longest_sequence_is_the_default():
 
 
 def test_parameters_beside_those_of_s4():
-    """Z d_p x d, W_K d x d, a map d -> d_p with bias, and two widths of the bias by place."""
+    """Z d_p x d, W_K d x d, a map d -> d_p with bias, and two scalars of the locality term."""
     plain = S4Encoder(SPEC, 4, layers=3, **PLAIN)
     assert count(encoder()) - count(plain) == 5 * 4 + 4 * 4 + 5 * 4 + 5 + 2
 
@@ -92,7 +92,6 @@ def test_what_it_cannot_be_is_refused():
         ({"d_p": 0}, r"backbone.d_p is 0; S4\+DBA needs"),
         ({"heads": 3, "compress_heads": "per_head"}, "cannot be split into 3 heads"),
         ({"mix": "attention", "d_in": 3}, "2 heads cannot share queries of 3"),
-        ({"locality": "sharp"}, 'no backbone.locality "sharp"'),
     ]:
         with pytest.raises(UserError, match=sentence):
             encoder(**changes)

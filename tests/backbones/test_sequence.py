@@ -1,4 +1,4 @@
-"""The sequence encoder: every arrangement of it, and what padding, tying and carrying must not or must do."""
+"""The sequence encoder: all its settings, padding, tied layers and carries."""
 
 import functools
 
@@ -92,14 +92,14 @@ def test_tied_layers_are_one_layer():
 def test_the_latent_of_the_first_layer_reaches_the_second():
     model = encoder(attention=functools.partial(Luna, l=4), pooling="mean")
     inputs, valid = batch()
-    seen = []
-    model.layers[1].attention.register_forward_hook(lambda _, given, __: seen.append(given[3]))
+    recorded = []
+    model.layers[1].attention.register_forward_hook(lambda _, given, __: recorded.append(given[3]))
     before = model(inputs, valid)
     with torch.no_grad():
         model.layers[0].attention.latent.normal_()
     assert not torch.allclose(model(inputs, valid), before)
-    assert seen[0].shape == (3, 4, 16)
-    assert not torch.allclose(seen[0], seen[1])
+    assert recorded[0].shape == (3, 4, 16)
+    assert not torch.allclose(recorded[0], recorded[1])
 
 
 def test_without_attention_no_token_sees_another():
@@ -133,13 +133,13 @@ def test_cls_apart_gives_the_token_to_the_last_layer_alone_and_names_it():
     expected = {"cls": [(13, False), (13, False)], "cls_apart": [(12, False), (13, True)]}
     for tied in (False, True):
         for pooling, calls in expected.items():
-            model, seen = encoder(pooling=pooling, tie_layers=tied), []
+            model, recorded = encoder(pooling=pooling, tie_layers=tied), []
             for layer in {*model.layers}:
                 layer.register_forward_hook(
-                    lambda _, given, __, seen=seen: seen.append((given[0].shape[1], given[1].class_token))
+                    lambda _, given, __, recorded=recorded: recorded.append((given[0].shape[1], given[1].class_token))
                 )
             model(*batch())
-            assert seen == calls
+            assert recorded == calls
 
 
 def test_a_class_token_that_is_kept_apart_passes_no_norm_ahead_of_the_attention():
@@ -156,17 +156,13 @@ def test_a_class_token_that_is_kept_apart_passes_no_norm_ahead_of_the_attention(
 
 
 def test_positions_are_those_of_the_tokens_alone_where_the_class_token_has_none():
-    found = {pooling: len(encoder(pooling=pooling, position="learned").position.table) for pooling in POOLINGS}
-    assert found == dict.fromkeys(POOLINGS, 12) | {"cls": 13}
+    results = {pooling: len(encoder(pooling=pooling, position="learned").position.table) for pooling in POOLINGS}
+    assert results == dict.fromkeys(POOLINGS, 12) | {"cls": 13}
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_hidden_head_and_an_unknown_word():
+def test_a_hidden_head_and_data_without_inputs():
     assert encoder(head_hidden=9).head[0].out_features == 9
-    with pytest.raises(UserError, match="pooling"):
-        encoder(pooling="max")
-    with pytest.raises(UserError, match="positions"):
-        encoder(position="rotary")
     with pytest.raises(UserError, match="nothing to embed"):
         encoder(DataSpec(max_len=3))
 

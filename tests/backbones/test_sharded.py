@@ -1,4 +1,4 @@
-"""Two processes that divide the parameters of a model have its loss and its gradients, with every attention."""
+"""Two processes that shard a model have its loss and its gradients, with every attention."""
 
 import json
 import pickle
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.slow
 SIZES = {"layers": 2, "dim": 24, "heads": 4, "ffn": 20}
 ENCODER_SIZES = {**SIZES, "segment": 4, "latents": 3, "d_state": 8, "d_p": 5, "dropout": 0.0}
 VARIANTS = {"dba, Z of the layer before": ("dba", {"z_mode": "propagate"})}
-"""Keys with which an attention hands on something else."""
+"""Settings with which an attention has another carry."""
 
 
 def models():
-    """What makes a small model of each attention."""
-    found = {name: shrunk(made("attention", name)) for name in mechanisms()}
-    found |= {name: partial(found[of], **keys) for name, (of, keys) in VARIANTS.items()}
-    stacks = {name: partial(SequenceEncoder, attention=factory, **SIZES) for name, factory in found.items()}
+    """Factories of a small model with each attention."""
+    factories = {name: shrunk(made("attention", name)) for name in mechanisms()}
+    factories |= {name: partial(factories[of], **keys) for name, (of, keys) in VARIANTS.items()}
+    stacks = {name: partial(SequenceEncoder, attention=factory, **SIZES) for name, factory in factories.items()}
     return stacks | {name: sized(load_factory(f"backbone={name}"), **ENCODER_SIZES) for name in encoders()}
 
 

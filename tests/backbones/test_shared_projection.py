@@ -1,4 +1,4 @@
-"""One projection for all layers of a language model: what training, checkpoints, compilers and processes make of it."""
+"""One projection for all layers of a language model: training, checkpoints, compilation, several processes."""
 
 import copy
 import functools
@@ -67,7 +67,7 @@ def test_a_checkpoint_holds_it_once_and_brings_it_back():
 
 @pytest.mark.parametrize(("given", "asked"), [("headwise", "kv"), ("kv", "headwise"), ("kv", "layer"), ("layer", "kv")])
 def test_weights_of_another_sharing_are_refused(given, asked):
-    """E and F of one run must not pass for E alone of another, nor the other way round."""
+    """E and F of one run must not load as E alone of another, or the reverse."""
     with pytest.raises(UserError, match="use the attention, the recipe's sizes"):
         model(asked).adapt_state_dict(model(given).state_dict())
 
@@ -99,7 +99,7 @@ def test_fine_tuning_takes_it_over():
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
 def test_it_compiles_with_its_gradient():
-    """The encoder in one graph: the map is an argument that one layer owns and the others are handed."""
+    """The encoder in one graph: one layer owns the map, and the others get it as an argument."""
     torch.compiler.reset()
     plain = model().encoder
     other = copy.deepcopy(plain)

@@ -1,4 +1,4 @@
-"""Attentions in timm's vision transformers: where they sit, what they are given, what they hand on."""
+"""Attentions in timm's vision transformers: their sites, inputs and carries."""
 
 import copy
 from functools import partial
@@ -61,7 +61,7 @@ def swapped(name, factory):
 
 
 class Noting(StatelessAttention):
-    """Gives its input back."""
+    """Returns its input."""
 
     patterns = frozenset(Pattern)
 
@@ -106,21 +106,21 @@ COUNTS = {
 )
 def test_pyramids_have_the_parameters_of_the_papers(name):
     with torch.device("meta"):
-        found = [parameters(Pyramid(IMAGENET, attention, Softmax, name)) for attention in (Softmax, EcoFormer)]
-    assert tuple(found) == COUNTS[name]
+        results = [parameters(Pyramid(IMAGENET, attention, Softmax, name)) for attention in (Softmax, EcoFormer)]
+    assert tuple(results) == COUNTS[name]
 
 
-def test_heads_that_no_scales_are_customary_for_are_named():
-    with pytest.raises(UserError, match=r"No scales are customary for 1 heads.*set attention.scales"):
+def test_numbers_of_heads_without_default_scales_are_refused():
+    with pytest.raises(UserError, match=r"There are no default scales for 1 heads.*set attention.scales"):
         swapped("pvt_v2", made("attention", "attention_sh"))  # its first stage has one head
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_softmax_in_the_place_of_timms_own_changes_nothing(name):
-    theirs = MODELS[name]().eval()
-    ours = copy.deepcopy(theirs)
+    original = MODELS[name]().eval()
+    ours = copy.deepcopy(original)
     swap_attention(ours, SMALL, [Softmax] * (1 if name.startswith("vit") else 4))
-    own = dict(theirs.named_modules())
+    own = dict(original.named_modules())
     for place, module in ours.named_modules():
         if isinstance(module, Softmax):
             source, maps = own[place.removesuffix(".attention")], module.projections
@@ -131,7 +131,7 @@ def test_softmax_in_the_place_of_timms_own_changes_nothing(name):
                 linear.weight.data, linear.bias.data = weight, bias
             maps.out.load_state_dict(source.proj.state_dict())
     images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(ours(images), theirs(images))
+    torch.testing.assert_close(ours(images), original(images))
 
 
 def _bias(linear):
@@ -139,11 +139,11 @@ def _bias(linear):
 
 
 def test_sites_are_where_the_tokens_of_the_image_are():
-    found = sites(ViT(SMALL, Noting, **SIZES, attention_dropout=0.2))
-    assert [(s.query_len, s.context_len, s.grid, s.layer, s.layers) for s in found] == [
+    results = sites(ViT(SMALL, Noting, **SIZES, attention_dropout=0.2))
+    assert [(s.query_len, s.context_len, s.grid, s.layer, s.layers) for s in results] == [
         (16, 16, (4, 4), 0, 2), (16, 16, (4, 4), 1, 2),
     ]  # fmt: skip
-    assert {(s.pattern, s.dim, s.heads, s.dropout) for s in found} == {(Pattern.SELF, 32, 4, 0.2)}
+    assert {(s.pattern, s.dim, s.heads, s.dropout) for s in results} == {(Pattern.SELF, 32, 4, 0.2)}
     with_token = sites(ViT(SMALL, Noting, **SIZES, class_token=True))
     assert [(s.query_len, s.grid) for s in with_token] == [(17, None), (17, None)]
     pyramid = sites(Pyramid(ImageSpec(side=72, channels=1, classes=2), Noting, Noting, "pvt_v2_b0"))
@@ -173,9 +173,9 @@ def test_the_carry_goes_from_layer_to_layer_and_stays_in_its_pass():
     for _ in range(2):
         torch.testing.assert_close(model(images), expected)
     torch.testing.assert_close(model(images[:1]), expected[:1])
-    assert all(block.attn.thread.carry is None for block in inner.blocks)
+    assert all(block.attn.slot.carry is None for block in inner.blocks)
     other = copy.deepcopy(model)
-    assert other.model.blocks[0].attn.thread is other.model.blocks[1].attn.thread is not inner.blocks[0].attn.thread
+    assert other.model.blocks[0].attn.slot is other.model.blocks[1].attn.slot is not inner.blocks[0].attn.slot
 
 
 def _no_masks():
@@ -229,7 +229,7 @@ def test_dropout_and_left_out_branches_are_those_that_were_asked_for():
         (lambda: Pyramid(SMALL, Softmax, Softmax, "pvt_v2_b0", stages=(0, 1)), r"stages is \[0, 1\]"),
         (
             lambda: Pyramid(ImageSpec(side=8, channels=1, classes=2), Softmax, Softmax, "pvt_v2_b0"),
-            r"images of 8 x 8 do not last; set data\.size=32",
+            r"images of 8 x 8 are too small; set data\.size=32",
         ),
     ],
 )

@@ -33,7 +33,10 @@ def refusal(data, outputs, *words) -> str:
         (("task=digits", "scale=smoke", "backbone=sequence"), "SequenceEncoder reads sequences and the data of this "),
         ((*TEXT, "backbone=vit"), "ViT reads images and the data of this task are sequences; leave backbone= out"),
         (("task=lra/listops", "scale=smoke", "backbone=mcan"), "MCAN reads questions on images"),
-        (("task=lra/listops", "scale=smoke", "recipe=mvts"), "mvts reads real-valued series, these data are tokens"),
+        (
+            ("task=lra/listops", "scale=smoke", "recipe=mvts"),
+            "mvts reads real-valued series, and these data are",
+        ),
         ((*MOTIONS, "seed=x"), "seed is x; it must lie between 0 and 4294967295, a whole number."),
         (("task=uea/custom", "attention=softmax"), "data.dataset has no value; say data.dataset=<value>"),
         ((*MOTIONS, "tags=[[a]]"), "tags has ['a']; it takes words, as in tags=[first,second]."),

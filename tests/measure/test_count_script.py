@@ -1,4 +1,4 @@
-"""scripts/count.py: whole models from the command line, and inputs as long as a task's longest."""
+"""scripts/count.py: whole models from the command line, with inputs of a task's longest length."""
 
 import pytest
 import torch
@@ -10,13 +10,13 @@ from subquad.results.measures import operations
 from subquad.specs import ImageSpec
 
 
-def counted(tmp_path, *words):
-    return answer("scripts/count.py", *words, f"paths.data={tmp_path}")
+def counted(tmp_path, *overrides):
+    return answer("scripts/count.py", *overrides, f"paths.data={tmp_path}")
 
 
 def test_models_side_by_side(tmp_path):
-    words = ("attention=[softmax,dba]", "task=lra/listops", "scale=smoke")
-    done = counted(tmp_path, *words)
+    overrides = ("attention=[softmax,dba]", "task=lra/listops", "scale=smoke")
+    done = counted(tmp_path, *overrides)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("total") == 2
     for heading in ("multiplications (M)", "additions (M)", "energy (µJ, 45 nm fp32 model)"):
@@ -25,16 +25,16 @@ def test_models_side_by_side(tmp_path):
 
 
 def test_the_published_convention_prints_the_papers_numbers(tmp_path):
-    words = ("attention=ecoformer", "task=imagenet", "backbone=pvt_v2", "convention=published")
-    done = counted(tmp_path, *words)
+    overrides = ("attention=ecoformer", "task=imagenet", "backbone=pvt_v2", "convention=published")
+    done = counted(tmp_path, *overrides)
     [total] = [line for line in done.stdout.splitlines() if "total" in line]
     assert [part.strip() for part in total.split("│")[2:6]] == ["535.393", "564.786", "0.000", "2,489.261"]
-    modules = counted(tmp_path, *words, "depth=2").stdout
+    modules = counted(tmp_path, *overrides, "depth=2").stdout
     assert "model.stages" in modules
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         (["precision=fp8"], "precision is fp8; choose int8, int32, fp16, fp32."),
         (["convention=some"], "choose everything or published"),
@@ -42,8 +42,8 @@ def test_the_published_convention_prints_the_papers_numbers(tmp_path):
         (["task=imagenet", "convention=published", "attention=luna", "scale=smoke"], "no count for Luna"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence(tmp_path, words, sentence):
-    done = counted(tmp_path, *words)
+def test_wrong_overrides_are_explained(tmp_path, overrides, sentence):
+    done = counted(tmp_path, *overrides)
     assert done.returncode == 1
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
@@ -68,10 +68,10 @@ def test_inputs_are_the_longest_of_the_task(data, outputs, task, shapes):
 
 
 def test_cells_of_tables_can_be_operations():
-    words, spec = (
+    overrides, spec = (
         ["attention=ecoformer", "task=imagenet", "backbone=pvt_v2"],
         ImageSpec(side=224, channels=3, classes=1000),
     )
-    row = [operations(words, spec, count, "published") for count in ("mul", "add", "energy")]
+    row = [operations(overrides, spec, count, "published") for count in ("mul", "add", "energy")]
     assert [round(value, 2) for value in row] == [0.54, 0.56, 2.49]
-    assert operations(words, spec, "other") > 0
+    assert operations(overrides, spec, "other") > 0

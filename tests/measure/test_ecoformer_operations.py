@@ -1,6 +1,6 @@
 """The columns #Mul., #Add. and Energy of EcoFormer's tables (https://arxiv.org/abs/2209.09004).
 
-Two witnesses: the counter on this package's models, and formulas in widths and depths alone (`first_principles`).
+Checked in two ways: by the counter on this package's models, and by formulas in widths and depths (`first_principles`).
 Printed values are in billions, energies in billions of pJ; "to the printed digit" is two decimals.
 """
 
@@ -37,7 +37,7 @@ TABLE_2 = [
     ("twins_svt_small", ECO, 2.72, 2.81, 12.59),
 ]
 TABLE_8 = TABLE_2[:4]
-"""Training from scratch: the same models, so the same operations."""
+"""Training from scratch: the models are the same, and so are the operations."""
 
 MISPRINTED_ENERGY = {("pvt_v2_b3", MSA): 54.53}
 """Printed as 54.56; 3.7 and 0.9 times the printed counts are 54.52, times the exact ones 54.527."""
@@ -99,7 +99,7 @@ def pyramid(model, name, classes=1000, **settings):
 
 
 def first_principles(model, name, classes=1000, anchors=25, bits=16):
-    """From widths and depths: layers of the models, and both formulas of the attentions written out."""
+    """From widths and depths: the layers of the models, and the formulas of both attentions written out."""
     twins = model.startswith("twins")
     both, mul, add, before = 0, 0, 0, 3
     for stage, (n, d, depth, heads, ratio) in enumerate(zip(TOKENS, *SIZES[model], strict=True)):
@@ -126,9 +126,9 @@ def first_principles(model, name, classes=1000, anchors=25, bits=16):
     [pytest.param(*row, marks=[pytest.mark.slow] * (row[0] != TABLE_2[0][0])) for row in TABLE_2],
 )
 def test_table_2_to_the_printed_digit(model, name, mul, add, pj):
-    found = pyramid(model, name)
-    assert printed(found) == (mul, add, MISPRINTED_ENERGY.get((model, name), pj))
-    assert first_principles(model, name) == found
+    results = pyramid(model, name)
+    assert printed(results) == (mul, add, MISPRINTED_ENERGY.get((model, name), pj))
+    assert first_principles(model, name) == results
 
 
 def test_the_misprinted_energy_contradicts_its_own_counts():
@@ -142,9 +142,9 @@ def test_the_misprinted_energy_contradicts_its_own_counts():
 
 @pytest.mark.parametrize(("anchors", "mul", "add", "pj"), TABLE_9)
 def test_table_9_to_the_printed_digit(anchors, mul, add, pj):
-    found = pyramid("pvt_v2_b0", ECO, 100, anchors=anchors)
-    assert printed(found) == (mul, add, pj)
-    assert first_principles("pvt_v2_b0", ECO, 100, anchors) == found
+    results = pyramid("pvt_v2_b0", ECO, 100, anchors=anchors)
+    assert printed(results) == (mul, add, pj)
+    assert first_principles("pvt_v2_b0", ECO, 100, anchors) == results
 
 
 @pytest.mark.slow
@@ -166,14 +166,14 @@ def lra(name, overrides):
             spec=DataSpec(max_len=4096, vocab=257, classes=2)
         )
         tokens = torch.ones(1, 4096, dtype=torch.long)
-    found = count(network.eval(), (tokens, None), "published")
-    return sum((found.below(part) for part in ("layers", "norm")), Tally())  # embedding and head are left out
+    results = count(network.eval(), (tokens, None), "published")
+    return sum((results.below(part) for part in ("layers", "norm")), Tally())  # embedding and head are left out
 
 
 @pytest.mark.parametrize(("name", "overrides", "mul", "add", "pj"), TABLE_3)
 def test_rows_of_table_3_to_the_printed_digit(name, overrides, mul, add, pj):
-    found = lra(name, overrides)
-    assert printed(found) == (mul, add, pj)
+    results = lra(name, overrides)
+    assert printed(results) == (mul, add, pj)
     n, d, h, hidden, m, b = 4096, 64, 2, 128, 25, 16
     norms, feed_forward = 2 * n * d, 2 * n * d * hidden
     if name == MSA:
@@ -184,7 +184,7 @@ def test_rows_of_table_3_to_the_printed_digit(name, overrides, mul, add, pj):
             3 * n * d * d + n * d * (2 * m + 2 * b + 1) + h * n * (m * b + 2 * b),
         )
     layers = 2 * (attention + Tally(feed_forward + 2 * norms, feed_forward + 2 * norms))
-    assert found == layers + Tally(norms, norms)
+    assert results == layers + Tally(norms, norms)
 
 
 @pytest.mark.parametrize(("name", "overrides", "row", "ours"), TABLE_3_NEAREST)

@@ -1,4 +1,4 @@
-"""Speed and memory of image models: training holds what inference does not, in the mode that was asked for."""
+"""Speed and memory of image models: training keeps activations, and models run in the requested mode."""
 
 import pytest
 import torch
@@ -15,23 +15,23 @@ class Noting(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.hidden, self.head, self.seen = nn.Linear(192, 64), nn.Linear(64, 5), []
+        self.hidden, self.head, self.recorded = nn.Linear(192, 64), nn.Linear(64, 5), []
 
     def forward(self, images):
         assert images.shape == (2, 3, 8, 8)
-        self.seen.append((self.training, torch.is_grad_enabled()))
+        self.recorded.append((self.training, torch.is_grad_enabled()))
         return self.head(torch.tanh(self.hidden(images.flatten(1))))
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_models_run_in_turn_in_the_mode_that_is_measured(mode):
     models = {"a": Noting(), "b": Noting()}
-    found = measure_images(models, SPEC, mode, batch=2, rounds=3)
+    results = measure_images(models, SPEC, mode, batch=2, rounds=3)
     trains = mode == "training"
     for name, model in models.items():
-        assert model.seen == [(trains, trains)] * 5  # one to warm up, three rounds, one for memory
-        assert len(found[name].timing.seconds) == 3
+        assert model.recorded == [(trains, trains)] * 5  # one to warm up, three rounds, one for memory
+        assert len(results[name].timing.seconds) == 3
         assert all(p.grad is None for p in model.parameters())
     gradients = 4 * sum(p.numel() for p in models["a"].parameters())
-    assert (found["a"].peak >= gradients) == trains
-    assert found["a"].peak == found["b"].peak
+    assert (results["a"].peak >= gradients) == trains
+    assert results["a"].peak == results["b"].peak

@@ -1,4 +1,4 @@
-"""The products of a computation alone: all of them, as they lie, and nothing else."""
+"""The recorded products of a computation are all of its products, with their strides, and nothing else."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def layout(run) -> list[tuple[torch.Size, tuple[int, ...], int]]:
     return [(tensor.shape, tensor.stride(), tensor.storage_offset()) for tensor in tensors]
 
 
-def test_they_lie_as_in_the_computation() -> None:
+def test_strides_are_those_of_the_computation() -> None:
     a, b = torch.randn(6, 5), torch.randn(4, 7)
 
     def run() -> torch.Tensor:
@@ -34,17 +34,17 @@ def test_nothing_else_is_computed() -> None:
     """Each operator of the program is a product."""
     setting = Setting(level="layer", mode="training", length=32, dim=16)
     alone = products_of(program_of(PlainSoftmax, setting))
-    seen = set()
+    records = set()
 
     class Names(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            seen.add(func.overloadpacket.__name__)
+            records.add(func.overloadpacket.__name__)
             return func(*args, **(kwargs or {}))
 
     with Names():
         alone()
-    assert seen
-    assert seen <= PRODUCTS
+    assert records
+    assert records <= PRODUCTS
 
 
 @pytest.mark.parametrize(("mode", "count"), [("inference", 4), ("training", 12)])

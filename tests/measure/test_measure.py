@@ -1,4 +1,4 @@
-"""Memory counted by hand, ratios worked out by hand, and a benchmark small enough to run."""
+"""Memory and ratios computed by hand, and a small benchmark."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_live_tensors_of_a_backward_pass():
         del squared
         after_forward = memory.live
         loss.backward()
-    assert after_forward == 1 * FLOAT  # the product is not kept: its backward needs the weight alone
+    assert after_forward == 1 * FLOAT  # the product is not kept: its backward pass needs the weight only
     # 1 (loss) + 1 (its gradient, expanded without storage) + two partial gradients and their sum
     assert 2000 * FLOAT < memory.peak <= 3002 * FLOAT
     assert memory.live == (1000 + 1) * FLOAT  # the loss and weight.grad
@@ -92,20 +92,20 @@ def test_a_benchmark_returns_every_side(level, mode):
     def explicit(site):
         return Softmax(site, fused=False)
 
-    found = measure({"softmax": Softmax, "explicit": explicit}, setting, rounds=2)
+    results = measure({"softmax": Softmax, "explicit": explicit}, setting, rounds=2)
     names = {"softmax", "explicit"} | ({NO_ATTENTION} if level == "model" else set())
-    assert found.keys() == names
-    for measured in found.values():
+    assert results.keys() == names
+    for measured in results.values():
         assert len(measured.timing.seconds) == 2
         assert measured.peak > 0
     if level == "model":
-        assert found[NO_ATTENTION].peak < found["softmax"].peak
+        assert results[NO_ATTENTION].peak < results["softmax"].peak
 
 
 def test_softmax_written_out_keeps_the_square_of_the_length():
     long = Setting(level="layer", mode="inference", length=256, dim=8, heads=2)
-    found = measure({"explicit": lambda site: Softmax(site, fused=False)}, long, rounds=1)
-    assert found["explicit"].peak >= 2 * 256 * 256 * FLOAT
+    results = measure({"explicit": lambda site: Softmax(site, fused=False)}, long, rounds=1)
+    assert results["explicit"].peak >= 2 * 256 * 256 * FLOAT
 
 
 def test_the_peak_of_the_process_is_named():

@@ -144,17 +144,17 @@ def layer(name, length=48, dim=16, heads=2):
 def test_products_agree_with_torchs_counter(name, monkeypatch):
     """Multiplications of every operator that FlopCounterMode knows, forward and backward, on numbers.
 
-    It leaves out factors beside a product, and overlooks the groups of a convolution in its backward pass.
+    FlopCounterMode omits factors of a product, and ignores the groups of a convolution in its backward pass.
     """
-    monkeypatch.setattr(operations, "hearing", lambda _: contextlib.nullcontext())  # it knows nothing of codes
+    monkeypatch.setattr(operations, "observe_codes", lambda _: contextlib.nullcontext())  # as FlopCounterMode
     attention, inputs = layer(name)
     with FlopCounterMode(display=False) as known, OperationCounter() as ours:
         y, _ = attention(*inputs)
         if y.requires_grad:
             y.sum().backward()
-    found = ours.operations.operators
+    results = ours.operations.operators
     for operator, flops in known.get_flop_counts().get("Global", {}).items():
-        mul = found[operator.__name__].mul
+        mul = results[operator.__name__].mul
         if operator is torch.ops.aten.baddbmm:
             assert flops <= 2 * mul <= 1.2 * flops
         elif operator is not torch.ops.aten.convolution_backward:
@@ -169,7 +169,7 @@ FIRST = first_of_each_class({name: made("attention", name) for name in mechanism
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FIRST)) for name in mechanisms()]
 )
 def test_every_mechanism_is_counted_in_full_without_computing(name):
-    """The same as on numbers, and no operator is unknown."""
+    """Fake and real tensors give the same counts, and no operator is unknown."""
     attention, inputs = layer(name)
     fake = count(attention, inputs)
     with torch.no_grad(), OperationCounter() as counter:
@@ -201,9 +201,9 @@ def test_networks_are_counted_in_full():
     spec = VQASpec(image_len=6, image_dim=7, text_len=5, classes=4, vocab=11)
     vqa = MCAN(spec, Softmax, Softmax, layers=1, dim=16, heads=2, ffn=24)
     for network, data in ((image, ImageSpec(side=16, channels=3, classes=5)), (vqa, spec)):
-        found = count(network.eval(), network_inputs(network, data, 2), backward=True)
-        assert not found.unknown
-        assert found.total.mul > 0
+        results = count(network.eval(), network_inputs(network, data, 2), backward=True)
+        assert not results.unknown
+        assert results.total.mul > 0
 
 
 def test_backward_takes_about_twice_the_forward_pass():
@@ -256,14 +256,14 @@ def test_products_with_codes_are_additions():
         assert counter.operations.total == Tally(*cost)
     with OperationCounter() as counter:
         h.mT @ x
-    assert counter.operations.total.mul == 96  # said outside of the block
+    assert counter.operations.total.mul == 96  # marked outside the block
 
 
 def test_codes_save_multiplications_of_ecoformer():
     site = Site(pattern=Pattern.SELF, dim=16, heads=2, query_len=40, context_len=40)
     attention, x = EcoFormer(site).eval(), torch.randn(1, 40, 16)
-    found = count(attention, (x, x, Masks())).total
-    assert found.mul < 0.85 * found.add
+    results = count(attention, (x, x, Masks())).total
+    assert results.mul < 0.85 * results.add
 
 
 def test_an_operator_that_nobody_knows_is_named(caplog):
@@ -278,8 +278,8 @@ def test_size_costs_nothing():
     with torch.device("meta"):
         model = SequenceEncoder(DataSpec(max_len=65536, vocab=257, classes=2), Softmax, 1, 512, 8, 2048)
         tokens = torch.ones(4, 65536, dtype=torch.long)
-    found = count(model, (tokens, None))
-    assert found.below("layers.0.attention").mul > 4 * 65536**2 * 2 * 512
+    results = count(model, (tokens, None))
+    assert results.below("layers.0.attention").mul > 4 * 65536**2 * 2 * 512
 
 
 def test_weights_are_put_back_after_an_error():

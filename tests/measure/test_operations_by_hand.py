@@ -13,7 +13,7 @@ from subquad.measure.operations import count
 from subquad.specs import Masks, Pattern, Site
 
 SIZES = [(27, 12, 3), (7, 20, 5)]
-"""Tokens, width, heads: more tokens than channels, and fewer, where fast algebra associates products otherwise."""
+"""Tokens, width, heads: more tokens than channels, and fewer, for which layers choose another order of products."""
 
 
 def macs(times):
@@ -25,7 +25,7 @@ def affine(rows, inputs, outputs):
 
 
 def softmax(logits):
-    """Largest, difference, exponential, sum, quotient."""
+    """Maximum, difference, exponential, sum, quotient."""
     return Tally(add=2 * logits, other=3 * logits)
 
 
@@ -51,7 +51,7 @@ def test_softmax(n, d, h, batch):
 def test_softmax_written_out(n, d, h):
     fused = counted(Softmax, n, d, h)
     explicit = counted(lambda site: Softmax(site, fused=False), n, d, h)
-    scale = h * n * n  # divided by √d_h in place of multiplied by its inverse
+    scale = h * n * n  # divided by √d_h, not multiplied by its inverse
     assert explicit == fused + Tally(mul=-scale, other=scale)
 
 

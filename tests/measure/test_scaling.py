@@ -1,4 +1,4 @@
-"""Fitted exponents of known laws, the error to softmax of known attentions, and the report a user reads."""
+"""Fitted exponents of known laws, the error to softmax of known attentions, and the printed report."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ def test_the_exponent_of_a_power_law_is_found(power: float) -> None:
     assert exponent({n: 3 * n**power for n in (1024, 4096, 16384)}) == pytest.approx(power)
 
 
-def made_up(times: dict[int, list[float]], memory: float = 1.0) -> Scaling:
+def scaling_of(times: dict[int, list[float]], memory: float = 1.0) -> Scaling:
     return Scaling(rounds={n: tuple(each) for n, each in times.items()}, peak={n: int(n**memory) for n in times})
 
 
@@ -64,15 +64,15 @@ def made_up(times: dict[int, list[float]], memory: float = 1.0) -> Scaling:
     ],
 )
 def test_a_verdict_needs_times_that_agree(times: dict[int, list[float]], memory: float, verdict: str) -> None:
-    assert made_up(times, memory).linear == verdict
+    assert scaling_of(times, memory).linear == verdict
 
 
 def test_each_round_visits_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[int] = []
     monkeypatch.setattr(scaling_module, "program_of", lambda _, setting: lambda: order.append(setting.length))
-    found = scaling(made("attention", "linear"), [16, 32, 64], rounds=2)
+    results = scaling(made("attention", "linear"), [16, 32, 64], rounds=2)
     assert order[:12] == [16, 32, 64] * 4  # with two rounds to warm up
-    assert [len(times) for times in found.rounds.values()] == [2, 2, 2]
+    assert [len(times) for times in results.rounds.values()] == [2, 2, 2]
 
 
 def test_memory_of_written_out_softmax_grows_with_the_square_and_linear_attention_does_not() -> None:
@@ -80,7 +80,7 @@ def test_memory_of_written_out_softmax_grows_with_the_square_and_linear_attentio
         scaling(made("attention", name), [256, 512], rounds=1) for name in ("softmax_explicit", "linear")
     )
     assert 1.6 < quadratic.memory_exponent < 2.1
-    assert linear.memory_exponent == pytest.approx(1, abs=0.15)  # d x d sums weigh in at short lengths
+    assert linear.memory_exponent == pytest.approx(1, abs=0.15)  # d x d sums matter at short lengths
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_whoever_approximates_softmax_has_its_four_maps(name: str) -> None:
     assert error is None or 0 < error < 3
 
 
-def report(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "check_attention.py"), *words]
+def report(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "check_attention.py"), *overrides]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -143,7 +143,7 @@ class Mine(StatelessAttention):
     assert "memory as n^1." in done.stdout
 
 
-def test_bad_words_are_explained() -> None:
+def test_wrong_overrides_are_explained() -> None:
     unknown = answer("scripts/check_attention.py", "attention=dbaa")
     assert unknown.returncode == 1
     assert "did you mean dba" in unknown.stderr

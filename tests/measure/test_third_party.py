@@ -1,4 +1,4 @@
-"""Public implementations as layers: those that are installed run, others are read where they lie or asked for."""
+"""Public implementations as layers: installed ones run, others are read from a checkout or reported as missing."""
 
 import sys
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_a_checkout_is_read(tmp_path: Path) -> None:
 def test_a_missing_checkout_is_asked_for(checkouts: Path | None) -> None:
     factory = public("flowformer", checkouts)
     assert factory is not None
-    with pytest.raises(UserError, match=r"git clone https://github\.com/thuml/Flowformer.* name that as checkouts="):
+    with pytest.raises(UserError, match=r"git clone https://github\.com/thuml/Flowformer.* set checkouts="):
         factory(site=site(Pattern.SELF))
 
 
@@ -107,17 +107,17 @@ def test_it_is_measured_beside_ours() -> None:
 
 def test_the_script_shows_the_ratio_of_this_run() -> None:
     """No peer was measured at 64 tokens before, and nothing is "-"."""
-    words = ["attention=[fnet]", "public=true", "lengths=[64]", "rounds=1"]
-    shown = answer("scripts/bench_peers.py", *words).stdout
+    overrides = ["attention=[fnet]", "public=true", "lengths=[64]", "rounds=1"]
+    shown = answer("scripts/bench_peers.py", *overrides).stdout
     assert "the peers' in this run" in " ".join(shown.split())
     rows = [line.split("│") for line in shown.splitlines() if "fnet" in line]
     assert len(rows) == 2
     assert all(float(row[8]) > 0 and row[13].strip() in ("met", "above") for row in rows)
 
 
-def test_all_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
-    words = ["attention=[cosformer,fnet,transformer_ls]", "public=true", f"checkouts={tmp_path}"]
-    done = answer("scripts/bench_peers.py", *words)
+def test_everything_missing_is_reported_at_once(tmp_path: Path) -> None:
+    overrides = ["attention=[cosformer,fnet,transformer_ls]", "public=true", f"checkouts={tmp_path}"]
+    done = answer("scripts/bench_peers.py", *overrides)
     assert done.returncode == 1
     assert not done.stdout
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["cosformer", "transformer_ls"]

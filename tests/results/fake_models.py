@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from subquad.backbones.language import LanguageModel
 from subquad.config.settings import check_settings, without_weights
 from subquad.measure.inputs import random_batch
-from subquad.measure.shapes import without_numbers
+from subquad.measure.shapes import fake_tensors
 from subquad.planning.model_size import spec_of
 from subquad.specs import TextSpec, VQASpec
 
@@ -53,7 +53,7 @@ def _run(module: str, spec: Any) -> None:
         network = instantiate(json.loads(module), _convert_="all")(spec=spec).network.eval()
     if isinstance(network, LanguageModel):  # how many tokens it names depends on the data
         network = network.encoder
-    with torch.no_grad(), without_numbers(network, random_batch(network, spec, ROWS).network_inputs) as inputs:
+    with torch.no_grad(), fake_tensors(network, random_batch(network, spec, ROWS).network_inputs) as inputs:
         output = network(*inputs)
     assert len(output) == ROWS
     assert output.is_floating_point()

@@ -18,7 +18,7 @@ from reference import sparse_bn_sh
 from subquad.config.choices import CONFIGS, options
 from subquad.config.compose import compose_run
 from subquad.data.time_series.sets import SETS
-from subquad.ops.scaled_heads import CUSTOMARY
+from subquad.ops.scaled_heads import DEFAULT_SCALES
 from subquad.results import measures
 from subquad.results.cells import load_table as load
 from subquad.results.mean import misprinted
@@ -244,7 +244,7 @@ def test_every_sparse_column_leaves_out_a_good_part_of_the_pairs_of_every_data_s
         config = compose_run(table.cells["JapaneseVowels", column.name].overrides)
         sizes = {key: config.attention.get(key) for key in ("form", "block", "summary")}
         heads = config.backbone.heads
-        scales = CUSTOMARY[heads] if config.attention.get("scales", 1) is None else [1] * heads
+        scales = DEFAULT_SCALES[heads] if config.attention.get("scales", 1) is None else [1] * heads
         for length in lengths:
             seen = torch.cat([sparse_bn_sh.allowed(length, scale, **sizes).flatten() for scale in scales])
             assert seen.float().mean() < 0.5, (column.name, length)

@@ -44,7 +44,10 @@ def test_the_encoder_of_a_language_model_is_taken_over(data, outputs, pretrained
 @pytest.mark.parametrize(
     ("word", "cause"),
     [
-        ("data.vocab=300", "trained with another tokenizer than the one of these data; give data.tokenizer the folder"),
+        (
+            "data.vocab=300",
+            "another tokenizer than the one of these data; set data.tokenizer to its folder",
+        ),
         ("data.max_len=32", r"position.table is \[32, 16\] here and \[64, 16\] there"),
         ("backbone.ffn=8", r"feed_forward.0.weight is \[8, 16\] here and \[16, 16\] there"),
         ("attention=dba", "use the attention, the recipe's sizes and the data.max_len of their run"),

@@ -133,8 +133,8 @@ def test_small_images_train_in_every_vision_backbone(data, outputs, task, backbo
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (("backbone=pvt_v2",), r"images of 8 x 8 do not last; set data\.size=32 or more"),
-        (("backbone=twins_svt",), r"images of 8 x 8 do not last; set data\.size=32 or more"),
+        (("backbone=pvt_v2",), r"images of 8 x 8 are too small; set data\.size=32 or more"),
+        (("backbone=twins_svt",), r"images of 8 x 8 are too small; set data\.size=32 or more"),
         (("backbone=deit_tiny",), r"patches of 16 for images of 8 x 8; set backbone\.patch, or data\.size"),
         (
             ("backbone=blrp", "recipe.sizes.digits.patch=3"),

@@ -11,6 +11,7 @@ from subquad.ops.affine import Activation, affine
 from subquad.ops.heads import split_heads
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
+from subquad.utils.literal_settings import LiteralSettings
 
 Carry = Tensor | None
 """What a layer passes to the next layer (the latent rows of Luna and DBA); None before the first layer.
@@ -27,7 +28,7 @@ class UnsupportedPattern(UserError):
     """The mechanism does not support this kind of attention (self or cross)."""
 
 
-class Attention(nn.Module, abc.ABC):
+class Attention(nn.Module, LiteralSettings, abc.ABC):
     """Attention of query tokens to context tokens. In self-attention, the caller passes the same tensor twice.
 
     `forward` takes token embeddings, not heads: a mechanism owns its projections, because some mechanisms compress
@@ -38,8 +39,11 @@ class Attention(nn.Module, abc.ABC):
         - rows of a batch do not influence each other;
         - in eval mode a call changes no parameter and no buffer, and is deterministic;
         - the state dict contains the whole state;
-        - sequences up to `site.query_len`, `site.context_len` are accepted, longer ones raise UserError.
+        - sequences up to `site.query_len`, `site.context_len` are accepted, longer ones raise UserError;
+        - a constructor argument annotated with `Literal` accepts no other value (see `LiteralSettings`).
     """
+
+    section = "attention"
 
     patterns: ClassVar[frozenset[Pattern]]
     """Self-attention, cross-attention or both; the constructor raises UnsupportedPattern for others."""
@@ -73,18 +77,18 @@ class Attention(nn.Module, abc.ABC):
     def softmax_maps(self) -> Maps:
         """The maps of this module that correspond to those of softmax attention, for weight transfer.
 
-        They are tensors or views of any shape with as many numbers. The default finds them by name in this module or
+        They are tensors or views of any shape with as many elements. The default finds them by name in this module or
         in its `projections`; a mechanism with other names overrides this.
         """
-        found = ((name, getattr(getattr(self, "projections", self), name, None)) for name in _SOFTMAX_MAPS)
-        return {name: (linear.weight, linear.bias) for name, linear in found if isinstance(linear, nn.Linear)}
+        maps = ((name, getattr(getattr(self, "projections", self), name, None)) for name in _SOFTMAX_MAPS)
+        return {name: (linear.weight, linear.bias) for name, linear in maps if isinstance(linear, nn.Linear)}
 
     def check_lengths(self, x: Tensor, context: Tensor) -> None:
         """Raises UserError if a sequence is longer than the site allows."""
-        for got, limit in ((x.shape[1], self.site.query_len), (context.shape[1], self.site.context_len)):
-            if got > limit:
+        for length, limit in ((x.shape[1], self.site.query_len), (context.shape[1], self.site.context_len)):
+            if length > limit:
                 raise UserError(
-                    f"{type(self).__name__} was built for at most {limit} tokens and was given {got}; "
+                    f"{type(self).__name__} was built for at most {limit} tokens and was given {length}; "
                     "build it with a larger length or shorten the input."
                 )
 
@@ -109,7 +113,7 @@ class StatelessAttention(Attention):
 
 
 class Refreshable(abc.ABC):
-    """A mechanism with state that is fitted to data or drawn anew (hash functions, random features).
+    """A mechanism with state that is fitted to data or redrawn (hash functions, random features).
 
     The state is in buffers that `forward` only reads, so that a call has no side effects and compiles. Before each
     training step, a callback calls `due`, and if that is true `refresh` with the inputs of the next `forward`.
@@ -143,7 +147,7 @@ class AttentionFactory(Protocol):
 
 
 class Affine(nn.Linear):
-    """`nn.Linear` by the faster of two kernels, with an optional activation in the same pass."""
+    """`nn.Linear` with the faster of two kernels and an optional activation in the same pass."""
 
     def forward(self, x: Float[Tensor, "*b d"], activation: Activation = "none") -> Float[Tensor, "*b e"]:
         return affine(x, self.weight, self.bias, activation)

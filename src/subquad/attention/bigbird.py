@@ -18,15 +18,16 @@ class BigBird(StatelessAttention):
     for each head and each a. Queries of the first and the last block see everything. No block counts twice.
 
     Random blocks are drawn when the layer is built, with the layer's number as the seed, from the blocks of the longest
-    input that are not seen anyway. They are a buffer, the same in training and evaluation. The last block is that of a
-    row's last real token, and random blocks after it are hidden, so padding changes nothing.
+    input that are not visible otherwise. They are a buffer, the same in training and evaluation. The last block is that
+    of a row's last real token, and random blocks after it are hidden, so padding changes nothing.
 
     Args:
         block: tokens of a block.
         random_blocks: random blocks that a block of queries sees.
 
-    Released code: masks by adding -10⁴, counts a block that is drawn and seen anyway twice, and defines the last block
-    by the padded length; the one in transformers draws block 0 only in evaluation, and attends to all for short inputs.
+    Released code: masks by adding -10⁴, counts a block twice that is random and visible otherwise, and defines the last
+    block by the padded length; the one in transformers draws block 0 only in evaluation, and uses full
+    attention for short inputs.
     """
 
     patterns = frozenset({Pattern.SELF})
@@ -45,13 +46,13 @@ class BigBird(StatelessAttention):
         self.register_buffer("random", _draw(site, -(-site.context_len // block), random_blocks))
 
     def visible(self, head: Tensor, query: Tensor, key: Tensor, last: Tensor) -> Tensor:
-        """Whether the query sees the key, both by their places; `last` is the number of the last real block."""
+        """Whether the query at a position sees the key at a position; `last` is the number of the last real block."""
         a, b = query // self.block, key // self.block
-        seen = ((a - b).abs() <= 1) | (a == 0) | (b == 0) | (a == last) | (b == last)
+        visible = ((a - b).abs() <= 1) | (a == 0) | (b == 0) | (a == last) | (b == last)
         # torch.compile cannot trace a whole number among the indices of a mask of flex attention.
         for chosen in self.random.unbind(-1):
-            seen = seen | (chosen[head, a] == b)
-        return seen
+            visible = visible | (chosen[head, a] == b)
+        return visible
 
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
@@ -62,10 +63,11 @@ class BigBird(StatelessAttention):
         last = self._last(context, mask)
         if runs_flex(q, heads, dropout):
             return p.out(flex(q, k, v, mask, lambda row, head, i, j: self.visible(head, i, j, last[row]), heads))
-        # No more blocks than a query may see.
+        # A query may see every block: a mask is cheaper than copies of keys.
         if -(-x.shape[1] // self.block) <= 5 + self.random.shape[-1]:
             return p.out(attend(q, k, v, self._matrix(last, mask, x.shape[1]), heads, dropout))
-        y = block_sparse(q, k, v, mask, self._seen(last, x.shape[1]), block=self.block, heads=heads, dropout=dropout)
+        key_blocks = self._key_blocks(last, x.shape[1])
+        y = block_sparse(q, k, v, mask, key_blocks, block=self.block, heads=heads, dropout=dropout)
         return p.out(self._with_global_rows(y, q, k, v, mask, last, dropout))
 
     def _last(self, context: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None) -> Int[Tensor, " b"]:
@@ -76,16 +78,16 @@ class BigBird(StatelessAttention):
     def _matrix(
         self, last: Int[Tensor, " b"], mask: Bool[Tensor, "b n"] | None, length: int
     ) -> Bool[Tensor, "c h n n"]:
-        """Which keys each query sees, written out: smaller than copies of keys while there are few blocks."""
+        """The full mask of visible keys, which is smaller than copies of keys while there are few blocks."""
         heads = torch.arange(self.site.heads, device=last.device)[:, None, None]
         starts = torch.arange(0, length, self.block, device=last.device)
         last = (last if mask is not None else last[:1])[:, None, None, None]
-        seen = self.visible(heads, starts[:, None], starts, last)
-        seen = seen.repeat_interleave(self.block, -1).repeat_interleave(self.block, -2)[..., :length, :length]
-        return seen if mask is None else seen & mask[:, None, None]
+        visible = self.visible(heads, starts[:, None], starts, last)
+        visible = visible.repeat_interleave(self.block, -1).repeat_interleave(self.block, -2)[..., :length, :length]
+        return visible if mask is None else visible & mask[:, None, None]
 
-    def _seen(self, last: Int[Tensor, " b"], length: int) -> Int[Tensor, "b h a s"]:
-        """The blocks that each block of queries sees; -1 and repetitions stand for none."""
+    def _key_blocks(self, last: Int[Tensor, " b"], length: int) -> Int[Tensor, "b h a s"]:
+        """The key blocks that each block of queries sees; -1 and repeated numbers are ignored."""
         count = -(-length // self.block)
         own = torch.arange(count, device=last.device)
         fixed = torch.stack([torch.zeros_like(own), own - 1, own, own + 1], 1)
@@ -102,19 +104,19 @@ class BigBird(StatelessAttention):
     def _with_global_rows(
         self, y: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, last: Tensor, dropout: float
     ) -> Float[Tensor, "b n d"]:
-        """Puts in the queries that see everything: those of the first block and of each row's last."""
+        """Replaces the outputs of the first block and of each row's last block, whose queries see everything."""
         rows = torch.arange(len(q), device=q.device)
         cut = blocks(q, self.block).unflatten(0, (len(q), -1))
         queries = torch.cat([cut[:, 0], cut[rows, last]], 1)
-        seen = None if mask is None else mask[:, None, None]
-        top, bottom = attend(queries, k, v, seen, self.site.heads, dropout).chunk(2, 1)
+        visible = None if mask is None else mask[:, None, None]
+        top, bottom = attend(queries, k, v, visible, self.site.heads, dropout).chunk(2, 1)
         number = torch.arange(cut.shape[1], device=q.device)[:, None, None]
         mixed = torch.where(number == last[:, None, None, None], bottom[:, None], y.unflatten(1, (-1, self.block)))
         return torch.cat([top, mixed[:, 1:].flatten(1, 2)], 1)[:, : q.shape[1]]
 
 
 def _draw(site: Site, count: int, number: int) -> Int[Tensor, "h a r"]:
-    """For each head and block `number` different ones that are neither near nor global; -1 where there are too few."""
+    """For each head and block, `number` different blocks that are neither near nor global; -1 if there are too few."""
     own = torch.arange(count)
     free = ((own[:, None] - own).abs() > 1) & (own > 0) & (own < count - 1)
     lots = torch.rand(site.heads, count, count, generator=torch.Generator().manual_seed(site.layer))

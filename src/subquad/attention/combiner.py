@@ -49,7 +49,7 @@ def naive_combiner(
 
 
 def naive_spans(i: int, length: int, factorization: Factorization, span: int) -> tuple[list[int], list[list[int]]]:
-    """The tokens that query i sees one by one, and the spans Ω_r of all others: together each token once."""
+    """The tokens that query i sees one by one, and the spans Ω_r of the others; each token is in one of them."""
     everything = range(length)
     if factorization == "fixed":  # Section 4.1
         direct = [j for j in everything if j // span == i // span]
@@ -107,11 +107,6 @@ class Combiner(StatelessAttention):
         size_offset: bool = False,
     ) -> None:
         super().__init__(site)
-        if factorization not in ("fixed", "logn", "axial") or pooling not in ("max", "mean"):
-            raise UserError(
-                f"Combiner has no factorization {factorization} with pooling {pooling}; choose fixed, logn or axial "
-                "and max or mean."
-            )
         if span is not None and span < 1:
             raise UserError(f"attention.span is {span}; Combiner needs at least 1 token, or null for its own choice.")
         root = math.isqrt(site.context_len - 1) + 1
@@ -139,7 +134,7 @@ class Combiner(StatelessAttention):
         return (max_pool if self.pooling == "max" else mean_pool)(x, mask, size)[0]
 
     def _pool_pairs(self, x: Float[Tensor, "b r d"], counts: Int[Tensor, "b r"]) -> Float[Tensor, "b s d"]:
-        """Pools pairs of neighbouring spans, of which x pools each; `counts`: their real tokens, weights of a mean."""
+        """Pools pairs of neighbouring spans, given each span's pooled row x and `counts`, its number of real tokens."""
         if self.pooling == "max":
             return max_pool(x, counts > 0, 2)[0]
         sums = windows(x * counts[..., None].to(x.dtype), 2).sum(2)
@@ -152,21 +147,21 @@ class Combiner(StatelessAttention):
         v: Float[Tensor, "b n d"],
         real: Bool[Tensor, "b r w"],
     ) -> Float[Tensor, "b r d"]:
-        """v̄ of consecutive spans of equal size: attention of one query each, the pooled one, to the span's tokens.
+        """v̄ of consecutive spans of equal size: attention of the span's pooled query to the span's tokens.
 
-        real: which places of each span hold a token.
+        real: which places of each span hold a real token.
         """
         size = real.shape[2]
-        # One query a span, and spans are rows of the batch: mask [spans, heads, queries, keys].
-        seen = real.flatten(0, 1)[:, None, None]
-        values = attend(queries.flatten(0, 1)[:, None], blocks(k, size), blocks(v, size), seen, self.site.heads)
+        # One query for each span, and spans are rows of the batch: mask [spans, heads, queries, keys].
+        visible = real.flatten(0, 1)[:, None, None]
+        values = attend(queries.flatten(0, 1)[:, None], blocks(k, size), blocks(v, size), visible, self.site.heads)
         return values.view_as(queries)
 
-    def _logits(self, seen: Bool[Tensor, "..."], tokens: Int[Tensor, "..."], dtype: torch.dtype) -> Tensor:
-        """The mask `seen`, or with `size_offset` log of `tokens`, to be added to the logits (the minimum if unseen)."""
+    def _mask_or_bias(self, visible: Bool[Tensor, "..."], tokens: Int[Tensor, "..."], dtype: torch.dtype) -> Tensor:
+        """The mask `visible`; with `size_offset` a bias of the logits: log of `tokens`, or the minimum if hidden."""
         if not self.size_offset:
-            return seen
-        return tokens.clamp(min=1).to(dtype).log().masked_fill(~seen, torch.finfo(dtype).min)
+            return visible
+        return tokens.clamp(min=1).to(dtype).log().masked_fill(~visible, torch.finfo(dtype).min)
 
     def _fixed(
         self,
@@ -180,16 +175,16 @@ class Combiner(StatelessAttention):
         real = window_mask(mask, length, size, q.device).expand(batch, -1, -1)
         span_keys, span_values = self._pooled(k, mask, size), self._values(self._pooled(q, mask, size), k, v, real)
         counts, number = real.sum(2), real.shape[1]
-        # The own span is seen token by token, so its summary is hidden.
+        # Columns of masks: the tokens of the own span, then all spans. The own span is hidden, as its tokens are seen.
         others = ~torch.eye(number, dtype=torch.bool, device=q.device)
-        seen = torch.cat([real, (counts[:, None] > 0) & others], 2)
+        visible = torch.cat([real, (counts[:, None] > 0) & others], 2)
         tokens = torch.cat([torch.ones_like(real, dtype=counts.dtype), counts[:, None].expand(-1, number, -1)], 2)
         keys, values = (
             torch.cat([windows(t, size), spans[:, None].expand(-1, number, -1, -1)], 2).flatten(0, 1)
             for t, spans in ((k, span_keys), (v, span_values))
         )
-        logits = self._logits(seen, tokens, q.dtype).flatten(0, 1)[:, None, None]
-        y = attend(blocks(q, size), keys, values, logits, self.site.heads, self._dropout)
+        bias = self._mask_or_bias(visible, tokens, q.dtype).flatten(0, 1)[:, None, None]
+        y = attend(blocks(q, size), keys, values, bias, self.site.heads, self._dropout)
         return unblocks(y, batch, length)
 
     def _logn(
@@ -213,10 +208,11 @@ class Combiner(StatelessAttention):
         q, k, v = (windows(t, whole)[:, 0] for t in (q, k, v))
         number, place = whole // block, torch.arange(block, device=device)
         keys, values = [windows(k, block)], [windows(v, block)]
-        # For each key: how many real tokens it stands for, [b, block, key], and which queries of the block may see it,
-        # [query, key], the same for all blocks.
+        # For each key: how many real tokens it represents, [b, block, key], and which queries of the block may see it,
+        # [query, key], which is the same for all blocks.
         tokens = [real.long().view(batch, number, block)]
         near = [place[:, None] // leaf == place // leaf]
+        # Pooled queries and keys, and numbers of real tokens, of all nodes of a level; from leaves upwards by pairs.
         span_queries, span_keys = self._pooled(q, real, leaf), self._pooled(k, real, leaf)
         counts = real.unflatten(1, (-1, leaf)).sum(2)
         for level in range(levels):
@@ -225,19 +221,20 @@ class Combiner(StatelessAttention):
                 counts = counts.unflatten(1, (-1, 2)).sum(2)
             span_values = self._values(span_queries, k, v, real.unflatten(1, (-1, leaf << level)))
             if level < inner:  # nodes inside the block: each query sees the sibling of its own node
+                # All nodes of the block, [block, node]; `node` numbers them within the block.
                 pick = torch.arange(counts.shape[1], device=device).view(number, -1)
                 node = place[: pick.shape[1]]
                 near.append((place[:, None] // (leaf << level) ^ 1) == node)
-            else:  # the block lies in one node, number >> (level - inner): all its queries see that node's sibling
+            else:  # the block lies in one node, number >> (level - inner), and all its queries see the node's sibling
                 pick = (torch.arange(number, device=device)[:, None] >> (level - inner)) ^ 1
                 near.append(torch.ones_like(place[:, None], dtype=torch.bool))
             keys.append(span_keys[:, pick])
             values.append(span_values[:, pick])
             tokens.append(counts[:, pick])
         sizes = torch.cat(tokens, 2).flatten(0, 1)[:, None, None]
-        logits = self._logits((sizes > 0) & torch.cat(near, 1), sizes, q.dtype)
+        bias = self._mask_or_bias((sizes > 0) & torch.cat(near, 1), sizes, q.dtype)
         key, value = (torch.cat(t, 2).flatten(0, 1) for t in (keys, values))
-        return unblocks(attend(blocks(q, block), key, value, logits, self.site.heads, self._dropout), batch, length)
+        return unblocks(attend(blocks(q, block), key, value, bias, self.site.heads, self._dropout), batch, length)
 
     def _axial(
         self,
@@ -248,8 +245,8 @@ class Combiner(StatelessAttention):
     ) -> Float[Tensor, "b n d"]:
         """One softmax over own row, spans and own column, whose logits come from two products.
 
-        Rows are batches of queries for own row and spans, logits [b, row, h, column, key]; columns are batches of
-        queries for the own column, logits [b, column, h, row, key], which are transposed to the first layout.
+        Queries are batched by row for the own row and the spans, logits [b, row, h, column, key], and by column for the
+        own column, logits [b, column, h, row, key], which are transposed to the first layout.
         """
         (batch, length, _), width = q.shape, self.span
         real = window_mask(mask, length, width, q.device).expand(batch, -1, -1)
@@ -267,14 +264,14 @@ class Combiner(StatelessAttention):
         # Keys: the own row (`width`), the parts above and below of all columns (2 `width`), the own column (`rows`).
         other_column = ~torch.eye(width, dtype=torch.bool, device=q.device).repeat(1, 2)
         other_row = ~torch.eye(rows, dtype=torch.bool, device=q.device)[:, None, None]
-        seen = [
+        visible = [
             real[:, :, None, None].expand(-1, -1, -1, width, -1),
             (counts > 0)[:, :, None, None] & other_column,  # the own column is seen token by token
             real.mT[:, None, None].expand(-1, rows, -1, -1, -1) & other_row,  # query i itself is part of the own row
         ]
-        if self.size_offset:
+        if self.size_offset:  # 0 for the tokens of the own row and column
             logits = logits + F.pad(counts.clamp(min=1).to(q.dtype).log(), (width, rows))[:, :, None, None]
-        weights = dropout(masked_softmax(logits, torch.cat(seen, -1)), self._dropout, self.training)
+        weights = dropout(masked_softmax(logits, torch.cat(visible, -1)), self._dropout, self.training)
         of_row, of_column = weights.split([3 * width, rows], -1)
         y = of_row @ self._heads(torch.cat([v, span_values], 2))
         by_column = of_column.permute(0, 3, 2, 1, 4) @ self._heads(v.transpose(1, 2))
@@ -288,21 +285,23 @@ class Combiner(StatelessAttention):
         v: Float[Tensor, "b r c d"],
         real: Bool[Tensor, "b r c"],
     ) -> tuple[Float[Tensor, "b r c d"], Float[Tensor, "b r c d"], Int[Tensor, "b r c"]]:
-        """Keys and values of the part of every column above every row, and how many real tokens it holds."""
+        """For each row and column: pooled key and value of the column's part above the row, and its real tokens."""
         # Exclusive sums along the rows: the tokens strictly above.
         counts = real.cumsum(1) - real.long()
         queries, keys = (self._pooled_above(t, real, counts) for t in (q, k))
         rows = torch.arange(q.shape[1], device=q.device)
-        # Batches are columns: the pooled query of each row reads the tokens of its column above the row.
-        seen = (rows < rows[:, None]) & real.mT[:, :, None]
+        # Columns are rows of the batch: the pooled query of each row attends to the tokens of its column above the row.
+        visible = (rows < rows[:, None]) & real.mT[:, :, None]
         of_queries, of_keys, of_values = (self._heads(t.transpose(1, 2).flatten(0, 1)) for t in (queries, k, v))
-        values = F.scaled_dot_product_attention(of_queries, of_keys, of_values, attn_mask=seen.flatten(0, 1)[:, None])
+        values = F.scaled_dot_product_attention(
+            of_queries, of_keys, of_values, attn_mask=visible.flatten(0, 1)[:, None]
+        )
         return keys, values.transpose(1, 2).flatten(-2).unflatten(0, (len(q), -1)).transpose(1, 2), counts
 
     def _pooled_above(
         self, x: Float[Tensor, "b r c d"], real: Bool[Tensor, "b r c"], counts: Int[Tensor, "b r c"]
     ) -> Float[Tensor, "b r c d"]:
-        """x pooled over the rows above each row, by cumulative sums or maxima."""
+        """x pooled over the rows above each row, by cumulative sums or maxima; 0 if there are no real tokens."""
         hidden = ~real[..., None]
         if self.pooling == "mean":
             kept = x.masked_fill(hidden, 0)

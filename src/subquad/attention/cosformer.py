@@ -48,10 +48,10 @@ class CosFormer(StatelessAttention):
         v = p.value(context).unflatten(-1, (p.heads, -1))
         sums = kv_state(k, v, self._wave(context))
         dtype = v.dtype
-        # What is not needed any more makes room.
+        # Frees memory.
         del k, v
         q = p.query(x, "relu").unflatten(-1, (p.heads, -1))
-        # In float32 until here: 1 / eps is beyond float16.
+        # In float32 until here, because 1 / eps exceeds the range of float16.
         return p.out(expand(q, self._wave(x), *sums, self.eps).flatten(-2).to(dtype))
 
     def _wave(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "n 2"]:

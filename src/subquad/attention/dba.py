@@ -153,14 +153,15 @@ class DBA(Attention):
             self.guide = nn.Linear(dim, dim)
         else:
             self.contract = nn.Linear(dim, rows)
+        # The settings that `bilinear` supports.
         self.plain_keys = (
             self.groups == 1 and self.recon_from_x and recon_norm == "softmax" and out_proj and optimize_d and r_shared
             and not r_bias and not self.per_head_r and not self.cross
         )  # fmt: skip
         owns = z_mode == "per_layer" or site.layer == 0
         self.latent = nn.Parameter(torch.randn(d_p, dim) / math.sqrt(dim)) if owns else None
-        hands_on = z_mode == "propagate" and site.layer < site.layers - 1
-        self.norm = nn.LayerNorm(dim) if hands_on else None
+        updates = z_mode == "propagate" and site.layer < site.layers - 1
+        self.norm = nn.LayerNorm(dim) if updates else None
 
     def forward(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
@@ -210,6 +211,7 @@ class DBA(Attention):
         f_c, c_bias = self._reconstructor(self.contract, self.key)
         f_r, r_bias = self._reconstructor(self.expand, self.query)
         g_r, g_c = self._compressor(z, self.query), self._compressor(z, self.key)
+        # One product with X gives the logits of W_r and W_c, and W'_cᵀ and W'_r; the last two have biases.
         rows = torch.cat([g_r, g_c, f_c.expand(len(z), -1, -1), f_r.expand(len(z), -1, -1)], 1).expand(len(x), -1, -1)
         bias = F.pad(torch.cat([c_bias, r_bias]), (2 * self.groups * self.d_p, 0))
         s = torch.baddbmm(bias[:, None], rows, x.mT)
@@ -222,10 +224,10 @@ class DBA(Attention):
         return self._expand(self._mix(q, k, v), w_r), self._pooled(x_r)
 
     def _plain(self, x: Tensor) -> bool:
-        """Whether `bilinear` is for these keys and for the way in which this is called."""
+        """Whether `bilinear` supports these settings and this call."""
         return (
             self.plain_keys
-            and not torch.compiler.is_compiling()  # the compiler has derivatives of its own
+            and not torch.compiler.is_compiling()  # the compiler derives the backward pass itself
             and not torch.is_autocast_enabled(x.device.type)
         )
 
@@ -261,7 +263,7 @@ class DBA(Attention):
     def _reconstructor(
         self, linear: nn.Linear, source: nn.Linear
     ) -> tuple[Float[Tensor, "gp d"], Float[Tensor, " gp"]]:
-        """Weight and bias of the map from x to W', through the queries or keys where those are the source."""
+        """Weight and bias of the map from x to W', through the queries or keys if `recon_source` is "qk"."""
         if self.recon_from_x:
             return linear.weight, linear.bias
         return linear.weight @ source.weight, linear.weight @ source.bias + linear.bias
@@ -269,7 +271,7 @@ class DBA(Attention):
     def _weights(
         self, w: Float[Tensor, "b r n"], mask: Bool[Tensor, "b n"] | None
     ) -> tuple[Float[Tensor, "b r n"], Float[Tensor, "b gp 1"] | None]:
-        """W_r, W_c and W'_cᵀ of their logits, 0 at padding; row sums of W'_cᵀ, or None where they are 1."""
+        """W_r, W_c and W'_cᵀ from their logits, 0 at padding; and row sums of W'_cᵀ, or None if they are 1."""
         keep = None if mask is None else mask[:, None, :]
         if self.recon_norm == "softmax":
             return masked_softmax(w, keep), None
@@ -283,7 +285,7 @@ class DBA(Attention):
     def _project(
         self, rows: Float[Tensor, "b gp d"], linear: nn.Linear, bias_weight: Tensor | None = None
     ) -> Float[Tensor, "b p d"]:
-        """d_p compressed rows through a linear map; `bias_weight` [b, gp, 1] where compressions do not sum to 1."""
+        """Applies a linear map to compressed rows; `bias_weight` [b, gp, 1]: sums of their weights if not 1."""
         if self.groups == 1:
             return linear(rows) if bias_weight is None else rows @ linear.weight.mT + bias_weight * linear.bias
         weight = linear.weight.view(self.groups, -1, self.site.dim)
@@ -303,6 +305,7 @@ class DBA(Attention):
             return u if self.out is None else F.linear(u, self.out.weight, self._shared_bias)
         blocks = split_heads(u, self.groups)
         if self.out is None:
+            # Without W_O each group keeps its own part of the width, as if W_O were the identity.
             eye = torch.eye(self.site.dim, dtype=u.dtype, device=u.device)
             return (blocks @ eye.view(self.groups, -1, self.site.dim)).flatten(1, 2)
         u = (blocks @ self.out.weight.mT.view(self.groups, -1, self.site.dim)).flatten(1, 2)
@@ -310,7 +313,7 @@ class DBA(Attention):
 
     @property
     def _shared_bias(self) -> Tensor | None:
-        """b_O where the rows of W'_r sum to 1, so that W'_r (U + 1 b_Oᵀ) = W'_r U + b_O."""
+        """b_O if the rows of W'_r sum to 1, so that W'_r (U + 1 b_Oᵀ) = W'_r U + b_O."""
         return self.out.bias if self.out is not None and self.recon_norm == "softmax" else None
 
     def _expand(self, u: Float[Tensor, "b gp d"], w_r: Float[Tensor, "b gp n"]) -> Float[Tensor, "b n d"]:
@@ -321,14 +324,14 @@ class DBA(Attention):
         return torch.bmm(w_r.mT, u) if self.out is None else torch.baddbmm(self.out.bias, w_r.mT, u)
 
     def _reduce(self, x: Float[Tensor, "b n d"], key: bool) -> Float[Tensor, "b h n e"]:
-        """Q R or K R, cut into heads."""
+        """Q R or K R, split into heads."""
         if not self.optimize_d:
             return split_heads(x, self.maps)
         r = self.r_key if key else self.r_query
         return r(split_heads(x, self.maps)) if self.per_head_r else split_heads(r(x), self.maps)
 
     def _pooled(self, rows: Float[Tensor, "b gp d"]) -> Float[Tensor, "b p d"]:
-        """W_r X; with W_r per head, each head's rows hold that head's part of the width."""
+        """W_r X; with a W_r for each head, each part of the width is taken from its head's rows."""
         if self.groups == 1:
             return rows
         parts = rows.unflatten(1, (self.groups, -1)).unflatten(-1, (self.groups, -1))

@@ -18,7 +18,7 @@ from subquad.utils.errors import UserError, at_least_one
 class DBAReleased(Attention):
     """Pools n tokens into d_p rows by cross-attention, mixes the rows by self-attention, and expands them to n again.
 
-    In each head, with e = d_in / h and maps of their own in every line:
+    In each head, with e = d_in / h and separate maps in every line:
         W_r  = softmax(Z A_q (X A_k)ᵀ / √e)         over the tokens; A_q, A_k: d -> d_in
         C    = W_r X A_v                             d_p rows of width d
         U    = softmax(C B_q (C B_k)ᵀ / √e) C B_v    over the rows; B_q, B_k: d -> d_in
@@ -88,7 +88,7 @@ class DBAReleased(Attention):
         return self.norm(_join(self._drop((q @ k.mT * self.scale).softmax(-1)) @ v))
 
     def _expand(self, x: Float[Tensor, "b n d"], rows: Float[Tensor, "b p d"]) -> Float[Tensor, "b n d"]:
-        """Y."""
+        """Y = W'_r LayerNorm(U) W_O."""
         keys = rows_of_heads(self.expand, self.heads).expand(len(x), -1, -1, -1)
         bias = self.expand.bias.view(self.heads, -1).expand(len(x), -1, -1)
         values = split_heads(rows, self.heads) @ columns_of_heads(self.out, self.heads)

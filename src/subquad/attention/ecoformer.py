@@ -56,7 +56,7 @@ def naive_labels(q: Float[Tensor, "n e"], neighbours: int) -> Float[Tensor, "n n
 
 
 def naive_objective(h: Float[Tensor, "n k"], y: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
-    """What the hash functions minimise."""
+    """The objective of the hash functions."""
     return (h @ h.T - h.shape[1] * y).square().sum()  # Eq. 12
 
 
@@ -75,8 +75,8 @@ def naive_fit(
             (-torch.einsum("bn,bnk,bk->", code, residual, code) / scale).backward()  # Eq. 14
             optimiser.step()
         with torch.no_grad():
-            found, old = sign(g @ a), sign(g @ start)
-            losses = [-torch.einsum("bn,bnk,bk->", code, residual, code) for code in (found, old)]
+            new, old = sign(g @ a), sign(g @ start)
+            losses = [-torch.einsum("bn,bnk,bk->", code, residual, code) for code in (new, old)]
             rows.append(a.detach() if losses[0] < losses[1] else start)
             best = sign(g @ rows[-1])
             residual = residual - best[:, :, None] * best[:, None]  # Ŷ_r = Ŷ_{r-1} - h_r h_rᵀ, below Eq. 13
@@ -101,7 +101,7 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
         neighbours: similar and dissimilar tokens of each token that get a label.
         read_out: "paper" is the formula above; "released" has the bias b + 1 in place of 2^c, and in the numerator
             (b + 1) v_t in place of Σ_i (b + 1) v_i.
-        fit: how A is found from a batch. "released" minimises Eq. 14 bit after bit by 100 steps of SGD with a relaxed
+        fit: how A is found from a batch. "released" minimises Eq. 14 bit by bit by 100 steps of SGD with a relaxed
             sign, and keeps a new row of A if it lowers the objective of hard codes. "strong" minimises the same
             objective from a spectral start at a higher rate (see `fit_planes`). "klsh" takes the random hyperplanes of
             kernelised LSH (Kulis and Grauman 2011), which depend on the anchors only.
@@ -146,13 +146,6 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
         at_least_one("EcoFormer", bits=bits, anchors=anchors, neighbours=neighbours, **given)
         if fit_batch < 0:
             raise UserError(f"EcoFormer cannot be fitted on batch {fit_batch}; attention.fit_batch counts from 0.")
-        for key, value, choices in (
-            ("read_out", read_out, ("paper", "released")),
-            ("fit", fit, ("released", "strong", "klsh")),
-            ("anchors_from", anchors_from, ("first", "all")),
-        ):
-            if value not in choices:
-                raise UserError(f'EcoFormer has no {key} "{value}"; choose {", ".join(choices)}.')
         self.bits, self.neighbours, self.read_out, self.fit = bits, neighbours, read_out, fit
         self.anchors_from, self.refit_epochs, self.fit_batch, self.fit_rows = (
             anchors_from, refit_epochs, fit_batch, fit_rows,

@@ -50,7 +50,7 @@ class LinearBNSH(StatelessAttention):
             [1,1,2,4], [1,1,2,2,4,4,8,8] and, for 16 heads, four each of 1, 2, 4 and 8.
         eps: ε in the normaliser.
 
-    Why the fast path is equal: products are associated from the right, so no n x m matrix is formed:
+    Why the fast path is equal: sums over the keys are taken first, so no n x m matrix is formed:
     φ(K)ᵀ V = (φ(K)ᵀ C) W_V + (φ(K)ᵀ 1) b_V, and W_O acts on this state. A shift changes φ, unlike the softmax, so
     queries and keys are both shifted. μ is the projection of the mean of the pooled context.
 

@@ -40,7 +40,7 @@ class Linformer(Attention):
     Args:
         k: slots; a list gives one number for each layer, a list of lists one for each layer and head.
         sharing: which maps are shared (Section 4): "none" has an E and an F for each head, "headwise" one E and one F,
-            "kv" E = F, "layer" one E for all layers, which the first layer owns and hands on as the carry.
+            "kv" E = F, "layer" one E for all layers, which the first layer owns and passes on as the carry.
         projection: how tokens are compressed (Section 4): "linear" by learned k x n matrices, "mean" and "max" by
             pooling over windows of ⌈n / k⌉ tokens, "conv" by a depthwise convolution with that kernel and stride.
 
@@ -77,7 +77,7 @@ class Linformer(Attention):
         self.key_map, self.value_map = self._maps()
 
     def _maps(self) -> tuple[nn.ParameterList, nn.ParameterList]:
-        """E and F, one of each for every head if nothing is shared; empty if this layer owns none, and F if F is E.
+        """E and F, one of each for every head if nothing is shared; both empty if this layer owns none, F if F is E.
 
         E and F have names of their own, so that a checkpoint with both cannot be loaded as one with E alone.
         """

@@ -19,7 +19,7 @@ class Local(StatelessAttention):
         window: tokens of a window or block.
         blockwise: if true, S_i is the block of `window` tokens that holds i; otherwise S_i = {j : |i - j| <= window/2}.
 
-    Released code: none of the paper in this form; its blocks overlap. The Long Range Arena's "local"
+    Released code: none of the paper in this form; its blocks overlap. Long Range Arena's "local"
     puts the tokens {j, j + n/b, j + 2n/b, …} into one block, which is strided; here a block is a run of neighbours.
     """
 
@@ -34,7 +34,7 @@ class Local(StatelessAttention):
         self.projections = Projections(site.dim, site.heads)
 
     def visible(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """Whether the query sees the key, both by their places."""
+        """Whether the query at a position sees the key at a position."""
         if self.blockwise:
             return query // self.window == key // self.window
         return 2 * (query - key).abs() <= self.window

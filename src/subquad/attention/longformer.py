@@ -30,7 +30,7 @@ class Longformer(StatelessAttention):
     because it would shift all logits of a query alike.
 
     Released code: has that bias; multiplies q by 1/√d_h first; needs an even window and lengths that are multiples of
-    it. Long Range Arena's gives no token global sight and leaves the second maps unused (`global_tokens=0` here).
+    it. Long Range Arena's has no global tokens and leaves the second maps unused (`global_tokens=0` here).
     """
 
     patterns = frozenset({Pattern.SELF})
@@ -50,7 +50,7 @@ class Longformer(StatelessAttention):
             self.global_key = nn.Linear(site.dim, site.dim, bias=False)
 
     def visible(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """Whether the query sees the key, both by their places."""
+        """Whether the query at a position sees the key at a position."""
         near = 2 * (query - key).abs() <= self.window
         return near | (query < self.global_tokens) | (key < self.global_tokens)
 
@@ -79,9 +79,9 @@ class Longformer(StatelessAttention):
         heads = self.site.heads
         key, value = (linear.weight.unflatten(0, (heads, -1)) for linear in (self.global_key, self.global_value))
         q = split_heads(self.global_query(x), heads) / math.sqrt(key.shape[1])
-        tokens, seen = context[:, None], None if mask is None else mask[:, None, None]
+        tokens, visible = context[:, None], None if mask is None else mask[:, None, None]
         means = softmax_attention(
-            (q @ key).flatten(1, 2)[:, None], tokens, tokens, attn_mask=seen, dropout_p=dropout, scale=1.0
+            (q @ key).flatten(1, 2)[:, None], tokens, tokens, attn_mask=visible, dropout_p=dropout, scale=1.0
         )
         y = means[:, 0].unflatten(1, (heads, -1)) @ value.mT
         return y.transpose(1, 2).flatten(2) + self.global_value.bias

@@ -26,7 +26,7 @@ class Luna(Attention):
         l: number of latent rows (the paper's projection length).
         dynamic: hide latent rows beyond the length of a sequence shorter than l, as the released code does.
         latent_norm: apply LayerNorm to the learned P, which then starts at N(0, 1/d) and not at N(0, 1).
-        latent_dropout: dropout of the learned P, after its norm, and of each P' that is handed on.
+        latent_dropout: dropout of the learned P, after its norm, and of each P' that is passed to the next layer.
 
     Why the fast path is equal: products are associated so that, if h·l ≤ d, no n x d query, key or value is formed:
     P W_pq,h W_pk,hᵀ multiplies the context itself, and the compressed rows are projected afterwards.

@@ -101,8 +101,6 @@ class Nystromformer(StatelessAttention):
                 f"Nyströmformer's convolution is centred on each token, which a kernel of {kernel} cannot be; "
                 "choose an odd attention.kernel or null."
             )
-        if pinv not in ("iterative", "exact"):
-            raise UserError(f'There is no pseudo-inverse "{pinv}"; choose attention.pinv=iterative or exact.')
         self.pinv, self.iterations = pinv, iterations
         self.query_segment = math.ceil(site.query_len / landmarks)
         self.segment = math.ceil(site.context_len / landmarks)

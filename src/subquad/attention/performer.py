@@ -87,8 +87,6 @@ class Performer(StatelessAttention, Refreshable):
                 f"Performer got {self.features} features, redrawn every {redraw} steps; "
                 "give at least 1 feature and 0 (never) or more steps."
             )
-        if feature_map not in ("softmax", "relu"):
-            raise UserError(f"Performer has no feature map {feature_map}; choose softmax or relu.")
         if feature_map == "relu" and eps <= 0:
             raise UserError(f"Performer with ReLU features may divide by 0 with eps {eps}; choose a positive one.")
         self.feature_map, self.redraw, self.eps = feature_map, redraw, eps

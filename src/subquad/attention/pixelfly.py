@@ -40,7 +40,7 @@ class PixelFly(StatelessAttention):
         self.projections = Projections(site.dim, site.heads)
 
     def visible(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """Whether the query sees the key, both by their places."""
+        """Whether the query at a position sees the key at a position."""
         a, b = query // self.block, key // self.block
         apart = a ^ b
         butterfly = ((apart & (apart - 1)) == 0) & (apart < 2**self.factors)
@@ -56,11 +56,12 @@ class PixelFly(StatelessAttention):
             return p.out(flex(q, k, v, mask, lambda _, *places: self.visible(*places), heads))
         count = -(-x.shape[1] // self.block)
         own = torch.arange(count, device=x.device)
+        # Block a sees a and a with one of its last `factors` bits flipped; repeated numbers are ignored.
         partners = [own ^ 2**s for s in range(self.factors) if 2**s < count]
         everywhere = [torch.full_like(own, i) for i in range(min(self.global_blocks, count))]
-        seen = torch.stack([own, *partners, *everywhere], -1)[None, None]
-        y = block_sparse(q, k, v, mask, seen, block=self.block, heads=heads, dropout=dropout)[:, : x.shape[1]]
+        key_blocks = torch.stack([own, *partners, *everywhere], -1)[None, None]
+        y = block_sparse(q, k, v, mask, key_blocks, block=self.block, heads=heads, dropout=dropout)[:, : x.shape[1]]
         if first := self.global_blocks * self.block:
-            shown = None if mask is None else mask[:, None, None]
-            y = torch.cat([attend(q[:, :first], k, v, shown, heads, dropout), y[:, first:]], 1)
+            visible = None if mask is None else mask[:, None, None]
+            y = torch.cat([attend(q[:, :first], k, v, visible, heads, dropout), y[:, first:]], 1)
         return p.out(y)

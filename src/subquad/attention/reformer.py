@@ -13,7 +13,7 @@ from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
 
 ALONE = -1e5
-"""Logit of a token with itself: it weighs nothing, unless there is nothing else to read."""
+"""Logit of a token with itself: its weight is 0 unless the token sees no other."""
 
 
 class Reformer(Discrete, StatelessAttention):
@@ -133,7 +133,7 @@ class Reformer(Discrete, StatelessAttention):
         return torch.where(visible, bias, -math.inf)
 
     def _pairs(self, of_tokens: Int[Tensor, "b h n"]) -> tuple[Int[Tensor, "g k c 1"], Int[Tensor, "g k 1 w"]]:
-        """What sorted tokens have as queries in chunks (of each head of each row) and as keys in windows."""
+        """Numbers of the sorted tokens, arranged as queries in chunks and as keys in windows of two chunks."""
         keys = F.pad(of_tokens, (self.chunk, 0), value=-2).unfold(-1, 2 * self.chunk, self.chunk)
         queries = of_tokens.unflatten(-1, (-1, self.chunk))
         return queries.flatten(0, 1)[..., None], keys.flatten(0, 1)[..., None, :]
@@ -145,12 +145,12 @@ class Reformer(Discrete, StatelessAttention):
         seat: Int[Tensor, "b h n"],
         bias: Float[Tensor, "g k c s"],
     ) -> tuple[Float[Tensor, "b n h e"], Float[Tensor, "b n h 1"] | None]:
-        """One round: what each token reads, in the order of the tokens, and z where there are several rounds."""
+        """One round: the output of each token, in the order of the tokens, and z if there are several rounds."""
         batch, length, heads, _ = rows.shape
         group = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1)
         source = (group // heads * length + order) * heads + group % heads
         target = (group * length + seat).transpose(1, 2)
-        # Sorted rows open with a chunk that nobody sees, so that the first chunk has one before it.
+        # An additional chunk that no token sees precedes the sorted rows, so that the first chunk has a predecessor.
         behind = target + (group.transpose(1, 2) + 1) * self.chunk
         moved = _Moved.apply(rows.flatten(0, 2), F.pad(source, (self.chunk, 0)).flatten(), behind.flatten())
         q, v = moved.unflatten(0, (batch * heads, -1)).chunk(2, -1)
@@ -164,10 +164,10 @@ class Reformer(Discrete, StatelessAttention):
             y, z = F.scaled_dot_product_attention(q, k, v, bias, dropout, scale=self.scale), None
         else:
             keep = F.dropout(torch.ones_like(bias), dropout) if dropout else None
-            y, z = _Read.apply(q, k, v, bias, keep, self.scale)
-        home, shape = (target.flatten(), source.flatten()), (batch, length, heads, -1)
-        y = _Moved.apply(y.flatten(0, 2), *home).view(shape)
-        return y, None if z is None else _Moved.apply(z.flatten(0, 2), *home).view(shape)
+            y, z = _Attend.apply(q, k, v, bias, keep, self.scale)
+        restore, shape = (target.flatten(), source.flatten()), (batch, length, heads, -1)
+        y = _Moved.apply(y.flatten(0, 2), *restore).view(shape)
+        return y, None if z is None else _Moved.apply(z.flatten(0, 2), *restore).view(shape)
 
 
 def _combined(rounds: list[tuple[Tensor, Tensor | None]]) -> Float[Tensor, "b n h e"]:
@@ -179,8 +179,8 @@ def _combined(rounds: list[tuple[Tensor, Tensor | None]]) -> Float[Tensor, "b n 
     return sum(w * o for w, o in zip(weights, outputs, strict=True))
 
 
-class _Read(torch.autograd.Function):
-    """softmax(q kᵀ · scale + bias) v and the logarithm z of the softmax's denominator; only the weights are kept."""
+class _Attend(torch.autograd.Function):
+    """softmax(q kᵀ · scale + bias) v and the logarithm z of the softmax's denominator; saves only the weights."""
 
     @staticmethod
     def forward(
@@ -207,7 +207,7 @@ class _Read(torch.autograd.Function):
 
 
 class _Moved(torch.autograd.Function):
-    """Rows in another order; `back` leads each row home: the backward pass gathers where torch would scatter."""
+    """Rows in another order; `back` is the inverse order, by which the backward pass gathers; torch would scatter."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, index: Tensor, back: Tensor) -> Tensor:
@@ -221,7 +221,7 @@ class _Moved(torch.autograd.Function):
 
 
 class _Windows(torch.autograd.Function):
-    """Each chunk but the first with the chunk before it: a view, whose gradients torch would add one by one."""
+    """Each chunk but the first, with the chunk before it, as a view. Backward adds slices; torch's adds elements."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, chunk: int) -> Tensor:

@@ -15,7 +15,7 @@ from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
 
 LEAST = 1e-24
-"""What the features leave for the tokens outside the window, at least: rounding may bring the difference below 0."""
+"""Least estimated sum of weights outside the window; without it rounding could make the difference negative."""
 
 
 class Scatterbrain(StatelessAttention):
@@ -129,7 +129,7 @@ class Scatterbrain(StatelessAttention):
     def _visible(
         self, mask: Bool[Tensor, "b n"] | None, x: Float[Tensor, "b n h e"]
     ) -> tuple[Bool[Tensor, "w v"], Bool[Tensor, "blocks 1 1 v"]]:
-        """Which places of its window each query of a block reaches, and which hold a real token."""
+        """Which places of its window each query of a block sees, and which places hold a real token."""
         before, after = self.window // 2, (self.window - 1) // 2
         places = torch.arange(before + self.block + after, device=x.device)
         offset = places - torch.arange(self.block, device=x.device)[:, None]

@@ -1,5 +1,7 @@
 """Sparse transformer attention (Child et al. 2019, https://arxiv.org/abs/1904.10509, Section 4.2-4.3)."""
 
+from typing import Literal
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -7,7 +9,6 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import flex, runs_flex
 from subquad.ops.sparse_patterns import check_pattern, sparse_pattern
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError
 
 
 class Sparse(StatelessAttention):
@@ -38,26 +39,24 @@ class Sparse(StatelessAttention):
     def __init__(
         self,
         site: Site,
-        form: str = "fixed",
+        form: Literal["fixed", "strided"] = "fixed",
         block: int = 64,
         summary: int = 8,
         causal: bool = False,
     ) -> None:
         super().__init__(site)
-        if form not in ("fixed", "strided"):
-            raise UserError(f"Sparse attention has no form {form!r}; choose attention.form=fixed or strided.")
         check_pattern(form, block, summary)
         self.form, self.block, self.summary, self.causal = form, block, summary, causal
         self.projections = Projections(site.dim, site.heads)
 
     def visible(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        """Whether the query sees the key, both by their places."""
+        """Whether the query at a position sees the key at a position."""
         b = self.block
         if self.form == "fixed":
-            seen = (query // b == key // b) | (key % b >= b - self.summary)
+            visible = (query // b == key // b) | (key % b >= b - self.summary)
         else:
-            seen = ((query - key).abs() <= b) | ((query - key) % b == 0)
-        return seen & (key <= query) if self.causal else seen
+            visible = ((query - key).abs() <= b) | ((query - key) % b == 0)
+        return visible & (key <= query) if self.causal else visible
 
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -71,7 +72,7 @@ class SparseBNSH(StatelessAttention):
     def __init__(
         self,
         site: Site,
-        form: str = "fixed",
+        form: Literal["fixed", "strided", "band"] = "fixed",
         block: int = 64,
         summary: int = 8,
         window: int = 256,
@@ -80,8 +81,6 @@ class SparseBNSH(StatelessAttention):
         scales: int | Sequence[int] | None = None,
     ) -> None:
         super().__init__(site)
-        if form not in ("fixed", "strided", "band"):
-            raise UserError(f"Sparse attention has no form {form!r}; choose attention.form=fixed, strided or band.")
         if form == "band":
             if window < 2 or window % 2:
                 raise UserError(f"A window of {window} has no two equal sides; choose an even attention.window from 2.")

@@ -51,10 +51,10 @@ class Synthesizer(StatelessAttention):
 
     def __init__(self, site: Site, parts: Sequence[Part] = ("random",), rank: int = 8) -> None:
         super().__init__(site)
-        if not parts or len(set(parts)) < len(parts) or not set(parts) <= set(get_args(Part)):
+        if not parts or len(set(parts)) < len(parts):
             raise UserError(
-                f"Synthesizer adds up different parts out of {', '.join(get_args(Part))}; got {list(parts)}; "
-                "name each part once in attention.parts."
+                f"attention.parts is {list(parts)}; Synthesizer needs different parts, at least one of "
+                f"{', '.join(get_args(Part))}."
             )
         if rank < 1:
             raise UserError(f"Synthesizer needs a positive rank of R_1 and R_2; got {rank}; set attention.rank.")
@@ -100,7 +100,7 @@ class Synthesizer(StatelessAttention):
         return sum((table[:, :n, :m] for table in tables[1:]), tables[0][:, :n, :m]) if tables else None
 
     def _products(self, x: Float[Tensor, "b n d"], m: int) -> Float[Tensor, "b h n m"]:
-        """The logits of factorized_dense: each of A, in turn, by all of B."""
+        """The logits of factorized_dense: products of each entry of A with all entries of B."""
         hidden = self._split(F.relu(self.factor_hidden(x)))
         a, b = (hidden @ self.factor_columns.mT + self.factor_bias[:, None]).split(self.factors, -1)
         return (a[..., :, None] * b[..., None, :]).flatten(-2)[..., :m]
@@ -115,7 +115,7 @@ class Synthesizer(StatelessAttention):
             q = self._split(self.query(x))
             pairs.append((q * q.shape[-1] ** -0.5, self._split(self.key(context))))
         if "dense" in self.parts:
-            # The column of ones meets the bias of each place.
+            # The column of ones multiplies the bias of each place.
             q = F.pad(self._split(F.relu(self.hidden(x))), (0, 1), value=1)
             pairs.append((q, torch.cat([self.columns, self.column_bias[..., None]], -1)[:, :m]))
         if "factorized_random" in self.parts:
@@ -128,12 +128,12 @@ class Synthesizer(StatelessAttention):
     def _shared(
         self, table: Float[Tensor, "h n m"], v: Float[Tensor, "b m h e"], mask: Bool[Tensor, "b m"] | None
     ) -> Float[Tensor, "b n h e"]:
-        """Weights that all rows of the batch share, divided by what they give to the real tokens of each row."""
+        """Weights that all rows of the batch share, divided by their sum over the real tokens of each row."""
         if mask is not None:
             v = v.masked_fill(~mask[..., None, None], 0)
         weights = table.softmax(-1)
-        read = dropout(weights, self.site.dropout, self.training) @ v.permute(2, 1, 0, 3).flatten(-2)
-        y = read.unflatten(-1, (len(v), -1)).permute(2, 1, 0, 3)
+        summed = dropout(weights, self.site.dropout, self.training) @ v.permute(2, 1, 0, 3).flatten(-2)
+        y = summed.unflatten(-1, (len(v), -1)).permute(2, 1, 0, 3)
         if mask is None:
             return y
         total = (weights @ mask.mT.to(weights.dtype)).permute(2, 1, 0)
@@ -163,7 +163,7 @@ class Synthesizer(StatelessAttention):
 
 
 def _maps(heads: int, columns: int, width: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """Weight and bias of a linear map for each head, with torch's usual start."""
+    """Weight and bias of a linear map for each head, with torch's default initialisation."""
     bound = width**-0.5
     weight, bias = torch.empty(heads, columns, width), torch.empty(heads, columns)
     return nn.Parameter(weight.uniform_(-bound, bound)), nn.Parameter(bias.uniform_(-bound, bound))

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Affine, Projections, StatelessAttention
-from subquad.ops.blocks import around, around_mask, blocks, seen_of_windows, unblocks
+from subquad.ops.blocks import around, around_mask, blocks, unblocks, visible_in_windows
 from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
@@ -109,13 +109,13 @@ class TransformerLS(StatelessAttention):
         mask: Bool[Tensor, "b m"] | None,
         token: tuple[Float[Tensor, "b 1 d"], Float[Tensor, "b 1 d"]] | None = None,
     ) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b m d"]]:
-        """What the tokens read, heads side by side, and the normalised values; `token` is a key and its value."""
+        """Outputs of all heads and the normalised values; `token`: key and value of a class token."""
         p = self.projections
         raw = p.key(context)
         weights = self._weights(context if self.scores == "input" else raw, mask)
         extra_key, extra_value = token or (None, None)
         keys = self._rows(self.norm_tokens(raw), weights, extra_key)
-        # Here and below: what is not needed any more makes room.
+        # Here and below, `del` frees memory.
         del raw
         values = self.norm_tokens(p.value(context))
         y = softmax_attention(
@@ -143,7 +143,7 @@ class TransformerLS(StatelessAttention):
         weights: Float[Tensor, "b h r m"] | None,
         token: Float[Tensor, "b 1 d"] | None = None,
     ) -> list[Float[Tensor, "blocks h _ e"]]:
-        """What the queries of a block read of x: the token, the summaries, if any, and the window around the block."""
+        """The rows of x that a block of queries sees: class token, summaries, and the window around the block."""
         split = self.projections.split
         windows = split(around(x, self.block, self.beside, self.beside))
         if weights is None or self.norm_slots is None:
@@ -162,10 +162,10 @@ class TransformerLS(StatelessAttention):
         place = torch.arange(self.block + 2 * self.beside, device=device) - segment
         band = (place >= 0) & (place < self.window + 2 * self.beside)
         real = around_mask(mask, context.shape[1], self.block, self.beside, self.beside, device)
-        # A small mask is cheaper to widen than the large one.
+        # Padding these small masks is cheaper than padding their product.
         band, real = (F.pad(part, (seen_by_all, 0), value=True) for part in (band, real))
         real = real if mask is not None else real.repeat(len(context), 1)
-        return seen_of_windows(band, real)[:, None]
+        return visible_in_windows(band, real)[:, None]
 
     def _filtered(
         self, rows: Float[Tensor, "b n d"], values: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None

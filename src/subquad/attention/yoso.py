@@ -106,11 +106,11 @@ class SampledYOSO(YOSO, Refreshable, Discrete):
     def _codes(self, x: Float[Tensor, "b h n e"]) -> Int[Tensor, "s b*h n"]:
         """The bucket of each vector in each hash."""
         planes = self.planes.to(x.dtype)
-        places = 2 ** torch.arange(self.bits, device=x.device, dtype=x.dtype)
+        powers = 2 ** torch.arange(self.bits, device=x.device, dtype=x.dtype)
         parts = []
         for part in x.split(_TOKENS, 2):
             signs = (part @ planes.flatten(2)).unflatten(-1, planes.shape[2:]) > 0
-            parts.append((code(signs.to(x.dtype)) @ places).to(torch.int16).flatten(0, 1))
+            parts.append((code(signs.to(x.dtype)) @ powers).to(torch.int16).flatten(0, 1))
         return torch.cat(parts, 1).permute(2, 0, 1).contiguous()
 
 
@@ -131,7 +131,7 @@ class _Weighed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, q_codes, k_codes = ctx.saved_tensors
-        of_q, of_k, of_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        d_q, d_k, d_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         # A compiler differentiates under the precision of the forward pass.
         with torch.autocast(grad.device.type, enabled=False):
             for start in range(0, q.shape[1], _rows(k)):
@@ -140,11 +140,11 @@ class _Weighed(torch.autograd.Function):
                     weights = _expected(q[:, block], k, ctx.bits)
                 else:
                     weights = _shared(q_codes[:, :, block], k_codes, k.dtype)
-                of_v.baddbmm_(weights.mT, grad[:, block])
+                d_v.baddbmm_(weights.mT, grad[:, block])
                 slopes = weights.mul_(grad[:, block] @ v.mT).mul_(ctx.bits / 2)
-                of_q[:, block] = slopes @ k
-                of_k.baddbmm_(slopes.mT, q[:, block])
-        return of_q, of_k, of_v, None, None, None
+                d_q[:, block] = slopes @ k
+                d_k.baddbmm_(slopes.mT, q[:, block])
+        return d_q, d_k, d_v, None, None, None
 
 
 def _rows(k: Float[Tensor, "r m e"]) -> int:

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.backbones.encoder import choose
 from subquad.backbones.segment_recurrence import (
     Pass,
     SegmentEncoder,
@@ -42,7 +41,7 @@ class BLRPEncoder(SegmentEncoder):
     values of X̃F_i and I in Θ_L, are also computed in one batch, once for both passes. Segments of padding are skipped:
     T is the last segment of a row that holds a token (`pad_aware`; without it, the last segment of the batch).
 
-    The paper leaves most settings open; docs/deviations.md gives the reasons of the defaults.
+    The paper leaves most settings open; docs/deviations.md gives the reasons for the defaults.
 
     Args:
         dim: width of the model, d.
@@ -55,18 +54,18 @@ class BLRPEncoder(SegmentEncoder):
         self_layers: blocks of Θ_SELF.
         direction: bi, or one pass: fwd predicts from LF_T; bwd starts at I and does not read X̃F.
         forward_init: phi_residual as above; phi_init_only leaves I out of Θ_L; pos starts from sinusoids, not I.
-        backward_init: the same of the backward pass.
-        latent_pos: with pos, sinusoids are added once, or to 0 and at each step as in TLB.
+        backward_init: the same for the backward pass.
+        latent_pos: with pos, latents start as sinusoids (once), or as 0 with sinusoids added at each step as in TLB.
         phi: heads and values of the dynamic projection (see DynamicProjection).
         phi_bias: whether Φ's linear map has a bias.
-        phi_input: Φ reads the raw embeddings, or those with positions.
+        phi_input: Φ reads the embeddings without positions (raw), or with positions.
         phi_share: each pass has its own Φ (separate), both use one I (identical), or one Φ reads the tokens with
             positions counted along the whole pass, so that the backward pass has its own I (siamese).
         share_directions: the passes share all weights except Φ's, those of Θ_L only, or none.
         pad_aware: whether segments of padding are skipped.
         position: positions of tokens inside a segment.
         token_std: standard deviation of the initial token embeddings.
-        bias: whether queries, keys and values have one.
+        bias: whether the maps to queries, keys and values have a bias.
         scale: logits are divided by the root of the width of a head, or of the model.
         pool: how the latent rows become one vector.
         head_hidden: hidden width of the head; null: no hidden layer.
@@ -105,13 +104,6 @@ class BLRPEncoder(SegmentEncoder):
         head_hidden: int | None = None,
     ) -> None:
         super().__init__(spec, dim, segment, latents, dropout, position, token_std, pool, head_hidden)
-        choose("direction", direction, ("bi", "fwd", "bwd"))
-        for key, value in (("forward_init", forward_init), ("backward_init", backward_init)):
-            choose(key, value, ("phi_residual", "phi_init_only", "pos"))
-        choose("latent_pos", latent_pos, ("once", "each_step"))
-        choose("phi_input", phi_input, ("raw", "with_pos"))
-        choose("phi_share", phi_share, ("separate", "identical", "siamese"))
-        choose("share_directions", share_directions, ("all", "latent_only", "none"))
         self.phi_input, self.pad_aware, self.pos_each_step = phi_input, pad_aware, latent_pos == "each_step"
         sizes = (dim, heads, ffn, dropout, attention_dropout, bias, scale)
         within, cross = partial(self_blocks, self_layers, partial(SelfBlock, *sizes)), partial(CrossBlock, *sizes)
@@ -146,7 +138,7 @@ class BLRPEncoder(SegmentEncoder):
             if way.phi is None or way.phi is not first.phi or self.reading_position is not None:
                 initial = self._initial(way, source)
             shared = way.blocks.latent is first.blocks.latent
-            memories = swept.memories if shared else [way.blocks.latent.memory(x) for x in swept.seen]
+            memories = swept.memories if shared else [way.blocks.latent.memory(x) for x in swept.outputs]
             swept = self._sweep(way, within, segments, start=swept.latent, initial=initial, earlier=memories)
         return swept.latent
 

@@ -11,7 +11,8 @@ from subquad.backbones.encoder import Encoder, Grouped
 from subquad.blocks.head import output_head
 from subquad.blocks.parameter_groups import parameter_groups
 from subquad.specs import DataSpec
-from subquad.utils.errors import UserError
+from subquad.utils.errors import at_least_one
+from subquad.utils.literal_settings import LiteralSettings
 
 Combine = Literal["concat", "concat_reversed", "nli", "nli_difference_first"]
 
@@ -24,7 +25,7 @@ _COMBINED: dict[str, Callable[[Tensor, Tensor], list[Tensor]]] = {
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 
 
-class DualEncoder(nn.Module, Grouped):
+class DualEncoder(nn.Module, LiteralSettings, Grouped):
     """Maps two batches of tokens `[b, n]` to `[b, outputs]`; the encoder reads each sequence separately.
 
     encoder: makes the encoder; its head is removed. Both sequences go through it in one batch of 2b rows.
@@ -39,6 +40,8 @@ class DualEncoder(nn.Module, Grouped):
     Source: Tay et al. 2021, https://arxiv.org/abs/2011.04006, `models/layers/common_layers.py`, and the code of each.
     """
 
+    section = "backbone"
+
     def __init__(
         self,
         spec: DataSpec,
@@ -49,11 +52,7 @@ class DualEncoder(nn.Module, Grouped):
         activation: Literal["relu", "gelu"] = "relu",
     ) -> None:
         super().__init__()
-        if combine not in _COMBINED or activation not in _ACTIVATIONS or head_layers < 1:
-            raise UserError(
-                f"Two towers combine their features by {', '.join(_COMBINED)}, with an activation relu or gelu and at "
-                f"least 1 head_layers; got {combine}, {activation} and {head_layers}."
-            )
+        at_least_one("DualEncoder", "backbone", head_layers=head_layers)
         self.combine = combine
         self.tower = encoder(spec=spec)
         self.tower.head = nn.Identity()
@@ -76,5 +75,5 @@ class DualEncoder(nn.Module, Grouped):
         return self.head(torch.cat(_COMBINED[self.combine](one, other), -1))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Groups by the rule of the encoder, for the head too; one group where the encoder has no rule."""
+        """The encoder's rule for parameter groups, applied to the head too; one group if the encoder has none."""
         return parameter_groups(self) if isinstance(self.tower, Grouped) else [{"params": list(self.parameters())}]

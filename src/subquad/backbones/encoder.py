@@ -12,13 +12,16 @@ from torch import Tensor, nn
 
 from subquad.specs import DataSpec
 from subquad.utils.errors import UserError
+from subquad.utils.literal_settings import LiteralSettings
 
 
-class Encoder(nn.Module, abc.ABC):
+class Encoder(nn.Module, LiteralSettings, abc.ABC):
     """Maps inputs `[b, n]` or `[b, n, c]` to `[b, outputs]` in two parts: `features` reads and pools, `head` predicts.
 
     A subclass sets `head` and `feature_dim`. A model that reads several sequences uses `features` and its own head.
     """
+
+    section = "backbone"
 
     head: nn.Module
     feature_dim: int
@@ -52,14 +55,14 @@ class Grouped(abc.ABC):
 class StandaloneEncoder(Encoder):
     """An encoder with a mechanism of its own (S4, TLB, BLRP): `attention=` has no place in it.
 
-    Its constructor takes `spec`, `dim`, those of `heads`, `ffn` and `dropout` that it uses, and settings of its own.
+    Its constructor takes `spec`, `dim`, `heads`, `ffn` and `dropout` if it uses them, and settings of its own.
 
     The contract, which tests/backbones/test_encoders.py checks for every configs/backbone/*.yaml without `attention:`:
         - padding never changes a prediction; outputs and gradients stay finite when a row is all padding;
         - the rows of a batch are independent;
         - in eval mode a call is deterministic and changes no parameter and no buffer;
         - the state dict is the complete state;
-        - sequences up to `spec.max_len` are accepted, longer ones refused.
+        - sequences up to `spec.max_len` are accepted, longer ones raise UserError.
     """
 
     complexity: ClassVar[str]
@@ -79,7 +82,7 @@ class StandaloneEncoder(Encoder):
 
 
 def check_fits(factory: Callable[..., nn.Module], spec: Any) -> None:
-    """Raises UserError where a backbone does not read this kind of data (its `spec` argument has another type)."""
+    """Raises UserError if a backbone does not read this kind of data (its `spec` argument has another type)."""
     while isinstance(factory, partial):
         factory = factory.func
     constructor = inspect.getattr_static(factory, "__init__") if isinstance(factory, type) else factory
@@ -91,12 +94,6 @@ def check_fits(factory: Callable[..., nn.Module], spec: Any) -> None:
         )
 
 
-def choose(key: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises UserError where the value of a backbone's setting is none of its choices."""
-    if value not in choices:
-        raise UserError(f'There is no backbone.{key} "{value}"; choose {", ".join(choices[:-1])} or {choices[-1]}.')
-
-
 def is_standalone(factory: object) -> "TypeGuard[EncoderFactory]":
     """Whether a class, or a `functools.partial` of one, makes a `StandaloneEncoder`."""
     while isinstance(factory, partial):
@@ -105,16 +102,16 @@ def is_standalone(factory: object) -> "TypeGuard[EncoderFactory]":
 
 
 def sized(factory: "EncoderFactory", **sizes: Any) -> "EncoderFactory":
-    """The factory with those of the sizes that its class takes; not every encoder has heads or a feed-forward net."""
-    made: Any = factory
-    while isinstance(made, partial):
-        made = made.func
-    known = {name for cls in made.__mro__ for name in inspect.signature(cls.__init__).parameters}
+    """The factory with the sizes that its class accepts: not every encoder has heads or a feed-forward net."""
+    owner: Any = factory
+    while isinstance(owner, partial):
+        owner = owner.func
+    known = {name for cls in owner.__mro__ for name in inspect.signature(cls.__init__).parameters}
     return partial(factory, **{name: size for name, size in sizes.items() if name in known})
 
 
 @runtime_checkable
 class EncoderFactory(Protocol):
-    """What Hydra makes of a standalone encoder's `_partial_`: `functools.partial(BLRPEncoder, dim=64)`."""
+    """Builds a standalone encoder, such as `functools.partial(BLRPEncoder, dim=64)`; Hydra's `_partial_` makes it."""
 
     def __call__(self, *, spec: DataSpec, **sizes: Any) -> StandaloneEncoder: ...

@@ -20,12 +20,13 @@ from subquad.blocks.init import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
 from subquad.specs import DataSpec, Masks, Pattern, Site, TextSpec
 from subquad.utils.errors import UserError
+from subquad.utils.literal_settings import LiteralSettings
 
 STD = 0.02
 """Standard deviation of the initial weights, as in BERT."""
 
 
-class LanguageEncoder(nn.Module):
+class LanguageEncoder(nn.Module, LiteralSettings):
     """Maps token ids `[b, n]` to vectors `[b, n, d]`: embeddings and positions, LayerNorm, dropout, layers.
 
     order: "post" normalisation as published, or "pre" with a final norm. position: "learned" as published, or
@@ -33,6 +34,7 @@ class LanguageEncoder(nn.Module):
     site; None: no attention. `tokenizer` is the fingerprint of the vocabulary; it is stored with the weights.
     """
 
+    section = "backbone"
     tokenizer: Tensor
 
     def __init__(
@@ -83,19 +85,19 @@ class LanguageEncoder(nn.Module):
 
     def check_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Raises UserError where the entries `encoder.*` of a state dict do not fit this encoder."""
-        theirs = weights.get("encoder.tokenizer")
-        if theirs is not None and not torch.equal(theirs.cpu(), self.tokenizer.cpu()):
+        tokenizer = weights.get("encoder.tokenizer")
+        if tokenizer is not None and not torch.equal(tokenizer.cpu(), self.tokenizer.cpu()):
             raise UserError(
-                "The weights of ckpt_path were trained with another tokenizer than the one of these data; give "
-                "data.tokenizer the folder of theirs (a run that trained its own left it in tokenizers/ of the data)."
+                "The weights of ckpt_path were trained with another tokenizer than the one of these data; set "
+                "data.tokenizer to its folder (a run that trained a tokenizer stored it in tokenizers/ of the data)."
             )
-        mine = self.state_dict(prefix="encoder.")
-        there = {name: weight for name, weight in weights.items() if name.startswith("encoder.")}
-        for name in [*mine, *there]:
-            here, found = (list(side[name].shape) if name in side else "nothing" for side in (mine, there))
-            if here != found:
+        own = self.state_dict(prefix="encoder.")
+        given = {name: weight for name, weight in weights.items() if name.startswith("encoder.")}
+        for name in [*own, *given]:
+            here, there = (list(side[name].shape) if name in side else "nothing" for side in (own, given))
+            if here != there:
                 raise UserError(
-                    f"The weights of ckpt_path do not fit this model ({name} is {here} here and {found} there); use "
+                    f"The weights of ckpt_path do not fit this model ({name} is {here} here and {there} there); use "
                     "the attention, the recipe's sizes and the data.max_len of their run."
                 )
 

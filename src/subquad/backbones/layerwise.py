@@ -18,10 +18,10 @@ from subquad.blocks.multihead import CrossBlock
 
 def layers_of(network: nn.Module) -> list[nn.Module]:
     """Every `Layer` of a model and every block of a timm model; shared ones once."""
-    found: list[nn.Module] = []
+    layers: list[nn.Module] = []
     for part in network.modules():
-        found += part.blocks if isinstance(part, ImageBackbone) else [part] if isinstance(part, Layer) else []
-    return found
+        layers += part.blocks if isinstance(part, ImageBackbone) else [part] if isinstance(part, Layer) else []
+    return layers
 
 
 def recompute_layers(network: nn.Module) -> None:
@@ -39,27 +39,27 @@ def recompute_layers(network: nn.Module) -> None:
 
 def _recomputed(layer: nn.Module, plain: Callable[..., Any]) -> Callable[..., Any]:
     norms = [part for part in layer.modules() if isinstance(part, _BatchNorm)]
-    thread: Any = getattr(getattr(layer, "attn", None), "thread", None)
+    slot: Any = getattr(getattr(layer, "attn", None), "slot", None)
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _same_statistics(norms)
 
-    chosen: dict[str, Any] = {"context_fn": contexts} if norms else {}  # torch.compile knows no others
+    chosen: dict[str, Any] = {"context_fn": contexts} if norms else {}  # torch.compile does not support context_fn
 
     def with_carry(carry: Carry, *args: Any, **kwargs: Any) -> tuple[Tensor, Carry]:
-        """Takes the carry as an input: when the layer is recomputed, the thread holds another one."""
-        now, thread.carry = thread.carry, carry
+        """Takes the carry as an input: when the layer is recomputed, the slot holds another one."""
+        now, slot.carry = slot.carry, carry
         try:
-            return plain(*args, **kwargs), thread.carry
+            return plain(*args, **kwargs), slot.carry
         finally:
-            thread.carry = now
+            slot.carry = now
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return plain(*args, **kwargs)
-        if thread is None:
+        if slot is None:
             return checkpoint(plain, *args, use_reentrant=False, **chosen, **kwargs)
-        y, thread.carry = checkpoint(with_carry, thread.carry, *args, use_reentrant=False, **chosen, **kwargs)
+        y, slot.carry = checkpoint(with_carry, slot.carry, *args, use_reentrant=False, **chosen, **kwargs)
         return y
 
     return forward

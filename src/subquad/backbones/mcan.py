@@ -15,6 +15,7 @@ from subquad.blocks.question_encoder import question_encoder
 from subquad.ops.masks import masked_softmax
 from subquad.specs import Masks, Pattern, Site, VQASpec
 from subquad.utils.errors import UserError
+from subquad.utils.literal_settings import LiteralSettings
 
 Place = Literal["self_text", "self_image", "cross"]
 """Sites of attention: within the question, within the image, and from the image to the question."""
@@ -75,7 +76,7 @@ class AttentionReadout(nn.Module):
         return self.map((weights @ x).squeeze(1))
 
 
-class MCAN(nn.Module):
+class MCAN(nn.Module, LiteralSettings):
     """Maps images and questions to `[b, answers]` logits.
 
     `layers` layers of self-attention on the question; then as many on the image, each with self-attention and attention
@@ -87,8 +88,10 @@ class MCAN(nn.Module):
     image_self: False leaves out self-attention on the image, as in the baselines with two attentions of DBA
         (https://arxiv.org/abs/2211.16368, Table 4).
 
-    Released code: takes all-zero rows for padding, where the data state it here; initialises all maps as torch does.
+    Released code: treats all-zero rows as padding, which the data state here; initialises all maps as torch does.
     """
+
+    section = "backbone"
 
     def __init__(
         self,

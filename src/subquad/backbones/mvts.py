@@ -16,7 +16,7 @@ from subquad.blocks.head import flatten_tokens
 from subquad.blocks.layer import TransformerLayer
 from subquad.ops.batch_statistics import moments, several_processes
 from subquad.specs import DataSpec, Masks, Pattern, Site
-from subquad.utils.errors import UserError
+from subquad.utils.errors import UserError, at_least_one
 
 
 class TokenBatchNorm(nn.BatchNorm1d):
@@ -65,13 +65,9 @@ class MVTSEncoder(Encoder):
         super().__init__()
         if spec.channels is None:
             raise UserError(
-                "The backbone mvts reads real-valued series, these data are tokens; choose backbone=sequence."
+                "The backbone mvts reads real-valued series, and these data are tokens; choose backbone=sequence."
             )
-        if layers < 1 or norm not in ("batch", "layer") or position not in ("learned", "sinusoidal"):
-            raise UserError(
-                "mvts needs backbone.layers of at least 1, backbone.norm batch or layer, backbone.position learned or "
-                f"sinusoidal; got {layers}, {norm} and {position}."
-            )
+        at_least_one("mvts", "backbone", layers=layers)
         self.max_len = spec.max_len
         self.embed = SeriesEmbedding(spec.channels, dim)
         # The released code draws learned positions from U(-0.02, 0.02); this standard deviation is that distribution's.

@@ -43,10 +43,10 @@ def transfer_weights(maps: Maps, attention: Attention) -> tuple[list[str], list[
     for name, (weight, bias) in attention.softmax_maps().items():
         if name not in maps or maps[name][0].numel() != weight.numel():
             continue
-        theirs, their_bias = maps[name]
-        weight.copy_(theirs.reshape(weight.shape))
+        source, source_bias = maps[name]
+        weight.copy_(source.reshape(weight.shape))
         if bias is not None:
-            bias.copy_(torch.zeros_like(bias) if their_bias is None else their_bias.reshape(bias.shape))
+            bias.copy_(torch.zeros_like(bias) if source_bias is None else source_bias.reshape(bias.shape))
         taken.append(name)
         filled |= {
             id(tensor if tensor._base is None else tensor._base) for tensor in (weight, bias) if tensor is not None
@@ -58,7 +58,7 @@ def transfer_weights(maps: Maps, attention: Attention) -> tuple[list[str], list[
 
 
 class TransferLog:
-    """Collects what each attention took over and logs one line for each distinct result."""
+    """Collects which maps each attention received, and logs one line for each distinct result."""
 
     def __init__(self) -> None:
         self.lines: Counter[str] = Counter()
@@ -68,7 +68,7 @@ class TransferLog:
         kept = f"took {', '.join(taken)}" if taken else "took nothing"
         self.lines[f"{type(attention).__name__}: {kept}" + (f"; new: {', '.join(rest)}" if rest else "")] += 1
 
-    def say(self) -> None:
+    def log(self) -> None:
         """Logs the collected lines."""
         for line, times in self.lines.items():
             log.info(f"{times} x {line}.")
@@ -77,21 +77,21 @@ class TransferLog:
 def fitting(model: nn.Module, weights: Weights, source: str) -> dict[str, Tensor]:
     """A state dict for `model`, a timm model with plain attention, from the published weights of the same architecture.
 
-    Positions are resampled to the grid of the model and the first convolution is adapted to its colours. Where the
-    classes differ the model keeps its own head. The modules that reduce keys in PVTv2 and Twins are left out, as in
-    EcoFormer's code. Raises UserError where the rest does not fit.
+    Positions are resampled to the grid of the model and the first convolution is adapted to its colours. If the
+    classes differ, the model keeps its own head. The modules that reduce keys in PVTv2 and Twins are left out, as in
+    EcoFormer's code. Raises UserError if the rest does not fit.
     """
-    found = dict(_renamed(model, weights))
+    fitted = dict(_renamed(model, weights))
     own = model.state_dict()
     for name in ("patch_embed.proj.weight", "patch_embeds.0.proj.weight"):
-        if name in own and name in found and own[name].shape[1] == 1 and found[name].shape[1] == 3:
-            found[name] = found[name].sum(1, keepdim=True)  # as timm adapts colour filters to grey images
-    if "cls_token" in found and "cls_token" not in own:
+        if name in own and name in fitted and own[name].shape[1] == 1 and fitted[name].shape[1] == 3:
+            fitted[name] = fitted[name].sum(1, keepdim=True)  # as timm adapts colour filters to grey images
+    if "cls_token" in fitted and "cls_token" not in own:
         raise UserError(f"{source} has a class token and this model has none; set backbone.class_token=true.")
-    found = {
-        name: tensor for name, tensor in found.items() if name in own or not re.search(r"\.attn\.(sr|norm)\.", name)
+    fitted = {
+        name: tensor for name, tensor in fitted.items() if name in own or not re.search(r"\.attn\.(sr|norm)\.", name)
     }
-    return _complete(own, resampled(model, found), source)
+    return _complete(own, resampled(model, fitted), source)
 
 
 def _renamed(model: nn.Module, weights: Weights) -> Weights:
@@ -118,9 +118,9 @@ def _split_joint(weights: Weights) -> Weights:
     return split
 
 
-def _complete(own: Weights, found: Weights, source: str, prefix: str = "") -> dict[str, Tensor]:
-    """A complete state dict: `found`, and the model's own head where the classes differ."""
-    merged = dict(found)
+def _complete(own: Weights, given: Weights, source: str, prefix: str = "") -> dict[str, Tensor]:
+    """A complete state dict: `given`, and the model's own head if the classes differ."""
+    merged = dict(given)
     for name in (prefix + part for part in _HEAD):
         if name in own and (name not in merged or merged[name].shape != own[name].shape):
             merged[name] = own[name]
@@ -138,19 +138,19 @@ def _complete(own: Weights, found: Weights, source: str, prefix: str = "") -> di
 
 def resampled(model: nn.Module, weights: Weights, prefix: str = "") -> dict[str, Tensor]:
     """The weights, with learned positions resampled to the grid of `model` (bicubic, as timm)."""
-    found, name = dict(weights), f"{prefix}pos_embed"
+    adapted, name = dict(weights), f"{prefix}pos_embed"
     own = getattr(model, "pos_embed", None)
-    if name not in found or not isinstance(own, Tensor) or found[name].shape == own.shape:
-        return found
+    if name not in adapted or not isinstance(own, Tensor) or adapted[name].shape == own.shape:
+        return adapted
     from timm.layers import resample_abs_pos_embed
 
-    theirs, extra = found[name], int(getattr(model, "num_prefix_tokens", 0))
+    positions, extra = adapted[name], int(getattr(model, "num_prefix_tokens", 0))
     grid: Any = getattr(model, "patch_embed", None)
-    side = round((theirs.shape[1] - extra) ** 0.5)
-    if theirs.ndim == 3 and side**2 == theirs.shape[1] - extra and theirs.shape[2] == own.shape[2]:
-        found[name] = resample_abs_pos_embed(theirs, new_size=list(grid.grid_size), num_prefix_tokens=extra)
+    side = round((positions.shape[1] - extra) ** 0.5)
+    if positions.ndim == 3 and side**2 == positions.shape[1] - extra and positions.shape[2] == own.shape[2]:
+        adapted[name] = resample_abs_pos_embed(positions, new_size=list(grid.grid_size), num_prefix_tokens=extra)
         log.info(f"Positions of {side} x {side} patches are resampled to {grid.grid_size[0]} x {grid.grid_size[1]}.")
-    return found
+    return adapted
 
 
 def adapt_state_dict(network: nn.Module, weights: Weights) -> dict[str, Tensor]:
@@ -158,35 +158,35 @@ def adapt_state_dict(network: nn.Module, weights: Weights) -> dict[str, Tensor]:
 
     Attentions of the same kind and sizes are copied completely; of others only the maps that both have.
     """
-    twin, account = copy.deepcopy(network), TransferLog()
+    twin, transfers = copy.deepcopy(network), TransferLog()
     result = resampled(twin.get_submodule("model"), weights, "model.")
     for name, attention in twin.named_modules():
         if not isinstance(attention, Attention):
             continue
         place = f"{name}."
-        theirs = {key.removeprefix(place): result.pop(key) for key in [*result] if key.startswith(place)}
-        mine = attention.state_dict()
-        if {key: t.shape for key, t in theirs.items()} != {key: t.shape for key, t in mine.items()}:
-            account.note(attention, *transfer_weights(_maps_in(theirs), attention))
-            theirs = attention.state_dict()
-        result |= {place + key: tensor for key, tensor in theirs.items()}
-    account.say()
+        state = {key.removeprefix(place): result.pop(key) for key in [*result] if key.startswith(place)}
+        own = attention.state_dict()
+        if {key: t.shape for key, t in state.items()} != {key: t.shape for key, t in own.items()}:
+            transfers.note(attention, *transfer_weights(_maps_in(state), attention))
+            state = attention.state_dict()
+        result |= {place + key: tensor for key, tensor in state.items()}
+    transfers.log()
     return _complete(network.state_dict(), result, "ckpt_path", "model.")
 
 
 def _maps_in(state: Weights) -> Maps:
     """The query, key, value and out maps in the state dict of an attention of this package."""
-    found: dict[str, dict[str, Tensor]] = {}
+    tensors: dict[str, dict[str, Tensor]] = {}
     for name, tensor in state.items():
         if match := _MAP.fullmatch(name):
-            found.setdefault(match[1], {})[match[2]] = tensor
-    return {name: (parts["weight"], parts.get("bias")) for name, parts in found.items() if "weight" in parts}
+            tensors.setdefault(match[1], {})[match[2]] = tensor
+    return {name: (parts["weight"], parts.get("bias")) for name, parts in tensors.items() if "weight" in parts}
 
 
 def published(source: str, model: str | None) -> Weights:
     """Weights from a file (.pth, .pt, .bin, .safetensors), or for "hub" those that timm publishes for `model`.
 
-    "hub:<name>" selects another timm model. Raises UserError where the weights cannot be read or fetched.
+    "hub:<name>" selects another timm model. Raises UserError if the weights cannot be read or fetched.
     """
     if source == "hub" or source.startswith("hub:"):
         return _from_hub(source.removeprefix("hub").removeprefix(":") or model)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.backbones.encoder import Grouped, StandaloneEncoder, choose
+from subquad.backbones.encoder import Grouped, StandaloneEncoder
 from subquad.blocks.channel_norm import NORMS
 from subquad.blocks.embeddings import TokenEmbedding
 from subquad.blocks.parameter_groups import parameter_groups
@@ -33,10 +33,10 @@ class S4Encoder(StandaloneEncoder, Grouped):
         layers: number of blocks.
         dropout: probability of dropping a channel of a sequence, after each convolution.
         kernel: low_rank A = Λ - p p* (S4: HiPPO-LegS, bilinear rule), or diagonal (S4D).
-        init: A of S4D.
-        discretization: rule of S4D.
+        init: initial A of S4D.
+        discretization: discretisation rule of S4D.
         d_state: N, the size of the state of a channel.
-        n_ssm: sets of A and B that channels share; null: one a channel.
+        n_ssm: sets of A and B that channels share; null: one for each channel.
         dt_min: smallest initial Δ; it is drawn log-uniformly.
         dt_max: largest initial Δ.
         order: norm before each convolution, or after the sum.
@@ -45,7 +45,7 @@ class S4Encoder(StandaloneEncoder, Grouped):
         ssm_lr: learning rate of A and B; null: the optimiser's.
         dt_lr: learning rate of Δ; null: the optimiser's.
         c_lr: learning rate of C; null: the optimiser's.
-        inner_len: the longest sequence after the first layer; null: that of the input.
+        inner_len: the longest sequence after the first layer; null: as long as the input.
     """
 
     complexity = "time O(n (d log n + d² + N d)), memory O(n (d + N d)) in training; one kernel for all rows of a batch"
@@ -73,12 +73,6 @@ class S4Encoder(StandaloneEncoder, Grouped):
     ) -> None:
         super().__init__(spec)
         at_least_one("S4", "backbone", layers=layers, dim=dim)
-        choose("kernel", kernel, ("low_rank", "diagonal"))
-        choose("init", init, ("legs", "lin", "inv"))
-        choose("discretization", discretization, ("zoh", "bilinear"))
-        choose("order", order, ("pre", "post"))
-        choose("norm", norm, ("batch", "layer"))
-        choose("readout", readout, ("mean", "last"))
 
         def model(length: int) -> StateSpace:
             shared = (d_state, n_ssm, dt_min, dt_max, Rates(ssm_lr, dt_lr, c_lr))

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.backbones.encoder import choose
 from subquad.backbones.s4 import S4Encoder
 from subquad.ops.masks import masked_softmax
 from subquad.specs import DataSpec
@@ -25,19 +24,19 @@ class S4DBAEncoder(S4Encoder):
     t_j is the position of the token on the scale of the rows and s is learned (1 at first).
 
     Z (H W_K)ᵀ = (Z W_K) Hᵀ, so that no token is projected. Time and memory grow with n d_p: with n² for d_p = n/2.
-    docs/deviations.md gives the reasons of the defaults.
+    docs/deviations.md gives the reasons for the defaults.
 
     Args:
         dim: width of the model, d.
         d_p: number of rows; null: half the longest sequence, as in Table 10.
-        locality: whether the distance between token and row counts, as above.
-        restore_norm: softmax over the rows, or none: W'_r as it is.
+        locality: "learned" adds the term above, "none" does not.
+        restore_norm: normalisation of W'_r over the rows, softmax or none.
         heads: heads of W_r and W'_r, if `compress_heads` is per_head, and of `mix`.
         compress_heads: one W_r and W'_r for all heads (shared), or one for each.
         mix: attention applies attention among the rows before S4_2, as in a DBA layer.
         d_in: width of the queries and keys of `mix` over all heads; null: d/2, as in Table 10.
-        read_from: tokens restores before the read-out, rows reads the rows.
-        residual: H' = H + W'_r Y.
+        read_from: the read-out reads the tokens, expanded from the rows, or the rows.
+        residual: add H, so that H' = H + W'_r Y.
         s4: the settings of S4Encoder.
     """
 
@@ -61,16 +60,11 @@ class S4DBAEncoder(S4Encoder):
         d_p = (spec.max_len + 1) // 2 if d_p is None else d_p
         at_least_one("S4+DBA", "backbone", d_p=d_p, heads=heads)
         super().__init__(spec, dim, inner_len=d_p, **s4)
-        choose("mix", mix, ("none", "attention"))
-        choose("read_from", read_from, ("tokens", "rows"))
         groups = heads if compress_heads == "per_head" else 1
         self.compress = RowWeights(dim, d_p, groups, locality, guided=True)
         tokens = read_from == "tokens"
         self.restore = RowWeights(dim, d_p, groups, locality, guided=False) if tokens else None
         self.mix = RowAttention(dim, heads, dim // 2 if d_in is None else d_in) if mix == "attention" else None
-        choose("restore_norm", restore_norm, ("softmax", "none"))
-        choose("compress_heads", compress_heads, ("shared", "per_head"))
-        choose("locality", locality, ("learned", "none"))
         self.normalised, self.residual = restore_norm == "softmax", residual
 
     def encoded(
@@ -93,7 +87,7 @@ class S4DBAEncoder(S4Encoder):
 
 
 class RowWeights(nn.Module):
-    """Logits of every token for every one of d_p rows: from Z and W_K (`guided`), or from a linear map of the token."""
+    """Logits of every token for each of d_p rows: from Z and W_K (`guided`), or from a linear map of the token."""
 
     def __init__(self, dim: int, rows: int, groups: int, locality: str, guided: bool) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from subquad.backbones.encoder import StandaloneEncoder, choose
+from subquad.backbones.encoder import StandaloneEncoder
 from subquad.blocks.dropout_layer import Dropout
 from subquad.blocks.embeddings import embedding, positions
 from subquad.blocks.head import output_head
@@ -53,15 +53,15 @@ def _within(segments: Segments) -> Bool[Tensor, "bs t"] | None:
     """Masks of all segments as one batch. A segment of padding attends to itself, and nothing reads the result."""
     if segments.full:
         return None
-    seen = segments.real | ~segments.real.any(-1, keepdim=True)
-    return seen.expand(len(segments.x), -1, -1).flatten(0, 1)
+    visible = segments.real | ~segments.real.any(-1, keepdim=True)
+    return visible.expand(len(segments.x), -1, -1).flatten(0, 1)
 
 
 class Swept(NamedTuple):
     """The result of a pass: the last latents, all X̃_i, and their keys and values for Θ_L."""
 
     latent: Tensor
-    seen: list[Tensor]
+    outputs: list[Tensor]
     memories: list[Tensor]
 
 
@@ -104,17 +104,19 @@ class Pass(nn.Module):
         """
         order = list(range(segments.x.shape[1]))
         some = segments.real.any(-1)
+        # False at the first step of a row, which reads `initial`.
         begun = steps_before(segments, backward, pad_aware) > 0
         keys = [segments.real, *([segments.real] if earlier else [])]
         if residual:
             keys.append(begun[..., None].expand(-1, -1, initial.shape[1]))
+        # A segment without tokens reads everything, so that its softmax is finite; the result is dropped below.
         mask = torch.cat(keys, 2) | ~some[..., None]
         # unbind, not indexing: the gradient of one step would else be as large as the whole sequence.
         parts, queries = within.unbind(1), self.segment.queries(within).unbind(1)
         constant = [self.latent.memory(initial)] if residual else []
 
         latent = start
-        seen, memories = [within] * len(order), [within] * len(order)
+        outputs, memories = [within] * len(order), [within] * len(order)
         for i in reversed(order) if backward else order:
             read = latent if start is initial else torch.where(begun[:, i, None, None], latent, initial)
             x = self.segment(parts[i], queries[i], self.segment.memory(each_step(read)), None)
@@ -122,8 +124,8 @@ class Pass(nn.Module):
             asking, keys_of = each_step(latent), [memory, *earlier[i : i + 1], *constant]
             new = self.latent(asking, self.latent.queries(asking), torch.cat(keys_of, 1), mask[:, i])
             latent = torch.where(some[:, i, None, None], new, latent)
-            seen[i], memories[i] = x, memory
-        return Swept(latent, seen, memories)
+            outputs[i], memories[i] = x, memory
+        return Swept(latent, outputs, memories)
 
 
 class SegmentEncoder(StandaloneEncoder):
@@ -149,8 +151,6 @@ class SegmentEncoder(StandaloneEncoder):
         super().__init__(spec)
         if segment < 1 or latents < 1:
             raise UserError(f"A segment and the latents need at least 1 row; got {segment} and {latents}.")
-        choose("pool", pool, ("mean", "flatten", "first"))
-        choose("position", position, ("sinusoidal", "learned"))
         self.segment_len, self.latent_len, self.pool = segment, latents, pool
         self.embed = embedding(spec, dim, token_std)
         self.position = positions(position, segment, dim, 1.0 if position == "sinusoidal" else 0.02)
@@ -181,7 +181,7 @@ class SegmentEncoder(StandaloneEncoder):
 
 
 def self_blocks(count: int, make: Callable[[], SelfBlock]) -> nn.ModuleList:
-    """The layers of Θ_SELF; raises UserError where there would be none."""
+    """The layers of Θ_SELF; raises UserError if there are none."""
     if count < 1:
         raise UserError(f"Segments need at least one layer of self-attention; backbone.self_layers is {count}.")
     return nn.ModuleList(make() for _ in range(count))

@@ -1,6 +1,6 @@
 """The sequence encoder of the LRA models: embed, encode, pool, predict."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -54,8 +54,6 @@ class SequenceEncoder(Encoder):
         head_hidden: int | None = None,
     ) -> None:
         super().__init__()
-        if pooling not in get_args(Pooling):
-            raise UserError(f'There is no pooling "{pooling}"; choose {", ".join(get_args(Pooling))}.')
         if layers < 1:
             raise UserError(f"A model needs at least one layer; backbone.layers is {layers}.")
         length = spec.max_len + (pooling in ("cls", "cls_apart"))

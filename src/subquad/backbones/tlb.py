@@ -18,7 +18,7 @@ class TLBEncoder(SegmentEncoder):
         L ← L + positions;   X̃_i = Θ_X(Θ_SELF(X_i), L);   L ← Θ_L(L, X̃_i)      for i = 1 ... ⌈n/t⌉
 
     and predicts from the mean of LayerNorm(L) through one hidden layer. Θ_SELF is attention inside a segment
-    (`self_layers` of it), Θ_X lets a segment read the latents, Θ_L lets the latents read the segment; all are pre-norm
+    (`self_layers` layers), Θ_X lets a segment read the latents, Θ_L lets the latents read the segment; all are pre-norm
     blocks with a feed-forward net, and share their weights over the segments. Queries, keys and values have no bias.
 
     Θ_SELF does not read the latents, so that all segments are one batch for it; only Θ_X and Θ_L are sequential.
@@ -38,7 +38,7 @@ class TLBEncoder(SegmentEncoder):
         self_layers: blocks of Θ_SELF.
         position: positions of tokens inside a segment.
         token_std: standard deviation of the initial token embeddings.
-        bias: whether queries, keys and values have one.
+        bias: whether the maps to queries, keys and values have a bias.
         scale: logits are divided by the root of the width of a head, or of the model.
         pool: how the latent rows become one vector.
         head_hidden: hidden width of the head; null: no hidden layer.

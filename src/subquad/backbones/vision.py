@@ -22,6 +22,7 @@ from subquad.backbones.pretrained import (
 )
 from subquad.specs import ImageSpec, Masks, Pattern, Site
 from subquad.utils.errors import UserError
+from subquad.utils.literal_settings import LiteralSettings
 
 PyramidName = Literal[
     "pvt_v2_b0", "pvt_v2_b1", "pvt_v2_b2", "pvt_v2_b3", "pvt_v2_b4", "pvt_v2_b5",
@@ -32,7 +33,7 @@ _LEAST_SIDE = 32
 
 
 def swap_attention(
-    model: nn.Module, spec: ImageSpec, factories: Sequence[AttentionFactory], hand_maps_over: bool = False
+    model: nn.Module, spec: ImageSpec, factories: Sequence[AttentionFactory], copy_maps: bool = False
 ) -> None:
     """Replaces every attention of a timm model; `factories` has one factory a stage, and a plain ViT is one stage.
 
@@ -40,25 +41,25 @@ def swap_attention(
     `blocks`). Width, heads and dropout of a site are those of the replaced module, tokens and grid those of an image
     of `spec.side`. The grid is None where there is a class token beside the image's tokens. `site.layer` and
     `site.layers` count the blocks of a stage, since `carry` has the width of the stage. The new attentions keep their
-    initial weights; with `hand_maps_over` the maps that both have (`Attention.softmax_maps`) are copied and logged.
+    initial weights; with `copy_maps` the maps that both have (`Attention.softmax_maps`) are copied and logged.
     """
     stages = _stages(model)
-    calls = _calls(model, spec, [block.attn for blocks in stages for block in blocks])
-    account = TransferLog()
+    sizes = _calls(model, spec, [block.attn for blocks in stages for block in blocks])
+    transfers = TransferLog()
     for stage, (blocks, factory) in enumerate(zip(stages, factories, strict=True)):
-        thread = _Thread()
+        slot = _CarrySlot()
         for layer, block in enumerate(blocks):
             own = block.attn
-            tokens, dim, grid = calls[own]
+            tokens, dim, grid = sizes[own]
             site = Site(
                 pattern=Pattern.SELF, dim=dim, heads=own.num_heads, query_len=tokens, context_len=tokens,
                 layer=layer, layers=len(blocks), stage=stage, grid=grid, dropout=own.attn_drop.p,
             )  # fmt: skip
             attention = factory(site=site)
-            if hand_maps_over:
-                account.note(attention, *transfer_weights(maps_of(own), attention))
-            block.attn = _Swapped(attention, thread, own.proj_drop)
-    account.say()
+            if copy_maps:
+                transfers.note(attention, *transfer_weights(maps_of(own), attention))
+            block.attn = _Swapped(attention, slot, own.proj_drop)
+    transfers.log()
 
 
 def _stages(model: Any) -> list[list[Any]]:
@@ -74,12 +75,12 @@ def _calls(
     model: Any, spec: ImageSpec, attentions: Sequence[nn.Module]
 ) -> dict[nn.Module, tuple[int, int, tuple[int, int] | None]]:
     """Tokens, width and grid that each attention is called with, from one pass on the meta device."""
-    found = {}
+    calls = {}
 
     def note(attention: nn.Module, args: tuple[Any, ...]) -> None:
         _, tokens, dim = args[0].shape
         height, width = args[1] if len(args) > 1 else model.patch_embed.grid_size
-        found[attention] = (tokens, dim, (height, width) if height * width == tokens else None)
+        calls[attention] = (tokens, dim, (height, width) if height * width == tokens else None)
 
     hooks = [attention.register_forward_pre_hook(note) for attention in attentions]
     state = {name: tensor.to("meta") for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
@@ -90,11 +91,11 @@ def _calls(
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return calls
 
 
 class _ShapesOnly(TorchFunctionMode):
-    """Gives the shape alone of what torch works out slowly on the device "meta"."""
+    """Computes only shapes for the operators that are slow on the device "meta"."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (F.layer_norm, F.gelu):
@@ -106,7 +107,7 @@ class _ShapesOnly(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Thread:
+class _CarrySlot:
     """Holds the carry between two layers of a stage; empty between two forward passes."""
 
     def __init__(self) -> None:
@@ -116,26 +117,28 @@ class _Thread:
 class _Swapped(nn.Module):
     """Adapts an attention to the call of timm's blocks, which pass the size of the grid or masks that are None."""
 
-    def __init__(self, attention: Attention, thread: _Thread, dropout: nn.Module) -> None:
+    def __init__(self, attention: Attention, slot: _CarrySlot, dropout: nn.Module) -> None:
         super().__init__()
-        self.attention, self.thread, self.dropout = attention, thread, dropout
+        self.attention, self.slot, self.dropout = attention, slot, dropout
 
     def forward(
         self, x: Float[Tensor, "b n d"], size: Any = None, *, attn_mask: None = None, is_causal: bool = False
     ) -> Float[Tensor, "b n d"]:
         site = self.attention.site
-        y, carry = self.attention(x, x, Masks(), self.thread.carry if site.layer else None)
-        self.thread.carry = carry if site.layer < site.layers - 1 else None
+        y, carry = self.attention(x, x, Masks(), self.slot.carry if site.layer else None)
+        self.slot.carry = carry if site.layer < site.layers - 1 else None
         return self.dropout(y)
 
 
-class ImageBackbone(nn.Module, Pretrainable):
+class ImageBackbone(nn.Module, LiteralSettings, Pretrainable):
     """A timm model for images of one size; maps `[b, c, h, w]` to `[b, classes]`.
 
     pretrained: weights of the model with plain attention to start from: a file, "hub" (timm's weights for `name`),
     "hub:<name of a timm model>", or None. Learned positions are resampled whenever weights of another image size are
     loaded, so that a trained model reads larger images if no weights of its attentions depend on the length.
     """
+
+    section = "backbone"
 
     def __init__(
         self, spec: ImageSpec, model: nn.Module, factories: Sequence[AttentionFactory],
@@ -146,7 +149,7 @@ class ImageBackbone(nn.Module, Pretrainable):
         if pretrained is not None:
             weights = published(pretrained, name)
             model.load_state_dict(fitting(model, weights, pretrained))
-        swap_attention(model, spec, factories, hand_maps_over=pretrained is not None)
+        swap_attention(model, spec, factories, copy_maps=pretrained is not None)
         self.register_load_state_dict_pre_hook(_fit_positions)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b classes"]:
@@ -248,7 +251,7 @@ class Pyramid(ImageBackbone):
         _check_images(spec)
         if spec.side < _LEAST_SIDE:
             raise UserError(
-                f"A pyramid halves the image five times, and images of {spec.side} x {spec.side} do not last; set "
+                f"A pyramid halves the image five times, and images of {spec.side} x {spec.side} are too small; set "
                 f"data.size={_LEAST_SIDE} or more to enlarge them, or choose backbone=vit."
             )
         if not set(stages) <= {1, 2, 3, 4}:

@@ -25,10 +25,10 @@ class ChannelBatchNorm(nn.BatchNorm1d):
             return super().forward(x)
         mean, variance, count = moments(x.mT.flatten(0, 1), None if valid is None else valid.flatten())
         with torch.no_grad():
-            share = 0.1 if self.momentum is None else self.momentum
+            momentum = 0.1 if self.momentum is None else self.momentum
             unbiased = variance * (count / (count - 1).clamp(min=1))
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-            self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
             self.num_batches_tracked += 1
         scale = self.weight * torch.rsqrt(variance + self.eps)
         return ((x - mean[:, None]) * scale[:, None] + self.bias[:, None]).to(x.dtype)

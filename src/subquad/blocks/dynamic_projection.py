@@ -7,8 +7,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.utils.errors import UserError
-
 
 class DynamicProjection(nn.Module):
     """Maps any number of tokens to l rows with P = softmax over the tokens of X W_P, l columns in each head.
@@ -28,10 +26,6 @@ class DynamicProjection(nn.Module):
         self, dim: int, heads: int, slots: int, form: Literal["per_head_value", "per_head", "single"], bias: bool
     ) -> None:
         super().__init__()
-        if form not in ("per_head_value", "per_head", "single"):
-            raise UserError(
-                f'There is no dynamic projection "{form}"; choose backbone.phi per_head_value, per_head or single.'
-            )
         self.heads, self.form = 1 if form == "single" else heads, form
         self.score = nn.Linear(dim, self.heads * slots, bias)
         self.value = nn.Linear(dim, dim) if form == "per_head_value" else None
@@ -56,7 +50,7 @@ class DynamicProjection(nn.Module):
         return rows[:, 0, :, :dim]
 
     def _merge(self, rows: Float[Tensor, "b h l d"]) -> Float[Tensor, "b l d"]:
-        """The part of the width of each head, side by side."""
+        """Concatenates the part of the width of each head."""
         if self.value is None:
             return torch.cat([rows[:, i].tensor_split(self.heads, -1)[i] for i in range(self.heads)], -1)
         weights = self.value.weight.to(rows.dtype).tensor_split(self.heads)

@@ -72,7 +72,6 @@ def positions(kind: Literal["learned", "sinusoidal", "none"], max_len: int, dim:
             return SinusoidalPositions(max_len, dim, scale)
         case "none":
             return nn.Identity()
-    raise UserError(f'There are no "{kind}" positions; choose learned, sinusoidal or none.')
 
 
 class ClassToken(nn.Module):

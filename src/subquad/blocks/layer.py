@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from subquad.attention.base import Affine, Attention, Carry
 from subquad.blocks.dropout_layer import Dropout
 from subquad.specs import Masks
-from subquad.utils.errors import UserError
 
 Norm = Callable[[int], nn.Module]
 """Makes the normalisation for a width, such as nn.LayerNorm."""
@@ -45,8 +44,8 @@ class Layer(nn.Module):
 class TransformerLayer(Layer):
     """post: x ← norm(x + f(x)), as printed in Vaswani et al. 2017; pre: x ← x + f(norm(x)).
 
-    f is attention, then the feed-forward net. `attention=None` leaves the attention out: the time of that model is the
-    lower bound that attentions are measured against.
+    f is attention, then the feed-forward net. `attention=None` leaves the attention out: the time of that model is a
+    lower bound for models with attention.
 
     A token that `masks` marks as a class token is not normalised before the attention, as in the released code of
     Transformer-LS.
@@ -62,8 +61,6 @@ class TransformerLayer(Layer):
         norm: Norm = nn.LayerNorm,
     ) -> None:
         super().__init__()
-        if order not in ("pre", "post"):
-            raise UserError(f'There is no order "{order}" of normalisation; choose pre or post.')
         self.attention = attention
         self.attention_norm = nn.Identity() if attention is None else norm(dim)
         self.feed_forward = FeedForward(dim, ffn, dropout)

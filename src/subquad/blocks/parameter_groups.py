@@ -21,16 +21,16 @@ def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
     Parameters of a `Tuned` module have the settings that it gives. Of the others, biases, normalisation weights and
     embeddings have no weight decay. A schedule multiplies the learning rate of each group.
     """
-    asked = {id(p): own for module in network.modules() if isinstance(module, Tuned) for p, own in module.settings()}
+    tuned = {id(p): own for module in network.modules() if isinstance(module, Tuned) for p, own in module.settings()}
     groups: dict[tuple[tuple[str, float], ...], list[nn.Parameter]] = {(): []}
-    seen = set()
+    grouped = set()
     for module in network.modules():
-        spared = isinstance(module, (nn.Embedding, nn.LayerNorm, nn.BatchNorm1d))
+        without_decay = isinstance(module, (nn.Embedding, nn.LayerNorm, nn.BatchNorm1d))
         for name, parameter in module.named_parameters(recurse=False):
-            if id(parameter) in seen:
+            if id(parameter) in grouped:
                 continue
-            seen.add(id(parameter))
-            default = {"weight_decay": 0.0} if spared or name == "bias" else {}
-            key = tuple(sorted(asked.get(id(parameter), default).items()))
+            grouped.add(id(parameter))
+            default = {"weight_decay": 0.0} if without_decay or name == "bias" else {}
+            key = tuple(sorted(tuned.get(id(parameter), default).items()))
             groups.setdefault(key, []).append(parameter)
     return [{"params": parameters, **dict(key)} for key, parameters in groups.items() if parameters]

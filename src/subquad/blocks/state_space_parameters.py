@@ -48,7 +48,7 @@ class StateSpace(nn.Module, Tuned, abc.ABC):
         if copies < 1 or dim % copies:
             raise UserError(
                 f"{copies} state space models cannot serve {dim} channels in turn; choose backbone.n_ssm so that it "
-                "divides the width, or null for one a channel."
+                "divides the width, or null for one for each channel."
             )
         if not 0 < dt_min <= dt_max:
             raise UserError(

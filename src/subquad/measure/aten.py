@@ -1,11 +1,11 @@
-"""What each operator of torch costs, in multiplications, additions and others.
+"""The cost of each PyTorch operator in multiplications, additions and other operations.
 
 Conventions, the same for every operator:
     - accumulating m terms takes m additions: accumulators start at 0, as multiply-accumulate units do;
     - "others" are exponentials, logarithms, roots, divisions, trigonometric functions, comparisons, random draws, and
-      all arithmetic of integers and truth values (indices, masks, hash buckets);
+      all arithmetic of integers and Booleans (indices, masks, hash buckets);
     - moving, copying, selecting and changing signs is free;
-    - a fused operator costs what its formula costs, whatever a kernel recomputes; padding counts as numbers.
+    - a fused operator costs what its formula costs, even if its kernel recomputes parts; padding counts like tokens.
 """
 
 import math
@@ -35,23 +35,23 @@ class Tally:
 
 
 Rule = Callable[[Sequence[Any], dict[str, Any], Any], Tally]
-"""(positional arguments, keyword arguments, result) to what the call cost."""
+"""Maps the positional arguments, keyword arguments and result of a call to its cost."""
 
 
-def _names(words: str) -> list[str]:
-    return words.split()
+def _names(text: str) -> list[str]:
+    return text.split()
 
 
-SURVIVED = frozenset(
+CODE_PRESERVING = frozenset(
     _names("""
     _reshape_alias _to_copy _unsafe_view alias as_strided cat chunk clone constant_pad_nd contiguous detach diagonal
     expand flatten flip index index_select gather movedim narrow permute repeat reshape roll select slice split
     split_with_sizes squeeze stack t to transpose unbind unflatten unfold unsqueeze view lift_fresh neg
     """)
 )
-"""Free, and what was a code before is one after."""
+"""Operators without cost whose result is a binary code if their argument is one."""
 
-FREE = SURVIVED | frozenset(
+FREE = CODE_PRESERVING | frozenset(
     _names("""
     _conj arange as_strided_scatter broadcast_tensors complex conj copy_ diag_embed embedding empty empty_like
     empty_permuted empty_strided eye fill fill_ full full_like index_fill masked_fill masked_fill_
@@ -61,7 +61,7 @@ FREE = SURVIVED | frozenset(
     view_as_complex view_as_real view_copy where zero_ zeros zeros_like
     """)
 )
-"""Costs nothing."""
+"""Operators without cost."""
 
 _ONE_OTHER = _names("""
     acos asin atan atan2 bernoulli bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor
@@ -89,7 +89,7 @@ _POINTWISE = {
     "native_dropout": Tally(mul=1, other=1),
     "native_dropout_backward": Tally(mul=1),
 }
-"""For each number of the result."""
+"""Cost of each element of the result."""
 
 _REDUCTIONS = {
     "sum": (Tally(add=1), Tally()),
@@ -111,11 +111,11 @@ _REDUCTIONS = {
         ["amax", "amin", "argmax", "argmin", "aminmax", "max", "min", "any", "all"], (Tally(other=1), Tally())
     ),
 }
-"""For each number of the first argument, and for each number of the result."""
+"""Cost of each element of the first argument, and of each element of the result."""
 
 
 def rule(name: str) -> Rule | None:
-    """The rule of an operator such as "addmm"; None where it is not known. In-place operators cost what others cost."""
+    """The rule of an operator such as "addmm", or None. In-place operators have the rule of their out-of-place form."""
     if name in FREE:
         return _free
     for stem in (name, name.removesuffix("_")):
@@ -159,18 +159,18 @@ def _is_one(kwargs: dict[str, Any], *keys: str) -> bool:
 
 
 def _sum_of_two(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """a + αb; rsub and the forms for scalars take α behind the two."""
+    """a + αb, where α is a keyword or, for rsub and scalars, the third argument."""
     alpha = kwargs.get("alpha", args[2] if len(args) > 2 else 1)
     return _pointwise(Tally(mul=int(alpha != 1), add=1))(args, kwargs, result)
 
 
 def _length(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """|x|; of a real number the sign is dropped."""
+    """|x|, which is free for real numbers: only the sign changes."""
     return Tally(mul=2, add=1, other=1) * args[0].numel() if args[0].is_complex() else Tally()
 
 
 def _direction(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """x / |x|; of a real number its sign, by a comparison."""
+    """x / |x|, which for real numbers is one comparison."""
     return (Tally(mul=2, add=1, other=3) if args[0].is_complex() else Tally(other=1)) * args[0].numel()
 
 
@@ -212,7 +212,7 @@ def _sorted(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
 
 
 def _topk(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """Comparisons of a heap of k."""
+    """Comparisons of a heap of k entries."""
     return Tally(other=args[0].numel() * math.ceil(math.log2(args[1] + 1)))
 
 
@@ -229,14 +229,14 @@ def _fft(real: bool) -> Rule:
 
 
 def _layer_norm(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """Mean, differences, their squares' mean, ε, root; then · 1/σ, · weight, + bias. Batch and group norms alike."""
+    """Mean, differences, their squares' mean, ε, root; then · 1/σ, · weight, + bias. Also for group norm."""
     weights = [a for a in args[1:] if isinstance(a, Tensor) and a.is_floating_point()][:2]
     each = Tally(mul=2 + (len(weights) > 0), add=3 + (len(weights) > 1))
     return each * args[0].numel() + Tally(add=1, other=3) * result[1].numel()
 
 
 def _layer_norm_backward(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """x̂ again; γ∂; means of γ∂ and γ∂ x̂; (γ∂ - mean - x̂ mean) / σ; sums of ∂ x̂ and ∂ for weight and bias."""
+    """x̂ recomputed; γ∂; means of γ∂ and γ∂ x̂; (γ∂ - mean - x̂ mean) / σ; sums of ∂ x̂ and ∂ for weight and bias."""
     return Tally(mul=6, add=7) * args[0].numel() + Tally(other=2) * args[3].numel()
 
 
@@ -255,7 +255,7 @@ def _batch_norm(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tal
 
 
 def _batch_norm_backward(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """As of LayerNorm, with means over the batch."""
+    """As for LayerNorm, with means over the batch."""
     return Tally(mul=6, add=7) * args[0].numel() + Tally(other=2) * args[0].shape[1]
 
 
@@ -277,11 +277,11 @@ def _sum_and_product(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
 
 
 def _linear(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """linear, and oneDNN's with an activation in the same pass."""
+    """linear, and the linear map of oneDNN with an activation in the same pass."""
     bias = args[2] if len(args) > 2 else kwargs.get("bias")
     total = macs(result.numel() * args[0].shape[-1]) + Tally(add=0 if bias is None else result.numel())
-    word = args[3] if len(args) > 3 else "none"
-    return total if word == "none" else total + _POINTWISE[word] * result.numel()
+    activation = args[3] if len(args) > 3 else "none"
+    return total if activation == "none" else total + _POINTWISE[activation] * result.numel()
 
 
 def _convolution(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
@@ -293,24 +293,24 @@ def _convolution(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Ta
 
 def _convolution_backward(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
     gradient, x, weight = args[:3]
-    of_x, of_weight, of_bias = args[10]
+    needs_x, needs_weight, needs_bias = args[10]
     each = macs((x if args[7] else gradient).numel() * weight[0].numel())
-    return (of_x + of_weight) * each + Tally(add=gradient.numel() if of_bias else 0)
+    return (needs_x + needs_weight) * each + Tally(add=gradient.numel() if needs_bias else 0)
 
 
 def _lstm(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
     """Four gates of x and h; c ← f c + i g, h ← o tanh(c). One layer in one direction."""
-    x, of_x, of_h = args[:3]
-    width = of_h.shape[1]
-    each = macs(of_x.numel() + of_h.numel()) + Tally(mul=3, add=1 + 8, other=5) * width
+    x, weight_x, weight_h = args[:3]
+    width = weight_h.shape[1]
+    each = macs(weight_x.numel() + weight_h.numel()) + Tally(mul=3, add=1 + 8, other=5) * width
     return each * (x.numel() // x.shape[-1])
 
 
 def _lstm_backward(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """Of c, of the gates and through their curves; then of x, h and both maps, and sums for both biases."""
-    x, of_x, of_h = args[:3]
-    width = of_h.shape[1]
-    each = 2 * macs(of_x.numel() + of_h.numel()) + Tally(mul=16, add=6 + 8, other=1) * width
+    """Gradients of c, of the gates and of their inputs; then of x, h and both weights, and sums for both biases."""
+    x, weight_x, weight_h = args[:3]
+    width = weight_h.shape[1]
+    each = 2 * macs(weight_x.numel() + weight_h.numel()) + Tally(mul=16, add=6 + 8, other=1) * width
     return each * (x.numel() // x.shape[-1])
 
 
@@ -328,7 +328,7 @@ def _attention(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tall
 
 
 def _attention_backward(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """Weights again, then five products less one; w (∂w - Σ w ∂w) · scale, where Σ_j w_ij ∂w_ij = y_i · ∂y_i."""
+    """Five products: w recomputed, ∂w, ∂v, ∂q and ∂k; w (∂w - Σ w ∂w) · scale, where Σ_j w_ij ∂w_ij = y_i · ∂y_i."""
     _, q, k, v = args[:4]
     weights = q.shape[:-1].numel() * k.shape[-2]
     bias = _mask((), kwargs, ("attn_mask", "attn_bias"))

@@ -45,7 +45,7 @@ class PlainSoftmax(StatelessAttention):
 
 
 class FourMaps(StatelessAttention):
-    """The four projections and nothing between them: the floor of every layer that has them and mixes tokens."""
+    """The four projections and nothing between them: a lower bound for every layer that has them."""
 
     patterns = frozenset({Pattern.SELF})
     complexity = "time O(n d²), memory O(n d)"
@@ -63,7 +63,7 @@ class FourMaps(StatelessAttention):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is measured: sizes of the layer or model, and the input."""
+    """Sizes of the layer or model to measure, and its input."""
 
     level: Level
     mode: Mode
@@ -89,15 +89,15 @@ class Measured:
 def measure(
     attentions: Mapping[str, AttentionFactory], setting: Setting, rounds: int, alone: str | None = None
 ) -> dict[str, Measured]:
-    """Measures all attentions in turn; a model without attention joins them at the level "model".
+    """Measures all attentions in turn, and at level "model" also a model without attention.
 
-    `alone` names one whose matrix products, and nothing between them, join as PRODUCTS_ALONE.
+    `alone` names an attention whose matrix products alone are measured too, as PRODUCTS_ALONE.
     """
     sides: dict[str, AttentionFactory | None] = dict(attentions)
     if setting.level == "model":
         sides[NO_ATTENTION] = None
     if setting.compiled:
-        torch.compiler.reset()  # it compiles one function a few times only, and all measurements share theirs
+        torch.compiler.reset()  # torch recompiles a function a few times only, and measurements share functions
     runs = {name: program_of(factory, setting) for name, factory in sides.items()}
     if alone is not None:
         runs[PRODUCTS_ALONE] = products_of(runs[alone])
@@ -106,7 +106,7 @@ def measure(
 
 
 def peak_of(run: Callable[[], None], device: str = "cpu") -> int:
-    """Bytes that a program holds at its peak beyond those before it: live tensors, on a GPU those of the allocator."""
+    """Peak memory that a program adds, in bytes: live tensors on a CPU, the allocator's count on a GPU."""
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -118,7 +118,7 @@ def peak_of(run: Callable[[], None], device: str = "cpu") -> int:
 
 
 def program(module: nn.Module, inputs: Sequence[Tensor | None], mode: Mode) -> Callable[[], None]:
-    """One forward pass; in training also the backward one, for parameters and the inputs that ask for gradients."""
+    """A forward pass; in training also a backward pass, for parameters and inputs that require gradients."""
     module.train(mode == "training")
 
     def infer() -> None:
@@ -136,7 +136,7 @@ def program(module: nn.Module, inputs: Sequence[Tensor | None], mode: Mode) -> C
 
 
 def program_of(factory: AttentionFactory | None, setting: Setting) -> Callable[[], None]:
-    """What is measured of an attention in a setting: a pass of the layer or model, the same numbers each time."""
+    """The program that is measured: a pass of the layer or model with an attention, on seeded weights and inputs."""
     torch.manual_seed(0)
     make = _layer if setting.level == "layer" else _model
     module, source = make(factory, setting)

@@ -1,7 +1,7 @@
-"""Energy and area of arithmetic as models: a constant for each operation of a 45 nm process, nothing else.
+"""Models of the energy and area of arithmetic: one constant for each operation of a 45 nm process.
 
-No memory, no control, no leakage: moving a number from DRAM costs some hundred times as much as adding to it
-(Horowitz 2014). `subquad.measure.analysis.bitfusion` models an accelerator with its memories.
+Memory, control and leakage are not modelled, although moving a number from DRAM costs some hundred times as much as an
+addition (Horowitz 2014). `subquad.measure.analysis.bitfusion` models an accelerator with its memories.
 """
 
 from dataclasses import dataclass

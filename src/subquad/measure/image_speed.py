@@ -1,4 +1,4 @@
-"""Speed and memory of image models: a forward pass, or a whole training step but for the optimiser."""
+"""Speed and memory of image models: a forward pass, or a training step without the optimiser."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,7 +12,7 @@ from subquad.measure.timing import interleave
 from subquad.specs import ImageSpec
 
 Models = Mapping[str, nn.Module]
-"""Models by what they are called in the result; all map `[b, c, h, w]` to `[b, classes]`."""
+"""Models by their name in the result; all map `[b, c, h, w]` to `[b, classes]`."""
 
 
 def measure_images(

@@ -1,4 +1,4 @@
-"""Made-up inputs of a model, for measuring what does not depend on the data."""
+"""Random inputs for measurements that do not depend on the data."""
 
 from typing import Any
 
@@ -23,17 +23,17 @@ from subquad.utils.errors import UserError
 
 
 def random_inputs(spec: Any, batch: int = 1, device: torch.device | str = "cpu") -> tuple[Tensor | None, ...]:
-    """What a network built for `spec` is called with: full lengths, nothing padded, the same numbers each time.
+    """Random inputs of a network built for `spec`, at full length and without padding; the same at every call.
 
-    Tokens for a vocabulary, N(0, 1) for channels, images and features. Raises TypeError at a spec of another kind.
+    Tokens for a vocabulary, N(0, 1) for channels, images and features. Raises TypeError for a spec of another kind.
     """
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
 
     def tokens(length: int, vocab: int) -> Tensor:
-        return torch.randint(1, vocab, (batch, length), generator=dice).to(device)
+        return torch.randint(1, vocab, (batch, length), generator=generator).to(device)
 
     def numbers(*shape: int) -> Tensor:
-        return torch.randn(batch, *shape, generator=dice).to(device)
+        return torch.randn(batch, *shape, generator=generator).to(device)
 
     match spec:
         case DataSpec(vocab=int(vocab)):
@@ -46,7 +46,7 @@ def random_inputs(spec: Any, batch: int = 1, device: torch.device | str = "cpu")
             return numbers(spec.image_len, spec.image_dim), None, tokens(spec.text_len, vocab), None
         case VQASpec(text_dim=int(width)):
             return numbers(spec.image_len, spec.image_dim), None, numbers(spec.text_len, width), None
-    raise TypeError(f"There are no made-up inputs for {type(spec).__name__}.")
+    raise TypeError(f"There are no random inputs for {type(spec).__name__}.")
 
 
 def network_inputs(
@@ -54,34 +54,34 @@ def network_inputs(
 ) -> tuple[Tensor | None, ...]:
     """`random_inputs`, twice for a network that reads pairs.
 
-    Raises UserError at a network whose output has a size that depends on the data.
+    Raises UserError for a network whose output size depends on the data.
     """
     if isinstance(network, LanguageModel):
         raise UserError(
-            "How much of masked text is predicted depends on the data; choose a task of classification, such as "
-            "task=lra/text."
+            "The number of tokens that a masked language model predicts depends on the data; choose a classification "
+            "task, such as task=lra/text."
         )
     inputs = random_inputs(spec, batch, device)
     return inputs * 2 if isinstance(network, DualEncoder) else inputs
 
 
 _HIDDEN = 0.15
-"""Of the tokens of masked text, as published."""
+"""Share of the tokens that masked text hides, as published."""
 
 
 def random_batch(network: nn.Module, spec: Any, rows: int) -> Batch:
-    """A batch to train on, of full lengths and nothing padded: `random_inputs` with made-up targets."""
-    dice = torch.Generator().manual_seed(1)
+    """A training batch at full length and without padding: `random_inputs` with random targets."""
+    generator = torch.Generator().manual_seed(1)
 
     def target(spec: Any) -> Tensor:
         if spec.classes is None:
-            return torch.randn(rows, generator=dice)
-        return torch.randint(0, spec.classes, (rows,), generator=dice)
+            return torch.randn(rows, generator=generator)
+        return torch.randint(0, spec.classes, (rows,), generator=generator)
 
     inputs: Any = random_inputs(spec, rows)
     if isinstance(network, LanguageModel):
         tokens, _ = inputs
-        hidden = torch.rand(tokens.shape, generator=dice) < _HIDDEN
+        hidden = torch.rand(tokens.shape, generator=generator) < _HIDDEN
         return MaskedBatch(tokens, None, torch.where(hidden, tokens, UNMASKED))
     if isinstance(network, DualEncoder):
         return PairBatch(*(inputs * 2), target(spec))  # type: ignore[call-arg]

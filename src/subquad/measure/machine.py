@@ -1,4 +1,4 @@
-"""The machine and the software that a record names."""
+"""The machine and the software versions that records contain."""
 
 import importlib.metadata
 import platform
@@ -14,7 +14,7 @@ from subquad.utils.cores import usable_cores
 
 
 def facts() -> dict[str, Any]:
-    """What every record says of where, with what and when it was made: machine, versions, commit and finished."""
+    """The entries of every record about its origin: machine, versions, commit and time of completion."""
     return {"machine": describe(), "versions": _versions(), "commit": _commit(), "finished": now()}
 
 
@@ -31,7 +31,7 @@ def describe() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    """Python, the packages that decide numbers and the kernels of ours that this process has loaded.
+    """Versions of Python and of the packages that affect results, and the kernels of this package that are loaded.
 
     A package that runs from its source folder is "not installed".
     """
@@ -44,8 +44,8 @@ def _commit() -> str:
     """The git commit of the source, with "+changes" when the tree differs from it; "unknown" outside a checkout."""
     here = Path(__file__).parent
 
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain") else "")

@@ -1,4 +1,4 @@
-"""The matrix products of a computation alone: what is left when everything between them takes no time."""
+"""The matrix products of a computation alone, whose time is a lower bound for the computation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,13 +15,13 @@ PRODUCTS = {
     "short_attention", "short_attention_backward",
     "wave_state", "wave_state_backward", "wave_read", "wave_read_backward",
 }  # fmt: skip
-"""Operators that multiply matrices, and fused kernels, which are products with something inside."""
+"""Operators that multiply matrices, and fused kernels that contain matrix products."""
 
 Call = tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]
 
 
 class _Products(TorchDispatchMode):
-    """Keeps the products that run inside the block, with what they were called on."""
+    """Records the matrix products that run inside the block, with their arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,23 +34,23 @@ class _Products(TorchDispatchMode):
 
 
 def products_of(run: Callable[[], object]) -> Callable[[], None]:
-    """A program that makes the products of `run` and nothing else, on tensors of the same sizes and strides.
+    """A program that computes the matrix products of `run` only, on tensors of the same sizes and strides.
 
-    Tensors of one size are one buffer, so that they lie in the cache at least as often as those of `run`: its time is a
-    lower bound of the time of `run` with these kernels.
+    Tensors of equal size share one buffer, so that they are in the cache at least as often as those of `run`. The time
+    is therefore a lower bound of the time of `run` with these kernels.
     """
     with _Products() as recorded:
         run()
     buffers: dict[tuple[torch.dtype, torch.device, int], Tensor] = {}
 
-    def stand_in(tensor: Tensor) -> Tensor:
+    def buffer_like(tensor: Tensor) -> Tensor:
         size = tensor.untyped_storage().nbytes() // tensor.itemsize
         key = tensor.dtype, tensor.device, size
         if key not in buffers:
             buffers[key] = torch.zeros(size, dtype=tensor.dtype, device=tensor.device)
         return buffers[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
-    calls = [tree_map_only(Tensor, stand_in, call) for call in recorded.calls]
+    calls = [tree_map_only(Tensor, buffer_like, call) for call in recorded.calls]
 
     def replay() -> None:
         with torch.inference_mode():

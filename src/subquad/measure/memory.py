@@ -1,4 +1,4 @@
-"""How much memory a computation holds: live tensors on a CPU, the allocator's peak on a GPU."""
+"""Memory of a computation: live tensors on a CPU, the allocator's peak on a GPU."""
 
 import gc
 import os
@@ -71,7 +71,7 @@ def process_peak(device: torch.device) -> dict[str, float | str]:
 
 
 def total_memory(device: str) -> int:
-    """Bytes of memory that this machine, or its GPU, has in all."""
+    """Total memory of this machine, or of its GPU, in bytes."""
     if device != "cpu":
         return int(torch.cuda.mem_get_info(device)[1])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

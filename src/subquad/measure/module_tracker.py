@@ -1,4 +1,4 @@
-"""Which module runs: in a forward pass, and in the backward pass of what it did."""
+"""Finds the module that is running, in forward and backward passes."""
 
 import bisect
 from typing import Any
@@ -9,17 +9,18 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 
 class ModuleTracker:
-    """Inside the block, `path` is that of the innermost module that runs, seen from the outermost; "" is that one.
+    """Inside the block, `path` is the path of the innermost running module within the outermost, which is "".
 
-    Torch numbers the nodes of its graph as they are made. A node that runs backward belongs to the module that ran when
-    its number was given out. (torch.utils.module_tracker hooks tensors instead, and fails where a module's outputs
-    take no part in the result.)
+    Autograd numbers the nodes of its graph in the order of their creation. In a backward pass, a node belongs to the
+    module that was running when the node was created. (torch.utils.module_tracker hooks tensors instead, and fails if
+    the result does not depend on a module's outputs.)
     """
 
     def __init__(self) -> None:
         self._paths: dict[nn.Module, str] = {}
         self._running: list[str] = []
-        self._numbers, self._since = [0], [""]
+        # From node _numbers[i] on, the module at _entered[i] was running.
+        self._numbers, self._entered = [0], [""]
 
     def __enter__(self) -> "ModuleTracker":
         self._hooks = [
@@ -34,23 +35,23 @@ class ModuleTracker:
 
     @property
     def path(self) -> str:
-        """Of the module that runs now, forward or backward."""
+        """Path of the module that is running, forward or backward."""
         node = torch._C._current_autograd_node()
         if node is None:
-            return self._since[-1]
-        return self._since[bisect.bisect_right(self._numbers, node._sequence_nr()) - 1]
+            return self._entered[-1]
+        return self._entered[bisect.bisect_right(self._numbers, node._sequence_nr()) - 1]
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         if not self._running:
             self._paths = {part: path for path, part in module.named_modules()}
         above = self._running[-1] if self._running else ""
         self._running.append(self._paths.get(module, above))
-        self._turn(self._running[-1])
+        self._switch(self._running[-1])
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         self._running.pop()
-        self._turn(self._running[-1] if self._running else "")
+        self._switch(self._running[-1] if self._running else "")
 
-    def _turn(self, path: str) -> None:
+    def _switch(self, path: str) -> None:
         self._numbers.append(torch.autograd._get_sequence_nr())
-        self._since.append(path)
+        self._entered.append(path)

@@ -17,11 +17,11 @@ from subquad.attention.base import Attention
 from subquad.blocks.layer import FeedForward
 from subquad.blocks.multihead import MultiHead
 from subquad.kernels.build import torchs_own
-from subquad.measure.aten import SURVIVED, Tally, rule
+from subquad.measure.aten import CODE_PRESERVING, Tally, rule
 from subquad.measure.module_tracker import ModuleTracker
 from subquad.measure.published_counts import count_published
-from subquad.measure.shapes import without_numbers
-from subquad.ops.binary_codes import hearing
+from subquad.measure.shapes import fake_tensors
+from subquad.ops.binary_codes import observe_codes
 from subquad.utils.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -31,31 +31,31 @@ Convention = Literal["everything", "published"]
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """What each module did itself, its children left out, by the module's path; "" is the model."""
+    """Operations by the module's path, without those of its children; "" is the model."""
 
     modules: Mapping[str, Tally]
     operators: Mapping[str, Tally]
-    """The same operations by operator of torch, or by kind of module under EcoFormer's convention."""
+    """The same operations by PyTorch operator, or by class of module under EcoFormer's convention."""
     unknown: frozenset[str] = frozenset()
-    """Operators that were met and counted as 0, because what they cost is not known."""
+    """Operators without a known cost, which are counted as 0."""
 
     @property
     def total(self) -> Tally:
-        """All of them."""
+        """The sum over all modules."""
         return sum(self.modules.values(), Tally())
 
     def below(self, path: str) -> Tally:
-        """Those of a module and of all modules in it."""
+        """Operations of a module and of all modules in it."""
         inside = f"{path}." if path else ""
         return sum((t for name, t in self.modules.items() if name == path or name.startswith(inside)), Tally())
 
 
 class OperationCounter(TorchDispatchMode):
-    """Counts the operators that run inside the block, forward and backward, on tensors of any kind, fakes among them.
+    """Counts the operators that run inside the block, forward and backward, on real and fake tensors.
 
-    Inside, torch's operators run in place of our kernels, so that fakes and numbers are counted alike.
+    Inside the block, PyTorch operators replace the package's kernels, so that real and fake tensors give equal counts.
     A product with a binary code (`ops.binary_codes`) takes no multiplications. Views and copies of a code are codes,
-    and so is a code times one number for each vector along its last axis: that number can be multiplied after the sum.
+    and so is a code times one number for each vector along its last axis: that factor can be applied after the sum.
 
         with OperationCounter() as counter:
             model(x)
@@ -68,25 +68,25 @@ class OperationCounter(TorchDispatchMode):
         self._operators: dict[str, Tally] = defaultdict(Tally)
         self._unknown: Counter[str] = Counter()
         self._codes: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-        self._places = ModuleTracker()
-        self._open = ExitStack()
+        self._tracker = ModuleTracker()
+        self._contexts = ExitStack()
 
     def __enter__(self) -> "OperationCounter":
-        self._open.enter_context(self._places)
-        self._open.enter_context(torchs_own())
-        self._open.enter_context(hearing(lambda x: self._codes.add(x.untyped_storage())))
+        self._contexts.enter_context(self._tracker)
+        self._contexts.enter_context(torchs_own())
+        self._contexts.enter_context(observe_codes(lambda x: self._codes.add(x.untyped_storage())))
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self._open.close()
+        self._contexts.close()
         if self._unknown:
             log.warning("Counted as 0, since their cost is not known: %s.", ", ".join(sorted(self._unknown)))
 
     @property
     def operations(self) -> Operations:
-        """What was counted so far."""
+        """The operations counted so far."""
         return Operations(dict(self._modules), dict(self._operators), frozenset(self._unknown))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -105,22 +105,24 @@ class OperationCounter(TorchDispatchMode):
         if not any(isinstance(t, Tensor) and _is_real(t) for t in tree_iter((args, kwargs, result))):
             tally = Tally(other=tally.mul + tally.add + tally.other)
         if tally != Tally():
-            self._modules[self._places.path] += tally
+            self._modules[self._tracker.path] += tally
             self._operators[name] += tally
 
     def _with_codes(self, name: str, tally: Tally, args: Any, result: Any) -> Tally:
-        """What is left of the cost where arguments are codes; notes whether the result is one."""
-        moved = name in SURVIVED and all(map(self._is_code, args[0] if isinstance(args[0], list) else args[:1]))
-        codes = [place for place, part in enumerate(args) if self._is_code(part)]
-        if not codes or name in SURVIVED:
-            self._mark(result, moved)
+        """The cost without the multiplications that codes save; marks whether the result is a code."""
+        preserved = name in CODE_PRESERVING and all(
+            map(self._is_code, args[0] if isinstance(args[0], list) else args[:1])
+        )
+        codes = [index for index, argument in enumerate(args) if self._is_code(argument)]
+        if not codes or name in CODE_PRESERVING:
+            self._mark(result, preserved)
             return tally
         stem = name.removesuffix("_")
         if stem == "mul" or (stem == "div" and codes[0] == 0):
             other = args[1 - codes[0]]
             scales = not isinstance(other, Tensor) or other.dim() == 0 or other.shape[-1] == 1
             self._mark(result, scales)
-            return tally if scales or stem == "div" else Tally()  # changes of sign
+            return tally if scales or stem == "div" else Tally()  # multiplying by ±1 only changes signs
         self._mark(result, False)
         factors = _FACTORS.get(stem, ())
         return Tally(add=tally.add, other=tally.other) if set(factors) & set(codes) else tally
@@ -139,7 +141,7 @@ _FACTORS = {
     **dict.fromkeys(["mm", "bmm", "mv", "dot", "linear", "_linear_pointwise", "matmul"], (0, 1)),
     **dict.fromkeys(["addmm", "baddbmm", "addmv"], (1, 2)),
 }
-"""Which arguments of a product are multiplied."""
+"""Indices of the arguments that a product multiplies."""
 
 
 def _is_real(tensor: Tensor) -> bool:
@@ -149,24 +151,24 @@ def _is_real(tensor: Tensor) -> bool:
 def count(
     model: nn.Module, inputs: tuple[Any, ...], convention: Convention = "everything", backward: bool = False
 ) -> Operations:
-    """Operations of `model(*inputs)`; with `backward` those of the gradients of all parameters and inputs too.
+    """Operations of `model(*inputs)`; with `backward` also those of the backward pass to all parameters and inputs.
 
-    Nothing is computed: the model runs as a CPU would run it on tensors that have shapes but no numbers, so that size
-    costs neither time nor memory, and weights and inputs may lie on the device "meta".
+    Nothing is computed: the model runs on fake CPU tensors, which have shapes but no data, so that size costs neither
+    time nor memory. Weights and inputs may be on the device "meta".
 
     convention: "everything" counts every operator (see `subquad.measure.aten`); "published" what EcoFormer's tables
         count (see `subquad.measure.published_counts`).
 
-    Raises UserError at a mechanism that the published convention has no count for, and at its `backward`.
+    Raises UserError for "published" with `backward`, or with a mechanism that has no published count.
     """
     if convention == "published":
         if backward:
             raise UserError("EcoFormer's convention counts forward passes only; leave backward out.")
-        with without_numbers(model, inputs) as fakes:
+        with fake_tensors(model, inputs) as fakes:
             return Operations(*count_published(model, fakes))
     if convention != "everything":
         raise UserError(f'There is no convention "{convention}"; choose everything or published.')
-    with without_numbers(model, inputs, backward) as fakes, OperationCounter() as counter:
+    with fake_tensors(model, inputs, backward) as fakes, OperationCounter() as counter:
         with torch.set_grad_enabled(backward):
             outputs = [part for part in tree_iter(model(*fakes)) if isinstance(part, Tensor) and part.requires_grad]
         if backward:
@@ -175,13 +177,13 @@ def count(
 
 
 def by_group(model: nn.Module, operations: Operations) -> dict[str, Tally]:
-    """Operations of attentions, of feed-forward nets, of norms outside of both, and of the rest where there is one."""
-    outer = {path: group for path, module in model.named_modules() if (group := _group(module))}
+    """Operations of attentions, feed-forward nets, norms outside both, and the rest; absent groups are left out."""
+    group_at = {path: group for path, module in model.named_modules() if (group := _group(module))}
     groups: dict[str, Tally] = defaultdict(Tally)
     for path, tally in operations.modules.items():
         parts = path.split(".")
         above = [".".join(parts[: length + 1]) for length in range(len(parts))]
-        groups[next((outer[name] for name in above if name in outer), "rest")] += tally
+        groups[next((group_at[name] for name in above if name in group_at), "rest")] += tally
     return {group: groups[group] for group in ("attention", "feed-forward", "norms", "rest") if group in groups}
 
 

@@ -2,14 +2,16 @@
 
 Layers are counted as mmcv 1.3.8 does, and every multiply-accumulate is one multiplication and one addition:
     linear: tokens · in · out (no bias); convolution: outputs · in / groups · k², and an addition-and-multiplication for
-    each bias; norms: 2 for each number; activations, residuals, softmax, embeddings and whatever is not named: 0.
+    each bias; norms: 2 for each element; activations, residuals, softmax, embeddings and everything else: 0.
 
 Attentions are counted by the formulas below, in n tokens of width d with h heads of width c = d / h, forward only,
-without padding: they are those of the papers' algorithms, not of what this package executes. EcoFormer's and softmax's
-are those of the released code (ziplab/EcoFormer, get_energy.py). That of EcoFormer leaves the n·m·d squares of
-‖q - s‖² out, the normalisation of q, σ, exp and -μ, and charges hᵀ Σ_t h_t multiplications although h is binary.
-Performer's and those of the Bi- and LSH-EcoFormer are fitted: small terms were chosen so that the printed numbers come
-out; Linformer's and Reformer's are textbook counts. docs/measuring.md says which rows of the tables they give.
+without padding. The formulas describe the papers' algorithms, not what this package executes:
+    EcoFormer, softmax: from the released code (ziplab/EcoFormer, get_energy.py). For EcoFormer it omits the n·m·d
+        squares of ‖q - s‖², the normalisation of q, σ, exp and -μ, and counts hᵀ Σ_t h_t as multiplications although h
+        is binary;
+    Performer, Bi- and LSH-EcoFormer: fitted, with small terms chosen to reproduce the printed numbers;
+    Linformer, Reformer: textbook counts.
+docs/measuring.md lists the table rows that they reproduce.
 """
 
 from functools import singledispatch
@@ -32,17 +34,17 @@ from subquad.utils.errors import UserError
 def count_published(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, Tally], dict[str, Tally]]:
     """Runs the model once; returns the counts of its modules by their path, and by their class.
 
-    Raises UserError at an attention that has no published count.
+    Raises UserError for an attention without a published count.
     """
     modules: dict[str, Tally] = {}
     classes: dict[str, Tally] = {}
     hooks = []
-    whole: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
     for path, module in model.named_modules():
-        if published.dispatch(type(module)) is published.dispatch(object) or path.startswith(whole):
+        if published.dispatch(type(module)) is published.dispatch(object) or path.startswith(counted):
             continue
         if isinstance(module, Attention):
-            whole = (*whole, f"{path}." if path else "")  # its projections are part of its own count
+            counted = (*counted, f"{path}." if path else "")  # its projections are part of its own count
 
         def note(module: nn.Module, args: Any, output: Any, path: str = path) -> None:
             tally = published(module, args[0], output)
@@ -60,7 +62,7 @@ def count_published(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str
 
 @singledispatch
 def published(module: nn.Module, x: Tensor, output: Any) -> Tally:
-    """What one call of a module counts, given its first argument and its result."""
+    """The operations of one call of a module, from its first argument and its result."""
     return Tally()
 
 
@@ -119,7 +121,7 @@ def _(module: EcoFormer, x: Tensor, output: Any) -> Tally:
 @published.register(Performer)
 @published.register(FPEcoFormer)
 def _(module: Performer | FPEcoFormer, x: Tensor, output: Any) -> Tally:
-    """The row of FP-EcoFormer on PVTv2-B0 is that of Performer, with separate queries and keys."""
+    """The printed row of FP-EcoFormer on PVTv2-B0 equals that of Performer, with separate queries and keys."""
     rows, n, d, h, c = _sizes(module, x)
     f = len(module.directions) if isinstance(module, FPEcoFormer) else module.features
     return rows * macs(4 * n * d * d + h * n * (4 * f * c + 6 * f))
@@ -151,6 +153,6 @@ def _(module: Linformer, x: Tensor, output: Any) -> Tally:
 @published.register
 def _(module: Reformer, x: Tensor, output: Any) -> Tally:
     rows, n, d, h, _ = _sizes(module, x)
-    seen = 2 * module.chunk
-    each = macs(d * module.buckets // 2 + 2 * seen * d) + Tally(mul=h * seen)
+    keys = 2 * module.chunk
+    each = macs(d * module.buckets // 2 + 2 * keys * d) + Tally(mul=h * keys)
     return rows * (macs(3 * n * d * d) + module.hashes * n * each)

@@ -1,4 +1,4 @@
-"""How time and memory of a layer grow with the number of tokens, and how far its output is from softmax attention's."""
+"""Growth of a layer's time and memory with the number of tokens, and its distance to softmax attention."""
 
 import math
 import re
@@ -22,15 +22,15 @@ LINEAR_TIME, LINEAR_MEMORY = 1.25, 1.05
 
 
 def exponent(costs: Mapping[int, float]) -> float:
-    """The p of cost ~ n^p, by least squares through the logarithms."""
+    """The exponent p of cost ~ n^p, by least squares on the logarithms."""
     lengths, values = zip(*costs.items(), strict=True)
     return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
 
 
 def crossover(costs: Mapping[int, float], others: Mapping[int, float]) -> float | None:
-    """The length from which `costs` stay below `others`, between measured lengths on straight lines of the logarithms.
+    """The length from which `costs` stay below `others`; logarithms are interpolated linearly between measured lengths.
 
-    The smallest measured length where they are below at all of them; None where they are not below at the largest.
+    The smallest measured length if `costs` are below at all lengths; None if they are not below at the largest.
     """
     lengths = sorted(costs.keys() & others.keys())
     gaps = [math.log(costs[n] / others[n]) for n in lengths]
@@ -44,7 +44,7 @@ def crossover(costs: Mapping[int, float], others: Mapping[int, float]) -> float 
 
 
 def stated_complexity(factory: AttentionFactory) -> str:
-    """What a mechanism says of its time and memory with these keys."""
+    """The `complexity` that a mechanism states for these settings."""
     mechanism: Any = getattr(factory, "func", factory)
     if is_standalone(factory):
         return str(mechanism.complexity)
@@ -67,46 +67,46 @@ class Scaling:
 
     @property
     def seconds(self) -> dict[int, float]:
-        """The shortest time at each length: other programs only ever add to it."""
+        """The shortest time at each length, because other programs can only add time."""
         return {n: min(times) for n, times in self.rounds.items()}
 
     @property
     def time_exponent(self) -> float:
-        """The p of time ~ n^p."""
+        """The exponent p of time ~ n^p."""
         return exponent(self.seconds)
 
     @property
     def time_exponents(self) -> tuple[float, float]:
-        """The smaller and the larger exponent by the odd rounds alone and by the even rounds alone."""
+        """The exponents of the odd and of the even rounds, the smaller one first."""
         halves = (exponent({n: min(times[first::2]) for n, times in self.rounds.items()}) for first in (0, 1))
         low, high = sorted(halves)
         return low, high
 
     @property
     def memory_exponent(self) -> float:
-        """The p of memory ~ n^p."""
+        """The exponent p of memory ~ n^p."""
         return exponent(self.peak)
 
     @property
     def linear(self) -> Literal["holds", "fails", "unsure"]:
-        """Whether time and memory grow as those of a linear mechanism.
+        """Whether time and memory grow linearly, up to LINEAR_TIME and LINEAR_MEMORY.
 
-        Unsure where a longer input took less time than a shorter one, or where the odd and the even rounds disagree:
-        the machine was too busy. Memory is counted, not timed, and always sure.
+        "unsure" if a longer input took less time than a shorter one, or if the odd and the even rounds disagree: the
+        machine was too busy. Memory is counted, so its exponent is exact.
         """
         if self.memory_exponent > LINEAR_MEMORY:
             return "fails"
         times = [self.seconds[n] for n in sorted(self.seconds)]
-        found = {p > LINEAR_TIME for p in (self.time_exponent, *self.time_exponents)}
-        if times != sorted(times) or len(found) > 1:
+        too_steep = {p > LINEAR_TIME for p in (self.time_exponent, *self.time_exponents)}
+        if times != sorted(times) or len(too_steep) > 1:
             return "unsure"
-        return "fails" if found.pop() else "holds"
+        return "fails" if too_steep.pop() else "holds"
 
 
 def scaling(factory: AttentionFactory, lengths: Sequence[int] = LENGTHS, rounds: int = 6) -> Scaling:
     """Measures a layer, or a standalone encoder, of width 64 with 2 heads on one sequence of each length.
 
-    No gradients are computed. Each round visits every length, so that a slow minute of the machine slows them all.
+    No gradients are computed. Each round measures every length, so that a slow phase of the machine affects them all.
     """
     level: Level = "model" if is_standalone(factory) else "layer"
     runs = {
@@ -119,9 +119,9 @@ def scaling(factory: AttentionFactory, lengths: Sequence[int] = LENGTHS, rounds:
 
 @torch.no_grad()
 def error_to_softmax(factory: AttentionFactory, length: int = 512, dim: int = 64, heads: int = 2) -> float | None:
-    """Relative error (Frobenius) to softmax attention with the same four maps on N(0, 1) tokens.
+    """Relative error (Frobenius) to softmax attention with the same four projections, on N(0, 1) tokens.
 
-    None where the two have no maps in common, or the mechanism does not approximate softmax.
+    None for backbones, and for mechanisms that do not approximate softmax attention.
     """
     if is_standalone(factory):
         return None

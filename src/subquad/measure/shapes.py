@@ -1,4 +1,4 @@
-"""Models that run on tensors with shapes and no numbers, so that size costs neither time nor memory."""
+"""Runs models on fake tensors, which have shapes but no data: size costs neither time nor memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,21 +13,18 @@ from subquad.measure.memory import LiveTensors
 
 
 def peak_of_shapes(model: nn.Module, inputs: tuple[Any, ...]) -> int:
-    """Bytes that one forward pass on a CPU holds at its peak, without weights and inputs; nothing is allocated.
+    """Peak memory of one forward pass on a CPU in bytes, without weights and inputs; nothing is allocated.
 
     Weights and inputs may lie on the device "meta".
     """
-    with without_numbers(model, inputs) as fakes, torch.no_grad(), LiveTensors() as memory:
+    with fake_tensors(model, inputs) as fakes, torch.no_grad(), LiveTensors() as memory:
         model(*fakes)
     return memory.peak
 
 
 @contextmanager
-def without_numbers(model: nn.Module, inputs: tuple[Any, ...], gradients: bool = False) -> Iterator[tuple[Any, ...]]:
-    """Inside the block the model's weights have shapes and no numbers; yields the inputs without theirs.
-
-    The model runs there as on a CPU, and size costs neither time nor memory.
-    """
+def fake_tensors(model: nn.Module, inputs: tuple[Any, ...], gradients: bool = False) -> Iterator[tuple[Any, ...]]:
+    """Replaces the model's weights by fake CPU tensors inside the block; yields fake inputs."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def fake(tensor: Any, grad: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Pictures of measured costs."""
+"""Plots of measured costs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 
 def curves(costs: Mapping[str, Mapping[int, float]], unit: str, ceiling: str, title: str = "") -> Any:
-    """A matplotlib figure of costs against length on logarithmic axes, one line a side; that of `ceiling` is dashed."""
-    import matplotlib  # heavy, and needed once a benchmark
+    """A matplotlib figure of costs against length on logarithmic axes; the line of `ceiling` is dashed."""
+    import matplotlib  # slow to import
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
@@ -26,7 +26,7 @@ def curves(costs: Mapping[str, Mapping[int, float]], unit: str, ceiling: str, ti
 
 
 def draw_speed(milliseconds: Mapping[str, Mapping[int, float]], ceiling: str, title: str, path: Path) -> None:
-    """Writes a picture of times."""
+    """Writes a plot of times in milliseconds."""
     from matplotlib import pyplot as plt
 
     figure = curves(milliseconds, "milliseconds", ceiling, title)

@@ -1,7 +1,7 @@
-"""Public implementations as layers, to be measured beside ours in one run.
+"""Public implementations as layers, to be measured together with ours.
 
 A function here is named like the mechanism and builds the layer that its users get, without dropout, at the settings of
-configs/peers.yaml. Nothing of that code is part of this package: transformers comes with it, other packages are to be
+configs/peers.yaml. None of that code is part of this package: transformers is a dependency, other packages must be
 installed, and single files are read from checkouts of their repositories.
 """
 
@@ -23,23 +23,23 @@ from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
 
 Layer = tuple[nn.Module, Callable[[Any, Tensor], Tensor]]
-"""A module, and how it is called on tokens [b, n, d] to give as many."""
+"""A module, and a function that calls it on tokens [b, n, d] and returns a tensor of that shape."""
 
 
 def public(name: str, checkouts: Path | None) -> AttentionFactory | None:
-    """The public layer of the mechanism as an attention; None where no code of it is known here.
+    """The public layer of the mechanism as an attention; None if no public code of it is listed here.
 
-    `checkouts` is the folder that holds the repositories. A layer whose code is not there raises UserError when built.
+    `checkouts` is the folder that holds the repositories. A layer without its code raises UserError when it is built.
     """
     build = globals().get(name)
     return None if build is None else partial(_Public, build=build, checkouts=checkouts)
 
 
 class _Public(StatelessAttention):
-    """Somebody's layer in the place of an attention."""
+    """A public layer with the interface of an attention."""
 
     patterns = frozenset({Pattern.SELF})
-    complexity = "that of the public code"
+    complexity = "as the public code"
 
     def __init__(self, site: Site, build: Callable[[Site, Path | None], Layer], checkouts: Path | None) -> None:
         super().__init__(site)
@@ -59,7 +59,7 @@ def flowformer(site: Site, checkouts: Path | None) -> Layer:
 
 
 def cosformer(site: Site, checkouts: Path | None) -> Layer:
-    """https://github.com/OpenNLPLab/cosFormer, which takes tokens before rows."""
+    """https://github.com/OpenNLPLab/cosFormer, whose inputs have tokens as the first axis."""
     code = _file(checkouts, "https://github.com/OpenNLPLab/cosFormer", "cosformer.py")
     return code.CosformerAttention(site.dim, site.heads), lambda module, x: module(x.transpose(0, 1)).transpose(0, 1)
 
@@ -89,7 +89,7 @@ def performer(site: Site, checkouts: Path | None) -> Layer:
 
 
 def sinkhorn(site: Site, checkouts: Path | None) -> Layer:
-    """The package sinkhorn-transformer, which reads one block of those it sorts and mixes none."""
+    """The package sinkhorn-transformer, which attends to one sorted block and does not mix blocks."""
     code = _installed("sinkhorn-transformer", "sinkhorn_transformer.sinkhorn_transformer")
     return code.SinkhornSelfAttention(site.dim, 64, site.query_len, heads=site.heads), _plain
 
@@ -104,7 +104,7 @@ def local(site: Site, checkouts: Path | None) -> Layer:
 
 
 def nystromformer(site: Site, checkouts: Path | None) -> Layer:
-    """Of transformers, without its convolution."""
+    """The layer of transformers, without its convolution."""
     code = _installed("transformers", "transformers.models.nystromformer.modeling_nystromformer")
     settings = code.NystromformerConfig(**_sizes(site), num_landmarks=64, segment_means_seq_len=site.query_len)
     layer = code.NystromformerAttention(settings)
@@ -113,7 +113,7 @@ def nystromformer(site: Site, checkouts: Path | None) -> Layer:
 
 
 def longformer(site: Site, checkouts: Path | None) -> Layer:
-    """Of transformers, without global tokens."""
+    """The layer of transformers, without global tokens."""
     code = _installed("transformers", "transformers.models.longformer.modeling_longformer")
 
     def call(module: Any, x: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def longformer(site: Site, checkouts: Path | None) -> Layer:
 
 
 def bigbird(site: Site, checkouts: Path | None) -> Layer:
-    """Of transformers."""
+    """The layer of transformers."""
     code = _installed("transformers", "transformers.models.big_bird.modeling_big_bird")
 
     def call(module: Any, x: Tensor) -> Tensor:
@@ -140,23 +140,23 @@ def bigbird(site: Site, checkouts: Path | None) -> Layer:
 
 
 def yoso(site: Site, checkouts: Path | None) -> Layer:
-    """Of transformers, the expectation."""
+    """The layer of transformers that computes the expectation."""
     code = _installed("transformers", "transformers.models.yoso.modeling_yoso")
     settings = code.YosoConfig(**_sizes(site), use_expectation=True)
     return code.YosoAttention(settings), lambda module, x: module(x, x.new_ones(x.shape[:2]))[0]
 
 
 def fnet(site: Site, checkouts: Path | None) -> Layer:
-    """Of transformers."""
+    """The layer of transformers."""
     code = _installed("transformers", "transformers.models.fnet.modeling_fnet")
     settings = code.FNetConfig(hidden_size=site.dim, hidden_dropout_prob=0.0)
     return code.FNetFourierTransform(settings), _first
 
 
 def reformer(site: Site, checkouts: Path | None) -> Layer:
-    """Of transformers, one hash, chunks of 64."""
+    """The layer of transformers, with one hash and chunks of 64."""
     code = _installed("transformers", "transformers.models.reformer.modeling_reformer")
-    buckets = 1 << (2 * site.query_len // 64).bit_length() - 1  # what it would choose, with a warning
+    buckets = 1 << (2 * site.query_len // 64).bit_length() - 1  # what the layer would choose itself, with a warning
     settings = code.ReformerConfig(
         hidden_size=site.dim, num_attention_heads=site.heads, attention_head_size=site.dim // site.heads,
         attn_layers=["lsh"], num_hashes=1, num_buckets=max(2, buckets), lsh_attn_chunk_length=64, is_decoder=False,
@@ -186,10 +186,10 @@ def _first(module: Any, x: Tensor) -> Tensor:
 
 def _file(checkouts: Path | None, url: str, path: str) -> ModuleType:
     """A file of a repository that is checked out below `checkouts`, as a module."""
-    place = (checkouts or Path()) / Path(url).name / path
-    if checkouts is None or not place.is_file():
-        raise UserError(f"There is no {place}; `git clone {url}` into a folder, and name that as checkouts=.")
-    spec = importlib.util.spec_from_file_location(f"public_{place.stem}", place)
+    source = (checkouts or Path()) / Path(url).name / path
+    if checkouts is None or not source.is_file():
+        raise UserError(f"There is no {source}; `git clone {url}` into a folder, and set checkouts= to that folder.")
+    spec = importlib.util.spec_from_file_location(f"public_{source.stem}", source)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

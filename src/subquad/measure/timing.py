@@ -1,4 +1,4 @@
-"""Wall time that can be compared: all sides in one process, in turn, medians over rounds."""
+"""Comparable wall times: programs run in turn in one process, and medians are taken over rounds."""
 
 import statistics
 import time
@@ -10,7 +10,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of each round of one side."""
+    """Seconds of each round of one program."""
 
     seconds: tuple[float, ...]
 
@@ -20,23 +20,23 @@ class Timing:
         return statistics.median(self.seconds)
 
     def ratio(self, other: "Timing") -> float:
-        """Median over rounds of this side's time divided by the other's time in the same round."""
+        """Median over rounds of this program's time divided by the other's time in the same round."""
         return statistics.median(a / b for a, b in zip(self.seconds, other.seconds, strict=True))
 
     def spread(self, other: "Timing") -> tuple[float, float]:
-        """Smallest and largest ratio of a round."""
+        """Smallest and largest ratio over rounds."""
         ratios = [a / b for a, b in zip(self.seconds, other.seconds, strict=True)]
         return min(ratios), max(ratios)
 
 
-def interleave(sides: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2) -> dict[str, Timing]:
-    """Runs every side once a round, so that a drift of the machine meets all of them alike.
+def interleave(programs: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2) -> dict[str, Timing]:
+    """Runs every program once in each round, so that changes of the machine's speed affect all programs alike.
 
     On a GPU each call is synchronised before and after. The first `warmup` rounds are not counted.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    seconds: dict[str, list[float]] = {name: [] for name in programs}
     for number in range(warmup + rounds):
-        for name, run in sides.items():
+        for name, run in programs.items():
             _synchronise()
             started = time.perf_counter()
             run()

@@ -1,7 +1,7 @@
 """Linear maps with an optional activation, in one oneDNN kernel on a CPU.
 
 In single precision on a CPU, `F.linear` calls a BLAS library that is slow on some processors, and adds bias and
-activation in passes of their own. oneDNN, which is part of torch, computes the three in one pass.
+activation in separate passes. oneDNN, which is part of torch, computes the three in one pass.
 """
 
 from typing import Any, Literal
@@ -65,11 +65,11 @@ class _Affine(torch.autograd.Function):
             gradient = torch.ops.aten.threshold_backward(gradient, y, 0)
         elif ctx.activation == "sigmoid":
             gradient = torch.ops.aten.sigmoid_backward(gradient, y)
-        of_x, of_weight, of_bias, _ = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         rows = gradient.flatten(0, -2)
         return (
-            torch.ops.mkldnn._linear_pointwise(gradient, weight.mT, None, "none", [], "") if of_x else None,
-            rows.mT @ x.flatten(0, -2) if of_weight else None,
-            rows.sum(0) if of_bias else None,
+            torch.ops.mkldnn._linear_pointwise(gradient, weight.mT, None, "none", [], "") if needs_x else None,
+            rows.mT @ x.flatten(0, -2) if needs_weight else None,
+            rows.sum(0) if needs_bias else None,
             None,
         )

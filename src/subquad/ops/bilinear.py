@@ -1,7 +1,7 @@
 """DBA's self-attention with its derivative written out.
 
-Its products beyond those of n x d_p x d are so small that recording them for autograd takes longer than they do. On a
-CPU a kernel of ours may run in place of torch's operators.
+All products but those of size n x d_p x d are so small that recording them for autograd takes longer than computing
+them. On a CPU, a kernel of this package may replace torch's operators.
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,9 @@ def bilinear(
         P = noise ⊙ softmax(scale · (A_r W_Q R)(A_c W_K R)ᵀ)               in each head
         Y = softmax_p(X F_rᵀ) P (A_v W_V) W_O
 
-    where R multiplies W_Q and W_K, which Z has to meet too, and not the rows. Biases are left out above; those of W_K
-    and F_c add the same to all logits of a softmax and have no effect. `logit_scale` multiplies Z W_Q and Z W_K.
+    R multiplies W_Q and W_K and not the rows of A, because Z multiplies both weights anyway. Biases are left out above;
+    those of W_K and F_c add the same to all logits of a softmax and have no effect. `logit_scale` multiplies Z W_Q and
+    Z W_K.
     """
     (w_q, b_q), (w_k, b_k), (w_v, b_v), (f_c, b_c), (f_r, b_r), (w_o, b_o) = maps
     weights = (w_q, b_q, w_k, w_v, b_v, f_c, f_r, b_r, w_o, b_o, r)
@@ -81,17 +82,17 @@ def _forward(
     w_q: Tensor, b_q: Tensor, w_k: Tensor, _b_k: Tensor, w_v: Tensor, b_v: Tensor, f_c: Tensor, _b_c: Tensor,
     f_r: Tensor, b_r: Tensor, w_o: Tensor, b_o: Tensor, r: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Y, A and what the backward pass needs."""
+    """Y, A and the tensors that the backward pass needs."""
     p, e = len(f_r), len(r)
-    z_r = torch.cat([(z * logit_scale).flatten(0, 1), r * scale**0.5])  # what meets W_Q and W_K, which are read once
+    z_r = torch.cat([(z * logit_scale).flatten(0, 1), r * scale**0.5])  # both factors of W_Q and W_K in one product
     g_q, r_q = (z_r @ w_q).split([len(z_r) - e, e])
     g_k, r_k = (z_r @ w_k).split([len(z_r) - e, e])
     parts = g_q.view_as(z), g_k.view_as(z), f_c.expand(len(z), -1, -1), f_r.expand(len(z), -1, -1)
     rows = torch.cat(parts, 1).expand(len(x), -1, -1)
     logits = torch.bmm(rows, x.mT)
-    gather = masked_softmax(logits[:, : 3 * p], None if keep is None else keep[:, None])
-    spread = (logits[:, 3 * p :] + b_r[:, None]).softmax(1)
-    a = torch.bmm(gather, x)
+    compression = masked_softmax(logits[:, : 3 * p], None if keep is None else keep[:, None])
+    expansion = (logits[:, 3 * p :] + b_r[:, None]).softmax(1)
+    a = torch.bmm(compression, x)
     a_q, a_k, a_v = a.split(p, 1)
     q = split_heads(F.linear(a_q, r_q, (b_q[None] @ z_r[-e:].mT)[0]), heads)
     k = split_heads(F.linear(a_k, r_k), heads)
@@ -99,7 +100,7 @@ def _forward(
     mixing = (q @ k.mT).softmax(-1)
     u = ((mixing if noise is None else mixing * noise) @ v).transpose(1, 2).flatten(-2)
     o = F.linear(u, w_o, b_o)
-    return torch.bmm(spread.mT, o), a, z_r, r_q, r_k, rows, gather, spread, q, k, v, mixing, u, o
+    return torch.bmm(expansion.mT, o), a, z_r, r_q, r_k, rows, compression, expansion, q, k, v, mixing, u, o
 
 
 class _Bilinear(torch.autograd.Function):
@@ -118,12 +119,12 @@ class _Bilinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, d_a: Tensor | None) -> tuple[Tensor | None, ...]:
         noise, x, z, w_q, b_q, w_k, _, w_v, _, _, _, f_r, _, w_o, _, r, *kept = ctx.saved_tensors
-        a, z_r, r_q, r_k, rows, gather, spread, q, k, v, mixing, u, o = kept
+        a, z_r, r_q, r_k, rows, compression, expansion, q, k, v, mixing, u, o = kept
         p, e = len(f_r), len(r)
         a_q, a_k, a_v = a.split(p, 1)
         dy = torch.zeros_like(x) if dy is None else dy
-        d_spread = _softmax_backward(torch.bmm(o, dy.mT), spread, 1)
-        d_wo, d_bo, d_u = _linear_backward(torch.bmm(spread, dy), u, w_o)
+        d_expansion = _softmax_backward(torch.bmm(o, dy.mT), expansion, 1)
+        d_wo, d_bo, d_u = _linear_backward(torch.bmm(expansion, dy), u, w_o)
         d_u = split_heads(d_u, ctx.heads)
         d_mixing = d_u @ v.mT
         dropped = mixing
@@ -135,8 +136,8 @@ class _Bilinear(torch.autograd.Function):
         d_rk, d_rbk, d_ak = _linear_backward(_merge(d_mixing.mT @ q), a_k, r_k)
         d_rows_of_a = torch.cat([d_aq, d_ak, d_av], 1)
         d_a = d_rows_of_a if d_a is None else d_rows_of_a.add_(d_a)
-        d_logits = torch.cat([_softmax_backward(torch.bmm(d_a, x.mT), gather, -1), d_spread], 1)
-        d_x = torch.bmm(gather.mT, d_a).baddbmm_(d_logits.mT, rows)
+        d_logits = torch.cat([_softmax_backward(torch.bmm(d_a, x.mT), compression, -1), d_expansion], 1)
+        d_x = torch.bmm(compression.mT, d_a).baddbmm_(d_logits.mT, rows)
         d_bc, d_br = d_logits[:, 2 * p :].sum((0, 2)).split(p)
         d_rows = torch.bmm(d_logits, x)
         summed = d_rows.sum(0, keepdim=True)
@@ -147,10 +148,10 @@ class _Bilinear(torch.autograd.Function):
         d_r = (d_r + d_rbq[:, None] * b_q).mul_(ctx.scale**0.5)
         d_bq, d_bk = torch.stack([d_rbq, d_rbk]) @ z_r[-e:]
         d_fc, d_fr = summed[0, 2 * p :].split(p)
-        of_maps = (
+        d_maps = (
             z_r.mT @ d_q, d_bq, z_r.mT @ d_k, d_bk, d_wv, d_bv, d_fc, d_bc, d_fr, d_br, d_wo, d_bo,
         )  # fmt: skip
-        return None, None, None, None, None, d_x, d_z.view_as(z) * ctx.logit_scale, *of_maps, d_r
+        return None, None, None, None, None, d_x, d_z.view_as(z) * ctx.logit_scale, *d_maps, d_r
 
 
 def _linear_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,21 +5,21 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-_listeners: list[Callable[[Tensor], None]] = []
+_observers: list[Callable[[Tensor], None]] = []
 
 
 def code(x: Tensor) -> Tensor:
-    """Returns x and tells the listeners that its entries are ±1, or 0 and 1: products with x need additions only."""
-    for listener in _listeners:
-        listener(x)
+    """Marks the entries of x as ±1, or as 0 and 1, so that products with x need additions only; returns x."""
+    for observer in _observers:
+        observer(x)
     return x
 
 
 @contextmanager
-def hearing(listener: Callable[[Tensor], None]) -> Iterator[None]:
-    """Within the context, `listener` is called with every tensor passed to `code`."""
-    _listeners.append(listener)
+def observe_codes(observer: Callable[[Tensor], None]) -> Iterator[None]:
+    """Within the context, `observer` is called with every tensor passed to `code`."""
+    _observers.append(observer)
     try:
         yield
     finally:
-        _listeners.remove(listener)
+        _observers.remove(observer)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from subquad.ops.blocks import around, around_mask, blocks, seen_of_windows, unblocks
+from subquad.ops.blocks import around, around_mask, blocks, unblocks, visible_in_windows
 from subquad.ops.heads import split_heads
 from subquad.ops.softmax_attention import softmax_attention
 
@@ -65,21 +65,23 @@ def sliding_window(
     """
     n, m = q.shape[1], k.shape[1]
     keys = _keys_of_block(before + 1 + after, stride)
-    places = torch.arange(m, device=q.device)
-    if m <= keys + before + after:
-        distance = places - torch.arange(n, device=q.device)[:, None] // stride
-        seen = (distance >= -before) & (distance <= after) | (places < first)
-        return attend(q, k, v, seen[None, None] if mask is None else seen & mask[:, None, None], heads, dropout)
+    if m <= keys + before + after:  # one window would hold all keys: a mask of n x m costs less
+        key = torch.arange(m, device=q.device)
+        distance = key - torch.arange(n, device=q.device)[:, None] // stride
+        visible = (distance >= -before) & (distance <= after) | (key < first)
+        return attend(q, k, v, visible[None, None] if mask is None else visible & mask[:, None, None], heads, dropout)
+    # Each block of `keys` keys is preceded by a copy of the `first` keys, so that every window holds these. A block has
+    # `step` places, and the window extends further on each side by the copies that lie within it.
     step, ahead, behind = keys + first, before + first * (max(before - 1, 0) // keys), after + first * -(-after // keys)
     real = _real(mask, m, keys, first, q.device)
     real = around_mask(real, m if real is None else real.shape[1], step, ahead, behind, q.device)
     real = real if mask is not None else real.repeat(len(q), 1)
     band = _band(keys, stride, before, after, first, (ahead, behind), q.device)
-    seen = seen_of_windows(band, real)
+    visible = visible_in_windows(band, real)
     if first:
         k, v = (_each_block_after(x[:, :first], x, keys) for x in (k, v))
     key_windows, value_windows = (around(x, step, ahead, behind) for x in (k, v))
-    y = attend(blocks(q, keys * stride), key_windows, value_windows, seen[:, None], heads, dropout)
+    y = attend(blocks(q, keys * stride), key_windows, value_windows, visible[:, None], heads, dropout)
     return unblocks(y, len(q), n)
 
 
@@ -96,11 +98,11 @@ def within_blocks(
     """Softmax attention inside each block of `size` tokens, over its real keys."""
     batch, length = q.shape[:2]
     size = min(size, length)
-    seen = None
+    visible = None
     if mask is not None or length % size:
-        seen = around_mask(mask, length, size, 0, 0, q.device)[:, None, None]
-        seen = seen if mask is not None else seen.repeat(batch, 1, 1, 1)
-    return unblocks(attend(blocks(q, size), blocks(k, size), blocks(v, size), seen, heads, dropout), batch, length)
+        visible = around_mask(mask, length, size, 0, 0, q.device)[:, None, None]
+        visible = visible if mask is not None else visible.repeat(batch, 1, 1, 1)
+    return unblocks(attend(blocks(q, size), blocks(k, size), blocks(v, size), visible, heads, dropout), batch, length)
 
 
 def block_sparse(
@@ -108,7 +110,7 @@ def block_sparse(
     k: Float[Tensor, "b n d"],
     v: Float[Tensor, "b n d"],
     mask: Bool[Tensor, "b n"] | None,
-    seen: Int[Tensor, "c g a s"],
+    key_blocks: Int[Tensor, "c g a s"],
     *,
     block: int,
     heads: int,
@@ -119,27 +121,27 @@ def block_sparse(
     The last block is padded, so the output has more than n rows; the caller removes them.
 
     Args:
-        seen: number of the key block in each slot s, for each row c (1 or the batch), head g (1 or the heads) and query
-            block a. Numbers that do not exist, or that an earlier slot has, are hidden.
+        key_blocks: number of the key block in each slot s, for each row c (1 or the batch), head g (1 or the heads) and
+            query block a. Numbers that do not exist, or that an earlier slot has, are hidden.
     """
-    batch, count = len(q), seen.shape[2]
-    seen = (
-        seen.transpose(1, 2).expand(batch, -1, -1, -1).contiguous()
-    )  # without it, torch.compile assumes wrong strides of `real[...]`
-    there = (seen >= 0) & (seen < count) & ~(seen[..., None] == seen[..., None, :]).tril(-1).any(-1)
-    seen = seen.clamp(0, count - 1)
+    batch, count = len(q), key_blocks.shape[2]
+    # Contiguous, because torch.compile assumes wrong strides of `real[...]` otherwise.
+    numbers = key_blocks.transpose(1, 2).expand(batch, -1, -1, -1).contiguous()
+    repeated = (numbers[..., None] == numbers[..., None, :]).tril(-1).any(-1)  # an earlier slot has the same number
+    exists = (numbers >= 0) & (numbers < count) & ~repeated
+    numbers = numbers.clamp(0, count - 1)
     real = around_mask(mask, q.shape[1], block, 0, 0, q.device).unflatten(0, (-1, count)).expand(batch, -1, -1)
-    shown = real[torch.arange(batch, device=q.device)[:, None, None, None], seen] & there[..., None]
-    keys, values = (_rows(x, block, seen.shape[2]) for x in (k, v))
+    visible = real[torch.arange(batch, device=q.device)[:, None, None, None], numbers] & exists[..., None]
+    keys, values = (_rows(x, block, numbers.shape[2]) for x in (k, v))
     parts = []
     step = max(1, QUERIES_AT_ONCE // block)
-    cut = zip(*(x.split(step, 1) for x in (_cut(q, block), seen, shown)), strict=True)
-    for queries, named, places in cut:
+    steps = zip(*(x.split(step, 1) for x in (_cut(q, block), numbers, visible)), strict=True)
+    for queries, wanted, shown in steps:
         y = softmax_attention(
             split_heads(queries.flatten(0, 1), heads),
-            _take(keys, named, block, count, heads),
-            _take(values, named, block, count, heads),
-            attn_mask=places.flatten(3)[..., None, :].flatten(0, 1),
+            _take(keys, wanted, block, count, heads),
+            _take(values, wanted, block, count, heads),
+            attn_mask=shown.flatten(3)[..., None, :].flatten(0, 1),
             dropout_p=dropout,
         )
         parts.append(y.transpose(1, 2).flatten(2).unflatten(0, (batch, -1)).flatten(1, 2))
@@ -151,23 +153,23 @@ def _cut(x: Float[Tensor, "b n d"], block: int) -> Float[Tensor, "b a w d"]:
 
 
 def _rows(x: Float[Tensor, "b n d"], block: int, groups: int) -> Float[Tensor, "bag wd"]:
-    """Each block of each group of heads as one row of memory."""
+    """Each block of each group of heads as one row of memory: batch b, block a, group g is row (b A + a) G + g."""
     return _cut(x, block).unflatten(-1, (groups, -1)).transpose(2, 3).flatten(0, 2).flatten(1)
 
 
 def _take(
-    rows: Float[Tensor, "bag wd"], seen: Int[Tensor, "b c g s"], block: int, count: int, heads: int
+    rows: Float[Tensor, "bag wd"], numbers: Int[Tensor, "b c g s"], block: int, count: int, heads: int
 ) -> Float[Tensor, "bc h sw e"]:
-    """The blocks listed in `seen` for c blocks of queries, concatenated."""
-    batch, chunk, groups, slots = seen.shape
-    start = torch.arange(batch, device=seen.device)[:, None, None, None] * count
-    group = torch.arange(groups, device=seen.device)[:, None]
-    taken = rows.index_select(0, ((start + seen) * groups + group).flatten())
+    """The key blocks `numbers` for c blocks of queries, concatenated."""
+    batch, chunk, groups, slots = numbers.shape
+    start = torch.arange(batch, device=numbers.device)[:, None, None, None] * count
+    group = torch.arange(groups, device=numbers.device)[:, None]
+    taken = rows.index_select(0, ((start + numbers) * groups + group).flatten())
     return taken.view(batch * chunk, groups, slots * block, heads // groups, -1).transpose(2, 3).flatten(1, 2)
 
 
 def _keys_of_block(span: int, stride: int) -> int:
-    """Keys at the centre of a block of queries, which is about as long as the window: 8 to 128 queries."""
+    """Keys at the centre of a window; a block of queries is about as long as a window, 8 to 128 queries."""
     queries = min(max(1 << (span * stride).bit_length() - 1, 8), 128)
     return max(1, queries // stride)
 
@@ -183,10 +185,10 @@ def _each_block_after(
 def _band(
     keys: int, stride: int, before: int, after: int, first: int, reach: tuple[int, int], device: torch.device
 ) -> Bool[Tensor, "q w"]:
-    """Which positions of its window each query sees; of the copies of the first keys, those of its own block."""
+    """Which positions of its window each query of a block sees; of the first keys, the copies of its own block."""
     query = torch.arange(keys * stride, device=device)[:, None] // stride
-    place = torch.arange(-reach[0], keys + first + reach[1], device=device)
-    number, offset = place // (keys + first), place % (keys + first)
+    place = torch.arange(-reach[0], keys + first + reach[1], device=device)  # from the start of the own block
+    number, offset = place // (keys + first), place % (keys + first)  # block, and place in it: the copies come first
     distance = number * keys + offset - first - query
     near = (offset >= first) & (distance >= -before) & (distance <= after)
     return near | ((number == 0) & (offset < first))
@@ -195,7 +197,7 @@ def _band(
 def _real(
     mask: Bool[Tensor, "b m"] | None, length: int, keys: int, first: int, device: torch.device
 ) -> Bool[Tensor, "c am"] | None:
-    """Which keys are real; the first keys only in their copies before each block."""
+    """Which keys and copies are real; the first keys are hidden where they are no copies, so that none counts twice."""
     if not first:
         return mask
     real = torch.ones(1, length, dtype=torch.bool, device=device) if mask is None else mask

@@ -30,7 +30,7 @@ def around(x: Float[Tensor, "b m d"], size: int, before: int, after: int) -> Flo
 
 
 class _Windows(torch.autograd.Function):
-    """Overlapping windows [b, k, w, d] as a view. Gradients are added in slices; `unfold` adds single numbers."""
+    """Overlapping windows [b, k, w, d] as a view. Backward adds slices; that of `unfold` adds single elements."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, width: int, step: int) -> Tensor:
@@ -47,10 +47,10 @@ class _Windows(torch.autograd.Function):
         return total.flatten(1, 2)[:, : width + (count - 1) * ctx.step], None, None
 
 
-def seen_of_windows(band: Bool[Tensor, "q w"], real: Bool[Tensor, "ck w"]) -> Bool[Tensor, "ck q w"]:
+def visible_in_windows(band: Bool[Tensor, "q w"], real: Bool[Tensor, "ck w"]) -> Bool[Tensor, "ck q w"]:
     """Which positions of its window each query sees: those of the band that are real.
 
-    Queries are the last axis in memory, as the kernel `short_attention` needs masks.
+    The queries are the contiguous axis, as the kernel `short_attention` requires.
     """
     return (band.mT.contiguous() & real[..., None]).mT
 

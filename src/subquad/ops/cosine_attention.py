@@ -37,7 +37,7 @@ def expand(
         return wave_read(q, wave, state, total, least)
     sums = torch.cat([head_dot(q, total[:, :, 0]), head_dot(q, total[:, :, 1])], -1)
     weight = (sums * wave[:, None]).sum(-1, keepdim=True).clamp(min=least)
-    y: Tensor = _Read.apply((q.transpose(1, 2) @ state).transpose(1, 2), wave[:, None, :, None], weight)
+    y: Tensor = _Expand.apply((q.transpose(1, 2) @ state).transpose(1, 2), wave[:, None, :, None], weight)
     return y
 
 
@@ -49,9 +49,9 @@ def _spread(x: Float[Tensor, "b n h c"], wave: Float[Tensor, "..."]) -> Float[Te
 def _combine(x: Float[Tensor, "b n h f"], wave: Float[Tensor, "..."]) -> Float[Tensor, "b n h c"]:
     """a cos + b sin of x = [a | b]."""
     a, b = x.chunk(2, -1)
-    if torch.compiler.is_compiling():  # the compiler fuses this, and would give `out` the strides of x
+    if torch.compiler.is_compiling():  # the compiler fuses this, and would ignore the strides of `out`
         return (a * wave[..., 0, :] + b * wave[..., 1, :]).contiguous()
-    # Heads side by side, as linear maps need them, whatever the strides of x.
+    # Contiguous heads, as linear maps need them, for any strides of x.
     out = torch.empty(a.shape, device=x.device, dtype=torch.promote_types(a.dtype, wave.dtype))
     return torch.mul(a, wave[..., 0, :], out=out).addcmul_(b, wave[..., 1, :])
 
@@ -69,7 +69,7 @@ class _Spread(torch.autograd.Function):
         return _combine(gradient, *ctx.saved_tensors), None
 
 
-class _Read(torch.autograd.Function):
+class _Expand(torch.autograd.Function):
     """y = (a cos + b sin) / weight of x = [a | b]; the derivative by the weight is -y / weight, so x is not saved."""
 
     @staticmethod

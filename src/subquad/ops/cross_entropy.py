@@ -13,7 +13,7 @@ NUMBERS_AT_ONCE = 1 << 22
 def summed_cross_entropy(logits: Float[Tensor, "m vocab"], target: Int[Tensor, " m"]) -> Float[Tensor, ""]:
     """The sum over the rows of -log softmax(logits)[target], computed in float32 at least.
 
-    In memory are the logits, their gradient and a few rows. `F.cross_entropy` also stores all log probabilities, and a
+    It stores the logits, their gradient and a few rows. `F.cross_entropy` also stores all log probabilities, and a
     float32 copy of logits in half precision.
     """
     total: Tensor = _Summed.apply(logits, target)
@@ -28,14 +28,14 @@ class _Summed(torch.autograd.Function):
         return (norms - logits.gather(1, target[:, None])[:, 0]).sum()
 
     @staticmethod
-    def backward(ctx: Any, of_sum: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, d_sum: Tensor) -> tuple[Tensor, None]:
         logits, *by_row = ctx.saved_tensors
-        of_logits, size = torch.empty_like(logits), _rows(logits)
-        for rows, of_rows, target, norms in zip(*(x.split(size) for x in (logits, of_logits, *by_row)), strict=True):
+        d_logits, size = torch.empty_like(logits), _rows(logits)
+        for rows, d_rows, target, norms in zip(*(x.split(size) for x in (logits, d_logits, *by_row)), strict=True):
             weights = (_wide(rows) - norms[:, None]).exp_()
             weights[torch.arange(len(weights), device=weights.device), target] -= 1
-            of_rows.copy_(weights.mul_(of_sum))
-        return of_logits, None
+            d_rows.copy_(weights.mul_(d_sum))
+        return d_logits, None
 
 
 def _rows(logits: Tensor) -> int:

@@ -23,7 +23,7 @@ _STEPS = 1 << 16
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """Sets entries to zero with probability p and divides the others by 1 - p; x itself outside training.
 
-    Reproducible by torch's random state, but with other entries than `F.dropout` chooses.
+    The random state is torch's, but the dropped entries are not those of `F.dropout`.
     """
     dropped = round(p * _STEPS)
     if not training or p == 0:

@@ -86,6 +86,7 @@ def shared_attention(
     number = real.sum(1, keepdim=True).clamp_min(1)
     keys = features * (real / number)
     normaliser = head_dot(features, keys.sum(1) * scale).clamp_min(_LEAST)
+    # With `own_value` the last feature is left out of the sums and added for the own token below.
     summed = scale * (torch.arange(len(scale), device=x.device) < len(scale) - own_value)
     y = expand(
         (features / normaliser).to(x.dtype), kv_state(keys.to(x.dtype), x, value) * summed[:, None].to(x.dtype), out

@@ -14,7 +14,12 @@ from subquad.ops.masks import masked_mean
 from subquad.ops.pooling import mean_pool
 from subquad.utils.errors import UserError
 
-CUSTOMARY = {2: (1, 2), 4: (1, 1, 2, 4), 8: (1, 1, 2, 2, 4, 4, 8, 8), 16: (1,) * 4 + (2,) * 4 + (4,) * 4 + (8,) * 4}
+DEFAULT_SCALES = {
+    2: (1, 2),
+    4: (1, 1, 2, 4),
+    8: (1, 1, 2, 2, 4, 4, 8, 8),
+    16: (1,) * 4 + (2,) * 4 + (4,) * 4 + (8,) * 4,
+}
 """Default scales by number of heads."""
 
 Scaled = tuple[Float[Tensor, "b k d"], Bool[Tensor, "b k"] | None]
@@ -48,12 +53,12 @@ def scale_groups(scales: int | Sequence[int] | None, dim: int, heads: int) -> li
     Raises:
         UserError: for numbers below 1, a list of the wrong length, and a number of heads without default scales.
     """
-    if scales is None and heads not in CUSTOMARY:
+    if scales is None and heads not in DEFAULT_SCALES:
         raise UserError(
-            f"No scales are customary for {heads} heads, only for {', '.join(map(str, CUSTOMARY))}; "
+            f"There are no default scales for {heads} heads, only for {', '.join(map(str, DEFAULT_SCALES))}; "
             "set attention.scales to one number for each head."
         )
-    each = CUSTOMARY[heads] if scales is None else [scales] * heads if isinstance(scales, int) else list(scales)
+    each = DEFAULT_SCALES[heads] if scales is None else [scales] * heads if isinstance(scales, int) else list(scales)
     if len(each) != heads or min(each) < 1:
         raise UserError(f"attention.scales must be a positive number for each of the {heads} heads; got {list(each)}.")
     groups, start, width = [], 0, dim // heads
@@ -68,11 +73,11 @@ def at_scales(
     x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, groups: Sequence[ScaleGroup]
 ) -> dict[int, Scaled]:
     """The pooled tokens at each scale in use."""
-    found: dict[int, Scaled] = {}
+    pooled_at: dict[int, Scaled] = {}
     for scale in {group.scale for group in groups}:
         pooled, real = (x, mask) if scale == 1 else mean_pool(x, mask, min(scale, x.shape[1]))
-        found[scale] = pooled, None if mask is None else real
-    return found
+        pooled_at[scale] = pooled, None if mask is None else real
+    return pooled_at
 
 
 def mean_keys(key: nn.Linear, scaled: dict[int, Scaled], groups: Sequence[ScaleGroup]) -> Float[Tensor, "b 1 d"]:

@@ -76,14 +76,16 @@ def _fixed(
 ) -> Float[Tensor, "b n d"]:
     """A few blocks of queries at a time attend to their own keys and to the summary keys of all blocks."""
     m = k.shape[1]
-    first = block - summary
+    first = block - summary  # place in a block of its first summary key
     ends = torch.arange(first, block, device=q.device) + torch.arange(0, m, block, device=q.device)[:, None]
-    ends = ends.flatten()[: _ends_before(m, block, summary)]
+    ends = ends.flatten()[: _ends_before(m, block, summary)]  # positions of all summary keys
     far_k, far_v = k.index_select(1, ends), v.index_select(1, ends)
+    # Own keys of a chunk, of which a query sees one block only: about half as many as summary keys.
     chunk = block * max(1, round(len(ends) / (2 * block)))
+    # Places in the chunk; a query sees what the pooled key at its own position (`window`) may see.
     key = torch.arange(chunk, device=q.device)
     window = torch.arange(chunk * stride, device=q.device)[:, None] // stride
-    # Keys of the own block without its summary keys, which are among the summary keys of all blocks.
+    # Keys of the own block, without its summary keys: these are in `ends`.
     near = (window // block == key // block) & (key % block < first)
     if causal:
         near = near & (key <= window)
@@ -91,13 +93,13 @@ def _fixed(
     pieces = zip(range(0, m, chunk), q.split(chunk * stride, 1), k.split(chunk, 1), v.split(chunk, 1), strict=True)
     for start, queries, own_k, own_v in pieces:
         size, stop = queries.shape[1], start + own_k.shape[1]
-        count = _ends_before(stop, block, summary) if causal else len(ends)
+        count = _ends_before(stop, block, summary) if causal else len(ends)  # later ones are hidden from the chunk
         far = ends[:count] <= (start + window[:size] if causal else m)
-        seen = torch.cat([near[:size, : stop - start], far.expand(size, count)], 1)[None, None]
+        visible = torch.cat([near[:size, : stop - start], far.expand(size, count)], 1)[None, None]
         if mask is not None:
-            seen = seen & torch.cat([mask[:, start:stop], mask[:, ends[:count]]], 1)[:, None, None]
+            visible = visible & torch.cat([mask[:, start:stop], mask[:, ends[:count]]], 1)[:, None, None]
         keys, values = (torch.cat(pair, 1) for pair in ((own_k, far_k[:, :count]), (own_v, far_v[:, :count])))
-        parts.append(attend(queries, keys, values, seen, heads, dropout))
+        parts.append(attend(queries, keys, values, visible, heads, dropout))
     return torch.cat(parts, 1)
 
 
@@ -116,34 +118,35 @@ def _strided(
     causal: bool,
     dropout_p: float,
 ) -> Float[Tensor, "b n e"]:
-    """One head: windows of equal remainder are a short sequence of m / block.
+    """One head. Keys of equal remainder modulo `block` form a short sequence of m / block keys.
 
-    Their logits and those of the neighbourhood are in one softmax. The window at distance `block` has an equal
-    remainder, so the neighbourhood ends before it.
+    Their logits and those of the neighbourhood are in one softmax. The key at distance `block` has an equal remainder,
+    so the neighbourhood ends before it and no key is in both.
     """
     batch, n, width = q.shape
     reach = (block - 1, 0 if causal else block - 1)
     q = q / math.sqrt(width)
     far_k, far_v = (_by_remainder(x, block).repeat_interleave(stride, 1) for x in (k, v))
+    # Logits [blocks, query, key]: keys around the block of the query, and one key of each block.
     near = blocks(q, block * stride) @ around(k, block, *reach).mT
     far = (_by_remainder(q, block * stride) @ far_k.mT).transpose(1, 2).flatten(0, 1)
-    seen = _seen_strided(mask, k.shape[1], block, stride, causal, reach, q.device)
-    weights = masked_softmax(torch.cat([near, far], -1), seen.repeat(len(near) // len(seen), 1, 1))
+    visible = _visible_strided(mask, k.shape[1], block, stride, causal, reach, q.device)
+    weights = masked_softmax(torch.cat([near, far], -1), visible.repeat(len(near) // len(visible), 1, 1))
     of_near, of_far = dropout(weights, dropout_p, training=True).split([near.shape[-1], far.shape[-1]], -1)
     y_far = of_far.unflatten(0, (batch, -1)).transpose(1, 2) @ far_v
     return unblocks(of_near @ around(v, block, *reach) + y_far.transpose(1, 2).flatten(0, 1), batch, n)
 
 
-def _seen_strided(
+def _visible_strided(
     mask: Mask, m: int, block: int, stride: int, causal: bool, reach: tuple[int, int], device: torch.device
 ) -> Bool[Tensor, "ck q s"]:
-    """What each query of a block sees in the neighbourhood of the block, and after it among equal remainders."""
+    """The mask of each query of a block: the keys around the block, followed by those of equal remainder."""
     window = torch.arange(block * stride, device=device)[:, None] // stride
-    place = torch.arange(block + sum(reach), device=device)
+    place = torch.arange(block + sum(reach), device=device)  # from the first key around the block
     band = (place >= window) & (place <= window + sum(reach))
     near = band & around_mask(mask, m, block, *reach, device)[:, None]
     number = torch.arange(-(-m // block), device=device)
-    # Distance 0 is part of the neighbourhood.
+    # The key of the own block has distance 0, which is part of the neighbourhood.
     other = number < number[:, None] if causal else number != number[:, None]
     real = around_mask(mask, m, block, 0, 0, device).unflatten(0, (-1, len(number)))
     far = (other[:, None] & real.mT.repeat_interleave(stride, 1)[:, None]).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""State space models x' = A x + B u, y = 2 Re(C x), as convolutions: first values, kernels of l taps, two-sided sums.
+"""State space models x' = A x + B u, y = 2 Re(C x), as convolutions: initial values, kernels of l taps, two-sided sums.
 
 A state of N real numbers with conjugate pairs is kept as N/2 complex ones, one of each pair. Letters of shapes: h
 models (channels), p = N/2 pairs, r rows of C (read-outs of one model), l taps. Formulas: Gu et al. 2022,
@@ -109,7 +109,7 @@ def dplr_kernel(
     half = 0.5 * dt[:, None]
     scaled = a * half
     angle = torch.arange(length // 2 + 1, dtype=torch.float64, device=a.device) * (math.pi / length)
-    # The cosine as a sine: exactly 0 at ω = -1.
+    # The cosine as a sine, which is more exact near ω = -1; there, at even lengths, it is set to 0.
     sin, cos = angle.sin().to(dt.dtype), (math.pi / 2 - angle).sin().to(dt.dtype)
     if length % 2 == 0:
         cos = torch.cat([cos[:-1], torch.zeros_like(cos[:1])])
@@ -128,7 +128,7 @@ def dplr_kernel(
 class _Denominators(torch.autograd.Function):
     """Real and imaginary part of 1 / (|λ|² cos² θ - sin² θ - 2i sin θ cos θ Re λ), the largest tensors of a kernel.
 
-    By hand: they are all that the backward pass needs, two tensors of h x p x l/2 numbers in place of eight.
+    Differentiated by hand: the backward pass needs only these two tensors of h x p x l/2 numbers, autograd eight.
     """
 
     @staticmethod
@@ -168,7 +168,7 @@ def dense_bilinear(
 
 
 def advanced(c: Complex[Tensor, "r h p"], a_bar: Float[Tensor, "h N N"], steps: int) -> Complex[Tensor, "r h p"]:
-    """C Ā^steps. C̃ = C - C Ā^l for kernels of l taps, and C̃ + C̃ Ā^l is that for kernels of 2l taps."""
+    """C Ā^steps. C̃ = C - C Ā^l for kernels of l taps, and C̃ + C̃ Ā^l is C̃ for kernels of 2l taps."""
     row = torch.cat([c.real, -c.imag], -1)[..., None, :] @ torch.linalg.matrix_power(a_bar, steps)
     real, imaginary = row.squeeze(-2).chunk(2, -1)
     return torch.complex(real, -imaginary)
@@ -191,8 +191,8 @@ def two_sided_convolution(
 class _Convolution(torch.autograd.Function):
     """The first n values of the circular convolution of `[b, h, n]` with `[h, m]`.
 
-    By hand, since torch differentiates a real FFT by a complex one of twice the work. The kernel's gradient is summed
-    over the batch before it is transformed back.
+    Differentiated by hand, because torch differentiates a real FFT by a complex one of twice the work. The kernel's
+    gradient is summed over the batch before it is transformed back.
     """
 
     @staticmethod
@@ -213,7 +213,7 @@ class _Convolution(torch.autograd.Function):
 
 
 def fast_length(least: int) -> int:
-    """The smallest length from `least` on whose only prime factors are 2, 3 and 5, for which FFTs are fast."""
+    """The smallest length of at least `least` whose prime factors are 2, 3 and 5 only, for which FFTs are fast."""
     best = 1 << max(0, least - 1).bit_length()
     fives = 1
     while fives < best:

@@ -1,4 +1,4 @@
-"""The implied mixing of an attention is the matrix that its paper writes down."""
+"""The computed weights of an attention are the matrix of its paper."""
 
 import math
 
@@ -85,11 +85,11 @@ def test_influence_is_the_norm_of_the_jacobian_block():
 
 def test_influence_of_a_local_band_ends_at_its_edge():
     attention, x = build(lambda site: load_attention("local", ["attention.window=4"])(site=site), 16, 16, 2)
-    seen = influence(attention, x) > 0
+    recorded = influence(attention, x) > 0
     distance = (torch.arange(16)[:, None] - torch.arange(16)).abs()
-    reach = int(distance[seen].max())
+    reach = int(distance[recorded].max())
     assert 0 < reach < 15
-    assert torch.equal(seen, seen.mT)
+    assert torch.equal(recorded, recorded.mT)
 
 
 @pytest.mark.parametrize("name", encoders())
@@ -102,7 +102,7 @@ def test_encoders_show_their_latents_or_tokens(name):
 
 
 def test_what_has_no_outputs_of_tokens_is_refused():
-    with pytest.raises(UserError, match="no outputs for single tokens"):
+    with pytest.raises(UserError, match="no output for each token"):
         mapping(torch.nn.Linear(2, 2))
     attention, x = build(Softmax, 9, 8, 2)
     with pytest.raises(UserError, match="width of at least 9"):
@@ -113,8 +113,8 @@ def test_softmax_like_takes_the_projections_where_they_fit():
     attention, _ = build(made("attention", "dba"), 8, 8, 2)
     linear, _ = build(Linear, 8, 8, 2, seed=3)
     assert not softmax_like(attention, attention.site).state_dict().keys() <= attention.state_dict().keys()
-    theirs = softmax_like(linear, linear.site).state_dict()
-    assert all(torch.equal(theirs[name], value) for name, value in linear.state_dict().items())
+    original = softmax_like(linear, linear.site).state_dict()
+    assert all(torch.equal(original[name], value) for name, value in linear.state_dict().items())
 
 
 def test_spectra():

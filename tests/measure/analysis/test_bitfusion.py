@@ -1,4 +1,4 @@
-"""BitFusion's cost model: Table 7 of EcoFormer (https://arxiv.org/abs/2209.09004), and products worked out by hand."""
+"""BitFusion's cost model: Table 7 of EcoFormer (https://arxiv.org/abs/2209.09004), and products computed by hand."""
 
 import math
 
@@ -17,9 +17,9 @@ PRINTED = {  # ms, "pJ"
 
 
 def test_the_transformer_row_to_the_last_digit():
-    found = table_7("transformer")
-    assert round(found.nanojoules, 2) == 85692.18  # printed as pJ
-    assert round(found.milliseconds / 16, 4) == 0.0036
+    results = table_7("transformer")
+    assert round(results.nanojoules, 2) == 85692.18  # printed as pJ
+    assert round(results.milliseconds / 16, 4) == 0.0036
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ def test_the_transformer_row_to_the_last_digit():
 )
 def test_other_rows_are_near(name, tolerance, latency):
     """Energy within the stated share of the printed one; the latency of Performer is printed as 0.0019."""
-    found = table_7(name)
-    assert found.nanojoules == pytest.approx(PRINTED[name][1], rel=tolerance)
-    assert round(found.milliseconds / 16, 4) == latency
+    results = table_7(name)
+    assert results.nanojoules == pytest.approx(PRINTED[name][1], rel=tolerance)
+    assert round(results.milliseconds / 16, 4) == latency
 
 
 def test_the_whole_workload_is_another_order():
-    """3,136 queries in place of 16 rows: EcoFormer is then 19 times, not 3.4 times cheaper than softmax."""
+    """With 3,136 queries instead of 16 rows, EcoFormer is 19 times cheaper than softmax, not 3.4 times."""
     softmax, eco = (attention_layer(name, rows=3136) for name in ("transformer", "ecoformer"))
     assert softmax.milliseconds == pytest.approx(8.5, abs=0.1)
     assert softmax.nanojoules == pytest.approx(13.06e6, rel=0.01)
@@ -47,15 +47,15 @@ def test_a_product_that_fits_at_once_by_hand():
     """16 x 16 by 16 x 32, 8 bits: one tile, one pass of the array for each row."""
     weights, inputs, outputs = 16 * 32 * 8, 16 * 16 * 8, 16 * 32 * 32
     first, last = weights + inputs + outputs, outputs
-    found = cost(Product(16, 16, 32))
-    assert found.cycles == 16 + math.ceil(first / 192) + math.ceil(last / 192)
+    results = cost(Product(16, 16, 32))
+    assert results.cycles == 16 + math.ceil(first / 192) + math.ceil(last / 192)
     dram = 15e-3 * (first + last)
-    assert dram < found.nanojoules < 1.2 * dram
+    assert dram < results.nanojoules < 1.2 * dram
     core = 16 * 3673500 / 16 * 512 / 500e6
     reads = (16 * 16 * 32 * 8) * (0.021365656e-3 + 0.059474375e-3) + 2 * outputs * 0.033155313e-3
     writes = weights * 0.028916156e-3 + inputs * 0.113704063e-3 + 2 * outputs * 0.073084063e-3
     stationary = core + dram + reads + writes  # each output stays while its inputs and weights pass
-    assert found.nanojoules == pytest.approx(stationary, rel=1e-9)
+    assert results.nanojoules == pytest.approx(stationary, rel=1e-9)
 
 
 def test_large_products_are_bound_by_dram_or_by_the_array():
@@ -70,7 +70,7 @@ def test_few_bits_save_time_and_energy():
     eight, two, one = (cost(Product(1024, 4096, 1024, bits, bits)) for bits in (8, 2, 1))
     assert two.cycles < eight.cycles / 4
     assert two.nanojoules < eight.nanojoules
-    assert one.cycles <= two.cycles  # the array takes one bit for two; DRAM does not
+    assert one.cycles <= two.cycles  # the array processes 1 bit as 2 bits; DRAM does not
 
 
 def test_costs_add():

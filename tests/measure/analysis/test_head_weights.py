@@ -1,4 +1,4 @@
-"""The attention matrices that are read off a network are those that its layers use."""
+"""The recorded attention matrices of a network are those that its layers use."""
 
 import math
 
@@ -20,11 +20,11 @@ from subquad.utils.errors import UserError
     "factory",
     [Softmax, AttentionBN, lambda site: AttentionSH(site, scales=[1, 4]), lambda site: AttentionSH(site, scales=3)],
 )
-def test_weights_are_those_found_from_outside(factory):
+def test_weights_equal_those_computed_from_outputs(factory):
     attention, x = build(factory, 10, 12, 2)
-    with HeadWeights(attention) as found:
+    with HeadWeights(attention) as results:
         attention(x, x, Masks())
-    [weights] = found.layers
+    [weights] = results.layers
     torch.testing.assert_close(weights[0], value_weights(attention, x))
 
 
@@ -43,20 +43,20 @@ def test_padding_has_no_weight_and_changes_none(factory):
 def test_every_layer_leaves_its_own_and_hooks_go_away():
     network = SequenceEncoder(DataSpec(max_len=6, vocab=5, classes=2), Softmax, 3, 8, 2, 8).eval()
     tokens = torch.randint(1, 5, (2, 6))
-    with HeadWeights(network) as found:
+    with HeadWeights(network) as results:
         network(tokens, None)
-    assert [tuple(weights.shape) for weights in found.layers] == [(2, 2, 6, 6)] * 3
-    assert len({float(weights.sum() + weights.square().sum()) for weights in found.layers}) == 3
+    assert [tuple(weights.shape) for weights in results.layers] == [(2, 2, 6, 6)] * 3
+    assert len({float(weights.sum() + weights.square().sum()) for weights in results.layers}) == 3
     network(tokens, None)
-    assert len(found.layers) == 3
+    assert len(results.layers) == 3
 
 
 def test_distances_are_frobenius_norms_of_pairs():
     weights = torch.rand(2, 3, 4, 4)
-    found = distances(weights)
+    results = distances(weights)
     pairs = [(0, 1), (0, 2), (1, 2)]
     wanted = [[math.sqrt(float(((row[i] - row[j]) ** 2).sum())) for i, j in pairs] for row in weights]
-    torch.testing.assert_close(found, torch.tensor(wanted))
+    torch.testing.assert_close(results, torch.tensor(wanted))
 
 
 def test_mean_and_spread_are_over_rows_and_then_over_layers():
@@ -66,9 +66,9 @@ def test_mean_and_spread_are_over_rows_and_then_over_layers():
     batches = [(torch.randint(1, 5, (1, 6)), None) for _ in range(4)]
     by_layer = [[], []]
     for batch in batches:
-        with HeadWeights(network) as found:
+        with HeadWeights(network) as results:
             network(*batch)
-        for layer, weights in enumerate(found.layers):
+        for layer, weights in enumerate(results.layers):
             by_layer[layer].append(float((weights[0, 0] - weights[0, 1]).norm()))
     means = [sum(d) / 4 for d in by_layer]
     stds = [math.sqrt(sum((x - m) ** 2 for x in d) / 4) for d, m in zip(by_layer, means, strict=True)]

@@ -1,4 +1,4 @@
-"""The statements of the papers: findings are computed here again, or bounded by what theory says."""
+"""The statements of the papers: findings are recomputed, or bounded by theory."""
 
 import math
 import pkgutil
@@ -25,8 +25,8 @@ def findings():
     return tuple(check_all())
 
 
-def found(paper, place, words=""):
-    [finding] = [f for f in findings() if f.paper == paper and f.place == place and words in f.statement]
+def result_of(paper, place, statement=""):
+    [finding] = [f for f in findings() if f.paper == paper and f.place == place and statement in f.statement]
     return finding
 
 
@@ -46,7 +46,7 @@ def test_what_fails_is_explained_and_all_numbers_are_numbers():
 
 
 def test_printed_variance_shrinks_inner_products():
-    finding = found("DBA", "Eq. 15", "estimates")
+    finding = result_of("DBA", "Eq. 15", "estimates")
     printed, mended, ratio = finding.measured.values()
     assert printed == pytest.approx(24 / 64, rel=0.03)
     assert mended == pytest.approx(1, rel=0.03)
@@ -54,7 +54,7 @@ def test_printed_variance_shrinks_inner_products():
 
 
 def test_multiplicative_lemma_fails_for_nearly_orthogonal_vectors():
-    failing, additive = found("DBA", "Eq. 15", "but for a share"), found("DBA", "Eq. 15", "in place of")
+    failing, additive = result_of("DBA", "Eq. 15", "but for a share"), result_of("DBA", "Eq. 15", "in place of")
     assert failing.measured["allowed"] == pytest.approx(2 * math.exp(-(0.25 - 0.125) * 32))
     assert failing.measured["failures"] > 20 * failing.measured["allowed"]
     assert max(additive.measured["failures"], additive.measured["failures, y = x"]) <= additive.measured["allowed"]
@@ -72,13 +72,15 @@ def test_inner_products_have_the_variance_of_theory():
 def test_no_error_lets_d_in_be_24():
     widths = [johnson_lindenstrauss.least_width(eps, 16) for eps in np.linspace(0.01, 0.99, 99)]
     assert min(widths) > 187 - 1
-    assert found("DBA", "Eq. 9 and Table 7").measured["least d_in over all ε"] == pytest.approx(min(widths), abs=0.1)
+    assert result_of("DBA", "Eq. 9 and Table 7").measured["least d_in over all ε"] == pytest.approx(
+        min(widths), abs=0.1
+    )
 
 
 def test_a_layer_forgets_less_the_wider_r_is():
     errors = johnson_lindenstrauss.layer_errors((8, 32, 128), seeds=4, dim=32, n=16)
     assert errors[8] > 1.5 * errors[32] > 1.5**2 * errors[128] > 0
-    slope = found("DBA", "Section 3.2").measured["error ~ d_in^p, p"]
+    slope = result_of("DBA", "Section 3.2").measured["error ~ d_in^p, p"]
     assert slope == pytest.approx(-0.5, abs=0.15)
 
 
@@ -101,11 +103,11 @@ def test_least_rank_is_that_of_the_truncated_spectrum():
 
 def test_linformers_theorem_at_the_constants_of_its_proof():
     assert low_rank.projected_rank(512) == math.ceil(5 * math.log(512) / 0.125)
-    theorem = found("Linformer", "Theorem 1", "for any w")
+    theorem = result_of("Linformer", "Theorem 1", "for any w")
     assert theorem.measured["median error, random w"] > 2 * theorem.measured["ε"]
     assert theorem.measured["share of draws within ε"] == 0
-    assert found("Linformer", "Theorem 1", "w = 1").measured["share of draws within ε"] == 1
-    ranks = found("Linformer", "Theorem 1", "rank").measured
+    assert result_of("Linformer", "Theorem 1", "w = 1").measured["share of draws within ε"] == 1
+    ranks = result_of("Linformer", "Theorem 1", "rank").measured
     assert ranks["rank ~ n^p, p"] > 0.5
     # Sharp attention over 512 tokens needs several times the rank of flat attention.
     assert ranks["rank for 0.1, n=512"] > 3 * ranks["rank for 0.1, flat P, n=512"]
@@ -132,15 +134,15 @@ def test_the_primal_layer_is_softmax_attention():
 
 
 def test_the_solver_solves_support_vector_regressions():
-    # scikit-learn's has a bias: with a kernel that is centred in the solution's span, predictions agree.
+    # scikit-learn's regression has a bias; predictions agree if the kernel is centred in the span of the solution.
     dice = np.random.default_rng(0)
     x = np.concatenate([a := dice.normal(size=(6, 2)), -a])
     kernel = x @ x.T + np.eye(12)
     targets = np.concatenate([t := dice.normal(size=6), -t])  # odd: the best bias is 0
-    theirs = SVR(kernel="precomputed", C=0.4, epsilon=0.1, tol=1e-9).fit(kernel, targets)
+    original = SVR(kernel="precomputed", C=0.4, epsilon=0.1, tol=1e-9).fit(kernel, targets)
     wanted = np.zeros(12)
-    wanted[theirs.support_] = theirs.dual_coef_[0]
-    assert abs(theirs.intercept_[0]) < 1e-6
+    wanted[original.support_] = original.dual_coef_[0]
+    assert abs(original.intercept_[0]) < 1e-6
     ours = support_vectors.solve(kernel, targets, np.full(12, 0.1), np.full(12, 0.4))
     np.testing.assert_allclose(ours, wanted, atol=1e-5)
     assert np.isclose(np.abs(ours).max(), 0.4)

@@ -1,1 +1,1 @@
-"""What trained or untrained models do: attention matrices, spectra, theorems, a hardware model."""
+"""Analyses of models: attention matrices, spectra, theorems and a hardware model."""

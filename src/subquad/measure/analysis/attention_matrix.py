@@ -1,4 +1,4 @@
-"""Who reads whom: the matrix between tokens that an attention implies on one input, and its spectrum."""
+"""The influence of each token on each output of an attention on one input, and its spectrum."""
 
 import copy
 import math
@@ -18,7 +18,7 @@ from subquad.specs import DataSpec, Masks, Pattern, Site
 from subquad.utils.errors import UserError
 
 LINEAR = 1e-8
-"""Largest relative residual, in float64, of a mechanism that is called linear in its values."""
+"""Largest relative residual, in float64, up to which a mechanism counts as linear in its values."""
 
 
 def square_site(length: int, dim: int, heads: int) -> Site:
@@ -42,26 +42,26 @@ def build(
     else:
         make: AttentionFactory = factory  # type: ignore[assignment]
         made = make(site=square_site(length, dim, heads))
-    dice = torch.Generator().manual_seed(seed + 1)
-    return made.eval().double(), torch.randn(1, length, dim, generator=dice, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed + 1)
+    return made.eval().double(), torch.randn(1, length, dim, generator=generator, dtype=torch.float64)
 
 
 def mapping(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """What is shown of a module: outputs `[b, n, d]` of an attention or S4, an encoder's last latents `[b, l, d]`."""
+    """The function to analyse: to outputs `[b, n, d]` of an attention or S4, or to last latents `[b, l, d]`."""
     if isinstance(module, Attention):
         return lambda x: module(x, x, Masks())[0]
     if isinstance(module, SegmentEncoder):
         return lambda x: module.latents_of(module.cut(x, None))
     if isinstance(module, S4Encoder):
         return lambda x: module.encoded(x.mT, None)[0].mT
-    raise UserError(f"{type(module).__name__} has no outputs for single tokens; choose another attention.")
+    raise UserError(f"{type(module).__name__} has no output for each token; choose another attention.")
 
 
 def influence(module: nn.Module, x: Float[Tensor, "1 n d"]) -> Float[Tensor, "m n"]:
-    """‖∂y_i / ∂x_j‖_F: how much output i changes with input j, through values, weights and all else.
+    """‖∂y_i / ∂x_j‖_F: how much output i changes with input j, through values, weights and everything else.
 
-    Rows of a batch never see each other, so one backward pass over d copies gives the d gradients of one output.
-    Mechanisms with a surrogate gradient show that one.
+    Rows of a batch are independent, so one backward pass over d copies gives the d gradients of one output.
+    For mechanisms with a surrogate gradient, the derivative is the surrogate.
     """
     function, width = mapping(module), x.shape[-1]
     channels = torch.arange(width)
@@ -76,11 +76,11 @@ def influence(module: nn.Module, x: Float[Tensor, "1 n d"]) -> Float[Tensor, "m 
 
 @torch.no_grad()
 def value_weights(attention: Attention, x: Float[Tensor, "1 n d"]) -> Float[Tensor, "h n n"] | None:
-    """A_h with y = Σ_h A_h V_h W_O,h: the exact weights of each head on this input; None where there are none.
+    """A_h with y = Σ_h A_h V_h W_O,h: the exact weights of each head on this input; None if there are none.
 
-    Found from outside, by feeding the mechanism value maps that pick features of x: head h then gives A_h X, and where
-    X has at least as many features as tokens, A_h = (A_h X) X⁺. The same A_h must give the outputs of the mechanism as
-    it was, up to LINEAR; that fails where outputs are not linear in the values, or heads are mixed otherwise.
+    They are computed from outputs alone. With value maps that pick features of x, head h gives A_h X, and since X has
+    at least as many features as tokens, A_h = (A_h X) X⁺. The result is None unless these A_h reproduce the outputs of
+    the unchanged mechanism up to LINEAR, which needs outputs that are linear in the values.
     """
     _, n, dim = x.shape
     if n > dim:
@@ -107,12 +107,12 @@ def value_weights(attention: Attention, x: Float[Tensor, "1 n d"]) -> Float[Tens
     assert own is not None, "a copy has the maps of the original"
     wanted = mapping(attention)(x)[0]
     values = own[0](x[0]).unflatten(-1, (heads, width)).transpose(0, 1)
-    found = own[1]((weights @ values).transpose(0, 1).flatten(-2))
-    return weights if float((found - wanted).norm() / wanted.norm()) < LINEAR else None
+    reproduced = own[1]((weights @ values).transpose(0, 1).flatten(-2))
+    return weights if float((reproduced - wanted).norm() / wanted.norm()) < LINEAR else None
 
 
 def _value_and_output(attention: Attention) -> tuple[nn.Linear, nn.Linear] | None:
-    """The maps that a mechanism calls `value` and `out`, where both are d x d."""
+    """The linear maps `value` and `out` of a mechanism; None unless it has both and they are d x d."""
     owner: Any = getattr(attention, "projections", attention)
     maps = tuple(getattr(owner, name, None) for name in ("value", "out"))
     square = (attention.site.dim, attention.site.dim)
@@ -122,12 +122,12 @@ def _value_and_output(attention: Attention) -> tuple[nn.Linear, nn.Linear] | Non
 
 
 def softmax_like(attention: nn.Module, site: Site) -> Softmax:
-    """Softmax attention, with the projections of the mechanism where it has four of the same sizes."""
+    """Softmax attention, with the projections of the mechanism if it has four of the same shapes."""
     torch.manual_seed(0)
     softmax = Softmax(site).double().eval()
-    mine, theirs = softmax.state_dict(), attention.state_dict()
-    if all(name in theirs and theirs[name].shape == mine[name].shape for name in mine):
-        softmax.load_state_dict({name: theirs[name] for name in mine})
+    own, weights = softmax.state_dict(), attention.state_dict()
+    if all(name in weights and weights[name].shape == own[name].shape for name in own):
+        softmax.load_state_dict({name: weights[name] for name in own})
     return softmax
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from subquad.utils.errors import UserError
 
 FREQUENCY = 500e6
-"""Cycles a second."""
+"""Cycles per second."""
 
 _ROWS, _COLUMNS = 16, 32
 """Units of the systolic array: along the inputs of a product, along its outputs."""
 
 _PORT = 192
-"""Bits that come from or go to DRAM in a cycle."""
+"""Bits transferred from or to DRAM in a cycle."""
 
 _BUFFER = {"weights": 65536 * 8 // 2, "inputs": 32768 * 8 // 2, "outputs": 16384 * 8 // 2}
 """Usable bits of each buffer; the other half is being filled or emptied meanwhile."""
@@ -31,12 +31,12 @@ _ARRAY_NJ = 3673500 / 16 * _ROWS * _COLUMNS / FREQUENCY
 _READ_NJ = {"weights": 0.021365656e-3, "inputs": 0.059474375e-3, "outputs": 0.033155313e-3}
 _WRITE_NJ = {"weights": 0.028916156e-3, "inputs": 0.113704063e-3, "outputs": 0.073084063e-3}
 _DRAM_NJ = 15e-3
-"""Energies of a bit. The simulator charges 15 pJ for DRAM, where a comment of its says 6."""
+"""Energies of a bit. The simulator charges 15 pJ for DRAM, although a comment in its source says 6."""
 
 _OUTPUT_BITS = 32
 
 _TENSORS = {"rows": ("inputs", "outputs"), "inputs": ("weights", "inputs"), "outputs": ("weights", "outputs")}
-"""Which tensors change along a loop."""
+"""Tensors whose tile changes along each loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +72,15 @@ class Product:
 
 
 def cost(product: Product) -> Cost:
-    """The fastest of all tilings by powers of two and orders of loops; of equally fast ones that of least energy."""
+    """The fastest of all tilings by powers of two and orders of loops; on a tie the one of least energy."""
     tilings = itertools.product(_tiles(product.rows, 1), _tiles(product.inputs, 1), _tiles(product.outputs, _COLUMNS))
     orders = list(itertools.permutations(_TENSORS))
-    found = [c for tile in tilings for order in orders if (c := _tiled(product, tile, order)) is not None]
-    return min(found, key=lambda c: (c.cycles, c.nanojoules))
+    costs = [c for tile in tilings for order in orders if (c := _tiled(product, tile, order)) is not None]
+    return min(costs, key=lambda c: (c.cycles, c.nanojoules))
 
 
 def table_7(name: str) -> Cost:
-    """The layer of EcoFormer's Table 7 (https://arxiv.org/abs/2209.09004) in the reading that gives its numbers.
+    """The layer of EcoFormer's Table 7 (https://arxiv.org/abs/2209.09004) in the interpretation that gives its numbers.
 
     "Batch size 16, sequence length 3,136, embedding dimension 32": products of 16 rows with keys and values of one
     sequence, 8 bits throughout. The printed latency is `milliseconds / 16`, the printed energy is `nanojoules` of all
@@ -125,7 +125,7 @@ def _tiles(size: int, least: int) -> list[int]:
 
 
 def _tiled(product: Product, tile: tuple[int, int, int], order: tuple[str, ...]) -> Cost | None:
-    """With loops over tiles in this order, outermost first; None where a tile does not fit into the buffers."""
+    """The cost with loops over tiles in this order, outermost first; None if a tile does not fit into the buffers."""
     rows, inputs, outputs = tile
     loops = {
         "rows": math.ceil(product.rows / rows),
@@ -160,7 +160,7 @@ def _tiled(product: Product, tile: tuple[int, int, int], order: tuple[str, ...])
 
 
 def _traffic(name: str, bits: int, loops: dict[str, int], order: tuple[str, ...]) -> tuple[int, int] | None:
-    """Bits of a tensor that stay in its buffer, and bits that cross the port; None where a tile does not fit."""
+    """Bits of a tensor that stay in its buffer, and bits that cross the port; None if a tile does not fit."""
     if bits > _BUFFER[name]:
         return None
     resident, crossed, stays = bits, bits, True
@@ -177,7 +177,7 @@ def _traffic(name: str, bits: int, loops: dict[str, int], order: tuple[str, ...]
 def _buffer_accesses(
     product: Product, rows: int, inputs: int, outputs: int, deep: int, wide: int
 ) -> tuple[dict[str, int], int]:
-    """Bits read from each buffer for a tile, and written to that of the outputs, by the cheapest of three orders.
+    """Bits read from each buffer for a tile, and written to the output buffer, by the cheapest of three orders.
 
     The cheapest is chosen with filled-up sizes and charged with the tile's own, as the simulator does.
     """
@@ -193,7 +193,7 @@ def _buffer_accesses(
         "output stationary": (products, products, rows * outputs),
         "weight stationary": (products, inputs * outputs, products),
     }
-    # The simulator asks in this order, so that a tie goes to the first.
+    # The order of the simulator; min takes the first of equal ones.
     best = min(("input stationary", "output stationary", "weight stationary"), key=lambda name: of_order[name])
     of_inputs, of_weights, of_outputs = accesses[best]
     written = of_outputs * _OUTPUT_BITS

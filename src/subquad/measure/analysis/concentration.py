@@ -1,4 +1,4 @@
-"""How DBA's compression W_r spreads over the tokens, layer by layer: over all of them, or on one token a row."""
+"""How evenly the rows of DBA's compression W_r spread over the tokens, layer by layer."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,41 +15,41 @@ from subquad.utils.errors import UserError
 def concentration(network: nn.Module, inputs: Iterable[tuple[Any, ...]]) -> dict[str, list[float]]:
     """Means over sequences, one value for each layer in the order in which layers run.
 
-    entropy: the entropy of a row of W_r over the logarithm of the number of real tokens; 1 where all have the same
-        weight, 0 where one token has all of it. largest: the largest weight of a row. distinct: the number of rows
-        that differ, exp(entropy of the mean row - mean entropy of the rows); 1 where all rows are the same, d_p where
+    entropy: the entropy of a row of W_r over the logarithm of the number of real tokens; 1 if all have the same
+        weight, 0 if one token has all of it. largest: the largest weight of a row. distinct: the number of rows
+        that differ, exp(entropy of the mean row - mean entropy of the rows); 1 if all rows are equal, d_p if
         no two of them share a token.
 
-    Sequences of one real token are left out. Raises UserError where nothing is left, or where no layer compresses.
+    Sequences of one real token are left out. Raises UserError if no sequence is left, or if no layer compresses.
     """
-    found: list[dict[str, Tensor]] = []
+    of_layers: list[dict[str, Tensor]] = []
 
-    def read(layer: DBA, arguments: tuple[Tensor, Tensor, Masks, Tensor | None]) -> None:
+    def note(layer: DBA, arguments: tuple[Tensor, Tensor, Masks, Tensor | None]) -> None:
         _, context, masks, carry = arguments
         weights = layer.compression(context, masks, carry).double().unflatten(1, (layer.groups, -1))
         real = torch.ones(context.shape[:2], dtype=torch.bool, device=context.device)
         if masks.context is not None and layer.mask == "logits":
             real = masks.context
         tokens = real.sum(-1)
-        rows, together = torch.special.entr(weights).sum(-1), torch.special.entr(weights.mean(2)).sum(-1)
+        rows, mean_row = torch.special.entr(weights).sum(-1), torch.special.entr(weights.mean(2)).sum(-1)
         values = {
             "entropy": rows.mean((1, 2)) / tokens.log(),
             "largest": weights.amax(-1).mean((1, 2)),
-            "distinct": (together - rows.mean(2)).exp().mean(1),
+            "distinct": (mean_row - rows.mean(2)).exp().mean(1),
         }
-        found.append({name: value[tokens > 1] for name, value in values.items()})
+        of_layers.append({name: value[tokens > 1] for name, value in values.items()})
 
     hooks = [
-        module.register_forward_pre_hook(read)
+        module.register_forward_pre_hook(note)
         for module in network.modules()
         if isinstance(module, DBA) and module.optimize_n
     ]
     batches: list[list[dict[str, Tensor]]] = []
     try:
         for batch in inputs:
-            found.clear()
+            of_layers.clear()
             network(*batch)
-            batches.append(found.copy())
+            batches.append(of_layers.copy())
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,4 +1,4 @@
-"""The attention matrices of a network's softmax heads on real inputs, and how far heads lie from one another."""
+"""The attention matrices of a network's softmax heads on real inputs, and the distances between heads."""
 
 import itertools
 import math
@@ -22,15 +22,15 @@ from subquad.utils.errors import UserError
 
 
 class HeadWeights(TorchFunctionMode):
-    """Inside the block, each call of a softmax attention of the network leaves its weights in `layers`, `[b, h, n, m]`.
+    """Inside the block, each call of a softmax attention of the network appends its weights `[b, h, n, m]` to `layers`.
 
-    What is caught are the arguments of torch's fused kernel: the weights are those that the network uses. Where a
-    head reads windows of tokens (Attention-SH), a window's weight is shared equally by its real tokens. Rows of padded
-    queries are 0. Read are Softmax (fused), Attention-BN and Attention-SH; others leave nothing.
+    Supported are Softmax (fused), Attention-BN and Attention-SH. The weights are computed from the arguments of torch's
+    fused kernel, so they are those that the network uses. If a head attends to windows of tokens (Attention-SH), the
+    weight of a window is shared equally by its real tokens. Rows of padded queries are 0.
 
-        with HeadWeights(network) as found:
+        with HeadWeights(network) as recorded:
             network(*inputs)
-        found.layers
+        recorded.layers
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -84,7 +84,7 @@ def _weights(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """softmax(Q Kᵀ · scale) as the kernel's arguments have it; no attention of the package is causal or adds a bias."""
+    """softmax(Q Kᵀ · scale) of the kernel's arguments; no supported attention is causal or adds a bias."""
     return masked_softmax(q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale), attn_mask)
 
 
@@ -117,16 +117,16 @@ def head_distances(network: nn.Module, inputs: Iterable[tuple[Any, ...]]) -> tup
     """
     by_layer: list[list[Tensor]] = []
     for batch in inputs:
-        with HeadWeights(network) as found:
+        with HeadWeights(network) as recorded:
             network(*batch)
-        if not found.layers or found.layers[0].shape[1] < 2:
+        if not recorded.layers or recorded.layers[0].shape[1] < 2:
             raise UserError(
                 "Distances between heads need an attention with softmax heads, two at least; choose attention=softmax, "
                 "attention_bn, attention_sh or attention_bn_sh."
             )
-        by_layer = by_layer or [[] for _ in found.layers]
-        for seen, weights in zip(by_layer, found.layers, strict=True):
-            seen.append(distances(weights).flatten())
-    layers = [torch.cat(seen) for seen in by_layer]
+        by_layer = by_layer or [[] for _ in recorded.layers]
+        for of_layer, weights in zip(by_layer, recorded.layers, strict=True):
+            of_layer.append(distances(weights).flatten())
+    layers = [torch.cat(of_layer) for of_layer in by_layer]
     means, spreads = ([float(value(d)) for d in layers] for value in (torch.mean, lambda d: d.std(correction=0)))
     return sum(means) / len(means), sum(spreads) / len(spreads)

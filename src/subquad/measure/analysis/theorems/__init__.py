@@ -1,1 +1,1 @@
-"""What the papers state as theorems and identities, measured: one file a topic, each with a function `check`."""
+"""Numerical checks of theorems and identities of the papers: one file for each topic, with a function `check`."""

@@ -1,4 +1,4 @@
-"""What a numeric check of a statement found."""
+"""The result of a numerical check of a statement."""
 
 import importlib
 import pkgutil
@@ -13,9 +13,9 @@ Verdict = Literal["holds", "fails", "misprinted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A statement of a paper, whether it holds on random numbers, and the numbers that say so.
+    """A statement of a paper, whether it holds on random numbers, and the measured numbers.
 
-    verdict: "holds" as printed; "misprinted", where it holds after the correction in `note`; "fails" otherwise.
+    verdict: "holds" as printed; "misprinted" if it holds after the correction in `note`; "fails" otherwise.
     measured: names to values, errors first.
     """
 
@@ -27,13 +27,13 @@ class Finding:
     note: str = ""
 
 
-def check_all(word: str = "") -> list[Finding]:
-    """The findings of every file of this folder that has a `check` and whose name holds the word."""
-    found: list[Finding] = []
+def check_all(topic: str = "") -> list[Finding]:
+    """The findings of every file of this folder that has a `check` and whose name contains the topic."""
+    findings: list[Finding] = []
     for module in pkgutil.iter_modules(subquad.measure.analysis.theorems.__path__):
         check = getattr(
             importlib.import_module(f"{subquad.measure.analysis.theorems.__name__}.{module.name}"), "check", None
         )
-        if check is not None and word in module.name:
-            found += check()
-    return found
+        if check is not None and topic in module.name:
+            findings += check()
+    return findings

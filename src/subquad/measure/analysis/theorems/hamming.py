@@ -31,7 +31,7 @@ def least_weight(bits: int) -> float:
 
 
 def association_error(n: int = 20, bits: int = 16) -> float:
-    """Largest difference of the linear form of Eq. 9 to the quadratic one, through the layer's own sums."""
+    """Largest difference of the linear form of Eq. 9 to the quadratic one, computed by the layer's own function."""
     h = codes(n, bits)
     x = torch.randn(1, n, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     torch.manual_seed(0)
@@ -52,7 +52,7 @@ def objective_constants(n: int = 32) -> tuple[float, float, float]:
 
 
 def check() -> list[Finding]:
-    """The identities of Section 4 that the layer and its fitting rest on."""
+    """The identities of Section 4 that the layer and its fitting use."""
     left, mended, printed = objective_constants()
     return [
         Finding(

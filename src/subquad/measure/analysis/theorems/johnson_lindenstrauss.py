@@ -25,7 +25,7 @@ def bound(eps: float, d_in: int) -> float:
 
 
 def least_width(eps: float, d_p: int) -> float:
-    """The d_in that the theorem asks for: 10 ln d_p / (ε² - ε³)."""
+    """The d_in that the theorem requires: 10 ln d_p / (ε² - ε³)."""
     return 10 * math.log(d_p) / (eps**2 - eps**3)
 
 
@@ -33,8 +33,8 @@ def inner_products(
     x: Float[Tensor, " d"], y: Float[Tensor, " d"], d_in: int, variance: float, draws: int = DRAWS
 ) -> Float[Tensor, " k"]:
     """x R Rᵀ yᵀ for `draws` matrices R of N(0, variance)."""
-    dice = torch.Generator().manual_seed(0)
-    r = torch.randn(draws, len(x), d_in, generator=dice, dtype=x.dtype) * math.sqrt(variance)
+    generator = torch.Generator().manual_seed(0)
+    r = torch.randn(draws, len(x), d_in, generator=generator, dtype=x.dtype) * math.sqrt(variance)
     return ((x @ r) * (y @ r)).sum(-1)
 
 
@@ -46,9 +46,9 @@ def pair(cosine: float, dim: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def layer_errors(widths: tuple[int, ...] = WIDTHS, seeds: int = 8, dim: int = 128, n: int = 64) -> dict[int, float]:
-    """Relative error of a DBA layer with R to the same layer without, by d_in: root mean square over draws of R.
+    """Relative error of a DBA layer with R against the same layer without R, by d_in: root mean square over draws of R.
 
-    Both divide their logits by √d: the printed √d_in would sharpen the softmax as d_in shrinks, which is no error of R.
+    Both divide their logits by √d: the printed √d_in would sharpen the softmax as d_in shrinks, without an error of R.
     """
     x = torch.randn(1, n, dim, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     site = Site(pattern=Pattern.SELF, dim=dim, heads=1, query_len=n, context_len=n)
@@ -66,7 +66,7 @@ def layer_errors(widths: tuple[int, ...] = WIDTHS, seeds: int = 8, dim: int = 12
             small.scale = whole.scale
             y = small(x, x, Masks())[0] - whole.out.bias  # type: ignore[union-attr]
             errors[width].append(float((y - exact).square().sum() / exact.square().sum()))
-    return {width: math.sqrt(sum(found) / len(found)) for width, found in errors.items()}
+    return {width: math.sqrt(sum(of_seeds) / len(of_seeds)) for width, of_seeds in errors.items()}
 
 
 def _finding(place: str, statement: str, **rest: object) -> Finding:
@@ -77,7 +77,7 @@ def check() -> list[Finding]:
     """The lemma as printed and mended, its constants, and the error of a layer against d_in."""
     x, _ = pair(1.0, DIM)
     printed, mended = (float(inner_products(x, x, REDUCED, v).mean()) for v in (1 / DIM, 1 / REDUCED))
-    found = [
+    findings = [
         _finding(
             "Eq. 15", "x R Rᵀ y estimates x y where R has entries of N(0, 1/d)", verdict="misprinted",
             measured={"E[x R Rᵀ x] / x x, 1/d": printed, "the same, 1/d_in": mended, "d_in / d": REDUCED / DIM},
@@ -91,7 +91,7 @@ def check() -> list[Finding]:
     same = (draw(x, x) - 1).abs()
     share, additive, equal = (float((e > eps * scale).double().mean()) for e, scale in (
         (error, cosine), (error, 1.0), (same, 1.0)))  # fmt: skip
-    found += [
+    findings += [
         _finding(
             "Eq. 15", "|x R Rᵀ y - x y| <= ε |x y| for any x, y but for a share 2 exp(-(ε² - ε³) d_in / 4)",
             verdict="fails", measured={"failures": share, "allowed": bound(eps, d_in), "cosine": cosine, "ε": eps},
@@ -104,7 +104,7 @@ def check() -> list[Finding]:
         ),
     ]  # fmt: skip
     least = least_width(2 / 3, 16)
-    found.append(
+    findings.append(
         _finding(
             "Eq. 9 and Table 7", "d_in = 24 is enough for d_p = 16", verdict="fails",
             measured={"least d_in over all ε": least, "d_in": float(REDUCED)},
@@ -113,7 +113,7 @@ def check() -> list[Finding]:
     )  # fmt: skip
     errors = layer_errors()
     slope = float(np.polyfit(np.log(list(errors)), np.log(list(errors.values())), 1)[0])
-    found.append(
+    findings.append(
         _finding(
             "Section 3.2", "a layer with R differs from one without by a small error that shrinks with d_in",
             verdict="holds",
@@ -121,4 +121,4 @@ def check() -> list[Finding]:
             note="Relative (Frobenius), d = 128, random weights and tokens, logits over √d; theory says p = -1/2.",
         )
     )  # fmt: skip
-    return found
+    return findings

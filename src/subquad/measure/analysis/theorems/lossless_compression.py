@@ -12,7 +12,7 @@ from subquad.measure.analysis.theorems.finding import Finding
 
 
 def rank(matrix: Float[Tensor, "m n"], tolerance: float = 1e-9) -> int:
-    """Singular values above `tolerance` times the largest."""
+    """Number of singular values above `tolerance` times the largest."""
     return int(torch.linalg.matrix_rank(matrix, rtol=tolerance))
 
 
@@ -24,7 +24,7 @@ def softmax_ranks(n: int = 48, d: int = 4) -> tuple[int, int]:
 
 
 def layer_rank(n: int = 32, d_p: int = 6, heads: int = 2) -> int:
-    """Largest rank of the token mixing of a head of a DBA layer, found from outside."""
+    """Largest rank of the token mixing of a head of a DBA layer, computed from its outputs."""
     torch.manual_seed(0)
     layer = DBA(square_site(n, n, heads), d_p=d_p).double().eval()
     x = torch.randn(1, n, n, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

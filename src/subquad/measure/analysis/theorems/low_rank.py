@@ -47,15 +47,15 @@ def projection_errors(n: int, w: Float[Tensor, " n"], draws: int = 20) -> Float[
 
 def lipschitz_step(n: int, k: int = 64) -> float:
     """‖exp(δ x R) - exp(δ x) R‖ / ‖exp(δ x)‖ of Eq. 23 with δ = 1/n, x of N(0, 1), R [n, k] of N(0, 1/k)."""
-    dice = torch.Generator().manual_seed(2)
-    x = torch.randn(n, generator=dice, dtype=torch.float64)
-    r = torch.randn(n, k, generator=dice, dtype=torch.float64) / math.sqrt(k)
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(n, generator=generator, dtype=torch.float64)
+    r = torch.randn(n, k, generator=generator, dtype=torch.float64) / math.sqrt(k)
     return float(((x @ r / n).exp() - (x / n).exp() @ r).norm() / (x / n).exp().norm())
 
 
 @torch.no_grad()
 def identity_error(n: int = 16, dim: int = 16, heads: int = 2) -> float:
-    """Largest difference of a Linformer layer with k = n and E = F = I to softmax attention."""
+    """Largest difference between a Linformer layer with k = n and E = F = I and softmax attention."""
     torch.manual_seed(0)
     site = square_site(n, dim, heads)
     layer = Linformer(site, k=n).double().eval()
@@ -66,10 +66,10 @@ def identity_error(n: int = 16, dim: int = 16, heads: int = 2) -> float:
 
 
 def check() -> list[Finding]:
-    """Ranks that errors need, the two random vectors of the proof, its last step, and the exact limit."""
+    """Ranks needed for an error, the two vectors w of the proof, its last step, and the exact limit."""
     n = LENGTHS[-1]
-    dice = torch.Generator().manual_seed(3)
-    random, constant = torch.randn(n, generator=dice, dtype=torch.float64), torch.ones(n, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(3)
+    random, constant = torch.randn(n, generator=generator, dtype=torch.float64), torch.ones(n, dtype=torch.float64)
     errors, aligned = projection_errors(n, random), projection_errors(n, constant)
     ranks = {length: least_rank(attention_matrix(length, sharpness=3.0), 0.1) for length in LENGTHS}
     growth = float(np.polyfit(np.log(LENGTHS), np.log(list(ranks.values())), 1)[0])

@@ -20,7 +20,7 @@ from subquad.measure.analysis.theorems.finding import Finding
 from subquad.specs import Masks
 
 DEGREE = 24
-"""Of the last terms of the exponential that are kept in Φ."""
+"""Largest degree of the monomials in Φ."""
 
 
 def taylor_features(x: Float[Tensor, "n d"], degree: int = DEGREE) -> Float[Tensor, "n f"]:
@@ -37,7 +37,7 @@ def primal(
 ) -> Float[Tensor, "n e"]:
     """f(x) = W Φ(x) / h(x) with W = Σ_j λ_j Φ(k_j)ᵀ / h(k_j), λ_j = v_j h(k_j), h(x) = Σ_j Φ(x)ᵀΦ(k_j) and b = 0.
 
-    The primal form: x goes through a layer of fixed width, and no key is looked at after W is known.
+    The primal form: x goes through a layer of fixed width, and the keys are not needed once W is known.
     """
     features, of_keys = taylor_features(x, degree), taylor_features(keys, degree)
     total = of_keys.sum(0)
@@ -53,7 +53,7 @@ def softmax(x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def solve(kernel: np.ndarray, targets: np.ndarray, width: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """λ = α - α̃ of the regression's dual: min ½ λᵀKλ - yᵀλ + Σ ε_j |λ_j| with |λ_j| <= C_j; b = 0 asks no Σ λ_j = 0."""
+    """λ = α - α̃ of the regression's dual: min ½ λᵀKλ - yᵀλ + Σ ε_j |λ_j| with |λ_j| <= C_j; b = 0 drops Σ λ_j = 0."""
     m = len(targets)
 
     def cost(both: np.ndarray) -> tuple[float, np.ndarray]:
@@ -64,32 +64,32 @@ def solve(kernel: np.ndarray, targets: np.ndarray, width: np.ndarray, limit: np.
 
     options = {"maxiter": 50000, "maxfun": 200000, "ftol": 0.0, "gtol": 1e-12, "maxcor": 50}
     bounds = [(0.0, c) for c in (*limit, *limit)]
-    found = minimize(cost, np.zeros(2 * m), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    return np.asarray(found.x[:m] - found.x[m:])
+    solution = minimize(cost, np.zeros(2 * m), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return np.asarray(solution.x[:m] - solution.x[m:])
 
 
 def recovered_values(limit_over_largest: float, keys: int = 5, seed: int = 0) -> float:
-    """Relative error of the values v_j = λ_j / h(k_j) that the solved regression has, to those of the targets.
+    """Relative error of the values v_j = λ_j / h(k_j) of the solved regression.
 
-    The targets are f(k_j) + ε sign λ_j: what the wanted λ must have been fitted to by the optimality conditions.
+    The targets are f(k_j) + ε sign λ_j: by the optimality conditions, the given λ solves the regression for them.
     """
-    dice = torch.Generator().manual_seed(seed)
-    k = 2 * torch.randn(keys, 2, generator=dice, dtype=torch.float64)
-    v = torch.randn(keys, generator=dice, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    k = 2 * torch.randn(keys, 2, generator=generator, dtype=torch.float64)
+    v = torch.randn(keys, generator=generator, dtype=torch.float64)
     gram = (k @ k.mT / math.sqrt(2)).exp()
     h = gram.sum(1)
     kernel, wanted, width = (gram / h / h[:, None]).numpy(), (v * h).numpy(), np.full(keys, 1e-3)
     targets = kernel @ wanted + width * np.sign(wanted)
     unit = 1 / np.sqrt(np.diag(kernel))  # the solver sees ones on the diagonal
     limit = np.full(keys, limit_over_largest * np.abs(wanted).max())
-    found = unit * solve(kernel * unit * unit[:, None], targets * unit, width * unit, limit / unit)
-    values, ours = wanted / h.numpy(), found / h.numpy()
+    solution = unit * solve(kernel * unit * unit[:, None], targets * unit, width * unit, limit / unit)
+    values, ours = wanted / h.numpy(), solution / h.numpy()
     return float(np.linalg.norm(ours - values) / np.linalg.norm(values))
 
 
 @torch.no_grad()
 def bn_forms() -> dict[str, float]:
-    """Largest differences between the printed forms of Attention-BN, and of ours to them."""
+    """Largest differences between the printed forms of Attention-BN, and between them and our layer."""
     torch.manual_seed(0)
     site = square_site(9, 8, 2)
     layer = AttentionBN(site, beta=0.7).double().eval()
@@ -99,11 +99,11 @@ def bn_forms() -> dict[str, float]:
     mean = 0.7 * k.mean(1, keepdim=True)
     root = math.sqrt(q.shape[-1])
 
-    def read(logits: Tensor) -> Tensor:
+    def attend(logits: Tensor) -> Tensor:
         return (logits / root).softmax(-1) @ v
 
-    both = read((q - mean) @ (k - mean).mT)
-    query, bias = read((q - mean) @ k.mT), read(q @ k.mT - mean @ k.mT)
+    both = attend((q - mean) @ (k - mean).mT)
+    query, bias = attend((q - mean) @ k.mT), attend(q @ k.mT - mean @ k.mT)
     ours = p.merge(both[None])
     return {
         "queries only": float((both - query).abs().max()),
@@ -125,7 +125,7 @@ def full_bn_error() -> float:
 
 @torch.no_grad()
 def linear_bn_change() -> float:
-    """Relative change of Linear Attention-BN when the keys are left where they are."""
+    """Relative change of Linear Attention-BN if only the queries are centred."""
     torch.manual_seed(2)
     site = square_site(9, 8, 2)
     layer = LinearBNSH(site, beta=1.0, scales=1).double().eval()
@@ -164,10 +164,10 @@ def scaled_heads() -> dict[str, float]:
 
 
 def check() -> list[Finding]:
-    """Theorem 1 in the primal and from a solved regression, and what Attention-BN and -SH were derived to be."""
-    dice = torch.Generator().manual_seed(0)
-    x, keys = (torch.randn(n, 2, generator=dice, dtype=torch.float64) for n in (7, 9))
-    values = torch.randn(9, 3, generator=dice, dtype=torch.float64)
+    """Theorem 1 in the primal and from a solved regression, and the derivations of Attention-BN and -SH."""
+    generator = torch.Generator().manual_seed(0)
+    x, keys = (torch.randn(n, 2, generator=generator, dtype=torch.float64) for n in (7, 9))
+    values = torch.randn(9, 3, generator=generator, dtype=torch.float64)
     wanted = softmax(x, keys, values)
     errors = {d: float((primal(x, keys, values, d) - wanted).abs().max()) for d in (2, 6, 12, DEGREE)}
     forms, scaled = bn_forms(), scaled_heads()
