@@ -12,7 +12,7 @@ from attention.cells import HEADS, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.base import UnsupportedPattern
 from subquad.attention.scatterbrain import Scatterbrain
-from subquad.ops.features import orthogonal_directions
+from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern
 from subquad.utils.errors import UserError
 

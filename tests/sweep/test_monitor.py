@@ -141,8 +141,8 @@ def test_in_a_terminal_a_table_is_renewed(jobs):
 
 def test_runs_that_others_start_from_go_first(tmp_path):
     start = RunSpec(("a", "seed=0"), tmp_path / "a")
-    apart = RunSpec(("b", "seed=0"), tmp_path / "b", start=RunSpec(("gone",), tmp_path / "gone"))
-    after = RunSpec(("c", "seed=0"), Path("c"), start=start, evaluations=({"multiply": 2},))
+    apart = RunSpec(("b", "seed=0"), tmp_path / "b", init_from=RunSpec(("gone",), tmp_path / "gone"))
+    after = RunSpec(("c", "seed=0"), Path("c"), init_from=start, evaluations=({"multiply": 2},))
     assert _waves([start, after, apart]) == (
         '["a", "seed=0"]\n["b", "seed=0"]\n\n["c", "seed=0", "evaluate=[{multiply:2}]"]\n'
     )

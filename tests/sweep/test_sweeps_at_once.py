@@ -76,7 +76,7 @@ def test_what_another_command_leaves_is_trained_and_real_failures_stay(jobs, mon
 
 
 def test_a_run_waits_for_a_start_that_another_command_trains(jobs):
-    later = RunSpec(("seed=9",), Path(f"{jobs[0].folder}9"), start=jobs[0])
+    later = RunSpec(("seed=9",), Path(f"{jobs[0].folder}9"), init_from=jobs[0])
     lock = FileLock(jobs[0].folder / ".lock")
     with ExitStack() as stack:
         stack.enter_context(lock)

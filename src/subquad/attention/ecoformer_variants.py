@@ -8,8 +8,8 @@ from torch import Tensor
 
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention, SurrogateGradient
 from subquad.ops.affine import affine
-from subquad.ops.features import orthogonal_directions
 from subquad.ops.hashing import norms, shared_attention, sign, with_bias
+from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import at_least_one
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.blocks import around, around_mask, blocks, unblocks
 from subquad.ops.dropout import dropout
-from subquad.ops.features import orthogonal_directions
+from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
 

@@ -20,7 +20,7 @@ from subquad.config.settings import check_settings
 from subquad.measure.benchmark import Setting, peak_of, program_of
 from subquad.report.figures.attention_maps import draw_mixing, mixing
 from subquad.report.figures.compression import change, compressor, roughness
-from subquad.report.figures.figure import Figure
+from subquad.report.figures.figure_base import Figure
 from subquad.report.figures.spectrum import spectra_of
 from subquad.results.cells import load_table
 from subquad.specs import DataSpec, Pattern, Site

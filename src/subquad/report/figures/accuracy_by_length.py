@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from subquad.report.figures.figure import Figure, Numbers
+from subquad.report.figures.figure_base import Figure, Numbers
 from subquad.report.figures.style import line_style, panels, say_missing
 from subquad.results.run_store import Overrides, RunStore
 from subquad.utils.errors import UserError

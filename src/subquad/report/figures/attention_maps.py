@@ -16,7 +16,7 @@ from subquad.measure.analysis.attention_matrix import (
     softmax_like,
     value_weights,
 )
-from subquad.report.figures.figure import Numbers
+from subquad.report.figures.figure_base import Numbers
 from subquad.report.figures.style import SEQUENTIAL, line_style, panels
 
 

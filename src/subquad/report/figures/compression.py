@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from subquad.attention.dba import DBA
 from subquad.attention.linformer import Linformer
-from subquad.report.figures.figure import Figure, Numbers
+from subquad.report.figures.figure_base import Figure, Numbers
 from subquad.report.figures.style import DIVERGING, SEQUENTIAL, panels, say_missing, shade
 from subquad.results.run_store import Overrides, RunStore
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from subquad.measure.analysis.concentration import concentration
-from subquad.report.figures.figure import Figure, Numbers
+from subquad.report.figures.figure_base import Figure, Numbers
 from subquad.report.figures.style import line_style, panels, say_missing
 from subquad.results.run_store import Overrides, RunStore
 

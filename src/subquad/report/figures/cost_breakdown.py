@@ -8,7 +8,7 @@ import torch
 from subquad.backbones.vision import Pyramid, PyramidName
 from subquad.measure.energy import energy
 from subquad.measure.operations import Convention, by_group, count
-from subquad.report.figures.figure import Figure, Numbers
+from subquad.report.figures.figure_base import Figure, Numbers
 from subquad.report.figures.style import COLOURS, panels
 from subquad.results.run_store import RunStore
 from subquad.specs import ImageSpec

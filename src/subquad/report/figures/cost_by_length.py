@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from subquad.measure.benchmark import Level, Mode, Setting, measure
-from subquad.report.figures.figure import Figure, Numbers
+from subquad.report.figures.figure_base import Figure, Numbers
 from subquad.report.figures.style import lengths_axis, line_style, panels, say_missing
 from subquad.results.run_store import RunStore
 

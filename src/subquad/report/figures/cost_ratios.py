@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from subquad.measure.benchmark import Mode, Setting, peak_of, program_of
-from subquad.report.figures.figure import Figure, Numbers
+from subquad.report.figures.figure_base import Figure, Numbers
 from subquad.report.figures.style import lengths_axis, line_style, panels
 from subquad.results.run_store import RunStore
 

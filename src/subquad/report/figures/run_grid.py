@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from subquad.report.figures.figure import Figure, Numbers
+from subquad.report.figures.figure_base import Figure, Numbers
 from subquad.report.figures.style import SEQUENTIAL, panels, say_missing
 from subquad.results.run_store import Overrides, RunStore
 

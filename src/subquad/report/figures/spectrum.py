@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from subquad.measure.analysis.attention_matrix import cumulative_spectrum
 from subquad.measure.analysis.head_weights import HeadWeights
-from subquad.report.figures.figure import Figure, Numbers
+from subquad.report.figures.figure_base import Figure, Numbers
 from subquad.report.figures.style import SEQUENTIAL, panels, say_missing, shade
 from subquad.results.run_store import Overrides, RunStore
 
