@@ -205,7 +205,7 @@ def concrete(base: type) -> set[type]:
     found = set()
     for child in base.__subclasses__():
         found |= concrete(child) | (set() if inspect.isabstract(child) else {child})
-    shelves = ("subquad.attention.", "subquad.backbones.", "subquad.data.")  # a benchmark's yardsticks are no choices
+    shelves = ("subquad.attention.", "subquad.backbones.", "subquad.data.")  # a benchmark's references are no choices
     return {child for child in found if child.__module__.startswith(shelves)}
 
 

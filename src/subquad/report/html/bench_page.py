@@ -38,7 +38,7 @@ def _group(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> dict[str,
         "rows": [
             {
                 "name": name.replace("_", " "),
-                "yardstick": name in (EXPLICIT, SOFTMAX, NO_ATTENTION),
+                "reference": name in (EXPLICIT, SOFTMAX, NO_ATTENTION),
                 "cells": [_cell(side[n], sides, n) for n in lengths],
                 "time_exponent": f"{exponent(seconds[name]):.2f}" if several else "",
                 "memory_exponent": f"{exponent(memory[name]):.2f}" if several else "",
