@@ -35,7 +35,7 @@ def refusal(data, outputs, *words) -> str:
         (("task=lra/listops", "scale=smoke", "backbone=mcan"), "MCAN reads questions on images"),
         (("task=lra/listops", "scale=smoke", "recipe=mvts"), "mvts reads real-valued series, these data are tokens"),
         ((*MOTIONS, "seed=x"), "seed is x; it must lie between 0 and 4294967295, a whole number."),
-        (("task=uea/custom", "attention=softmax"), "data.dataset has no value; say data.dataset=<value>"),
+        (("task=uea/custom", "attention=softmax"), "data.dataset has no value; set data.dataset=<value>"),
         ((*MOTIONS, "tags=[[a]]"), "tags has ['a']; it takes words, as in tags=[first,second]."),
         ((*MOTIONS, "+backbone.pooling=cls"), "backbone of MVTSEncoder has no key pooling; it has attention, dim"),
         ((*MOTIONS, "+attention.fuse=true"), "attention of Softmax has no key fuse; did you mean attention.fused?"),
@@ -114,7 +114,7 @@ def test_scripts_know_their_own_settings(program, word, said):
 def test_a_file_that_is_no_checkpoint_is_named_without_advice_to_load_it(data, outputs, tmp_path, content):
     (tmp_path / "notes.ckpt").write_bytes(content)
     said = refusal(data, outputs, *MOTIONS, f"ckpt_path={tmp_path}/notes.ckpt")
-    assert "notes.ckpt has no weights for this model (it is no checkpoint of this project" in said
+    assert "notes.ckpt has no weights for this model (it is not a checkpoint of this project" in said
     assert "weights_only" not in said
 
 
@@ -135,7 +135,7 @@ def test_the_table_of_made_up_data_says_so(data, outputs, capsys):
         trained(composed(data, outputs, *MOTIONS, *words))
         run = record_of(outputs)
         show(records.read(run), run)
-        assert ("made up (data=synthetic)" in capsys.readouterr().out) == said
+        assert ("synthetic (data=synthetic)" in capsys.readouterr().out) == said
 
 
 def test_arguments_that_parents_take_are_known():

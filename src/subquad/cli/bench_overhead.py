@@ -39,7 +39,7 @@ from torch.utils.data import DataLoader
 
 from subquad.config.compose import compose_run
 from subquad.training.lightning_data import TrainedOn
-from subquad.training.trainer import made_trainer
+from subquad.training.trainer import build_trainer
 from subquad.utils.cores import usable_cores
 from subquad.utils.errors import UserError
 from subquad.utils.log_filters import quieten
@@ -107,7 +107,7 @@ def _framework(config: DictConfig) -> list[float]:
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
     module = instantiate(config.task.module, _convert_="all")(spec=data.spec)
-    trainer = made_trainer(config, data)
+    trainer = build_trainer(config, data)
     clock = _EpochTimes()
     trainer.callbacks.insert(0, clock)  # type: ignore[attr-defined]
     trainer.fit(module, TrainedOn(data))
