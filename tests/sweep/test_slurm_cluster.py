@@ -123,7 +123,7 @@ def test_runs_that_are_killed_or_preempted_end_as_those_that_are_left_alone(data
 
 
 def _killed_and_preempted(data, outputs, slurm) -> tuple[str, str]:
-    """Runs a sweep of three valid runs and an invalid one, interrupts it, starts it again, and disturbs two of its jobs.
+    """Runs a sweep of three valid runs and an invalid one: interrupts it, starts it again, kills and preempts jobs.
 
     Returns the killed and the preempted job.
     """
