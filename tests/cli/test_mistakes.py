@@ -1,4 +1,4 @@
-"""What a person reads who chose what does not go together: one sentence with the cause and the remedy."""
+"""Messages for wrong or conflicting settings: one sentence with the cause and the remedy."""
 
 import shutil
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_tags_are_words(data, outputs, word, kept):
     ],
 )
 def test_scripts_know_their_own_settings(program, word, said):
-    """Those that are like the settings of runs (batch, batches) are no misspelt ones."""
+    """Settings that resemble those of runs (batch, batches) are not taken for misspelt ones."""
     done = answer(f"scripts/{program}", word)
     assert (done.returncode, done.stderr.strip()) == (1, said)
 
@@ -119,7 +119,7 @@ def test_a_file_that_is_no_checkpoint_is_named_without_advice_to_load_it(data, o
 
 
 def test_a_run_says_where_its_tokenizer_is_every_time(data, outputs, caplog):
-    """Also where the text was cut before."""
+    """The path is also logged when the tokenised text is already in the cache."""
     for seed in (0, 1):
         with caplog.at_level("INFO"):
             trained(composed(data, outputs, *TEXT, *TINY[:-1], f"seed={seed}"))
@@ -139,7 +139,7 @@ def test_the_table_of_made_up_data_says_so(data, outputs, capsys):
 
 
 def test_arguments_that_parents_take_are_known():
-    """And of a class that hands them on to something else, only what is named is checked."""
+    """If a class passes its other arguments on, only its named arguments are checked."""
     node = {"_target_": "subquad.data.text.reviews.Reviews", "root": "/x", "batch_size": "many"}
     with pytest.raises(UserError, match=r"data\.batch_size is many"):
         check_settings("data", node)
