@@ -45,8 +45,8 @@ def main() -> None:
 
 
 def _cells(task: str, overrides: list[str], config: Any) -> list[str]:
-    attention = next((word.partition("=")[2] for word in overrides if word.startswith("attention=")), "dba")
-    scale = [] if any(word.startswith("scale=") for word in overrides) else ["scale=laptop"]
+    attention = next((arg.partition("=")[2] for arg in overrides if arg.startswith("attention=")), "dba")
+    scale = [] if any(arg.startswith("scale=") for arg in overrides) else ["scale=laptop"]
     composed = compose_run([f"task={task}", f"attention={attention}", *scale, *overrides])
     run: Any = OmegaConf.create(OmegaConf.to_container(composed, resolve=True))
     run.data.num_workers = config.workers

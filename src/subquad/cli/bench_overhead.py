@@ -65,8 +65,8 @@ def main() -> None:
     """Alternates the loops and prints the median time of an epoch of each, and the framework's time relative to it."""
     quieten()
     torch.set_num_threads(usable_cores())
-    clone = next((word.partition("=")[2] for word in sys.argv[1:] if word.startswith("public=")), None)
-    overrides = [word for word in sys.argv[1:] if not word.startswith("public=")]
+    clone = next((arg.partition("=")[2] for arg in sys.argv[1:] if arg.startswith("public=")), None)
+    overrides = [arg for arg in sys.argv[1:] if not arg.startswith("public=")]
     loops: dict[str, Callable[[DictConfig], list[float]]] = {"framework": _framework, "bare loop": _bare}
     if clone:
         loops["public code"] = partial(_public, Path(clone))

@@ -100,7 +100,9 @@ def _contract(name: str) -> bool:
     for case in cases:
         test, _, cell = case.get("name", "").partition("[")
         problem = case.find("failure") if case.find("failure") is not None else case.find("error")
-        wiring = next((word for word in ("self", "cross") if cell.split("]")[0].endswith(word)), cell.rstrip("]"))
+        wiring = next(
+            (pattern for pattern in ("self", "cross") if cell.split("]")[0].endswith(pattern)), cell.rstrip("]")
+        )
         cells[test].append((wiring, None if problem is None else str(problem.get("message")).splitlines()[0]))
     console.print(f"The contract, {len(cases)} tests:")
     for test, outcomes in cells.items():

@@ -40,8 +40,8 @@ OWN = {
 
 def main() -> None:
     """Counts one model per attention and prints a table for each."""
-    own = [word for word in sys.argv[1:] if word.partition("=")[0] in OWN]
-    others = [word for word in sys.argv[1:] if word not in own]
+    own = [arg for arg in sys.argv[1:] if arg.partition("=")[0] in OWN]
+    others = [arg for arg in sys.argv[1:] if arg not in own]
     settings = script_settings(OmegaConf.create(OWN), own)
     if settings.precision not in ARITHMETIC:
         raise UserError(f"precision is {settings.precision}; choose {', '.join(ARITHMETIC)}.")

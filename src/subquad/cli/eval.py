@@ -28,10 +28,10 @@ from subquad.utils.errors import UserError
 def main() -> None:
     """Composes configs/eval.yaml with the command line and evaluates."""
     overrides = [
-        f"+{word}" if word.startswith("data.") else word for word in sys.argv[1:]
+        f"+{arg}" if arg.startswith("data.") else arg for arg in sys.argv[1:]
     ]  # "+": configs/eval.yaml lists none of them
     sys.argv[1:] = checked_overrides(overrides)
-    if not any(word.startswith(("run=", "-")) for word in overrides):
+    if not any(arg.startswith(("run=", "-")) for arg in overrides):
         raise UserError(
             "Name a run by its folder, as in: python eval.py run=outputs/runs/<task>/<attention>/<fingerprint>-s0"
         )
