@@ -116,7 +116,7 @@ def test_an_interrupt_ends_all_processes(data, outputs):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert said.count("Interrupted; the same command goes on") == 1
+    assert said.count("Interrupted; the same command resumes") == 1
     assert gone(outputs)
     assert not list(outputs.rglob("result.json"))
 
