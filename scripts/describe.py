@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/ from classes and configurations.
+"""Generates pages of docs/ from classes and configurations.
 
 These are attentions.md, a page for each mechanism in attentions/, tasks.md and tables.md.
 """
@@ -48,7 +48,7 @@ FAMILIES = {
     "Without queries and keys": ("synthesizer", "fnet"),
     "Backbones with a mechanism of their own (`backbone=`)": ("s4", "s4_dba", "tlb", "blrp"),
 }  # fmt: skip
-"""Modules by what makes them cheap; modules that are not listed are shown last."""
+"""Modules by the idea that reduces their cost; modules that are not listed are shown last."""
 
 
 @dataclass(frozen=True)
@@ -61,28 +61,28 @@ class Choice:
 
     @property
     def mechanism(self) -> type:
-        """The class behind it."""
+        """The class that the factory builds."""
         mechanism: type = self.factory.func
         return mechanism
 
     @property
     def text(self) -> str:
-        """What its file says of it."""
+        """The opening comment of its configuration file."""
         return " ".join(opening_comment(CONFIGS / self.group / f"{self.name}.yaml"))
 
     @property
     def wirings(self) -> str:
-        """Self-attention, cross-attention, or both; nothing for a backbone."""
+        """Self-attention, cross-attention, or both; empty for a backbone."""
         patterns: frozenset[Pattern] = getattr(self.mechanism, "patterns", frozenset())
         return ", ".join(sorted(pattern.value for pattern in patterns))
 
     @property
     def changed(self) -> str:
-        """Its settings that differ from the defaults of the constructor."""
+        """Settings that differ from the defaults of the constructor."""
         parameters = inspect.signature(self.mechanism).parameters
         given = {key: value for key, value in self.factory.keywords.items() if key in parameters}
         return ", ".join(
-            f"`{k}={_shown(value)}`"
+            f"`{k}={_yaml(value)}`"
             for k, value in given.items()
             if parameters[k].default not in (value, inspect.Parameter.empty)
         )
@@ -91,18 +91,18 @@ class Choice:
 @cache
 def modules() -> dict[str, list[Choice]]:
     """The choices by the module of their class, each module's most general choice first."""
-    found = defaultdict(list)
+    by_module = defaultdict(list)
     choices = [Choice("attention", name, load_attention(name)) for name in options("attention")]
     choices += [Choice("backbone", name, load_factory(f"backbone={name}")) for name in standalone_backbones()]
     for choice in choices:
-        found[choice.mechanism.__module__.rpartition(".")[2]].append(choice)
-    return {module: sorted(found[module], key=lambda choice: choice.name != module) for module in sorted(found)}
+        by_module[choice.mechanism.__module__.rpartition(".")[2]].append(choice)
+    return {module: sorted(by_module[module], key=lambda choice: choice.name != module) for module in sorted(by_module)}
 
 
 def attentions() -> str:
-    """The overview: one row for each module, by family."""
-    named = {module for family in FAMILIES.values() for module in family}
-    families = FAMILIES | {"Others": tuple(module for module in modules() if module not in named)}
+    """The overview page: one row for each module, by family."""
+    listed = {module for family in FAMILIES.values() for module in family}
+    families = FAMILIES | {"Others": tuple(module for module in modules() if module not in listed)}
     parts = [ATTENTIONS]
     for family, members in families.items():
         if not members:
@@ -165,7 +165,7 @@ def _class_sections(mechanism: type, choices: list[Choice]) -> list[str]:
     hints, settings = get_type_hints(mechanism.__init__), []  # type: ignore[misc]
     for name, parameter in inspect.signature(mechanism).parameters.items():
         if name not in ("site", "spec"):
-            default = "" if parameter.default is parameter.empty else f"`{_shown(parameter.default)}`"
+            default = "" if parameter.default is parameter.empty else f"`{_yaml(parameter.default)}`"
             kind, meaning = _escaped(_kind(hints.get(name))), _escaped(meanings.get(name, ""))
             settings.append(f"| `{name}` | {default} | {kind} | {meaning} |")
     if settings:
@@ -174,7 +174,7 @@ def _class_sections(mechanism: type, choices: list[Choice]) -> list[str]:
 
 
 def split_docstring(mechanism: type) -> tuple[str, dict[str, str], str]:
-    """A class's docstring as its text, the meaning of each setting (`Args:`), and the paragraph on released code."""
+    """Splits a class's docstring into its text, the meanings of its settings (`Args:`), and "Released code:"."""
     text, meanings, released = [], {}, ""
     for paragraph in (inspect.getdoc(mechanism) or "").split("\n\n"):
         head, _, body = paragraph.partition("\n")
@@ -190,12 +190,12 @@ def split_docstring(mechanism: type) -> tuple[str, dict[str, str], str]:
 
 
 def _kind(hint: Any) -> str:
-    """A type as a reader of configurations knows it: choices, int, float, bool, text, list, null."""
+    """A type in the terms of configurations: choices, int, float, bool, text, list, null."""
     if hint is None or hint is NoneType:
         return "null" if hint is NoneType else ""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
-        return " or ".join(f"`{_shown(choice)}`" for choice in arguments)
+        return " or ".join(f"`{_yaml(choice)}`" for choice in arguments)
     if origin in (Union, UnionType):
         return " or ".join(_kind(part) for part in arguments)
     if origin is not None:
@@ -203,15 +203,15 @@ def _kind(hint: Any) -> str:
     return {"str": "text"}.get(hint.__name__, hint.__name__)
 
 
-def _shown(value: Any) -> str:
-    """A value as it is written in YAML."""
+def _yaml(value: Any) -> str:
+    """A value as written in YAML."""
     return value if isinstance(value, str) else json.dumps(value, default=list)
 
 
 TASKS = """# Tasks
 
-Written by `make docs` from the comments of `configs/task/`; a test compares the two. [data.md](data.md) tells how data
-are found, made and cached.
+Written by `make docs` from the comments of `configs/task/`; a test compares the two. See [data.md](data.md) for how
+data are found, generated and cached.
 
 | `task=` | what it is | train / val / test | metric | source |
 |---|---|---|---|---|
@@ -219,7 +219,7 @@ are found, made and cached.
 
 
 def tasks() -> str:
-    """The page: one row for each choice, then what tasks have in common about files, licences and protocols."""
+    """The page of tasks: one row for each task, then their files, licences and protocols."""
     rows, shared = [], defaultdict(list)
     for name in options("task"):
         facts = about_task(name)
@@ -228,14 +228,14 @@ def tasks() -> str:
         shared[tuple(facts[fact] for fact in FACTS[2:])].append(f"`{name}`")
     files = [
         f"### {', '.join(names)}\n\n"
-        + "\n".join(f"- {fact.capitalize()}: {_escaped(text)}" for fact, text in zip(FACTS[2:], said, strict=True))
-        for said, names in shared.items()
+        + "\n".join(f"- {fact.capitalize()}: {_escaped(text)}" for fact, text in zip(FACTS[2:], texts, strict=True))
+        for texts, names in shared.items()
     ]
     return TASKS + "\n".join(rows) + "\n\n## Files, licences, protocols\n\n" + "\n\n".join(files) + "\n"
 
 
 def _escaped(text: str) -> str:
-    """Text for a Markdown table: <name> would be a tag, except between backticks, and | would end the cell."""
+    """Escapes text for a Markdown table: `<` outside of backticks would begin a tag, and `|` would end the cell."""
     parts = text.replace("|", "\\|").split("`")
     return "`".join(part if number % 2 else part.replace("<", "&lt;") for number, part in enumerate(parts))
 
@@ -245,9 +245,9 @@ TABLES = """# Tables
 Written by `make docs` from `configs/table/`; a test compares the two. `python scripts/reproduce.py table=dba/2` runs
 the cells of a table and shows them beside the printed numbers.
 
-Trained cells are filled by runs of `train.py` (means over seeds), those in two steps by runs that start from other runs
-or are evaluated on other data, measured ones by counting or timing; the rest are means. Empty are cells that the paper
-leaves empty, and those that this package cannot fill, for the reasons below.
+Trained cells are means over seeds of runs of `train.py`. Cells in two steps need runs that start from other runs or are
+evaluated on other data. Measured cells are counted or timed. Empty cells are empty in the paper, or cannot be filled by
+this package for the reasons below. All other cells are means.
 
 | `table=` | what it shows | rows x columns | trained | in two steps | measured | empty |
 |---|---|---|---|---|---|---|
@@ -255,7 +255,7 @@ leaves empty, and those that this package cannot fill, for the reasons below.
 
 
 def tables() -> str:
-    """The page: one row for each table, then the notes on its cells."""
+    """The page of tables: one row for each table, then the notes on their cells."""
     rows, sections = [], []
     for name in sorted(
         options("table"), key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
@@ -268,8 +268,8 @@ def tables() -> str:
         ]  # fmt: skip
         size = f"{len(table.rows)} x {len(table.columns)}"
         rows.append(f"| `{name}` | {table.title} | {size} | {' | '.join(str(count or '') for count in counts)} |")
-        if said := notes(table):
-            lines = "\n".join(f"- {places}: {_escaped(text)}" for places, text in said)
+        if remarks := notes(table):
+            lines = "\n".join(f"- {places}: {_escaped(text)}" for places, text in remarks)
             sections.append(f"### {name}\n\n{lines}")
     return TABLES + "\n".join(rows) + "\n\n## Notes\n\n" + "\n\n".join(sections) + "\n"
 
@@ -279,14 +279,14 @@ DOCS = CONFIGS.parent / "docs"
 
 def pages() -> dict[Path, str]:
     """Every generated page and its text."""
-    made = {DOCS / "attentions.md": attentions(), DOCS / "tasks.md": tasks(), DOCS / "tables.md": tables()}
-    return made | {DOCS / "attentions" / f"{module}.md": attention_page(module) for module in modules()}
+    overviews = {DOCS / "attentions.md": attentions(), DOCS / "tasks.md": tasks(), DOCS / "tables.md": tables()}
+    return overviews | {DOCS / "attentions" / f"{module}.md": attention_page(module) for module in modules()}
 
 
 if __name__ == "__main__":
-    made = pages()
-    for old in set((DOCS / "attentions").glob("*.md")) - made.keys():
+    generated = pages()
+    for old in set((DOCS / "attentions").glob("*.md")) - generated.keys():
         old.unlink()
-    for page, text in made.items():
+    for page, text in generated.items():
         page.parent.mkdir(exist_ok=True)
         page.write_text(text)

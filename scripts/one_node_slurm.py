@@ -1,10 +1,10 @@
-"""A Slurm cluster of this machine alone, for as long as a command runs: to try out what a real one will do.
+"""Runs a command with a temporary one-node Slurm cluster on this machine, to try out sweeps on Slurm.
 
 python scripts/one_node_slurm.py                                            # a shell in which sbatch and squeue work
 python scripts/one_node_slurm.py python train.py -m hydra/launcher=slurm task=uea/basic_motions scale=smoke seed=0,1
 
-Needs Slurm and MUNGE (Debian, Ubuntu: apt-get install slurm-wlm munge), no root and no configuration. Everything it
-makes is in a temporary folder and gone with it; jobs that still run are cancelled.
+Needs Slurm and MUNGE (Debian, Ubuntu: apt-get install slurm-wlm munge), but no root rights and no configuration. All
+its files are in a temporary folder, which is removed at the end; jobs that are still running are cancelled.
 """
 
 import os
@@ -22,8 +22,8 @@ from pathlib import Path
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 
-# Two partitions on the one node: what waits in `urgent` takes the place of what runs in `main`, which is queued again
-# after `grace` seconds. linuxproc and task/none need no control groups.
+# Two partitions share the node: jobs of `urgent` preempt jobs of `main`, which are requeued after `grace` seconds.
+# linuxproc and task/none do not need control groups.
 CONFIGURATION = """
 ClusterName=one-node
 SlurmctldHost={host}
@@ -66,14 +66,20 @@ def missing() -> list[str]:
 
 @contextmanager
 def cluster(*, cpus: int | None = None, grace: int = 30, kill_wait: int = 5) -> Iterator[dict[str, str]]:
-    """Inside the block a cluster of this machine runs; gives the environment in which Slurm's commands reach it.
+    """Runs a cluster on this machine inside the block; yields the environment for Slurm's commands.
 
-    `cpus` are those that the node claims to have (default: those of the machine); grace: seconds that a preempted job
-    of the partition `main` may go on; kill_wait: seconds between SIGTERM and SIGKILL. Raises RuntimeError where a
-    program is missing or does not start.
+    Args:
+        cpus: number of CPUs that the node reports (default: those of the machine).
+        grace: seconds until a preempted job of the partition `main` is ended.
+        kill_wait: seconds between SIGTERM and SIGKILL.
+
+    Raises:
+        RuntimeError: a program is missing or does not start.
     """
-    if lacking := missing():
-        raise RuntimeError(f"{', '.join(lacking)} not found; install Slurm and MUNGE: apt-get install slurm-wlm munge.")
+    if programs := missing():
+        raise RuntimeError(
+            f"{', '.join(programs)} not found; install Slurm and MUNGE: apt-get install slurm-wlm munge."
+        )
     folder = Path(tempfile.mkdtemp(prefix="subquad-slurm-"))
     folder.chmod(0o755)  # MUNGE's socket must be reachable, and its folder writable by nobody else
     daemons: list[subprocess.Popen[bytes]] = []
@@ -84,18 +90,18 @@ def cluster(*, cpus: int | None = None, grace: int = 30, kill_wait: int = 5) -> 
 
         def start(*command: str) -> None:
             log = (folder / f"{command[0]}.log").open("wb")
-            words = ["setpriv", "--pdeathsig", "TERM", str(_path(command[0])), *command[1:]]
-            daemons.append(subprocess.Popen(words, stdout=log, stderr=log, env=environment, start_new_session=True))
+            daemon = ["setpriv", "--pdeathsig", "TERM", str(_path(command[0])), *command[1:]]
+            daemons.append(subprocess.Popen(daemon, stdout=log, stderr=log, env=environment, start_new_session=True))
             log.close()
 
-        places = [f"--{name}={folder}/munge.{name.removesuffix('-file')}" for name in
-                  ("key-file", "pid-file", "log-file", "seed-file", "socket")]  # fmt: skip
-        start("munged", "--foreground", *places)
+        files = [f"--{name}={folder}/munge.{name.removesuffix('-file')}" for name in
+                 ("key-file", "pid-file", "log-file", "seed-file", "socket")]  # fmt: skip
+        start("munged", "--foreground", *files)
         _wait(lambda: (folder / "munge.socket").exists(), daemons, folder)
         start("slurmctld", "-D", "-i", "-v")
-        _wait(lambda: _says(environment, "scontrol", "ping", text="UP"), daemons, folder)
+        _wait(lambda: _prints(environment, "scontrol", "ping", text="UP"), daemons, folder)
         start("slurmd", "-D", "-N", socket.gethostname().partition(".")[0])
-        _wait(lambda: _says(environment, "sinfo", "-h", "-o", "%T", text="idle"), daemons, folder)
+        _wait(lambda: _prints(environment, "sinfo", "-h", "-o", "%T", text="idle"), daemons, folder)
         yield environment
     finally:
         _stop(daemons, environment)
@@ -109,43 +115,43 @@ def _configure(folder: Path, cpus: int, grace: int, kill_wait: int) -> None:
     key.write_bytes(os.urandom(128))
     key.chmod(0o600)
     pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    with socket.socket() as one, socket.socket() as other:  # both open at once, so that they differ
+    with socket.socket() as first, socket.socket() as second:  # open at the same time, so that the ports differ
         ports = []
-        for each in (one, other):
-            each.bind(("", 0))
-            ports.append(each.getsockname()[1])
+        for opened in (first, second):
+            opened.bind(("", 0))
+            ports.append(opened.getsockname()[1])
     import pwd
 
-    filled = CONFIGURATION.format(
+    configuration = CONFIGURATION.format(
         folder=folder, host=socket.gethostname().partition(".")[0], user=pwd.getpwuid(os.getuid()).pw_name,
         controller_port=ports[0], node_port=ports[1], cpus=cpus, memory=pages * page // 2**20 // 2, grace=grace,
         kill_wait=kill_wait, requeue_delay=5,
     )  # fmt: skip
-    (folder / "slurm.conf").write_text(filled)
+    (folder / "slurm.conf").write_text(configuration)
 
 
 def _wait(ready: Callable[[], bool], daemons: Sequence["subprocess.Popen[bytes]"], folder: Path) -> None:
     deadline = time.monotonic() + 30
     while not ready():
         if time.monotonic() > deadline or any(daemon.poll() is not None for daemon in daemons):
-            last = sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)[-1]
-            raise RuntimeError(f"The cluster does not start; {last.name} ends with:\n{last.read_text()[-2000:]}")
+            log = sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)[-1]
+            raise RuntimeError(f"The cluster does not start; {log.name} ends with:\n{log.read_text()[-2000:]}")
         time.sleep(0.1)
 
 
-def _says(environment: Mapping[str, str], *command: str, text: str) -> bool:
+def _prints(environment: Mapping[str, str], *command: str, text: str) -> bool:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return done.returncode == 0 and text in done.stdout
 
 
 def _stop(daemons: Sequence["subprocess.Popen[bytes]"], environment: Mapping[str, str]) -> None:
-    """Cancels all jobs and ends the daemons, the last one first."""
+    """Cancels all jobs and stops the daemons in reverse order."""
     if daemons and daemons[-1].poll() is None:
         user = str(os.getuid())
         subprocess.run(["scancel", "-u", user, "-s", "KILL"], env=environment, capture_output=True, check=False)
         subprocess.run(["scancel", "-u", user], env=environment, capture_output=True, check=False)
         deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and _says(environment, "squeue", "-h", "-o", "job", text="job"):
+        while time.monotonic() < deadline and _prints(environment, "squeue", "-h", "-o", "job", text="job"):
             time.sleep(0.1)
     for daemon in reversed(daemons):
         daemon.terminate()
@@ -161,7 +167,7 @@ def _path(program: str) -> str | None:
 
 
 def main() -> int:
-    """Runs the command of the command line, or a shell, inside a cluster."""
+    """Runs the given command, or a shell, with a cluster."""
     command = sys.argv[1:] or [os.environ.get("SHELL", "/bin/sh")]
     if command[0] in ("-h", "--help"):
         print((__doc__ or "").strip())
@@ -173,7 +179,7 @@ def main() -> int:
                 try:
                     return process.wait()
                 except KeyboardInterrupt:
-                    continue  # the command has it too, and decides
+                    continue  # the command receives it too and handles it
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,6 +1,6 @@
-"""What mkdocs does beside its own: pages that nobody listed get a place, and links to source files get pages.
+"""Hooks of mkdocs: adds unlisted pages to the navigation, and generates pages for linked source files.
 
-On GitHub a link such as ../src/subquad/specs.py opens the file. In the site it opens a page with its text.
+On GitHub, a link such as ../src/subquad/specs.py opens the file. In the site, it opens a page with the file's text.
 """
 
 import re
@@ -14,10 +14,10 @@ LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "bash", "
 
 
 def on_config(config: Any) -> Any:
-    """Lists the pages that are there: those named in mkdocs.yml, in its order, then all others."""
-    there = {path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md")}
-    config.nav = _present(config.nav, there)
-    if others := sorted(there - set(_names(config.nav))):
+    """Sets the navigation: the existing pages named in mkdocs.yml, in its order, then all others."""
+    existing = {path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir).rglob("*.md")}
+    config.nav = _existing_entries(config.nav, existing)
+    if others := sorted(existing - set(_names(config.nav))):
         config.nav.append({"More": others})
     return config
 
@@ -37,16 +37,15 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Points links to source files at their pages."""
-    known = {file.src_uri for file in files}
+    """Replaces links to source files by links to their pages."""
+    existing = {file.src_uri for file in files}
+    depth = page.file.src_uri.count("/")
 
-    folders = page.file.src_uri.count("/")
-
-    def pointed(link: re.Match[str]) -> str:
+    def page_link(link: re.Match[str]) -> str:
         target = f"source/{link[1]}.md"
-        return f"]({'../' * folders}{target})" if target in known else link[0]
+        return f"]({'../' * depth}{target})" if target in existing else link[0]
 
-    return markdown if page.file.src_uri.startswith("source/") else SOURCE.sub(pointed, markdown)
+    return markdown if page.file.src_uri.startswith("source/") else SOURCE.sub(page_link, markdown)
 
 
 def _page(root: Path, path: str) -> str:
@@ -55,24 +54,24 @@ def _page(root: Path, path: str) -> str:
     return f"# {path}\n\n{fence}{language}\n{(root / path).read_text()}\n{fence}\n"
 
 
-def _present(nav: list[Any], there: set[str]) -> list[Any]:
-    """The navigation without pages that do not exist and empty sections; "folder/*" becomes the pages of a folder."""
+def _existing_entries(nav: list[Any], existing: set[str]) -> list[Any]:
+    """The navigation without missing pages and empty sections; "folder/*" is replaced by the pages of a folder."""
     kept: list[Any] = []
     for entry in nav:
         if isinstance(entry, str):
             folder = entry.removesuffix("*")
-            kept += [page for page in sorted(there) if page.startswith(folder)]
+            kept += [page for page in sorted(existing) if page.startswith(folder)]
             continue
         [(title, target)] = entry.items()
-        target = _present(target, there) if isinstance(target, list) else target
-        if target and (isinstance(target, list) or target in there):
+        target = _existing_entries(target, existing) if isinstance(target, list) else target
+        if target and (isinstance(target, list) or target in existing):
             kept.append({title: target})
     return kept
 
 
 def _names(nav: list[Any]) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     for entry in nav:
         [target] = [entry] if isinstance(entry, str) else entry.values()
-        found += _names(target) if isinstance(target, list) else [target]
-    return found
+        names += _names(target) if isinstance(target, list) else [target]
+    return names

@@ -1,4 +1,4 @@
-"""How commands start, answer --help, fail, and name one another."""
+"""Commands: start, --help, errors, and the commands that messages suggest."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def test_the_command_lists_its_commands_and_knows_no_others(monkeypatch, capsys)
     [
         (UserError, ["Run python scripts/prepare.py task=digits."], "Run subquad prepare task=digits."),
         (OSError, [28, "No space left", "/x"], "/x cannot be read or written (No space left)"),
-        (KeyboardInterrupt, [], "Interrupted; the same command goes on"),
+        (KeyboardInterrupt, [], "Interrupted; the same command continues"),
     ],
 )
 def test_an_error_ends_a_command_with_one_sentence(error, arguments, message, monkeypatch):

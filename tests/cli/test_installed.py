@@ -1,4 +1,4 @@
-"""The wheel, installed without the repository: it trains, sweeps, fills tables and writes the page of results."""
+"""The wheel, installed without the repository, trains, sweeps, fills tables and writes the page of results."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ MOTIONS = ("task=uea/basic_motions", "data=synthetic", "scale=smoke", *TINY)
 
 
 def execute(*command: str | Path, cwd: Path, status: int = 0) -> str:
-    """The output of a program that ends with this status; it has none of the settings of this test session."""
+    """The output of a program, which must end with this status. It does not inherit settings of the test session."""
     hidden = ("PYTHONPATH", "SUBQUAD_OUTPUTS", "SUBQUAD_DATA")
     environment = {key: value for key, value in os.environ.items() if key not in hidden} | {"COLUMNS": "120"}
     done = subprocess.run(
@@ -31,7 +31,7 @@ def execute(*command: str | Path, cwd: Path, status: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The program `subquad` of an environment that has the wheel of the source distribution, and our dependencies."""
+    """The program `subquad` of an environment with the dependencies and a wheel of the source distribution."""
     base = tmp_path_factory.mktemp("installed")
     source, built = base / "source", base / "built"
     source.mkdir()
@@ -63,7 +63,7 @@ def folder(tmp_path_factory, installed):
 
 
 def runs(folder: Path) -> set[tuple[str, int]]:
-    """The attentions and seeds that have been trained below a folder."""
+    """The attentions and seeds of the finished runs below a folder."""
     return {(record.attention, record.seed) for record in records.read_all(folder / "outputs" / "runs")}
 
 

@@ -1,4 +1,4 @@
-"""What a person reads who chose what does not go together: one sentence with the cause and the remedy."""
+"""Messages for wrong or conflicting settings: one sentence with the cause and the remedy."""
 
 import shutil
 from pathlib import Path
@@ -38,7 +38,7 @@ def refusal(data, outputs, *words) -> str:
             "mvts reads real-valued series, and these data are",
         ),
         ((*MOTIONS, "seed=x"), "seed is x; it must lie between 0 and 4294967295, a whole number."),
-        (("task=uea/custom", "attention=softmax"), "data.dataset has no value; say data.dataset=<value>"),
+        (("task=uea/custom", "attention=softmax"), "data.dataset has no value; set data.dataset=<value>"),
         ((*MOTIONS, "tags=[[a]]"), "tags has ['a']; it takes words, as in tags=[first,second]."),
         ((*MOTIONS, "+backbone.pooling=cls"), "backbone of MVTSEncoder has no key pooling; it has attention, dim"),
         ((*MOTIONS, "+attention.fuse=true"), "attention of Softmax has no key fuse; did you mean attention.fused?"),
@@ -108,7 +108,7 @@ def test_tags_are_words(data, outputs, word, kept):
     ],
 )
 def test_scripts_know_their_own_settings(program, word, said):
-    """Those that are like the settings of runs (batch, batches) are no misspelt ones."""
+    """Settings that resemble those of runs (batch, batches) are not taken for misspelt ones."""
     done = answer(f"scripts/{program}", word)
     assert (done.returncode, done.stderr.strip()) == (1, said)
 
@@ -117,12 +117,12 @@ def test_scripts_know_their_own_settings(program, word, said):
 def test_a_file_that_is_no_checkpoint_is_named_without_advice_to_load_it(data, outputs, tmp_path, content):
     (tmp_path / "notes.ckpt").write_bytes(content)
     said = refusal(data, outputs, *MOTIONS, f"ckpt_path={tmp_path}/notes.ckpt")
-    assert "notes.ckpt has no weights for this model (it is no checkpoint of this project" in said
+    assert "notes.ckpt has no weights for this model (it is not a checkpoint of this project" in said
     assert "weights_only" not in said
 
 
 def test_a_run_says_where_its_tokenizer_is_every_time(data, outputs, caplog):
-    """Also where the text was cut before."""
+    """The path is also logged when the tokenised text is already in the cache."""
     for seed in (0, 1):
         with caplog.at_level("INFO"):
             trained(composed(data, outputs, *TEXT, *TINY[:-1], f"seed={seed}"))
@@ -138,11 +138,11 @@ def test_the_table_of_made_up_data_says_so(data, outputs, capsys):
         trained(composed(data, outputs, *MOTIONS, *words))
         run = record_of(outputs)
         show(records.read(run), run)
-        assert ("made up (data=synthetic)" in capsys.readouterr().out) == said
+        assert ("synthetic (data=synthetic)" in capsys.readouterr().out) == said
 
 
 def test_arguments_that_parents_take_are_known():
-    """And of a class that hands them on to something else, only what is named is checked."""
+    """If a class passes its other arguments on, only its named arguments are checked."""
     node = {"_target_": "subquad.data.text.reviews.Reviews", "root": "/x", "batch_size": "many"}
     with pytest.raises(UserError, match=r"data\.batch_size is many"):
         check_settings("data", node)

@@ -1,4 +1,4 @@
-"""Tables run: which runs their cells need, what is found of them, and the one command that does the rest."""
+"""Tables: the runs that their cells need, the values of finished runs, and the command that trains the rest."""
 
 import os
 import shutil
@@ -101,7 +101,7 @@ def test_values_are_those_of_finished_runs_and_a_missing_one_is_no_number(table,
     values = values_of(table, runs, [0, 1])
     assert values["Softmax", "Accuracy"] == pytest.approx({0: 90, 1: 92})
     assert values["DBA", "Accuracy"] == {0: 50}
-    assert values["Mean", "Accuracy"] == {0: 70}  # seed 1 lacks a part
+    assert values["Mean", "Accuracy"] == {0: 70}  # seed 1 lacks a column
     assert values["Softmax", "Width"] == {}
     assert values_of(table, runs, [1])["DBA", "Accuracy"] == {}
 
@@ -201,7 +201,7 @@ def test_one_command_trains_what_is_missing_and_shows_the_table(tmp_path):
     again = reproduce(tmp_path, *words)
     assert "to be trained" not in again.stdout
     assert "(38.10±0.40)" in again.stdout
-    assert "- (38.10±0.40)" in reproduce(tmp_path, *words[:-2], "run=false").stdout  # nothing of the paper's scale
+    assert "- (38.10±0.40)" in reproduce(tmp_path, *words[:-2], "run=false").stdout  # no run of scale=paper
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a command line may ask of tables."""
+"""Command-line arguments of the commands for tables."""
 
 import pytest
 from omegaconf import OmegaConf

@@ -1,4 +1,4 @@
-"""What the tests of the kernels share."""
+"""Helpers for the tests of the kernels."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,12 +11,12 @@ from subquad.kernels.build import library
 
 
 def needs(kernel: str) -> pytest.MarkDecorator:
-    """Skips where the kernel cannot be compiled."""
+    """A mark that skips tests if the kernel cannot be compiled."""
     return pytest.mark.skipif(library(kernel) is None, reason="needs Linux and g++ of GCC 9 or newer")
 
 
 def with_gradients(function: Callable[..., Tensor], inputs: list[Tensor], *arguments: object) -> list[Tensor]:
-    """What the function gives, and the gradients of its inputs for a gradient drawn from one seed."""
+    """The output of a function, and the gradients of its inputs for a random output gradient with a fixed seed."""
     y = function(*inputs, *arguments)
     gradient = torch.randn(y.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float32).to(y.dtype)
     return [y.detach(), *torch.autograd.grad(y, inputs, gradient)]
@@ -24,7 +24,7 @@ def with_gradients(function: Callable[..., Tensor], inputs: list[Tensor], *argum
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Inside the block torch, and so a kernel, takes so many threads."""
+    """Sets the number of threads of torch, and so of the kernels, inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

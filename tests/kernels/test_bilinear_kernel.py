@@ -1,4 +1,4 @@
-"""DBA's kernels against torch's operators, over threads, batches, lengths of tiles and padding."""
+"""DBA's kernels compared with torch's operators, for several threads, batches, lengths of tiles and padding."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ both_keys = pytest.mark.parametrize("keys", KEYS, ids=["shared", "own Z"])
 
 
 def layers(keys: dict, factor: float = 1) -> torch.nn.ModuleList:
-    """Two layers, the second of which takes the Z of the first; their weights are multiplied by `factor`."""
+    """Two layers, the second of which reads the Z of the first; their weights are multiplied by `factor`."""
     torch.manual_seed(0)
     size = {"dim": 64, "heads": 4, "query_len": 301, "context_len": 301}
     made = torch.nn.ModuleList(DBA(site(Pattern.SELF, layer=i, layers=2, **size), **keys) for i in range(2))

@@ -1,4 +1,4 @@
-"""Kernels are compiled once, and nothing breaks where they cannot be."""
+"""Kernels are compiled once, and torch's operators run where they cannot be compiled."""
 
 import ctypes
 import logging
@@ -18,7 +18,7 @@ needs_compiler = needs("short_attention")
 
 
 def library() -> ctypes.CDLL | None:
-    """As a process that starts now would find it."""
+    """`library` without its cache, as in a new process."""
     return build.library.__wrapped__("short_attention")
 
 
@@ -30,7 +30,7 @@ def _fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The compiler's calls that make something."""
+    """The calls of the compiler that compile something."""
     calls, run = [], subprocess.run
 
     def watched(command, **options):
@@ -43,7 +43,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def compiler(folder: Path, body: str) -> str:
-    """A program that says a version and otherwise does as the lines of a shell say."""
+    """A compiler script that prints a version and otherwise executes these lines of shell."""
     place = folder / "compiler"
     place.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo 1 && exit 0\n{body}\n')
     place.chmod(0o755)
@@ -80,7 +80,9 @@ def test_another_processor_gets_a_kernel_of_its_own(
 @needs_compiler
 def test_a_broken_file_is_made_again(compilations: list[list[str]]) -> None:
     program = "from subquad.kernels.build import library; library('short_attention')"
-    subprocess.run([sys.executable, "-c", program], check=True)  # what this process has loaded it would not read again
+    subprocess.run(
+        [sys.executable, "-c", program], check=True
+    )  # a new process, because this one would not load the file again
     (file,) = cache_folder().iterdir()
     file.write_bytes(b"half of a libr")
     assert library().forward

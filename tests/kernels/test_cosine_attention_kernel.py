@@ -1,4 +1,4 @@
-"""Our kernel for linear attention with waves beside all weights written out in double precision."""
+"""The kernel for cosine-weighted linear attention, compared with explicit weights in double precision."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from subquad.kernels.build import torchs_own
 from subquad.kernels.cosine_attention_kernel import reads, sums_up, wave_read, wave_state
 from subquad.ops import cosine_attention
 
-pytestmark = needs("wave_attention")
+pytestmark = needs("cosine_attention")
 
 SHAPES = {  # batch, heads, queries, keys, features, channels
     "several tiles": (2, 2, 96, 128, 32, 64),
@@ -78,7 +78,7 @@ def test_equals_torchs_operators(shape: tuple[int, ...], least: float) -> None:
 
 
 def test_gradients_of_the_sums_alone() -> None:
-    """Whatever is made of S and T, not only what reading makes of them."""
+    """The gradients hold for any function of S and T, not only for `wave_read`."""
     _, k, v = operands(SHAPES["odd last tiles"])
 
     def ours(k: Tensor, v: Tensor) -> Tensor:

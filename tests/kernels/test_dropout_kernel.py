@@ -1,4 +1,4 @@
-"""Dropout by our kernel is that of torch's operators to the bit."""
+"""The dropout kernel gives exactly the results of torch's operators."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Every mechanism gives the same with our kernels and without them, in numbers and gradients, with padding too."""
+"""Every mechanism gives the same outputs and gradients with and without the kernels, also with padding."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from subquad.kernels.build import torchs_own
 from subquad.specs import Masks, Pattern
 
-pytestmark = pytest.mark.slow  # by their number
+pytestmark = pytest.mark.slow  # because there are many
 
 LENGTH, DIM, HEADS = 150, 64, 2
 FACTORIES = {name: made("attention", name) for name in mechanisms()}

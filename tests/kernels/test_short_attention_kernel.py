@@ -1,4 +1,4 @@
-"""Our kernel for few keys beside softmax written out in double precision."""
+"""The kernel for few keys, compared with explicit softmax in double precision."""
 
 import math
 import os
@@ -135,7 +135,7 @@ def test_overlapping_windows_and_columns_of_wider_rows_are_read_where_they_lie()
     assert_close(
         short_attention(q, windows, windows, None, 0.2), F.scaled_dot_product_attention(q, windows, windows, scale=0.2)
     )
-    turned = torch.randn(5, 1, 32, 72).mT  # numbers of a row apart
+    turned = torch.randn(5, 1, 32, 72).mT  # its last axis is not contiguous
     assert_close(
         short_attention(q, turned, turned, None, 0.2), F.scaled_dot_product_attention(q, turned, turned, scale=0.2)
     )

@@ -1,4 +1,4 @@
-"""Plans of tables: steps, times and checkpoints against runs that were made here and numbers worked out by hand."""
+"""Plans of tables: steps, times and checkpoints, compared with real runs and with numbers computed by hand."""
 
 import dataclasses
 import types
@@ -18,7 +18,7 @@ from subquad.planning.cost import Device, Pace, Paces, family_of, measured_steps
 from subquad.planning.model_size import parameters_of, spec_of
 from subquad.planning.plan_view import checkpoints, readable_bytes, show_plan, time_left
 from subquad.planning.step_time import measure_steps
-from subquad.planning.table_plan import Share, Work, checkpoint_bytes, gathered, shares
+from subquad.planning.table_plan import Share, Work, checkpoint_bytes, jobs_by_setting, shares
 from subquad.results.cells import RunSpec
 from subquad.utils.errors import UserError
 
@@ -56,7 +56,7 @@ def test_steps_are_those_of_the_recipe(words, steps):
 
 
 def test_a_run_of_the_same_family_tells_time_parameters_and_disk(data, outputs):
-    """The formula of the checkpoints against the files of a real run; the family against its record."""
+    """Compares the size of checkpoints with the files of a real run, and the family with that of its record."""
     words = [*LINE, "scale=smoke", "trainer=cpu"]
     record = trained(composed(data, outputs, *words))
     known = setting_of(words)
@@ -131,10 +131,10 @@ def job(folder: Path, seed: int, finished: bool = False) -> RunSpec:
 def test_sums_are_over_what_is_left(tmp_path):
     known = dataclasses.replace(setting(), steps=1000)
     jobs = [job(tmp_path, 0, finished=True), job(tmp_path, 1), job(tmp_path, 2)]
-    other = dataclasses.replace(known, family="other", task="imagenet", words=("other",))
+    other = dataclasses.replace(known, family="other", task="imagenet", overrides=("other",))
     works = [Work(known, jobs, 10**6, None), Work(other, jobs[1:], None, "ImageNet is missing.")]
     paces = Paces([], {known.family: [Pace(3.6, HERE, True, 1000, 10**6)]})
-    tasks, total = shares(works, paces, HERE, {known.words: 2, ("other",): 2})
+    tasks, total = shares(works, paces, HERE, {known.overrides: 2, ("other",): 2})
     digits = tasks["digits"]
     assert (digits.runs, digits.finished, digits.left, digits.timed) == (3, 1, 2, 2)
     assert time_left(digits) == "2 CPU-hours"  # 2 runs of 1000 steps of 3.6 s
@@ -147,7 +147,7 @@ def test_sums_are_over_what_is_left(tmp_path):
 
 def test_a_run_of_two_tables_counts_once(tmp_path):
     twice = [job(tmp_path, 0), job(tmp_path, 1), job(tmp_path, 0)]
-    assert gathered(twice) == {("attention=dba",): twice[:2]}
+    assert jobs_by_setting(twice) == {("attention=dba",): twice[:2]}
 
 
 def test_devices_are_not_added_up():
@@ -182,7 +182,7 @@ def test_a_step_is_measured_once_and_kept(tmp_path):
 
 
 def test_the_time_of_a_step_is_the_median_of_those_after_two(tmp_path, monkeypatch):
-    clock = iter([0.0, 0.0, *(0.0, 1.0), *(0.0, 50.0), *(0.0, 2.0)])  # two that only start, and three that count
+    clock = iter([0.0, 0.0, *(0.0, 1.0), *(0.0, 50.0), *(0.0, 2.0)])  # two warm-up steps and three that count
     monkeypatch.setattr("subquad.planning.step_time.time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
     with one_thread():
         found = measure_steps(setting("trainer=cpu", "data=synthetic", "scale=smoke"), tmp_path, steps=3)

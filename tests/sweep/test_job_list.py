@@ -1,4 +1,4 @@
-"""A sweep over a list of jobs: waves, failures that stop nothing, an interrupt that stops all."""
+"""A sweep over a list of jobs: stages, failures that do not stop other jobs, an interrupt that stops all."""
 
 import json
 
@@ -7,13 +7,13 @@ from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import ConfigCompositionException
 
-from hydra_plugins.subquad.job_list import JobList
+from hydra_plugins.subquad.job_list_sweeper import JobList
 from subquad.config.validate import checked_overrides
 from subquad.utils.errors import UserError
 
 
 class Launcher:
-    """Runs nothing: a job is done, or fails with what `errors` has for its first word."""
+    """Runs nothing: a job succeeds, or fails with the entry of `errors` for its first override."""
 
     def __init__(self, errors):
         self.errors, self.batches = errors, []
@@ -25,7 +25,7 @@ class Launcher:
     def done(self, words):
         error = self.errors.get(words[-1])
         if isinstance(error, (SystemExit, KeyboardInterrupt, ConfigCompositionException)):
-            raise error  # Hydra lets these through
+            raise error  # Hydra does not turn these into results
         status = JobStatus.FAILED if error else JobStatus.COMPLETED
         return JobReturn(overrides=words, status=status, _return_value=error)
 

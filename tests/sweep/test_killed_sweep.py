@@ -1,4 +1,4 @@
-"""A sweep that is killed in its middle, and the same command typed again."""
+"""A sweep is killed halfway, and the same command continues it."""
 
 import subprocess
 import time
@@ -15,7 +15,7 @@ RUNS = 8
 
 
 def kill_in_the_middle(outputs: Path, finished: int) -> None:
-    """Starts the sweep and kills it when so many runs have finished."""
+    """Starts the sweep and kills it when this many runs have finished."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([*REPRODUCE, SEEDS], **quiet, **settings(outputs)) as process:
         deadline = time.monotonic() + 240
@@ -25,7 +25,7 @@ def kill_in_the_middle(outputs: Path, finished: int) -> None:
             time.sleep(0.01)
         assert process.poll() is None, "the sweep ended before it was killed"
         process.kill()
-    for lock in outputs.rglob(".lock"):  # what it left behind notices, and ends
+    for lock in outputs.rglob(".lock"):  # remaining processes notice the kill and end
         with FileLock(lock, timeout=60):
             pass
 
@@ -46,7 +46,7 @@ def test_the_second_start_finishes_it_and_trains_nothing_twice(tmp_path):
     )
     assert len(ours) == RUNS
     assert ours.keys() == theirs.keys()
-    for run, metrics in ours.items():  # to rounding: runs share the cores with what else trains
+    for run, metrics in ours.items():  # to rounding: the number of threads depends on the other runs
         assert metrics == pytest.approx(theirs[run], rel=1e-4)
     assert page(killed) == page(undisturbed)
     assert "to be trained" not in reproduce(killed, SEEDS)

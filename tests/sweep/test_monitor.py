@@ -1,4 +1,4 @@
-"""A sweep is followed by the folders of its runs."""
+"""The progress of a sweep is read from the folders of its runs."""
 
 import io
 import os
@@ -11,7 +11,7 @@ from subquad import records
 from subquad.results.cells import RunSpec
 from subquad.sweep.monitor import Follower, State, short, step
 from subquad.sweep.progress import Progress, Shown
-from subquad.sweep.runner import _goes_on, _waves
+from subquad.sweep.runner import _how_to_continue, _job_lines
 
 START = 1_000_000_000.0
 
@@ -81,14 +81,14 @@ def test_time_left_is_that_of_runs_alike_shared_by_those_that_run(jobs):
     begin(jobs[2], 100)
     put(jobs[2], records.RESULT, 120)
     follower.look()
-    assert follower.seconds_left() == 120  # one more of each, one after the other
+    assert follower.seconds_left() == 120  # one more run of each task, one after the other
     begin(jobs[1], 130)
     begin(jobs[3], 130)
     follower.look()
     assert follower.seconds_left() == 60
     put(jobs[1], records.RESULT, 230)
     follower.look()
-    assert follower.seconds_left() == 20  # as its like took, whatever the others do
+    assert follower.seconds_left() == 20  # the time of a similar run, whatever the others took
 
 
 def test_steps_are_those_of_the_last_row(jobs):
@@ -143,14 +143,14 @@ def test_runs_that_others_start_from_go_first(tmp_path):
     start = RunSpec(("a", "seed=0"), tmp_path / "a")
     apart = RunSpec(("b", "seed=0"), tmp_path / "b", init_from=RunSpec(("gone",), tmp_path / "gone"))
     after = RunSpec(("c", "seed=0"), Path("c"), init_from=start, evaluations=({"multiply": 2},))
-    assert _waves([start, after, apart]) == (
+    assert _job_lines([start, after, apart]) == (
         '["a", "seed=0"]\n["b", "seed=0"]\n\n["c", "seed=0", "evaluate=[{multiply:2}]"]\n'
     )
 
 
 def test_who_stops_a_sweep_on_a_cluster_is_told_how_to_end_its_jobs(tmp_path):
     log = tmp_path / "sweep.log"
-    log.write_text("Interrupted. The jobs stay in the queue; to end them: scancel 7\nShutting down\n")
-    assert _goes_on(log) == "The jobs stay in the queue; to end them: scancel 7"
+    log.write_text("Interrupted. The jobs stay in the queue; to cancel them: scancel 7\nShutting down\n")
+    assert _how_to_continue(log) == "The jobs stay in the queue; to cancel them: scancel 7"
     log.write_text("Shutting down\n")
-    assert _goes_on(log) == "Nothing is lost; the same command goes on from here."
+    assert _how_to_continue(log) == "Nothing is lost; the same command continues from here."

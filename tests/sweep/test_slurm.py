@@ -1,4 +1,4 @@
-"""Runs as jobs of Slurm, with programs in its place; tests/sweep/test_slurm_cluster.py has a real one."""
+"""Runs as Slurm jobs, with scripts in place of Slurm's commands; test_slurm_cluster.py uses a real cluster."""
 
 import json
 import os
@@ -15,16 +15,16 @@ from hydra.core.utils import JobStatus
 from omegaconf import OmegaConf
 from runs import ROOT, TINY, composed, crash, door, prepared, trained
 
-from hydra_plugins.subquad.slurm import Slurm
+from hydra_plugins.subquad.slurm_launcher import Slurm
 from subquad import records
 from subquad.sweep.slurm import job as slurm_job
 from subquad.sweep.slurm import queue as slurm_queue
 from subquad.sweep.slurm import submit as slurm
 from subquad.sweep.slurm.job import SlurmJob
-from subquad.sweep.slurm.queue import Queue, Ticket, queue, ticket, why
-from subquad.sweep.slurm.submit import Size, Wanted, size_of, submit, wait
+from subquad.sweep.slurm.queue import Queue, Ticket, failure_reason, queue, ticket
+from subquad.sweep.slurm.submit import RequestedRun, Size, size_of, submit, wait
 from subquad.training import distributed
-from subquad.training.trainer import made_trainer
+from subquad.training.trainer import build_trainer
 from subquad.utils.errors import UserError
 
 MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY, "~callbacks.cores")
@@ -44,7 +44,7 @@ def settings(tmp_path):
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
-    """Slurm's commands as scripts: each answers with the file of its name, and what sbatch was given is kept."""
+    """Slurm's commands as scripts: each prints the file of its name, and sbatch also stores its input."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("squeue", "sinfo", "srun", "scontrol"):
@@ -60,8 +60,8 @@ def commands(tmp_path, monkeypatch):
     return folder
 
 
-def wanted(place: Path, *names: str, size: Size = ONE) -> list[Wanted]:
-    return [Wanted(place / name, ("train.py", name), size) for name in names]
+def wanted(place: Path, *names: str, size: Size = ONE) -> list[RequestedRun]:
+    return [RequestedRun(place / name, ("train.py", name), size) for name in names]
 
 
 def submitted(commands: Path) -> list[str]:
@@ -150,16 +150,16 @@ def test_a_run_asks_for_what_its_trainer_needs(commands, settings, trainer, chan
 
 def test_processes_are_counted_before_anything_is_submitted(settings):
     trainer = OmegaConf.create(TRAINER | {"devices": "auto", "strategy": {"a": 1}})
-    with pytest.raises(UserError, match=r"trainer.devices is auto; on a cluster say how many"):
+    with pytest.raises(UserError, match=r"trainer.devices is auto; on a cluster set the number"):
         size_of(trainer, settings)
 
 
 def looks(*states: dict[str, str] | None):
-    """What the queue holds at one look after another; None where squeue gives no answer."""
+    """The states that successive queries of the queue return; None if squeue fails."""
 
     def answers():
         for state in chain(states, repeat(states[-1])):
-            yield UserError("squeue gives no answer (x)") if state is None else Queue(state)
+            yield UserError("squeue failed (x)") if state is None else Queue(state)
 
     return mock.patch.object(slurm, "queue", side_effect=answers())
 
@@ -172,7 +172,7 @@ def test_a_job_that_is_queued_again_is_waited_for(tmp_path, caplog):
     there = [{"1": state} for state in ("RUNNING", "FAILED", *ends, "PENDING", "CONFIGURING")]
     with looks(*there[:2], None, *there[2:], {"1": "PREEMPTED"}, {}) as asked:
         reasons = wait(wanted(tmp_path, "a"), {run: Ticket("1", "no log", time.time())}, poll=0)
-    assert asked.call_count == 12  # three looks without the job, and not those before it came back
+    assert asked.call_count == 12  # three queries without the job since it was last there
     assert reasons == {run: "Slurm's job 1 is gone and left no record; its log is no log"}
     assert json.loads((run / records.ERROR).read_text())["message"] == reasons[run]
     assert [r.message for r in caplog.records if "runs:" in r.message] == [
@@ -215,8 +215,8 @@ def test_the_error_of_a_run_is_why_its_job_failed(tmp_path):
     log.write_text("one\ntwo\n")
     records.write_error("earlier", "trace", tmp_path)
     os.utime(tmp_path / records.ERROR, (100, 100))
-    assert why(tmp_path, Ticket("1", str(log), 50.0), "FAILED") == "earlier"
-    message = why(tmp_path, Ticket("2", str(log), 150.0), "OUT_OF_MEMORY")
+    assert failure_reason(tmp_path, Ticket("1", str(log), 50.0), "FAILED") == "earlier"
+    message = failure_reason(tmp_path, Ticket("2", str(log), 150.0), "OUT_OF_MEMORY")
     assert message == f"Slurm's job 2 ended as OUT_OF_MEMORY and left no record; its log is {log}"
     assert json.loads((tmp_path / records.ERROR).read_text())["traceback"] == "one\ntwo"
 
@@ -227,7 +227,7 @@ def test_squeue_is_asked_for_all_of_the_users_jobs(commands):
     assert found.has("4_1")
     assert not found.has("4_2")
     (commands / "squeue").write_text("#!/bin/sh\necho slurm_load_jobs error >&2; exit 1\n")
-    with pytest.raises(UserError, match="squeue gives no answer \\(slurm_load_jobs error\\)"):
+    with pytest.raises(UserError, match="squeue failed \\(slurm_load_jobs error\\)"):
         queue()
 
 
@@ -249,14 +249,14 @@ def test_a_job_is_queued_again_only_where_another_one_gets_further(tmp_path, mon
     job.started = time.time() - 500
     with pytest.raises(UserError, match=r"No epoch ended within the 10 minutes of a job.*hydra.launcher.timeout_min"):
         job.checkpoint()
-    assert not distributed.preempted()  # that is an error of the run
+    assert not distributed.preempted()  # an error of the run, not a preemption
     last = tmp_path / "checkpoints" / "last.ckpt"
     last.parent.mkdir()
     last.touch()
     again = job.checkpoint().function
     assert (again.argv, again.run, again.seconds) == (["train.py"], tmp_path, 600)
     assert distributed.preempted()
-    os.utime(last, (job.started - 10, job.started - 10))  # of the job before
+    os.utime(last, (job.started - 10, job.started - 10))  # written by the previous job
     with pytest.raises(UserError, match="No epoch ended"):
         job.checkpoint()
     job.started = time.time() - 100  # preempted early on
@@ -266,7 +266,7 @@ def test_a_job_is_queued_again_only_where_another_one_gets_further(tmp_path, mon
 def test_a_worker_leaves_signals_to_its_parent():
     before = {name: signal.getsignal(name) for name in (signal.SIGUSR2, signal.SIGTERM)}
     try:
-        slurm_job._leave_signals_to_the_parent()
+        slurm_job._ignore_signals()
         assert {signal.getsignal(name) for name in before} == {signal.SIG_IGN}
     finally:
         for name, handler in before.items():
@@ -304,17 +304,17 @@ def test_a_job_works_until_it_is_killed(data, outputs, monkeypatch, inside):
 def test_only_a_job_waits_for_the_lock_of_a_dead_one(monkeypatch):
     monkeypatch.delenv("SUBMITIT_EXECUTOR", raising=False)
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
-    assert distributed.patience() == 0
+    assert distributed.lock_timeout() == 0
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert distributed.patience() > 100
+    assert distributed.lock_timeout() > 100
     monkeypatch.delenv("SLURM_RESTART_COUNT")
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
-    assert distributed.patience() > 100
+    assert distributed.lock_timeout() > 100
 
 
 @pytest.fixture
 def launcher(data, outputs, settings, commands, monkeypatch):
-    """The launcher in the place where Hydra has it, for one seed after another."""
+    """The launcher as Hydra sets it up, and the folder of the run with seed 0."""
     pytest.importorskip("submitit")
     config = composed(data, outputs, *MOTIONS, "seed=0")
     found = Slurm(**settings | {"poll_seconds": 0})
@@ -339,7 +339,7 @@ def test_a_sweep_hears_of_each_run(launcher, data, outputs, commands):
     assert finished.return_value == records.read(run).metrics["val/accuracy"]
     assert failed.status == JobStatus.FAILED
     assert failed.overrides == ["seed=1"]
-    with pytest.raises(Exception, match=r"Slurm's job 7 is gone and left no record.*error.json has it all"):
+    with pytest.raises(Exception, match=r"Slurm's job 7 is gone and left no record.*error.json"):
         _ = failed.return_value
 
 
@@ -348,7 +348,7 @@ def test_an_interrupt_leaves_the_jobs_in_the_queue(launcher, caplog):
     with mock.patch.object(slurm, "wait", side_effect=KeyboardInterrupt), pytest.raises(SystemExit) as end:
         found.launch([["seed=0"], ["seed=1"]], 0)
     assert end.value.code == 130
-    assert "the same command waits for them again; to end them: scancel 7" in caplog.text
+    assert "the same command waits for them again; to cancel them: scancel 7" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -380,18 +380,18 @@ def test_a_job_of_slurm_is_queued_again_by_us_and_never_by_lightning(data, outpu
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setenv("SLURM_JOB_NAME", "subquad")
     config = composed(data, outputs, *MOTIONS, "trainer=ddp_cpu", "recipe.batch_size=4")
-    trainer = made_trainer(config, prepared(config))
+    trainer = build_trainer(config, prepared(config))
     environment = trainer.strategy.cluster_environment
     assert type(environment).__name__ == "SLURMEnvironment"
     assert not environment.auto_requeue
     assert trainer.world_size == 2
-    monkeypatch.delenv("SLURM_NTASKS_PER_NODE")  # Lightning's refusal, in one sentence
+    monkeypatch.delenv("SLURM_NTASKS_PER_NODE")  # Lightning refuses this
     with pytest.raises(UserError, match="Use `--ntasks-per-node=2` instead"):
-        made_trainer(config, prepared(config))
+        build_trainer(config, prepared(config))
 
 
 def test_an_interactive_job_of_slurm_trains_in_one_process(data, outputs, monkeypatch):
     for name, value in {"NTASKS": "2", "PROCID": "0", "JOB_NAME": "interactive"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     config = composed(data, outputs, *MOTIONS)
-    assert made_trainer(config, prepared(config)).world_size == 1
+    assert build_trainer(config, prepared(config)).world_size == 1

@@ -1,4 +1,4 @@
-"""Runs on a real Slurm cluster of one machine: killed, queued again, preempted, by two processes, waited for twice."""
+"""Runs on a real Slurm cluster of one machine: killed, requeued, preempted, on two processes, waited for twice."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def run_of(outputs: Path, seed: int) -> Path:
 
 
 def job_of(outputs: Path, seed: int) -> str:
-    """The job of a run that has a checkpoint and still trains."""
+    """The job of a run that has written a checkpoint and is still training."""
     wait_for(lambda: list((outputs / "runs").rglob(f"*-s{seed}/checkpoints/last.ckpt")), f"a checkpoint of seed {seed}")
     run = run_of(outputs, seed)
     assert not (run / records.RESULT).exists(), "the run ended too early for this test"
@@ -86,7 +86,7 @@ def job_of(outputs: Path, seed: int) -> str:
 
 
 def processes_of(job: str) -> list[int]:
-    """The process that trains, by what Slurm tells it; empty while there is none."""
+    """The training processes of a job, found by their environment; empty while there are none."""
     array, _, task = job.partition("_")
     wanted = {f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}", "SLURM_STEP_ID=0"}
     for path in Path("/proc").glob("[0-9]*"):
@@ -112,7 +112,7 @@ def test_runs_that_are_killed_or_preempted_end_as_those_that_are_left_alone(data
     assert len(list(logs.glob("*_submission.sh"))) <= 2  # the second command submits what has failed, and nothing else
     for job in (killed, preempted):
         assert "Restarts=1 " in said(slurm, "scontrol", "show", "job", job)
-        assert "Going on from the last checkpoint" in (logs / f"{job}_0_log.err").read_text()
+        assert "Resuming from the last checkpoint" in (logs / f"{job}_0_log.err").read_text()
     assert (logs / f"{preempted}_0_log.out").read_text().count("Requeued job") == 1
     for seed in range(3):
         run, expected = run_of(outputs, seed), run_of(alone, seed)
@@ -123,7 +123,10 @@ def test_runs_that_are_killed_or_preempted_end_as_those_that_are_left_alone(data
 
 
 def _killed_and_preempted(data, outputs, slurm) -> tuple[str, str]:
-    """A sweep of three runs and one that cannot be, interrupted, waited for again and disturbed; the disturbed jobs."""
+    """Runs a sweep of three valid runs and an invalid one: interrupts it, starts it again, kills and preempts jobs.
+
+    Returns the killed and the preempted job.
+    """
     command = (*SLURM, *WORDS, "seed=0,1,2,-1")
     with started(data, outputs, slurm, *command) as first:
         wait_for(lambda: len(list(outputs.rglob("slurm.json"))) == 4, "the submission of four runs")
@@ -152,7 +155,7 @@ def _killed_and_preempted(data, outputs, slurm) -> tuple[str, str]:
 
 
 def test_the_page_of_a_killed_sweep_is_that_of_one_left_alone(tmp_path, slurm):
-    """Killed are the command and, before its training ends, the process of a job."""
+    """The test kills the command, and the process of a job before its training ends."""
     killed, alone = tmp_path / "killed", tmp_path / "alone"
     words = ("seeds=[0]", *SLURM[1:])
     with (

@@ -1,4 +1,4 @@
-"""Two commands that train the same table at once, and what the second finds when it comes to a run of the first."""
+"""Two commands train the same table at the same time: the second waits for the runs of the first."""
 
 import time
 from contextlib import ExitStack
@@ -26,7 +26,7 @@ def jobs(tmp_path, monkeypatch):
 
 
 def other_command(job, monkeypatch, finishes: bool) -> None:
-    """Trains a run, as far as its folder tells, and ends while it is waited for."""
+    """Locks a run's folder as another command would, and ends while this one waits."""
     lock = FileLock(job.folder / ".lock")
     lock.acquire()
 
@@ -39,27 +39,27 @@ def other_command(job, monkeypatch, finishes: bool) -> None:
 
 
 def sweeps(monkeypatch, *ends: tuple[int, dict]) -> list[list[RunSpec]]:
-    """Puts these ends in the place of multiruns, one after another; the jobs that each is given."""
+    """Replaces successive multiruns by these results; returns the jobs that each multirun was given."""
     given: list[list[RunSpec]] = []
 
     def swept(jobs, *_):
         given.append(list(jobs))
         return ends[len(given) - 1]
 
-    monkeypatch.setattr(runner, "_swept", swept)
+    monkeypatch.setattr(runner, "_run_sweep", swept)
     return given
 
 
 def test_a_run_of_another_command_is_waited_for_and_is_no_failure(jobs, monkeypatch, capsys):
     finish(jobs[0], 0.5)
-    finish(jobs[1], 0.5)  # by the other command, after this one had failed to lock it
+    finish(jobs[1], 0.5)  # by the other command, after this one failed to lock it
     other_command(jobs[2], monkeypatch, finishes=True)
     given = sweeps(monkeypatch, (1, {jobs[1].command: BUSY, jobs[2].command: BUSY}))
     assert runner.train_all(jobs) is False
     assert given == [jobs]
     assert jobs[2].finished
     said = capsys.readouterr().out
-    assert "Another command trains 2 of these runs" in said
+    assert "Another command is training 2 of these runs" in said
     assert "Failed" not in said
 
 
@@ -69,7 +69,7 @@ def test_what_another_command_leaves_is_trained_and_real_failures_stay(jobs, mon
     given = sweeps(monkeypatch, (1, {jobs[1].command: BUSY, jobs[2].command: "no memory"}), (0, {}))
     assert runner.train_all(jobs) is True
     assert given == [jobs, [jobs[1]]]
-    assert not runner._held(jobs[1])
+    assert not runner._is_locked(jobs[1])
     said = capsys.readouterr().out
     assert "Failed: no memory" in said
     assert BUSY not in said
@@ -99,6 +99,6 @@ def test_waiting_can_be_stopped(jobs, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
     with (
         FileLock(jobs[2].folder / ".lock"),
-        pytest.raises(SystemExit, match=r"Stopped: .*the same command goes on from here"),
+        pytest.raises(SystemExit, match=r"Stopped: .*the same command continues from here"),
     ):
         runner.train_all(jobs)

@@ -1,4 +1,4 @@
-"""Runs of a sweep in processes of their own: what ends one of them, and what ends all."""
+"""Runs of a sweep in processes of their own: failures end one run, interrupts end all."""
 
 import faulthandler
 import json
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 def test_a_crash_is_the_failure_of_its_run_alone(data, outputs, tmp_path, capsys):
     def task(*words):
         def run(tell):
-            faulthandler.disable()  # pytest's
+            faulthandler.disable()  # enabled by pytest
             config = composed(data, outputs, *WORDS, *words)
             tell(Path(config.paths.run))
             sys.stdout.write(words[0])
@@ -54,7 +54,7 @@ def test_a_crash_is_the_failure_of_its_run_alone(data, outputs, tmp_path, capsys
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None], ids=str)
 def test_an_interrupt_ends_all_with_one_sentence(number, caplog, tmp_path):
-    """Of the sweep, or of a run."""
+    """The interrupt reaches the sweep or one of its runs."""
 
     def sleep(_):
         try:
@@ -77,7 +77,7 @@ def test_an_interrupt_ends_all_with_one_sentence(number, caplog, tmp_path):
     assert (end.value.code, begun) == (workers.INTERRUPTED, [0, 1])
     assert not multiprocessing.active_children()
     assert len(list(tmp_path.glob("ended-*"))) == 1
-    assert caplog.messages == ["Interrupted; the same command goes on with the runs that have not finished."]
+    assert caplog.messages == ["Interrupted; the same command continues with the runs that have not finished."]
 
 
 def test_runs_end_with_the_sweep_however_that_ends(tmp_path):

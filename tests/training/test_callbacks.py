@@ -1,4 +1,4 @@
-"""The history file, the guard against NaN, the time_estimate, the seeds and the clock."""
+"""Callbacks: the history file, the stop at NaN, the time estimate, seeds and wall time."""
 
 import logging
 import random
@@ -93,7 +93,7 @@ def test_the_estimate_names_the_time_and_what_to_type_instead(monkeypatch, caplo
         assert not caplog.messages
         callback.on_train_batch_start(trainer(), None, None, number)
         callback.on_train_batch_end(trainer(global_step=4), None, None, None, number)
-    callback.on_train_batch_end(trainer(), None, None, None, 7)  # looks at no clock any more
+    callback.on_train_batch_end(trainer(), None, None, None, 7)  # no longer reads the clock
     [message] = caplog.messages
     assert message == (
         "This run will take about 13.9 hours on this machine (0.5 s a step, 99996 steps left). "

@@ -1,4 +1,4 @@
-"""Two processes train to the numbers of one; tests/training/test_distributed_longer.py has more of it."""
+"""Two processes reach the same numbers as one; slower tests are in tests/training/test_distributed_longer.py."""
 
 import pytest
 from processes import CASES, DDP, assert_same, run_of, told, train_together
@@ -19,7 +19,7 @@ def alone(tmp_path_factory, data):
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory, data, alone):
-    """The runs of two processes, for which those of one have prepared the data, and what was said."""
+    """The runs of two processes and their output. `alone` has prepared the data."""
     place = tmp_path_factory.mktemp("together")
     runs = [(told(data, place / case, case, *trainer), None) for case, trainer in TRAINERS.items()]
     return place, train_together(place / "said", runs)

@@ -1,4 +1,4 @@
-"""More of two processes: other mechanisms, divided parameters, each other's runs, and what may go wrong."""
+"""Two processes: other mechanisms, sharded parameters, resuming with another number of processes, and failures."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def alone(tmp_path_factory, data):
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory, data, alone):
-    """Runs of two processes: whole ones, some that one process had left in the third epoch, some that they leave."""
+    """Runs of two processes: complete ones, resumed ones that one process began, and interrupted ones."""
     place = tmp_path_factory.mktemp("together")
     for name in ("ours", "ours sharded"):
         with crash(12), pytest.raises(RuntimeError, match="plug"):
@@ -85,7 +85,7 @@ def wait_for(process, found):
 
 
 def gone(words):
-    """Whether no process of a command is left; a killed one may take a moment."""
+    """Whether all processes of a command have ended; a killed one may take a moment."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         if not any(str(words) in line for line in command_lines()):
@@ -106,7 +106,7 @@ def test_a_killed_command_line_goes_on_in_one_process(data, outputs, alone):
     assert gone(outputs)
     done = door(data, outputs, "train.py", *CASES["fitted"], f"paths.data={data}")
     assert done.returncode == 0, done.stderr
-    assert "Going on from the last checkpoint" in done.stderr
+    assert "Resuming from the last checkpoint" in done.stderr
     assert_same(run_of(outputs), run_of(alone / "fitted"))
 
 
@@ -116,7 +116,7 @@ def test_an_interrupt_ends_all_processes(data, outputs):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert said.count("Interrupted; the same command goes on") == 1
+    assert said.count("Interrupted; the same command resumes") == 1
     assert gone(outputs)
     assert not list(outputs.rglob("result.json"))
 
@@ -169,7 +169,7 @@ def test_a_sweep_trains_each_combination_by_two_processes_once(data, outputs):
     assert {record.seed for record in records.read_all(outputs / "runs")} == {0, 1}
     assert "Traceback" not in done.stderr
     offline = [path for path in outputs.rglob("offline-run-*") if path.is_dir()]
-    assert len(offline) == 2  # one a run: only its first process speaks to Weights & Biases
+    assert len(offline) == 2  # one for each run: only the first process logs to Weights & Biases
     assert done.stdout.count("test/accuracy") == 2
 
 

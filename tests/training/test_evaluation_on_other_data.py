@@ -15,7 +15,7 @@ ENCODER = [word for word in TINY if "layers" not in word]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, data):
-    """A run of BLRP, whose weights fit any length."""
+    """A run of BLRP, whose weights do not depend on the length."""
     outputs = tmp_path_factory.mktemp("longer") / "outputs"
     trained(composed(data, outputs, *WORDS, "backbone=blrp", *ENCODER))
     return record_of(outputs)
@@ -92,5 +92,5 @@ def test_weights_that_depend_on_the_length_are_named(data, outputs):
     trained(composed(data, outputs, *WORDS, "attention=softmax", "backbone.position=learned", *TINY))
     run = record_of(outputs)
     assert evaluated(run, multiply=1)[1] == records.read(run).metrics["test/accuracy"]
-    with pytest.raises(UserError, match=r"do not fit these data \(size mismatch for .*position.*sequences longer"):
+    with pytest.raises(UserError, match=r"do not fit these data \(size mismatch for .*position.*longer sequences"):
         evaluated(run, multiply=2)

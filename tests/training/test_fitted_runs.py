@@ -1,4 +1,4 @@
-"""Fitted mechanisms in whole runs: fitted when they should be, kept in checkpoints, the same after a crash."""
+"""Fitted mechanisms in whole runs: fitted at the right steps, stored in checkpoints, the same after a crash."""
 
 from pathlib import Path
 from unittest import mock
@@ -34,7 +34,7 @@ def test_a_run_fits_at_its_first_batch_and_after_so_many_passes_and_resumes_to_t
     assert seen == [(0, 0, 0, 0), (1, 0, 0, 0), (0, 3, 0, 12), (1, 3, 0, 12)]
 
     broken = composed(data, tmp_path / "broken", *WORDS)
-    for step in (6, 8, 4):  # in the second interval, right after the second fit, and there again
+    for step in (6, 8, 4):  # in the second interval, right after the second fit, and in the second interval again
         with crash(step), pytest.raises(RuntimeError, match="plug"):
             trained(composed(data, tmp_path / "broken", *WORDS))
     trained(composed(data, tmp_path / "broken", *WORDS))

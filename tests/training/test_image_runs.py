@@ -1,4 +1,4 @@
-"""Runs on images from end to end: handed-over weights, larger images, encoders, evaluation mode, small images."""
+"""Runs on images from end to end: pretrained weights, larger images, encoders, evaluation mode, small images."""
 
 import logging
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_larger_images_are_evaluated(softmax_run):
 def test_an_attention_bound_to_the_length_refuses_larger_images(data, outputs):
     config = composed(data, outputs, *DIGITS, "attention=linformer", "attention.k=4")
     trained(config)
-    cause = r"do not fit these data \(size mismatch for .*key_map.*images larger than in training"
+    cause = r"do not fit these data \(size mismatch for .*key_map.*larger images than in training"
     with one_thread(), pytest.raises(UserError, match=cause):
         evaluate(folder(config), "test", {"size": 16})
 

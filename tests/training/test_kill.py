@@ -1,4 +1,4 @@
-"""The real thing: a process that is killed in the middle of an epoch, and the same command typed again."""
+"""A process is killed in the middle of an epoch, and the same command resumes the run."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def undisturbed(tmp_path_factory, data):
 
 
 def kill_after(rows: int, data: Path, outputs: Path, *words: str) -> None:
-    """Starts a run and kills it soon after its history has so many rows, and any checkpoint is there."""
+    """Starts a run and kills it soon after its history has this many rows and a checkpoint has been written."""
     command, settings = program(data, outputs, "train.py", *words)
     with subprocess.Popen(command, **settings) as process:
         deadline = time.monotonic() + 120
@@ -55,7 +55,7 @@ def test_a_killed_run_started_again_ends_as_one_that_was_left_alone(data, output
         kill_after(number, data, outputs, *words)
     done = door(data, outputs, "train.py", *words)
     assert done.returncode == 0, done.stderr
-    assert "Going on from the last checkpoint" in done.stderr
+    assert "Resuming from the last checkpoint" in done.stderr
     run, expected = record_of(outputs), undisturbed[words]
     assert (run / "metrics.csv").read_text() == (expected / "metrics.csv").read_text()
     assert records.read(run).metrics == records.read(expected).metrics
@@ -64,14 +64,17 @@ def test_a_killed_run_started_again_ends_as_one_that_was_left_alone(data, output
 
 
 def living(group: int) -> list[str]:
-    """The processes of a group that have not ended."""
+    """The processes of a process group that are still running."""
     found = subprocess.run(["ps", "-A", "-o", "pid=,pgid=,stat="], capture_output=True, text=True, check=True).stdout
     rows = [line.split() for line in found.splitlines()]
     return [pid for pid, its, state in rows if int(its) == group and not state.startswith("Z")]
 
 
 def signal_after(rows: int, number: signal.Signals, data: Path, outputs: Path, *words: str) -> tuple[int, str]:
-    """Sends a signal to all processes of a run soon after its history has so many rows; exit status and errors."""
+    """Sends a signal to all processes of a run soon after its history has this many rows.
+
+    Returns its exit status and standard error.
+    """
     command, settings = program(data, outputs, "train.py", *words)
     with subprocess.Popen(command, **settings, start_new_session=True) as process:
         deadline = time.monotonic() + 120
@@ -81,7 +84,7 @@ def signal_after(rows: int, number: signal.Signals, data: Path, outputs: Path, *
             time.sleep(0.001)
         assert len(living(process.pid)) >= 3, "no worker was there"
         if number == signal.SIGKILL:
-            process.kill()  # the workers are left behind
+            process.kill()  # not its data workers, which must end by themselves
         else:
             os.killpg(process.pid, number)
         _, errors = process.communicate(timeout=60)

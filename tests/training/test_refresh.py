@@ -1,4 +1,4 @@
-"""The callback that renews attention mechanisms: what they are given, when, and that nothing else notices."""
+"""The callback that refreshes attention mechanisms: its inputs, its schedule, and that it changes nothing else."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ SPEC = DataSpec(max_len=12, channels=3, classes=4)
 
 
 class Redrawn(StatelessAttention, Refreshable):
-    """Adds a random vector, redrawn every `redraw` steps, and keeps what it was last given."""
+    """Adds a random vector, redrawn every `redraw` steps, and stores the inputs of its last refresh."""
 
     patterns = frozenset(Pattern)
     complexity = "time O(n d), memory O(n d)"
@@ -107,7 +107,7 @@ def test_each_is_given_what_forward_would_be_after_the_layers_before_it_were_ren
 
 def test_nothing_but_the_buffers_of_the_renewed_changes() -> None:
     model, rows = module(), batch()
-    model(rows)  # running statistics are no longer the first ones
+    model(rows)  # changes the running statistics
     frozen = next(part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm))
     frozen.eval()
     modes = [part.training for part in model.modules()]
@@ -124,7 +124,7 @@ def test_nothing_but_the_buffers_of_the_renewed_changes() -> None:
     assert changed == {"direction", "renewals"}
     assert all(p.grad is None for p in model.parameters())
     model(rows)
-    assert [attention.renewals.item() for attention in attentions(model)] == [1, 1]  # no hook is left
+    assert [attention.renewals.item() for attention in attentions(model)] == [1, 1]  # the hooks have been removed
 
 
 def test_every_renewal_draws_anew_even_if_nothing_else_is_random() -> None:
@@ -138,7 +138,7 @@ def test_every_renewal_draws_anew_even_if_nothing_else_is_random() -> None:
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_an_epoch_is_a_pass_over_the_training_rows_whatever_the_validation_interval(parts) -> None:
-    """Validation after every 3 batches of 7 a pass: the batch number 16 is the third one of the third pass."""
+    """A pass has 7 batches and validation runs after every 3: batch 16 is the third batch of the third pass."""
     model, rows, asked = module((100, 100)), batch(), []
     attentions(model)[0].due = lambda *place: bool(asked.append(place))
     rows13 = {"train": SimpleNamespace(lengths=range(13))}

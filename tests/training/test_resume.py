@@ -1,4 +1,4 @@
-"""A run that is interrupted anywhere and started again ends exactly as one that was left alone."""
+"""A run that is interrupted anywhere and resumed gives exactly the numbers of an uninterrupted one."""
 
 import re
 import shutil
@@ -62,7 +62,7 @@ def test_a_run_of_steps_that_crashed_ends_as_one_that_did_not(data, outputs, und
 
 
 def test_ctrl_c_while_a_checkpoint_is_written_is_no_failure(data, outputs, undisturbed):
-    """torch then ends its file with an error of its own."""
+    """torch then raises an error of its own when it closes the file."""
     config = composed(data, outputs, *EPOCHS)
     intact, written = torch.save, []
 
@@ -104,7 +104,7 @@ def test_a_run_killed_after_training_and_before_its_record_keeps_its_numbers(dat
 
 @pytest.mark.parametrize(("words", "step"), [(STEPS, 11), (EPOCHS, 99)], ids=["in training", "before its record"])
 def test_an_interrupted_run_that_moved_ends_as_one_that_did_not(data, outputs, undisturbed, tmp_path, words, step):
-    """The best epoch of the first is its first one, which is not trained after the move."""
+    """The best epoch is the first one, which is trained before the move."""
     with (
         crash(step),
         mock.patch.object(records, "write", side_effect=RuntimeError("plug")),
@@ -127,7 +127,10 @@ def interrupted(data, outputs) -> Path:
 
 
 def test_a_best_checkpoint_of_another_epoch_is_refused(data, outputs):
-    """A kill between the best checkpoint and the last one leaves it, where a GPU does not repeat its numbers."""
+    """It can remain after a kill between writing the best and the last checkpoint if the epoch does not repeat exactly.
+
+    This is the case on a GPU.
+    """
     run = interrupted(data, outputs)
     best = run / "checkpoints" / "best.ckpt"
     known = torch.load(best, weights_only=True)
@@ -138,7 +141,7 @@ def test_a_best_checkpoint_of_another_epoch_is_refused(data, outputs):
 
 
 def own_files(folder: Path, cases: int) -> tuple[str, ...]:
-    """Writes a data set of one's own, because such files are what people change; the words of a run on it."""
+    """Writes a custom data set, whose files users may change, and returns the overrides of a run on it."""
     write_synthetic(folder, dataset="Own", kind="classification", train=cases, test=24)
     words = ("task=uea/custom", "data.dataset=Own", f"data.folder={folder}", "attention=softmax", "scale=smoke")
     return (*words, "limits.epochs=4", "recipe.batch_size=6", *TINY)
@@ -166,7 +169,7 @@ def test_a_finished_run_whose_data_changed_is_not_shown_as_if_nothing_had(data, 
     shutil.rmtree(tmp_path / "own")
     done = answer("train.py", *words)
     assert (done.returncode, "test/accuracy" in done.stdout) == (0, True)
-    assert "data that cannot be compared with those here: " in done.stderr
+    assert "was trained on cannot be checked: " in done.stderr
 
 
 @pytest.mark.parametrize("content", [b"PK", [1], {"state_dict": {}}], ids=repr)

@@ -1,4 +1,4 @@
-"""Learning rates, step by step, against values worked out by hand."""
+"""Learning-rate schedules, compared with values computed by hand."""
 
 import math
 
@@ -45,7 +45,7 @@ def test_warmup_cosine_ends_at_zero():
 
 def test_one_cycle_rises_from_a_25th_and_falls_to_nearly_nothing():
     found = rates(schedules.one_cycle, 10, lr=1.0, total_steps=10, warmup=4)
-    # torch turns at pct_start * total_steps - 1
+    # torch's peak is at pct_start * total_steps - 1
     assert found[0] == pytest.approx(1 / 25)
     assert found[3] == pytest.approx(1.0)
     assert found[1] == pytest.approx(1 / 25 + (24 / 25) / 3)
@@ -77,5 +77,5 @@ def test_staircase_climbs_by_epochs_and_drops_twice():
 
 
 def test_staircase_needs_a_number_of_epochs():
-    with pytest.raises(UserError, match=r"their number; scheduler\.epochs is -1"):
+    with pytest.raises(UserError, match=r"number of epochs; scheduler\.epochs is -1"):
         rates(schedules.staircase, 1, total_steps=26, epochs=-1, warmup=3, drops=[], gamma=0.2)

@@ -1,4 +1,4 @@
-"""Runs on the same cores divide them."""
+"""Runs on the same cores divide them among themselves."""
 
 import subprocess
 import sys

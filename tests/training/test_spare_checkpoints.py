@@ -1,4 +1,4 @@
-"""The checkpoint that a run goes on from waits after short epochs, but not where something would be lost."""
+"""The last checkpoint is skipped after short epochs, except where skipping it would lose information."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def writes(spare: SpareCheckpoints, score: float | None, step: int, stop: bool = False) -> bool:
-    """Whether `saver` writes after an epoch with this best score."""
+    """Whether a checkpoint is written after an epoch with this best score."""
     trainer: Any = SimpleNamespace(
         checkpoint_callback=SimpleNamespace(best_model_score=None if score is None else torch.tensor(score)),
         should_stop=stop, global_step=step, estimated_stepping_batches=50,

@@ -1,4 +1,4 @@
-"""One run from its configuration to its record, and what happens when something is wrong with it."""
+"""One run from its configuration to its record, and the errors of wrong configurations."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, data):
-    """A ListOps run of the command line: its outputs folder and what it printed."""
+    """A ListOps run started from the command line: its outputs folder and its output."""
     outputs = tmp_path_factory.mktemp("finished") / "outputs"
     return outputs, door(data, outputs, "train.py", "scale=smoke", "task=lra/listops", "trainer=cpu")
 
@@ -128,7 +128,7 @@ def test_the_paper_protocol_tests_on_what_it_validates_on_and_the_clean_one_does
 
 
 def refused(data, outputs, *words):
-    """The message of the UserError that ends a run; nothing that could pass for a result is left."""
+    """The message of the UserError that ends a run, after checking that the run has written no record."""
     config = composed(data, outputs, *words)
     with pytest.raises((UserError, InstantiationException)) as caught:
         trained(config)

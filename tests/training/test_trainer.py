@@ -1,4 +1,4 @@
-"""Settings of the trainer that cannot go together, and that its files compose."""
+"""Conflicting settings of the trainer, and the trainer configurations."""
 
 import re
 from pathlib import Path
@@ -25,9 +25,12 @@ MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
     ("words", "cause"),
     [
         (["trainer.precision=16-mixed"], "A CPU cannot train with trainer.precision=16-mixed; choose bf16-mixed"),
-        (["trainer.devices=2"], "There are 2 processes and nothing says how they share the work; choose trainer=ddp"),
-        (["trainer=ddp_cpu", "trainer.devices=3"], "A batch of 4 cannot be shared by 3 processes in 1 parts each"),
-        (["trainer.accumulate_grad_batches=3"], "A batch of 4 cannot be shared by 1 processes in 3 parts each"),
+        (["trainer.devices=2"], "There are 2 processes but no strategy for them; choose trainer=ddp"),
+        (
+            ["trainer=ddp_cpu", "trainer.devices=3"],
+            "A batch of 4 cannot be divided among 3 processes with 1 microbatch",
+        ),
+        (["trainer.accumulate_grad_batches=3"], "A batch of 4 cannot be divided among 1 processes with 3 microbatch"),
         (["trainer.accumulate_grad_batches=0"], "accumulate_grad_batches is 0; it must be a whole number of at least"),
         (["trainer=ddp_cpu", "+trainer.sync_batchnorm=true"], "leave trainer.sync_batchnorm out"),
         (["trainer=ddp"], "The trainer cannot be built"),
@@ -91,7 +94,7 @@ def test_a_run_in_parts_is_evaluated_a_part_at_a_time(data, outputs, monkeypatch
     record = trained(config)
     with one_thread():
         assert evaluate(Path(config.paths.run), "test")[1] == pytest.approx(record.metrics["test/accuracy"])
-    assert sizes == [3] * 3  # validation, test, and by itself
+    assert sizes == [3] * 3  # validation, test, and a separate evaluation
 
 
 def test_the_place_of_a_process_is_that_of_its_launcher(monkeypatch):
@@ -114,9 +117,9 @@ def test_the_first_error_of_a_run_is_the_one_that_is_kept(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.filterwarnings("ignore")  # torch.compile's own
+@pytest.mark.filterwarnings("ignore")  # of torch.compile
 def test_a_compiled_run_is_evaluated_and_resumed_like_any_other(data, outputs):
-    """With the real compiler; EcoFormer is refitted in between, outside of what is compiled."""
+    """Uses the real compiler. EcoFormer is refitted during the run, outside of the compiled code."""
     from runs import crash, one_thread
 
     from subquad.training.evaluation import evaluate

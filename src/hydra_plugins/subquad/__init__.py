@@ -1,1 +1,1 @@
-"""What Hydra finds of Subquad: plugins must live in a package of this name."""
+"""Subquad's plugins for Hydra, which searches the package `hydra_plugins` for them."""

@@ -1,1 +1,1 @@
-"""The commands, one module each: `subquad <name>` runs the `main` of `subquad.cli.<name>`."""
+"""Commands: `subquad <name>` runs `main` of the module `subquad.cli.<name>`."""

@@ -12,21 +12,21 @@ from pathlib import Path
 from subquad.cli.command import run
 from subquad.config.choices import hint
 
-_SHORT = {"check": "check_attention"}
-_NO_COMMANDS = ("__main__", "command", "table_arguments")
+_ALIASES = {"check": "check_attention"}
+_NOT_COMMANDS = ("__main__", "command", "table_arguments")
 
 
 def commands() -> dict[str, str]:
-    """Every command with the first line of its docstring."""
+    """Names of all commands, with the first line of their docstrings."""
     files = {path.stem: path for path in sorted(Path(__file__).parent.glob("[!_]*.py"))}
-    texts = {name: path.read_text() for name, path in files.items() if name not in _NO_COMMANDS}
+    texts = {name: path.read_text() for name, path in files.items() if name not in _NOT_COMMANDS}
     return {name: str(ast.get_docstring(ast.parse(text))).splitlines()[0] for name, text in texts.items()}
 
 
 def main() -> None:
-    """Runs the command that the command line names first."""
+    """Runs the command named by the first argument."""
     name, *sys.argv[1:] = sys.argv[1:] or ["--help"]
-    name = _SHORT.get(name, name)
+    name = _ALIASES.get(name, name)
     known = commands()
     if name in ("-h", "--help"):
         lines = [f"  {command:<16} {summary}" for command, summary in known.items()]
@@ -34,7 +34,7 @@ def main() -> None:
     elif name not in known:
         sys.exit(f'There is no command "{name}"; {hint(name, list(known))}')
     elif name == "train":
-        # As `python -m subquad.cli.train`: further processes of a run are started by the name of the main module.
+        # As `python -m subquad.cli.train`, because Lightning starts other processes of a run by the main module's name.
         runpy.run_module("subquad.cli.train", run_name="__main__", alter_sys=True)
     else:
         run(name)

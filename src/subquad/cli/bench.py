@@ -38,11 +38,11 @@ def main() -> None:
     torch.set_num_threads(config.threads or usable_cores())
     device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
     names = list(dict.fromkeys([*REFERENCES, *config.attention]))
-    sides = {name: load_attention(name) for name in names}
-    sides |= {name: load_factory(f"backbone={name}") for name in config.backbone}
+    factories = {name: load_attention(name) for name in names}
+    factories |= {name: load_factory(f"backbone={name}") for name in config.backbone}
     console, results = Console(width=110), []
     for setting in _settings(config, device):
-        measured = measure(sides, setting, config.rounds)
+        measured = measure(factories, setting, config.rounds)
         console.print(_table(setting, measured))
         results += [_row(setting, name, measured) for name in measured]
     folder = Path(config.output) / now().replace(":", "")

@@ -1,12 +1,12 @@
-"""Throughput of data loading beside that of training: shows whether loading limits training.
+"""Compares the throughput of data loading with that of training, to show whether loading limits training.
 
     python scripts/bench_data.py                                       # ListOps and digits, two workers
     python scripts/bench_data.py task=[cifar/cifar10] workers=4 data=synthetic
     python scripts/bench_data.py task=all data=synthetic seconds=1
 
-For each task: rows per second that the training loader delivers, rows per second of training steps (forward, backward,
-optimiser) on batches that are already there, and their ratio. The first batches, which start the workers, do not count.
-All other overrides are those of train.py.
+For each task: rows per second of the training loader, rows per second of training steps (forward, backward, optimiser)
+on batches in memory, and their ratio. The first batches, which start the workers, are not counted. All other overrides
+are those of train.py.
 """
 
 import itertools
@@ -32,22 +32,22 @@ SETTINGS: dict[str, Any] = {"task": ["lra/listops", "digits"], "workers": 2, "se
 
 def main() -> None:
     """Prints a table with one row per task."""
-    words = [word for word in sys.argv[1:] if word.partition("=")[0] not in SETTINGS]
-    config = OmegaConf.merge(SETTINGS, OmegaConf.from_dotlist([word for word in sys.argv[1:] if word not in words]))
+    overrides = [arg for arg in sys.argv[1:] if arg.partition("=")[0] not in SETTINGS]
+    config = OmegaConf.merge(SETTINGS, OmegaConf.from_dotlist([arg for arg in sys.argv[1:] if arg not in overrides]))
     torch.set_num_threads(usable_cores())
     table = Table(title=f"Rows per second, {config.workers} workers, {torch.get_num_threads()} threads")
     for heading in ("task", "attention", "batch", "loader", "training", "loader / training"):
         table.add_column(heading, justify="left" if heading in ("task", "attention") else "right")
-    every = [task for task in options("task") if not task.endswith("/custom")]
-    for task in every if config.task == "all" else [config.task] if isinstance(config.task, str) else config.task:
-        table.add_row(*_cells(task, words, config))
+    all_tasks = [task for task in options("task") if not task.endswith("/custom")]
+    for task in all_tasks if config.task == "all" else [config.task] if isinstance(config.task, str) else config.task:
+        table.add_row(*_cells(task, overrides, config))
     Console(width=110).print(table)
 
 
-def _cells(task: str, words: list[str], config: Any) -> list[str]:
-    attention = next((word.partition("=")[2] for word in words if word.startswith("attention=")), "dba")
-    scale = [] if any(word.startswith("scale=") for word in words) else ["scale=laptop"]
-    composed = compose_run([f"task={task}", f"attention={attention}", *scale, *words])
+def _cells(task: str, overrides: list[str], config: Any) -> list[str]:
+    attention = next((arg.partition("=")[2] for arg in overrides if arg.startswith("attention=")), "dba")
+    scale = [] if any(arg.startswith("scale=") for arg in overrides) else ["scale=laptop"]
+    composed = compose_run([f"task={task}", f"attention={attention}", *scale, *overrides])
     run: Any = OmegaConf.create(OmegaConf.to_container(composed, resolve=True))
     run.data.num_workers = config.workers
     data: SplitData = instantiate(run.data, _convert_="all")
@@ -61,7 +61,7 @@ def _cells(task: str, words: list[str], config: Any) -> list[str]:
 
 
 def _endless(data: SplitData) -> Iterator[Batch]:
-    """Training batches, epoch after epoch, without end."""
+    """Training batches of endless epochs."""
     loader: Any = data.train_dataloader()
     for epoch in itertools.count():
         loader.batch_sampler.set_epoch(epoch)

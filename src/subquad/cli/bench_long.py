@@ -1,4 +1,4 @@
-"""Time and memory per token of attention layers on long inputs, without softmax, which would take hours.
+"""Time and memory per token of attention layers on long inputs; softmax is left out because it would take hours.
 
 python scripts/bench_long.py                                            # up to 1,048,576 tokens
 python scripts/bench_long.py attention=[dba] lengths=[65536] dims=[64]
@@ -21,7 +21,7 @@ DEFAULTS = ["attention=[dba,luna,linear]", "lengths=[65536,131072,262144,524288,
 
 
 def main() -> None:
-    """Prints a table for each level and mode, a row for each attention and length, as soon as each is measured."""
+    """Prints a table for each level, mode, width and batch size, with a row for each attention and length."""
     config = bench_config([*DEFAULTS, *sys.argv[1:]])
     torch.set_num_threads(config.threads or usable_cores())
     device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device

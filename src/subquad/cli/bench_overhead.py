@@ -1,15 +1,15 @@
-"""Overhead of the framework: seconds per epoch of a run against a plain PyTorch loop over the same model and batches.
+"""Overhead of the framework: seconds per epoch of a run, compared with a plain PyTorch loop over the same batches.
 
     python scripts/bench_overhead.py                               # softmax on JapaneseVowels
     python scripts/bench_overhead.py attention=dba task=uea/basic_motions
-    python scripts/bench_overhead.py public=<clone>                # beside the code of mvts_transformer, in a checkout
+    python scripts/bench_overhead.py public=<clone>                # also compare with the code of mvts_transformer
     taskset -c 0 python scripts/bench_overhead.py                  # on one core
 
-Both sides train the same network on the same batches with the same optimiser and clipping, and validate after the same
-epochs; the framework also logs, checks for NaN and writes metrics.csv. Checkpoints are written every ten seconds and
-where an epoch is the best so far: here the first is, as in most of a run there is none. `public` is a clone of
-https://github.com/gzerveas/mvts_transformer: its model, batches, optimiser, training, validation and checkpoints, on
-the same rows, at the sizes of the recipe mvts.
+Both train the same network on the same batches with the same optimiser and gradient clipping, and validate after the
+same epochs; the framework also logs, checks for NaN and writes metrics.csv. It writes checkpoints every ten seconds and
+after each epoch that is the best so far. Here only the first epoch is made the best, because most epochs of a run are
+not. `public` is a clone of https://github.com/gzerveas/mvts_transformer: its model, batches, optimiser, training,
+validation and checkpoints, on the same rows, with the sizes of the recipe mvts.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from torch.utils.data import DataLoader
 
 from subquad.config.compose import compose_run
 from subquad.training.lightning_data import TrainedOn
-from subquad.training.trainer import made_trainer
+from subquad.training.trainer import build_trainer
 from subquad.utils.cores import usable_cores
 from subquad.utils.errors import UserError
 from subquad.utils.log_filters import quieten
@@ -48,7 +48,7 @@ EPOCHS, ROUNDS = 8, 7
 
 
 class _EpochTimes(pl.Callback):
-    """Seconds between the starts of epochs: training, validation, logs and checkpoints."""
+    """Measures the seconds between the starts of epochs: training, validation, logging and checkpoints."""
 
     def __init__(self) -> None:
         self.starts: list[float] = []
@@ -62,20 +62,20 @@ class _EpochTimes(pl.Callback):
 
 
 def main() -> None:
-    """Alternates the sides and prints the median epoch of each, and the medians over rounds of ratios to the first."""
+    """Alternates the loops and prints the median time of an epoch of each, and the framework's time relative to it."""
     quieten()
     torch.set_num_threads(usable_cores())
-    clone = next((word.partition("=")[2] for word in sys.argv[1:] if word.startswith("public=")), None)
-    overrides = [word for word in sys.argv[1:] if not word.startswith("public=")]
-    sides: dict[str, Callable[[DictConfig], list[float]]] = {"framework": _framework, "bare loop": _bare}
+    clone = next((arg.partition("=")[2] for arg in sys.argv[1:] if arg.startswith("public=")), None)
+    overrides = [arg for arg in sys.argv[1:] if not arg.startswith("public=")]
+    loops: dict[str, Callable[[DictConfig], list[float]]] = {"framework": _framework, "bare loop": _bare}
     if clone:
-        sides["public code"] = partial(_public, Path(clone))
+        loops["public code"] = partial(_public, Path(clone))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        rounds = [{name: _medians(side(_config(overrides))) for name, side in sides.items()} for _ in range(ROUNDS)]
+        rounds = [{name: _medians(loop(_config(overrides))) for name, loop in loops.items()} for _ in range(ROUNDS)]
     table = Table(title=f"Seconds of an epoch, {torch.get_num_threads()} threads, {ROUNDS} rounds")
-    for heading in ("side", "training", "framework's share", "with a validation", "framework's share"):
+    for heading in ("loop", "training", "framework's ratio", "with a validation", "framework's ratio"):
         table.add_column(heading, justify="right")
-    for name in sides:
+    for name in loops:
         cells = []
         for kind in (0, 1):
             ratios = [times["framework"][kind] / times[name][kind] for times in rounds]
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def _medians(seconds: list[float]) -> tuple[float, float]:
-    """Median seconds of epochs without and with a validation; the first and the last epoch differ and are left out."""
+    """Median seconds of epochs without and with a validation; the first and the last epoch are left out."""
     return statistics.median(seconds[2 : EPOCHS - 1 : 2]), statistics.median(seconds[1 : EPOCHS - 1 : 2])
 
 
@@ -96,10 +96,10 @@ def _validates(epoch: int) -> bool:
 
 def _config(overrides: Sequence[str]) -> DictConfig:
     folder = tempfile.mkdtemp()
-    words = ["attention=softmax", "task=uea/japanese_vowels", *overrides, f"paths.outputs={folder}"]
-    words += [f"limits.epochs={EPOCHS}", "trainer.check_val_every_n_epoch=2", "callbacks.best.mode=min"]
-    words += [f"+callbacks.cores.folder={folder}"]
-    settings: Any = OmegaConf.to_container(compose_run(words), resolve=True)
+    overrides = ["attention=softmax", "task=uea/japanese_vowels", *overrides, f"paths.outputs={folder}"]
+    overrides += [f"limits.epochs={EPOCHS}", "trainer.check_val_every_n_epoch=2", "callbacks.best.mode=min"]
+    overrides += [f"+callbacks.cores.folder={folder}"]
+    settings: Any = OmegaConf.to_container(compose_run(overrides), resolve=True)
     return OmegaConf.create(settings)
 
 
@@ -107,7 +107,7 @@ def _framework(config: DictConfig) -> list[float]:
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
     module = instantiate(config.task.module, _convert_="all")(spec=data.spec)
-    trainer = made_trainer(config, data)
+    trainer = build_trainer(config, data)
     clock = _EpochTimes()
     trainer.callbacks.insert(0, clock)  # type: ignore[attr-defined]
     trainer.fit(module, TrainedOn(data))
@@ -140,9 +140,9 @@ def _bare(config: DictConfig) -> list[float]:
 
 
 def _public(clone: Path, config: DictConfig) -> list[float]:
-    """Seconds per epoch of the loop in the clone's main.py on our rows; packages it does not need are mocked."""
+    """Seconds per epoch of the loop in the clone's main.py on the same rows; packages it does not need are mocked."""
     running, rows, models, optimizers, losses, utils = _modules(clone, "running", *_MODULES)
-    running.np = SimpleNamespace(**vars(np) | {"savez": MagicMock()})  # numpy refuses batches of unequal size by now
+    running.np = SimpleNamespace(**vars(np) | {"savez": MagicMock()})  # current numpy rejects batches of unequal size
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
     size, spec, batch = config.recipe.size, data.spec, data.batch_size
@@ -150,7 +150,7 @@ def _public(clone: Path, config: DictConfig) -> list[float]:
         spec.channels, spec.max_len, size.dim, size.heads, size.layers, size.ffn, spec.classes,
         dropout=config.backbone.dropout, pos_encoding="learnable", activation="gelu", norm="BatchNorm",
     )  # fmt: skip
-    for layer in model.transformer_encoder.layers:  # torch hands over one argument more than it did in 2022
+    for layer in model.transformer_encoder.layers:  # torch passes one argument more than in 2022
         layer.forward = lambda *args, plain=layer.forward, is_causal=None, **named: plain(*args, **named)
     optimizer = optimizers.RAdam(model.parameters(), lr=config.optimizer.lr)
     cpu, loss = torch.device("cpu"), losses.NoFussCrossEntropyLoss(reduction="none")
@@ -191,7 +191,7 @@ def _modules(clone: Path, *names: str) -> list[Any]:
     sys.path.insert(0, str((clone / "src").resolve()))
     for name in _UNUSED:
         sys.modules.setdefault(name, MagicMock())
-    setattr(matplotlib.cm, "get_cmap", matplotlib.colormaps.get)  # noqa: B010  gone from matplotlib since
+    setattr(matplotlib.cm, "get_cmap", matplotlib.colormaps.get)  # noqa: B010  removed from matplotlib
     try:
         return [importlib.import_module(name) for name in names]
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""Our layers beside public implementations: time and memory as ratios to one softmax layer.
+"""Compares this package's layers with public implementations: time and memory relative to a softmax layer.
 
 python scripts/bench_peers.py                          # every mechanism with a peer in configs/peers.yaml
 python scripts/bench_peers.py attention=[dba,linear] lengths=[4096] rounds=15
-python scripts/bench_peers.py attention=[flowformer] compiled=true                # torch.compile on all sides
+python scripts/bench_peers.py attention=[flowformer] compiled=true                # torch.compile for all layers
 python scripts/bench_peers.py attention=[bigbird,yoso] public=true                # the public code in the same run
 python scripts/bench_peers.py attention=[cosformer] public=true checkouts=../clones  # its repository is cloned there
 """
@@ -36,10 +36,10 @@ MODES: tuple[Mode, ...] = ("inference", "training")
 
 
 def main() -> None:
-    """Prints a row for each mechanism, length and mode: our ratios, those of the peer, and whether ours are smaller.
+    """Prints a row for each mechanism, length and mode: both layers' ratios, and whether this package's are smaller.
 
-    "maps" is the time of four projections alone; mechanisms that compress before they project go below it. "floor" is
-    that of the layer's own matrix products, with nothing between them: what no other code around them can go below.
+    "maps" is the ratio of four projections only; mechanisms that compress before they project can be faster. "products"
+    is the ratio of the layer's matrix products without any other operation, a lower bound for its time.
     """
     config = _config(sys.argv[1:])
     torch.set_num_threads(config.threads)
@@ -48,7 +48,8 @@ def main() -> None:
         title="Ratios to softmax through the fused kernel: d=256, 4 heads, batch 1, "
         f"{config.threads} threads{', compiled' if config.compiled else ''}; {beside}"
     )
-    for heading in ("attention", "n", "mode", "ms", "time", "maps", "floor", "peer", "goal", "", "memory", "peer", ""):
+    headings = ("attention", "n", "mode", "ms", "time", "maps", "products", "peer", "goal", "", "memory", "peer", "")
+    for heading in headings:
         table.add_column(heading, justify="left" if heading in ("attention", "mode", "") else "right")
     rows = [row for row in config.peers if not config.attention or row.attention in config.attention]
     if config.public:
@@ -66,8 +67,8 @@ def _check_public(rows: list[DictConfig], config: DictConfig) -> None:
     missing = []
     for row in rows:
         try:
-            if theirs := _public(row, config):
-                program_of(theirs, Setting(level="layer", mode="inference", length=512))
+            if peer := _public(row, config):
+                program_of(peer, Setting(level="layer", mode="inference", length=512))
         except UserError as error:
             missing.append(f"{row.attention}: {error}")
     if missing:
@@ -82,13 +83,13 @@ def _cells(row: DictConfig, setting: Setting, config: DictConfig) -> list[str]:
     length, mode = setting.length, setting.mode
     ours = load_attention(row.attention, row.get("overrides", []))
     factories: dict[str, AttentionFactory] = {"softmax": PlainSoftmax, "maps": FourMaps, "ours": ours}
-    if config.public and (theirs := _public(row, config)):
-        factories["public"] = theirs
+    if config.public and (public_layer := _public(row, config)):
+        factories["public"] = public_layer
     measured = measure(factories, setting, config.rounds, alone=None if config.compiled else "ours")
     own, softmax = measured["ours"], measured["softmax"]
     maps = measured["maps"].timing.ratio(softmax.timing)
     alone = measured.get(PRODUCTS_ALONE)
-    floor = None if alone is None else alone.timing.ratio(softmax.timing)
+    products = None if alone is None else alone.timing.ratio(softmax.timing)
     time, memory = own.timing.ratio(softmax.timing), own.peak / softmax.peak
     peer_time, peer_memory = (None, None) if config.public else _recorded(row, setting)
     if peer := measured.get("public"):
@@ -100,15 +101,15 @@ def _cells(row: DictConfig, setting: Setting, config: DictConfig) -> list[str]:
     milliseconds = f"{1e3 * own.timing.median:.2f}"
     return [
         row.attention, str(length), mode, milliseconds,
-        f"{time:.3f}", f"{maps:.3f}", _number(floor), _number(peer_time), _number(goal), _verdict(time, goal),
+        f"{time:.3f}", f"{maps:.3f}", _number(products), _number(peer_time), _number(goal), _verdict(time, goal),
         f"{memory:.2f}", _number(peer_memory), _verdict(memory, peer_memory),
     ]  # fmt: skip
 
 
 def _recorded(row: DictConfig, setting: Setting) -> tuple[float | None, float | None]:
     """Recorded time and memory of the peer; None for lengths at which it was not measured."""
-    place = {(512, "inference"): 0, (4096, "inference"): 1, (512, "training"): 2, (4096, "training"): 3}
-    index = place.get((setting.length, setting.mode))
+    indices = {(512, "inference"): 0, (4096, "inference"): 1, (512, "training"): 2, (4096, "training"): 3}
+    index = indices.get((setting.length, setting.mode))
     return (None, None) if index is None else (row.time[index], row.memory[index])
 
 
@@ -120,9 +121,9 @@ def _verdict(value: float, limit: float | None) -> str:
     return "" if limit is None else "met" if round(value, 2) <= round(limit, 2) else "above"
 
 
-def _config(words: list[str]) -> Any:
+def _config(overrides: list[str]) -> Any:
     config = OmegaConf.merge(OmegaConf.load(CONFIGS / "peers.yaml"), {"attention": [], "threads": 2})
-    config = script_settings(config, words)
+    config = script_settings(config, overrides)
     known = [row.attention for row in config.peers]
     if unknown := [name for name in config.attention if name not in known]:
         raise UserError(f"No peer was measured for {', '.join(unknown)}; choose from {', '.join(known)}.")

@@ -1,4 +1,4 @@
-"""Cost of renewing the fitted state of an attention: seconds, memory, and the number of forward passes it equals.
+"""Cost of refreshing the fitted state of an attention: seconds, memory, and the equivalent number of forward passes.
 
 python scripts/bench_refresh.py                                # EcoFormer in the first stage of PVTv2-B0
 python scripts/bench_refresh.py attention=ecoformer attention.fit=strong length=784 dim=64 heads=2
@@ -24,18 +24,18 @@ SIZES = {"length": 3136, "dim": 32, "heads": 1, "batch": 8, "rounds": 3, "thread
 
 
 def main() -> None:
-    """Measures one layer and prints one line."""
-    overrides = [word for word in sys.argv[1:] if word.startswith("attention")]
-    config = script_settings(OmegaConf.create(SIZES), [word for word in sys.argv[1:] if word not in overrides])
-    name = next((word.partition("=")[2] for word in overrides if word.startswith("attention=")), "ecoformer")
+    """Measures one layer and prints the result."""
+    overrides = [arg for arg in sys.argv[1:] if arg.startswith("attention")]
+    config = script_settings(OmegaConf.create(SIZES), [arg for arg in sys.argv[1:] if arg not in overrides])
+    name = next((arg.partition("=")[2] for arg in overrides if arg.startswith("attention=")), "ecoformer")
     torch.set_num_threads(config.threads or usable_cores())
     torch.manual_seed(0)
     site = Site(
         pattern=Pattern.SELF, dim=config.dim, heads=config.heads, query_len=config.length, context_len=config.length
     )
-    attention = load_attention(name, [word for word in overrides if not word.startswith("attention=")])(site=site)
+    attention = load_attention(name, [arg for arg in overrides if not arg.startswith("attention=")])(site=site)
     if not isinstance(attention, nn.Module) or not isinstance(attention, Refreshable):
-        raise UserError(f"{name} has no state to renew; choose another attention.")
+        raise UserError(f"{name} has no state to refresh; choose another attention.")
     x = torch.randn(config.batch, config.length, config.dim)
 
     def forward() -> None:

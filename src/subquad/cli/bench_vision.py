@@ -1,9 +1,9 @@
-"""Images per second and memory of vision models with other attentions, as ratios to full attention in the same run.
+"""Images per second and memory of vision models with other attentions, relative to softmax attention.
 
 python scripts/bench_vision.py                                 # EcoFormer in PVTv2-B0 at 224 x 224
 python scripts/bench_vision.py model=twins_svt_small attention=[ecoformer,linformer] batch=4 size=112
 
-"published" is the model as its paper has it: PVTv2 and Twins with their reduction of keys.
+"published" is the original model: PVTv2 and Twins with their reduction of keys.
 """
 
 import sys
@@ -41,7 +41,7 @@ def main() -> None:
     spec = ImageSpec(side=config.size, channels=3, classes=1000)
     chosen = config.attention.split(",") if isinstance(config.attention, str) else list(config.attention)
     torch.manual_seed(0)
-    models = built(config.model, spec, list(dict.fromkeys([FULL, *chosen])))
+    models = build_models(config.model, spec, list(dict.fromkeys([FULL, *chosen])))
     for mode in config.modes:
         measured = measure_images(models, spec, mode, config.batch, config.rounds, device)
         title = (
@@ -51,15 +51,15 @@ def main() -> None:
         Console(width=110).print(_table(title, measured, config.batch))
 
 
-def built(name: str, spec: ImageSpec, attentions: list[str]) -> Models:
-    """The model with each attention (stage 4 of a pyramid keeps softmax), and as published."""
+def build_models(name: str, spec: ImageSpec, attentions: list[str]) -> Models:
+    """Builds a model with each attention (stage 4 of a pyramid keeps softmax), and a pyramid also as published."""
     factories = {choice: load_attention(choice) for choice in attentions}
     if name in get_args(PyramidName):
-        swapped = {
+        replaced = {
             choice: Pyramid(spec, factory, factories[FULL], name)  # type: ignore[arg-type]
             for choice, factory in factories.items()
         }
-        return {**swapped, PUBLISHED: timm.create_model(name, num_classes=spec.classes)}
+        return {**replaced, PUBLISHED: timm.create_model(name, num_classes=spec.classes)}
     if name != "deit_tiny":
         raise UserError(f"There is no model {name} to measure; choose deit_tiny, {', '.join(get_args(PyramidName))}.")
     return {

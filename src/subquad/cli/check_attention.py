@@ -1,4 +1,4 @@
-"""Checks an attention: the tests of its contract, the growth of its cost with n, and its error to softmax.
+"""Checks an attention: the tests of its contract, the growth of its cost with n, and its error relative to softmax.
 
 python scripts/check_attention.py attention=luna
 python scripts/check_attention.py attention=my_package.my_module:MyAttention   # a class of your own
@@ -45,7 +45,7 @@ console = Console(width=110, highlight=False)
 
 
 def main() -> int:
-    """Prints a report of each attention; returns 1 if a test fails or a mechanism that states linear cost grows faster.
+    """Prints a report of each attention; returns 1 if a test fails or a cost stated as linear grows faster.
 
     Inconclusive times are not a failure.
     """
@@ -87,11 +87,11 @@ def _contract(name: str) -> bool:
         )
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        words = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}", "--attention", name]
-        places = ["--rootdir", str(CHECKOUT), "-c", str(CHECKOUT / "pyproject.toml")]
-        places += [str(CHECKOUT / "tests" / place) for place in CONTRACTS]
+        arguments = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}", "--attention", name]
+        arguments += ["--rootdir", str(CHECKOUT), "-c", str(CHECKOUT / "pyproject.toml")]
+        tests = [str(CHECKOUT / "tests" / path) for path in CONTRACTS]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *words, *places], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "pytest", *arguments, *tests], capture_output=True, text=True, check=False
         )
         if not report.exists():
             raise UserError(f"The contract did not run: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
@@ -100,47 +100,49 @@ def _contract(name: str) -> bool:
     for case in cases:
         test, _, cell = case.get("name", "").partition("[")
         problem = case.find("failure") if case.find("failure") is not None else case.find("error")
-        wiring = next((word for word in ("self", "cross") if cell.split("]")[0].endswith(word)), cell.rstrip("]"))
+        wiring = next(
+            (pattern for pattern in ("self", "cross") if cell.split("]")[0].endswith(pattern)), cell.rstrip("]")
+        )
         cells[test].append((wiring, None if problem is None else str(problem.get("message")).splitlines()[0]))
     console.print(f"The contract, {len(cases)} tests:")
-    for test, found in cells.items():
-        broken = [f"{wiring}: {message}" for wiring, message in found if message]
+    for test, outcomes in cells.items():
+        broken = [f"{wiring}: {message}" for wiring, message in outcomes if message]
         mark = "[red]fails[/]" if broken else "[green]holds[/]"
         console.print(f"  {mark}  {test.removeprefix('test_').replace('_', ' ')}")
         for line in broken:
             console.print(f"         {line[:200]}", markup=False)
     console.print()
-    return any(message for found in cells.values() for _, message in found)
+    return any(message for outcomes in cells.values() for _, message in outcomes)
 
 
 def _scaling(factory: Any, lengths: list[int]) -> bool:
     """Prints time and memory at each length and fitted exponents; returns whether a linear mechanism grows faster."""
     if len(set(lengths)) < 2:
-        raise UserError("Growth needs two lengths or more, as in lengths=[1024,4096]; lengths=[] leaves it out.")
-    found = scaling(factory, lengths)
+        raise UserError("Scaling needs two lengths or more, as in lengths=[1024,4096]; lengths=[] leaves it out.")
+    measured = scaling(factory, lengths)
     console.print(
         f"Scaling of one {'model' if is_standalone(factory) else 'layer'}, width 64, 2 heads, batch 1, inference:"
     )
     for n in lengths:
-        console.print(f"  n={n:<6} {1e3 * found.seconds[n]:9.2f} ms {found.peak[n] / 2**20:9.2f} MiB at the peak")
+        console.print(f"  n={n:<6} {1e3 * measured.seconds[n]:9.2f} ms {measured.peak[n] / 2**20:9.2f} MiB at the peak")
     linear = is_linear(stated_complexity(factory))
     limit = f" (limits {LINEAR_TIME} and {LINEAR_MEMORY})" if linear else ""
-    mark = f"[{COLOURS[found.linear]}]{found.linear}[/]  " if linear else ""
-    low, high = found.time_exponents
+    mark = f"[{COLOURS[measured.linear]}]{measured.linear}[/]  " if linear else ""
+    low, high = measured.time_exponents
     console.print(
-        f"  {mark}time grows as n^{found.time_exponent:.2f} ({low:.2f} to {high:.2f} by half of the rounds), "
-        f"memory as n^{found.memory_exponent:.2f}{limit}"
+        f"  {mark}time grows as n^{measured.time_exponent:.2f} ({low:.2f} to {high:.2f} by half of the rounds), "
+        f"memory as n^{measured.memory_exponent:.2f}{limit}"
     )
-    if linear and found.linear == "unsure":
+    if linear and measured.linear == "unsure":
         console.print(
             "  The times are inconclusive: the machine is busy or the inputs are short. Run again, or raise lengths."
         )
     console.print()
-    return linear and found.linear == "fails"
+    return linear and measured.linear == "fails"
 
 
 def _factory(name: str) -> Any:
-    """The factory of a choice of attention, of `backbone=<name>`, or the object that module:name points to."""
+    """The factory of a name of attention=, of `backbone=<name>`, or of a class given as `module:name`."""
     if ":" not in name:
         return load_factory(name) if "=" in name else load_attention(name)
     sys.path.insert(0, str(Path.cwd()))

@@ -1,8 +1,8 @@
-"""Checks the theorems and identities of the five papers numerically: which ones hold, and with what error.
+"""Checks the theorems and identities of the five papers numerically and prints the errors.
 
 python scripts/check_theorems.py                       # all of them, in seconds
 python scripts/check_theorems.py topic=low_rank        # one file of src/subquad/measure/analysis/theorems
-python scripts/check_theorems.py output=theorems.json  # the numbers, too
+python scripts/check_theorems.py output=theorems.json  # also write the numbers to a file
 """
 
 import dataclasses
@@ -39,6 +39,6 @@ def _table(findings: list[Finding]) -> Table:
         table.add_column(heading, ratio=None if heading in ("source", "") else 3)
     for f in findings:
         measured = "\n".join(f"{name}: {value:.3g}" for name, value in f.measured.items())
-        source, said, remark = (escape(words) for words in (f"{f.paper}, {f.place}", f.statement, f.note))
-        table.add_row(source, said, f"[{COLOURS[f.verdict]}]{f.verdict}[/]", escape(measured), remark)
+        source, statement, remark = (escape(text) for text in (f"{f.paper}, {f.place}", f.statement, f.note))
+        table.add_row(source, statement, f"[{COLOURS[f.verdict]}]{f.verdict}[/]", escape(measured), remark)
     return table

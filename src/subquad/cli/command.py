@@ -1,4 +1,4 @@
-"""How every command starts, answers --help and fails. Imports nothing heavy."""
+"""Start, --help and error handling of all commands. Importing this module does not import torch."""
 
 import ast
 import difflib
@@ -24,14 +24,14 @@ from subquad.utils.errors import UserError, explain, first_line
 from subquad.utils.malloc import keep_freed_memory
 
 _SETTINGS = {"bench": "bench.yaml", "bench_long": "bench.yaml", "bench_peers": "peers.yaml", "eval": "eval.yaml"}
-"""Commands whose --help shows their settings with the defaults, and the file in configs/ that holds these."""
+"""Commands whose --help shows settings with their defaults, and the file of these in configs/."""
 
 
 def run(name: str) -> None:
     """Runs the command of the module `subquad.cli.<name>`, whose `main` returns its exit status or None for 0.
 
-    With --help it prints the module's docstring instead, without importing the module; `train` leaves it to Hydra,
-    which lists all choices. An error that the user can correct ends the process with one sentence and exit status 1.
+    With --help, prints the module's docstring instead, without importing the module; --help of `train` is printed by
+    Hydra, which lists all choices. An error that the user can correct ends the process with its message and status 1.
     """
     if name != "train":
         answer_help(_help_page(name))
@@ -39,7 +39,7 @@ def run(name: str) -> None:
     try:
         status = import_module(f"subquad.cli.{name}").main()
     except KeyboardInterrupt:
-        sys.exit("Interrupted; the same command goes on with what has not finished.")
+        sys.exit("Interrupted; the same command continues with what has not finished.")
     except Exception as error:
         cause = explain(error)
         if cause is None or os.environ.get("HYDRA_FULL_ERROR"):
@@ -50,14 +50,14 @@ def run(name: str) -> None:
 
 
 def answer_help(page: str | None) -> None:
-    """Prints the page and ends the process with status 0 where the command line has --help."""
+    """If the command line has --help, prints the page and ends the process with status 0."""
     if {"-h", "--help"} & {*sys.argv[1:]}:
         sys.stdout.write(f"{(page or '').strip()}\n")
         raise SystemExit
 
 
 def _help_page(name: str) -> str:
-    """The docstring of a command's module, and its settings with their defaults where a file holds them."""
+    """The docstring of a command's module, and its settings with their defaults if they are in a file."""
     spec = find_spec(f"subquad.cli.{name}")
     assert spec is not None
     assert spec.origin is not None
@@ -70,9 +70,9 @@ def _help_page(name: str) -> str:
 def prepare_process() -> None:
     """Sets up this process, before torch is imported and before Hydra composes.
 
-    By default, waiting threads spin for a long time, which blocks other programs on the same cores. A short spin costs
-    nothing measurable; no spin at all would halve the speed of small models. Memory that a step frees is kept for the
-    next step. Environment variables that the user has set are left as they are.
+    By default, waiting threads spin for a long time, which blocks other programs on the same cores. A short spin has no
+    measurable cost; without any, small models would train at half the speed. Memory that a step frees is kept for the
+    next step. Environment variables that the user has set are not changed.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -86,7 +86,7 @@ def prepare_process() -> None:
 
 
 def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Makes Hydra print an error that the user can correct as one sentence, also where it is one job of a sweep."""
+    """Makes Hydra print errors that the user can correct without a traceback, also in jobs of a sweep."""
 
     @wraps(task)
     def wrapped(config: Any) -> Any:
@@ -102,7 +102,7 @@ def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def bench_config(overrides: Sequence[str]) -> DictConfig:
-    """configs/bench.yaml with overrides from the command line. Raises UserError as `script_settings` does."""
+    """configs/bench.yaml with overrides; raises UserError as `script_settings` does."""
     config = script_settings(OmegaConf.load(CONFIGS / "bench.yaml"), overrides)
     for group in ("attention", "backbone"):
         if isinstance(config[group], str):
@@ -111,9 +111,9 @@ def bench_config(overrides: Sequence[str]) -> DictConfig:
 
 
 def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
-    """The settings of a command that is not composed by Hydra: its defaults with `key=value` overrides.
+    """Merges `key=value` overrides into the defaults of a command that does not use Hydra.
 
-    Raises UserError for an unknown key, and for a value of another type where the default is a number or a boolean.
+    Raises UserError for an unknown key, and for a value of the wrong type if the default is a number or a boolean.
     """
     known = [str(key) for key in defaults]
     types = {key: type(OmegaConf.select(defaults, key)) for key in known}

@@ -1,4 +1,4 @@
-"""Operations of whole models: multiplications, additions and others by module, and an estimate of their energy.
+"""Counts the operations of whole models by module and estimates their energy.
 
     python scripts/count.py attention=[softmax,ecoformer] task=imagenet backbone=pvt_v2
     python scripts/count.py attention=[softmax,dba] task=lra/text depth=3
@@ -6,13 +6,13 @@
 
 Own settings, with their defaults:
     attention=dba           one or several, as [a,b]
-    convention=everything   every operator that runs; published: what EcoFormer's tables count (docs/measuring.md)
-    backward=false          the backward pass too
-    rows=1                  inputs of a batch, each as long as the task's longest
-    depth=0                 show modules down to this depth in place of groups
-    precision=fp32          of the model of energy: int8, int32, fp16, fp32
-All other overrides are those of train.py. Nothing is trained or computed. Tasks whose sizes follow from their files
-need the files, or data=synthetic.
+    convention=everything   count every operator; published: as in EcoFormer's tables (docs/measuring.md)
+    backward=false          true: also count the backward pass
+    rows=1                  rows of a batch, each as long as the task's longest
+    depth=0                 show modules down to this depth instead of groups
+    precision=fp32          precision for the energy: int8, int32, fp16, fp32
+All other overrides are those of train.py. Nothing is trained or computed. Tasks whose sizes depend on their files need
+these files, or data=synthetic.
 """
 
 import sys
@@ -40,8 +40,8 @@ OWN = {
 
 def main() -> None:
     """Counts one model per attention and prints a table for each."""
-    own = [word for word in sys.argv[1:] if word.partition("=")[0] in OWN]
-    others = [word for word in sys.argv[1:] if word not in own]
+    own = [arg for arg in sys.argv[1:] if arg.partition("=")[0] in OWN]
+    others = [arg for arg in sys.argv[1:] if arg not in own]
     settings = script_settings(OmegaConf.create(OWN), own)
     if settings.precision not in ARITHMETIC:
         raise UserError(f"precision is {settings.precision}; choose {', '.join(ARITHMETIC)}.")
@@ -54,12 +54,12 @@ def main() -> None:
 
 
 def _network(config: DictConfig, rows: int) -> tuple[nn.Module, tuple[Any, ...]]:
-    """The network of a run on the meta device, and inputs of the greatest length."""
+    """The network of a run and inputs of the greatest length, on the meta device."""
     settings = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
     data = instantiate(settings.data, _convert_="all")
     try:
         spec = data.spec
-    except (AttributeError, OSError, UserError):  # it follows from the files
+    except (AttributeError, OSError, UserError):  # the spec depends on the files
         data.prepare_data()
         spec = data.spec
     with torch.device("meta"):
@@ -76,12 +76,12 @@ def _table(name: str, network: nn.Module, operations: Operations, settings: Dict
     heads = ("", "multiplications (M)", "additions (M)", "others (M)", f"energy (µJ, 45 nm {settings.precision} model)")
     for heading in heads:
         table.add_column(heading, justify="right" if heading else "left")
-    parts = _tree(operations, settings.depth) if settings.depth else by_group(network, operations)
-    for part, tally in [*parts.items(), ("total", operations.total)]:
-        if part == "total":
+    tallies = _tree(operations, settings.depth) if settings.depth else by_group(network, operations)
+    for name, tally in [*tallies.items(), ("total", operations.total)]:
+        if name == "total":
             table.add_section()
         numbers = [n / 1e6 for n in (tally.mul, tally.add, tally.other, energy(tally, settings.precision))]
-        table.add_row(part, *(f"{n:,.3f}" for n in numbers))
+        table.add_row(name, *(f"{n:,.3f}" for n in numbers))
     return table
 
 

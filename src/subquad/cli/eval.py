@@ -1,13 +1,13 @@
-"""Evaluates the best checkpoint of a finished run again and compares the number with the record.
+"""Evaluates the best checkpoint of a finished run again and compares the result with the record.
 
 python eval.py run=outputs/runs/uea/japanese_vowels/dba/<fingerprint>-s0
 
-Overrides that begin with `data.` change settings of the run's data. ListOps with each test expression four times as
-long:
+Overrides that begin with `data.` change settings of the run's data. For ListOps with test expressions of four times the
+length:
 
 python eval.py run=outputs/runs/lra/listops/blrp/<fingerprint>-s0 data.multiply=4
 
-A ViT or BLRP on larger images than those it was trained on (positions of a ViT are resampled):
+For a ViT or BLRP on larger images than in training (a ViT's position embeddings are resampled):
 
 python eval.py run=outputs/runs/cifar/cifar100/blrp/<fingerprint>-s0 data.size=128
 """
@@ -27,9 +27,11 @@ from subquad.utils.errors import UserError
 
 def main() -> None:
     """Composes configs/eval.yaml with the command line and evaluates."""
-    overrides = [f"+{word}" if word.startswith("data.") else word for word in sys.argv[1:]]  # keys of any data
+    overrides = [
+        f"+{arg}" if arg.startswith("data.") else arg for arg in sys.argv[1:]
+    ]  # "+": configs/eval.yaml lists none of them
     sys.argv[1:] = checked_overrides(overrides)
-    if not any(word.startswith(("run=", "-")) for word in overrides):
+    if not any(arg.startswith(("run=", "-")) for arg in overrides):
         raise UserError(
             "Name a run by its folder, as in: python eval.py run=outputs/runs/<task>/<attention>/<fingerprint>-s0"
         )
@@ -39,8 +41,8 @@ def main() -> None:
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="eval")
 @user_errors
 def _evaluate(config: DictConfig) -> float:
-    """Prints the metric now and in the record."""
-    from subquad.training.evaluation import evaluate  # heavy: after composition, so that --cfg answers at once
+    """Prints the value of the metric and the one in the record."""
+    from subquad.training.evaluation import evaluate  # slow import, which --cfg does not need
 
     changes: Any = OmegaConf.to_container(config.data)
     name, value, recorded = evaluate(Path(config.run), config.split, changes)

@@ -4,10 +4,10 @@ python scripts/plan.py table=dba/2
 python scripts/plan.py table=all scale=laptop
 python scripts/plan.py table=primal_dual/9 rows=[BasicMotions] measure=true
 
-Times are those of finished runs of the same kind. Where there are none, measure=true builds each model once and times a
-few training steps on this machine, on synthetic inputs of the real batch size; outputs/measured/steps keeps the times.
-Unknown values are marked, and sums that lack one say "at least". rows=, columns=, seeds= and overrides of train.py are
-those of reproduce.py.
+Times are taken from finished runs of the same kind. If there are none, measure=true builds each model once and times a
+few training steps on this machine, on random inputs of the real batch size, and stores them in outputs/measured/steps.
+Unknown values are marked, and sums that lack one begin with "at least". rows=, columns=, seeds= and overrides of
+train.py work as in reproduce.py.
 """
 
 import json
@@ -20,18 +20,18 @@ from subquad import records
 from subquad.cli.table_arguments import asked, asked_seeds, asked_tables
 from subquad.planning.cost import Device, Pace, Paces, Setting, measured_steps, optimizer_states, pace, setting_of
 from subquad.planning.plan_view import show_plan
-from subquad.planning.table_plan import Work, gathered, shares
-from subquad.results.cells import RunIndex, RunSpec
+from subquad.planning.table_plan import Work, jobs_by_setting, shares
+from subquad.results.cells import RunIndex
 from subquad.results.table import Table
 from subquad.utils.errors import UserError
 
 
 def main() -> None:
     """Prints the plan of the chosen tables."""
-    config, passed = asked({"measure": False})
+    config, overrides = asked({"measure": False})
     tables = asked_tables(config)
     seeds = asked_seeds(config, tables)
-    choices = tuple(word for word in passed if not word.startswith("hydra"))
+    choices = tuple(override for override in overrides if not override.startswith("hydra"))
     runs = RunIndex(choices)
     outputs = Path(runs.compositions[choices].outputs)
     runs.compose((cell for table in tables for cell in table if cell.trained or cell.chained), _import_heavy)
@@ -39,57 +39,55 @@ def main() -> None:
     if not jobs:
         Console().print(f"{config.table} trains nothing: its cells are measured or counted.")
         return
-    groups = gathered(jobs)
-    settings = {words: setting_of(words, runs.compositions) for words in groups}
-    # Heavy: after the command line has been checked.
+    groups = jobs_by_setting(jobs)
+    settings = {key: setting_of(key, runs.compositions) for key in groups}
+    # Slow imports come after the command line has been checked.
     from subquad.measure import machine
 
-    tell = Console(stderr=True, highlight=False).print
-    found = records.read_all(outputs / "runs", lambda error: tell(f"Left out: {error}", soft_wrap=True, markup=False))
-    paces = _paces(outputs, found)
+    warn = Console(stderr=True, highlight=False).print
+    finished = records.read_all(
+        outputs / "runs", lambda error: warn(f"Left out: {error}", soft_wrap=True, markup=False)
+    )
+    paces = _paces(outputs, finished)
     here = Device.of(machine.describe())
+    left = {key: setting for key, setting in settings.items() if any(not job.finished for job in groups[key])}
     if config.measure:
-        _measure([s for words, s in settings.items() if _left(groups[words]) and paces.of(s, here) is None], outputs)
-        paces = _paces(outputs, found)
-    left = {words: setting for words, setting in settings.items() if _left(groups[words])}
+        _measure([setting for setting in left.values() if paces.of(setting, here) is None], outputs)
+        paces = _paces(outputs, finished)
     sizes = _parameters(left.values(), paces, runs.compositions.parameters)
-    states = _optimizer_states(settings.values(), runs.compositions.optimizer_states)
+    states_of_optimizer = _optimizer_states(settings.values(), runs.compositions.optimizer_states)
     runs.compositions.save()
-    works, kept = [], {}
-    for words, setting in settings.items():
-        needs = runs.missing_data(groups[words][0]) if words in left else None
-        works.append(Work(setting, groups[words], paces.parameters(setting) or sizes.get(setting.family), needs))
-        kept[words] = states[json.dumps(setting.module["optimizer"], sort_keys=True)]
-    tasks, total = shares(works, paces, here, kept)
+    works, states = [], {}
+    for key, setting in settings.items():
+        needs = runs.missing_data(groups[key][0]) if key in left else None
+        works.append(Work(setting, groups[key], paces.parameters(setting) or sizes.get(setting.family), needs))
+        states[key] = states_of_optimizer[json.dumps(setting.module["optimizer"], sort_keys=True)]
+    tasks, total = shares(works, paces, here, states)
     title = f"{tables[0].name}: {tables[0].title}" if len(tables) == 1 else f"{len(tables)} tables, shared runs once"
     show_plan(f"{title} ({', '.join(choices) or 'scale=paper'})", tasks, total)
-    _rest(tables)
+    _print_unplanned(tables)
 
 
 def _import_heavy() -> None:
-    """What counting needs: seconds in which other processes compose."""
-    import torch._dynamo  # noqa: F401  # by every optimiser
+    """Imports the slow modules for counting while other processes compose configurations."""
+    import torch._dynamo  # noqa: F401  # imported by every optimiser
 
     import subquad.planning.model_size  # noqa: F401
 
 
-def _left(jobs: Sequence[RunSpec]) -> bool:
-    return any(not job.finished for job in jobs)
-
-
 def _parameters(settings: Iterable[Setting], paces: Paces, known: dict[str, int]) -> dict[str, int]:
-    """The numbers of models by family, with those that no run, measurement or earlier command tells."""
-    asked = {s.family: s for s in settings if s.family not in known and paces.parameters(s) is None}
-    if asked:
+    """Numbers of parameters by family; counts those that no run, measurement or earlier command has provided."""
+    unknown = {s.family: s for s in settings if s.family not in known and paces.parameters(s) is None}
+    if unknown:
         from subquad.planning.model_size import parameters_of
 
-        found = zip(asked, parameters_of(list(asked.values())), strict=True)
-        known |= {family: count for family, count in found if count is not None}
+        counts = zip(unknown, parameters_of(list(unknown.values())), strict=True)
+        known |= {family: count for family, count in counts if count is not None}
     return known
 
 
 def _optimizer_states(settings: Iterable[Setting], known: dict[str, int]) -> dict[str, int]:
-    """The numbers that optimisers keep for each parameter, by their settings."""
+    """Numbers of values that optimisers store for each parameter, by the JSON of their settings."""
     for factory in (setting.module["optimizer"] for setting in settings):
         key = json.dumps(factory, sort_keys=True)
         if key not in known:
@@ -97,11 +95,11 @@ def _optimizer_states(settings: Iterable[Setting], known: dict[str, int]) -> dic
     return known
 
 
-def _paces(outputs: Path, found: list[records.Record]) -> Paces:
+def _paces(outputs: Path, finished: list[records.Record]) -> Paces:
     measured: dict[str, list[Pace]] = {}
     for step in measured_steps(outputs):
         measured.setdefault(step.family, []).append(pace(step))
-    return Paces(found, measured)
+    return Paces(finished, measured)
 
 
 def _measure(settings: Sequence[Setting], outputs: Path) -> None:
@@ -118,8 +116,8 @@ def _measure(settings: Sequence[Setting], outputs: Path) -> None:
             console.print(f"{name}: not measured. {error}", soft_wrap=True, markup=False)
 
 
-def _rest(tables: Sequence[Table]) -> None:
-    """Prints how many cells the plan leaves out."""
+def _print_unplanned(tables: Sequence[Table]) -> None:
+    """Prints the number of cells that are measured without training, which the plan leaves out."""
     measured = sum(bool(cell.measure and not cell.mean and not cell.unavailable) for table in tables for cell in table)
     if measured:
         Console(highlight=False).print(f"{measured} more cells are counted or timed, not trained; not in the plan.")

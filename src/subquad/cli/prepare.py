@@ -1,4 +1,4 @@
-"""Fetches or generates the data of a task, verifies and caches them.
+"""Downloads or generates the data of a task, verifies and caches them.
 
 python scripts/prepare.py task=lra/listops
 python scripts/prepare.py task=all            # every task; lists what is missing
@@ -18,14 +18,14 @@ from subquad.utils.errors import UserError, explain
 
 
 def main() -> None:
-    """Prepares the chosen task, or all of them. Raises UserError where one cannot be prepared."""
-    words = sys.argv[1:]
-    if not any(word.startswith("task=") for word in words):
+    """Prepares the chosen task or all tasks; raises UserError if any cannot be prepared."""
+    overrides = sys.argv[1:]
+    if not any(override.startswith("task=") for override in overrides):
         raise UserError("Name a task, as in: python scripts/prepare.py task=lra/listops (or task=all).")
-    if "task=all" not in words:
-        _prepare(words)
+    if "task=all" not in overrides:
+        _prepare(overrides)
         return
-    others = [word for word in words if word != "task=all"]
+    others = [override for override in overrides if override != "task=all"]
     failed = 0
     for task in (name for name in options("task") if not name.endswith("/custom")):
         try:
@@ -34,12 +34,12 @@ def main() -> None:
             failed += 1
             Console(stderr=True).print(f"{task}: {error}", soft_wrap=True, highlight=False)
     if failed:
-        raise UserError(f"{failed} tasks could not be prepared; the lines above say what each of them needs.")
+        raise UserError(f"{failed} tasks could not be prepared; see the reasons above.")
 
 
 def _prepare(overrides: list[str]) -> None:
     config = compose_run(overrides)
-    # Heavy: after composition, so that a misspelt override is answered at once.
+    # Slow imports come after composition, so that a misspelt override is reported at once.
     from hydra.utils import instantiate
 
     from subquad.config.settings import check_settings

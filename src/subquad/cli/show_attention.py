@@ -1,11 +1,11 @@
-"""Draws the matrix of weights between tokens that an attention implies, beside that of softmax attention.
+"""Draws the matrix of an attention's weights between tokens, beside the one of softmax attention.
 
 python scripts/show_attention.py attention=dba
 python scripts/show_attention.py attention=linear,ecoformer,nystromformer length=36 dim=64 heads=4
 python scripts/show_attention.py backbone=tlb
 
-Where outputs are linear in the values, the figure shows the exact weights of the heads; otherwise it shows how much
-each output changes with each input. The JSON file beside the figure has both, with their spectra.
+If outputs are linear in the values, the figure shows the exact weights of the heads; otherwise it shows how much each
+output changes with each input. The JSON file beside the figure has both, with their spectra.
 """
 
 import sys

@@ -19,7 +19,7 @@ from subquad.training.distributed import rank
 
 
 def main() -> None:
-    """Composes and runs the command line: one run, or the runs of a sweep."""
+    """Trains the run, or the runs of the sweep, of the command line."""
     check_launcher(sys.argv[1:])
     sys.argv[1:] = checked_overrides(sys.argv[1:])
     _train()
@@ -28,12 +28,12 @@ def main() -> None:
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
 @user_errors
 def _train(config: DictConfig) -> float:
-    """Runs one composed configuration, or shows it where it finished before; returns the best validation metric."""
+    """Trains one run, or shows its record if it has finished before; returns its best validation metric."""
     folder = Path(config.paths.run)
     record = records.read(folder)
     note = "" if record is None else " (finished before, not trained again)"
     if record is None:
-        from subquad.training.run import train  # heavy: after composition, so that --help and --cfg answer at once
+        from subquad.training.run import train  # slow import, which --help and --cfg do not need
 
         record = train(config)
     elif not rank():

@@ -1,5 +1,5 @@
-"""Kernels in C++ for where a profile shows that torch's leave time on the table; torch's own run wherever these cannot.
+"""CPU kernels in C++ for operations that profiles show to be slow in torch. Elsewhere torch's operators run.
 
-A kernel is compiled for the machine's processor at its first call, which takes a second, and kept in the user's cache
-folder. It needs Linux and g++ of GCC 9 or newer. `SUBQUAD_KERNELS=off` leaves all to torch.
+A kernel is compiled for the machine's processor at its first call, which takes a second, and stored in the user's cache
+folder. This needs Linux and g++ of GCC 9 or newer. `SUBQUAD_KERNELS=off` disables all kernels.
 """

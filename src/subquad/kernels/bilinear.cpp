@@ -1,18 +1,18 @@
-// DBA's self-attention (Qin et al. 2022, Eq. 8-13; ops/bilinear.py) of float32, forward: all that is not as long as the
-// sequence stays in the cache, and each tile of tokens is read twice.
+// Forward pass of DBA's self-attention (Qin et al. 2022, Eq. 8-13; ops/bilinear.py) in float32. Each tile of tokens is
+// read twice; everything whose size does not grow with the sequence stays in the cache.
 //
 //     G = [Z W_Q; Z W_K; F_c; F_r]      [W_Q R; W_K R] as rows of R W_Q, R W_K
 //     L = X Gᵀ                          A = softmax over tokens of the first 3 p columns, transposed, times X
 //     Pᵀ = softmax((R W_K A_k)ᵀ (R W_Q A_q + R b_Q))      Uᵀ = (W_V A_vᵀ + b_V) Pᵀ      Oᵀ = W_O Uᵀ + b_O
 //     Y = softmax over p of (X F_rᵀ + f_r) O
 //
-// Rows that are compressed lie transposed, [d, p], where vectors run over p.
+// Compressed rows are stored transposed, as [d, p], so that vectors run over p.
 
 #include "bilinear.h"
 
 namespace {
 
-// Softmax down `count` vectors that lie `step` apart.
+// Softmax, in each lane, over `count` vectors at a distance of `step`.
 inline void softmax_down(float *x, long step, long count) {
     Vector top = at(x), sum = {};
     for (long j = 1; j < count; j++) top = at(x + j * step) > top ? at(x + j * step) : top;
@@ -21,16 +21,17 @@ inline void softmax_down(float *x, long step, long count) {
     for (long j = 0; j < count; j++) at(x + j * step) *= sum;
 }
 
-// One row of the batch, by a team of threads.
-struct Team : Crew {
+// Forward pass of one row of the batch, by a team of threads.
+struct ForwardPass : ThreadTeam {
     const Maps maps;
     const Row row;
-    // [d, 3 p] and [p, d] of all threads, accumulators, maxima, sums and a tile's logits of each, one after the other.
+    // turned: [d, 3 p] and rows: [p, d], shared by all threads. own: for each thread its accumulators, maxima, sums and
+    // the logits of a tile.
     float *turned, *rows, *own;
     long each, size_of_all;
 
-    Team(const Call &c, long rank, long size, float *maps_at, float *row_at, float *at)
-        : Crew{c, rank, size}, maps(c, maps_at), row(c, row_at) {
+    ForwardPass(const Call &c, long rank, long size, float *maps_at, float *row_at, float *at)
+        : ThreadTeam{c, rank, size}, maps(c, maps_at), row(c, row_at) {
         Memory m(at);
         turned = m.take(3 * c.p * c.dim), rows = m.take(c.p * c.dim);
         each = whole(3 * c.p * c.dim) + 2 * whole(3 * c.p) + TOKENS * 4 * c.p;
@@ -55,7 +56,7 @@ struct Team : Crew {
         wait();
     }
 
-    // Adds a tile of tokens to what this thread has compressed, and leaves its weights of the way back.
+    // Adds a tile of tokens to this thread's compressed rows, and stores the tile's weights W'_r for the expansion.
     void compress(long number, long first, long count, float *own) const {
         const long d = c.dim, p = c.p, width = 4 * p;
         float *top = own + whole(3 * p * d), *sum = top + whole(3 * p), *logits = sum + whole(3 * p);
@@ -93,7 +94,7 @@ struct Team : Crew {
         multiply(own, d, {logits, 1, width}, x, d, 3 * p, d, count, true);
     }
 
-    // A of all threads' parts.
+    // Combines the threads' accumulators to A.
     void gather(long number) const {
         const long d = c.dim, p = c.p;
         share(3 * p, LANES, [&](long from, long count) {
@@ -119,7 +120,7 @@ struct Team : Crew {
         wait();
     }
 
-    // O, the rows that the way back mixes.
+    // Computes O, the rows that the expansion mixes.
     void mix() const {
         const long d = c.dim, p = c.p, e = c.e, width = e / c.heads, channels = d / c.heads;
         share(2 * e, e, [&](long from, long count) {
@@ -153,7 +154,7 @@ struct Team : Crew {
         wait();
     }
 
-    // W Bᵀ + b: this thread's part of the d rows, of p numbers each.
+    // W Bᵀ + b for this thread's share of the d rows of p numbers each.
     void affine(float *to, const float *w, const float *bias, const float *from, long step) const {
         const long d = c.dim, p = c.p;
         share(d, LANES, [&](long first, long count) {
@@ -182,11 +183,11 @@ struct Team : Crew {
     }
 };
 
-// All threads work on the same row where there are few rows, or where all of them read the maps that are kept.
-inline long team(const Call &call) { return call.keep || call.batch < call.threads ? call.threads : 1; }
+// All threads process the same row if the batch has fewer rows than threads, or if maps are kept for a backward pass.
+inline long team_size(const Call &call) { return call.keep || call.batch < call.threads ? call.threads : 1; }
 
-inline long room_of_team(const Call &call) {
-    const long own = Team(call, 0, team(call), nullptr, nullptr, nullptr).size_of_all;
+inline long scratch_of_team(const Call &call) {
+    const long own = ForwardPass(call, 0, team_size(call), nullptr, nullptr, nullptr).size_of_all;
     return call.keep ? own : own + Maps(call, nullptr).size + Row(call, nullptr).size;
 }
 
@@ -194,17 +195,17 @@ inline long room_of_team(const Call &call) {
 
 extern "C" {
 
-// Numbers that all threads need together.
-long room(const Call *call) { return room_of_team(*call) * (call->threads / team(*call)); }
+// Size of the scratch memory of all threads together, in floats.
+long room(const Call *call) { return scratch_of_team(*call) * (call->threads / team_size(*call)); }
 
-// Numbers that are kept for the backward pass.
+// Size of the memory that is kept for the backward pass, in floats.
 long kept(const Call *call) { return row_of(*call, call->batch) - call->kept; }
 
 void forward(const Call *call) {
-    const long each = room_of_team(*call);
+    const long each = scratch_of_team(*call);
 #pragma omp parallel num_threads(call->threads)
     {
-        const bool together = team(*call) > 1;
+        const bool together = team_size(*call) > 1;
         const long rank = omp_get_thread_num(), threads = omp_get_num_threads(), first = together ? 0 : rank;
         for (long number = first; number < call->batch; number += together ? 1 : threads) {
             float *at = call->scratch + first * each, *maps = at, *row = maps + Maps(*call, nullptr).size;
@@ -212,7 +213,7 @@ void forward(const Call *call) {
                 maps = maps_of(*call, number), row = row_of(*call, number);
             else
                 at = row + Row(*call, nullptr).size;
-            Team(*call, together ? rank : 0, together ? threads : 1, maps, row, at).run(number, number == first);
+            ForwardPass(*call, together ? rank : 0, together ? threads : 1, maps, row, at).run(number, number == first);
         }
     }
 }

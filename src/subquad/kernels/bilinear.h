@@ -1,4 +1,5 @@
-// What both passes of DBA's self-attention share: the call, memory, threads and what depends on Z and weights alone.
+// Shared by the forward and backward pass of DBA's self-attention: operands, memory, threads, and the maps that depend
+// on Z and the weights only.
 
 #include <omp.h>
 
@@ -6,18 +7,18 @@
 
 namespace {
 
-constexpr long TOKENS = 96; // of a tile
+constexpr long TOKENS = 96; // tokens of a tile
 constexpr float LEAST = -3e38f;
 
 struct Call {
     long batch, tokens, dim, p, e, heads, z_step, threads, keep; // keep: whether there will be a backward pass
-    float root; // of the scale of the logits among rows
+    float root; // square root of the scale of the logits between compressed rows
     const float *x, *z, *wq, *bq, *wk, *wv, *bv, *fc, *fr, *br, *wo, *bo, *r;
     const unsigned char *seen;     // [batch, tokens] or null
     float *y, *a, *scratch, *kept; // a: [batch, 3 p, d]; kept: Maps, then Row of each row of the batch
 };
 
-// Cuts memory into parts.
+// Divides a block of memory into arrays; with a null pointer, only counts its size.
 struct Memory {
     float *start, *end;
 
@@ -26,7 +27,7 @@ struct Memory {
     long size() const { return end - start; }
 };
 
-// What depends on Z and on weights alone: [Z; R √scale], its products with W_Q and W_K, and Gᵀ.
+// Depends on Z and the weights only: [Z; R √scale], its products with W_Q and W_K, and Gᵀ.
 struct Maps {
     float *zr, *gq, *gk, *g;
     long size;
@@ -39,8 +40,9 @@ struct Maps {
     }
 };
 
-// What the forward pass makes of a row and the backward pass reads: Qᵀ, Kᵀ, Vᵀ, Pᵀ of each head, Uᵀ, Oᵀ, W'_r and,
-// where they are kept, the logits of W_r, W_c and W'_c, with their maxima and what their exponentials are multiplied by.
+// Results of the forward pass for a row of the batch, which the backward pass reads: Qᵀ, Kᵀ, Vᵀ, Pᵀ of each head, Uᵀ,
+// Oᵀ, W'_r and, if there will be a backward pass, the logits of W_r, W_c and W'_c, with their maxima and the factors
+// that normalise their exponentials.
 struct Row {
     float *q, *k, *v, *weights, *u, *o, *spread, *logits, *top, *inverse;
     long size;
@@ -64,7 +66,7 @@ inline float *row_of(const Call &c, long number) {
 inline Vector larger(Vector x, Vector y) { return x > y ? x : y; }
 inline Vector plus(Vector x, Vector y) { return x + y; }
 
-// All numbers of a vector put together, in each of its places.
+// Reduces the numbers of a vector with f; every lane holds the result.
 template <class F> inline Vector fold(Vector x, F f) {
 #pragma GCC unroll 4
     for (int s = LANES / 2; s; s /= 2) {
@@ -76,7 +78,7 @@ template <class F> inline Vector fold(Vector x, F f) {
     return x;
 }
 
-// [columns, rows] of [rows, columns], both multiples of LANES.
+// Transposes [rows, columns], both multiples of LANES, to [columns, rows].
 void transpose(float *to, long to_step, const float *from, long step, long rows, long columns) {
     for (long i = 0; i < rows; i += LANES)
         for (long j = 0; j < columns; j += LANES) {
@@ -89,8 +91,8 @@ void transpose(float *to, long to_step, const float *from, long step, long rows,
         }
 }
 
-// Threads that work on the same row of the batch and all run this.
-struct Crew {
+// The threads that process the same row of the batch. Each of them executes the same functions.
+struct ThreadTeam {
     const Call &c;
     const long rank, size;
 
@@ -100,7 +102,7 @@ struct Crew {
         }
     }
 
-    // This thread's part of `count` things, in whole units.
+    // Calls f(first, number) for this thread's share of `count` items, in multiples of `unit`.
     template <class F> void share(long count, long unit, F f) const {
         const long units = (count + unit - 1) / unit, from = units * rank / size * unit;
         long to = units * (rank + 1) / size * unit;
@@ -108,7 +110,7 @@ struct Crew {
         if (to > from) f(from, to - from);
     }
 
-    // This thread's tokens in tiles.
+    // Calls f(first, number) for each tile of this thread's tokens.
     template <class F> void tiles(F f) const {
         share(c.tokens, 1, [&](long from, long count) {
             for (long i = from; i < from + count; i += TOKENS)

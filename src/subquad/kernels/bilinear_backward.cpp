@@ -1,4 +1,4 @@
-// The derivative of bilinear.cpp, in whose notation; ∂ stands for the gradient of what follows it.
+// Backward pass of bilinear.cpp, in the same notation; ∂X is the gradient of the loss with respect to X.
 //
 //     ∂O = W'_r ∂Y                       ∂L_r = W'_r ⊙ (∂Y Oᵀ - rows' sums of W'_r ⊙ ∂Y Oᵀ)     (first pass)
 //     ∂W_O = ∂Oᵀ U,  ∂U = ∂O W_O         ∂P = ∂U Vᵀ,  ∂V = Pᵀ ∂U,  ∂N = P ⊙ (∂P - rows' sums of P ⊙ ∂P)
@@ -6,18 +6,18 @@
 //     ∂L_j = W_j ⊙ (X ∂A_jᵀ - A_j · ∂A_j)    ∂G = ∂Lᵀ X    ∂X = W ∂A + ∂L G                     (second pass)
 //     ∂W_Q = [Z; R]ᵀ ∂G_q    ∂[Z; R] = ∂G_q W_Qᵀ + ∂G_k W_Kᵀ
 //
-// where W are the weights of the tokens that sum to 1 over them; A_j · ∂A_j is the sum over tokens of W_j ⊙ X ∂A_jᵀ.
+// where W are the weights that are normalised over tokens; A_j · ∂A_j is the sum over tokens of W_j ⊙ X ∂A_jᵀ.
 
 #include "bilinear.h"
 
 namespace {
 
 struct Gradients {
-    const float *y, *a; // a: of A, or null
+    const float *y, *a; // inputs: ∂Y, and ∂A or null; all others are results
     float *x, *z, *wq, *bq, *wk, *wv, *bv, *fc, *fr, *br, *wo, *bo, *r, *scratch;
 };
 
-// What a thread has of its own: its part of ∂O, ∂G and ∂b_r, A · ∂A, and [W, ∂L] of a tile.
+// Memory of one thread: its contribution to ∂O, ∂G and ∂b_r, A · ∂A, and [W, ∂L] of a tile.
 struct Own {
     float *o, *g, *br, *shift, *tile;
     long size;
@@ -29,23 +29,23 @@ struct Own {
     }
 };
 
-// One row of the batch, by all threads. Gradients are named after what they are of.
-struct Team : Crew {
+// Backward pass of one row of the batch, by all threads. A gradient has the name of its variable.
+struct BackwardPass : ThreadTeam {
     const Gradients &to;
-    const long number, padded; // padded: rows of Z and R, in whole vectors
+    const long number, padded; // padded: number of rows of Z and R, rounded up to whole vectors
     const Maps maps;
     const Row row;
     const float *a;                            // [3 p, d]
     float *o, *turned_o, *u, *v, *turned_a;    // [p, d], [d, p]; ∂Aᵀ: [d, 3 p]
-    float *q, *k, *bias;                       // [e, p], and of R b_Q
+    float *q, *k, *bias;                       // [e, p]; bias: ∂(R b_Q)
     float *pairs, *turned_pairs;               // ∂Nᵀ and ∂N of each head
-    float *stack, *spread, *rows_u;            // [∂A; G]; ∂L_r; U itself as rows
-    float *gq, *gk, *turned_q, *turned_k, *zr; // of [Z; R] W_Q, [Z; R] W_K, the same transposed, and of [Z; R]ᵀ
+    float *stack, *spread, *rows_u;            // [∂A; G]; ∂L_r; U (not its gradient) as rows
+    float *gq, *gk, *turned_q, *turned_k, *zr; // ∂([Z; R] W_Q), ∂([Z; R] W_K), their transposes, and ∂[Z; R]ᵀ
     float *own_at;
     long size_of_all;
 
-    Team(const Call &c, const Gradients &to, long rank, long size, long number)
-        : Crew{c, rank, size}, to(to), number(number), padded(whole(c.p + c.e)), maps(c, maps_of(c, number)),
+    BackwardPass(const Call &c, const Gradients &to, long rank, long size, long number)
+        : ThreadTeam{c, rank, size}, to(to), number(number), padded(whole(c.p + c.e)), maps(c, maps_of(c, number)),
           row(c, row_of(c, number)), a(c.a + number * 3 * c.p * c.dim) {
         const long d = c.dim, p = c.p;
         Memory m(to.scratch);
@@ -60,7 +60,7 @@ struct Team : Crew {
 
     Own own(long thread) const { return Own(c, own_at + thread * Own(c, nullptr).size); }
 
-    // First pass over the tokens.
+    // First pass over the tokens: ∂O and ∂L_r.
     void expand() const {
         const long d = c.dim, p = c.p;
         const Own mine = own(rank);
@@ -91,7 +91,7 @@ struct Team : Crew {
         wait();
     }
 
-    // All that is as long as the compressed rows.
+    // Gradients of the attention between compressed rows.
     void mix() const {
         const long d = c.dim, p = c.p, e = c.e, width = e / c.heads, channels = d / c.heads, block = LANES * VECTORS;
         const bool fresh = number == 0 || c.z_step;
@@ -144,7 +144,7 @@ struct Team : Crew {
         wait();
     }
 
-    // Second pass over the tokens.
+    // Second pass over the tokens: ∂G and ∂X.
     void compress() const {
         const long d = c.dim, p = c.p, width = 7 * p;
         const bool fresh = number == 0 || c.z_step;
@@ -182,7 +182,7 @@ struct Team : Crew {
         wait();
     }
 
-    // What Z, R and the weights that they meet get of this row, or of all rows where these share Z.
+    // Gradients of Z, R, W_Q, W_K and b_Q, from this row or, if all rows share Z, from all rows.
     void maps_back() const {
         const long d = c.dim, p = c.p, e = c.e;
         const bool add = c.z_step && number > 0;
@@ -212,7 +212,7 @@ struct Team : Crew {
         wait();
     }
 
-    // Sums `rows` rows over these columns, beside what is there already or in place of it.
+    // Sums `rows` rows over these columns into y; with `add`, on top of the previous content of y.
     template <class F> static void sum(float *y, bool add, long from, long count, F of_row, long rows) {
         for (long j = from; j < from + count; j += LANES) {
             Vector total = add ? at(y + j) : Vector{};
@@ -231,12 +231,12 @@ struct Team : Crew {
 
 extern "C" {
 
-// Numbers that all threads need together.
-long room(const Call *call) { return Team(*call, Gradients{}, 0, call->threads, 0).size_of_all; }
+// Size of the scratch memory of all threads together, in floats.
+long room(const Call *call) { return BackwardPass(*call, Gradients{}, 0, call->threads, 0).size_of_all; }
 
 void backward(const Call *call, const Gradients *to) {
 #pragma omp parallel num_threads(call->threads)
     for (long number = 0; number < call->batch; number++)
-        Team(*call, *to, omp_get_thread_num(), omp_get_num_threads(), number).run();
+        BackwardPass(*call, *to, omp_get_thread_num(), omp_get_num_threads(), number).run();
 }
 }

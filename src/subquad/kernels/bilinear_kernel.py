@@ -1,7 +1,7 @@
-"""DBA's self-attention on a CPU in one pass over tiles of tokens, and its derivative in two.
+"""DBA's self-attention on a CPU, forward and backward.
 
-See `bilinear.cpp` and `bilinear_backward.cpp` for the formulas, `subquad.ops.bilinear` for the same by torch's
-operators.
+See `bilinear.cpp` and `bilinear_backward.cpp` for the formulas, and `subquad.ops.bilinear` for the implementation with
+torch's operators.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _MEMORY = ("seen", "y", "a", "scratch", "kept")
 
 
 class _Call(ctypes.Structure):
-    """`Call` of bilinear.h, in its order."""
+    """`Call` of bilinear.h, with the same order of fields."""
 
     _fields_ = (
         *((name, ctypes.c_long) for name in _COUNTS),
@@ -33,15 +33,15 @@ class _Call(ctypes.Structure):
 
 
 class _Gradients(ctypes.Structure):
-    """`Gradients` of bilinear_backward.cpp, in its order."""
+    """`Gradients` of bilinear_backward.cpp, with the same order of fields."""
 
     _fields_ = tuple((name, ctypes.c_void_p) for name in ("y", "a", "x", "z", *_WEIGHTS, "scratch"))
 
 
 def takes(x: Tensor, z: Tensor, weights: Sequence[Tensor], heads: int, gradients: bool) -> bool:
-    """Whether the kernel is for these operands and may run where this is called.
+    """Whether the kernel supports these operands and may run in this context.
 
-    With `gradients` all threads work on one row of the batch at a time, so that each of them needs a tile of it.
+    With `gradients`, all threads process one row of the batch at a time, so the row needs at least a tile per thread.
     """
     (batch, tokens, dim), (_, d_p, _) = x.shape, z.shape
     return (
@@ -66,9 +66,14 @@ def bilinear(
     scale: float,
     gradients: bool = False,
 ) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b 3*p d"], Float[Tensor, " _"]]:
-    """Y, A and, with `gradients`, what `backward` needs beside them, for what `takes` takes.
+    """DBA's self-attention, for operands that `takes` accepts.
 
-    `weights` are those of W_Q and their bias, W_K, W_V and bias, F_c, F_r and bias, W_O and bias, and R.
+    Args:
+        weights: W_Q, b_Q, W_K, W_V, b_V, F_c, F_r, b_r, W_O, b_O and R.
+        keep: False for padded tokens.
+
+    Returns:
+        Y, A and a buffer, which `backward` needs if `gradients` is set and which is empty otherwise.
     """
     x, z, keep = x.contiguous(), z.contiguous(), None if keep is None else keep.contiguous()
     y, a = _numbers(*x.shape), _numbers(len(x), 3 * z.shape[1], x.shape[2])
@@ -92,7 +97,7 @@ def backward(
     a: Float[Tensor, "b 3*p d"],
     kept: Float[Tensor, " _"],
 ) -> list[Tensor]:
-    """Gradients of X, Z and the weights, for those of Y and of A."""
+    """Gradients of X, Z and the weights, given those of Y and A."""
     x, z, keep = x.contiguous(), z.contiguous(), None if keep is None else keep.contiguous()
     dy, d_a = dy.contiguous(), None if d_a is None else d_a.contiguous()
     results = [_numbers(*t.shape) for t in (x, z, *weights)]
@@ -108,7 +113,7 @@ def _call(
     x: Tensor, z: Tensor, weights: Sequence[Tensor], heads: int, scale: float, gradients: bool,
     keep: Tensor | None, y: Tensor | None, a: Tensor,
 ) -> _Call:  # fmt: skip
-    """The call, which keeps no tensor alive."""
+    """The arguments of a call. They hold addresses only and keep no tensor alive."""
     (batch, tokens, dim), p = x.shape, z.shape[1]
     z_step = 0 if len(z) == 1 else p * dim
     return _Call(

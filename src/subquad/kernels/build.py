@@ -1,4 +1,4 @@
-"""Compiles a kernel at its first use and keeps what the compiler made."""
+"""Compiles kernels at their first use and caches the compiled libraries."""
 
 import ctypes
 import hashlib
@@ -25,9 +25,9 @@ FLAGS = ["-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"]
 
 @cache
 def library(name: str) -> ctypes.CDLL | None:
-    """The functions of `<name>.cpp` beside this file; None where kernels are off or there is no way to them.
+    """The compiled library of `<name>.cpp` in this folder; None if kernels are off or it cannot be compiled or loaded.
 
-    Raises UserError where SUBQUAD_KERNELS is neither "on" nor "off".
+    Raises UserError if SUBQUAD_KERNELS is neither "on" nor "off".
     """
     switch = os.environ.get("SUBQUAD_KERNELS") or "on"
     if switch not in ("on", "off"):
@@ -37,34 +37,34 @@ def library(name: str) -> ctypes.CDLL | None:
     try:
         compiler = _compiler()
         if compiler is None:
-            log.info("There is no g++, so that torch's own operators run in place of the kernel %s.", name)
+            log.info("There is no g++, so torch's operators run instead of the kernel %s.", name)
             return None
-        found = _load(name, compiler)
-    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:  # no home, CXX with half a quote
-        said = str(getattr(error, "stderr", None) or error).strip()
+        compiled = _load(name, compiler)
+    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:  # no home, unmatched quote in CXX
+        message = str(getattr(error, "stderr", None) or error).strip()
         log.warning(
-            "Kernel %s cannot be compiled or loaded, so that torch's own operators run, which give the same and take "
-            "longer. SUBQUAD_KERNELS=off silences this, CXX names another compiler, XDG_CACHE_HOME another folder for "
-            "what it makes. It said: %s", name, said,
+            "Kernel %s cannot be compiled or loaded, so torch's operators run instead, with the same results but "
+            "slower. SUBQUAD_KERNELS=off silences this warning, CXX sets another compiler, XDG_CACHE_HOME another "
+            "cache folder. The error: %s", name, message,
         )  # fmt: skip
         return None
     _in_use.add(name)
-    return found
+    return compiled
 
 
 def _load(name: str, compiler: list[str]) -> ctypes.CDLL:
-    """The compiled kernel; compiles it where it is not there or cannot be loaded."""
+    """Loads a kernel from the cache; compiles it first if it is missing or cannot be loaded."""
     source = Path(__file__).with_name(f"{name}.cpp")
-    place = cache_folder() / f"{name}-{_fingerprint(source, compiler)}.so"
-    if place.exists():
+    path = cache_folder() / f"{name}-{_fingerprint(source, compiler)}.so"
+    if path.exists():
         try:
-            return ctypes.CDLL(str(place))
-        except OSError:  # half of it was written, or the C library is another one now
-            log.info("%s cannot be loaded and is compiled again.", place)
-    with whole(place, several=True) as partial:
+            return ctypes.CDLL(str(path))
+        except OSError:  # the file is incomplete, or the C library has changed
+            log.info("%s cannot be loaded and is compiled again.", path)
+    with whole(path, several=True) as partial:
         command = [*compiler, *FLAGS, str(source), "-o", str(partial)]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
-    return ctypes.CDLL(str(place))
+    return ctypes.CDLL(str(path))
 
 
 _in_use: set[str] = set()
@@ -80,7 +80,7 @@ _allowed: ContextVar[bool] = ContextVar("kernels allowed", default=True)
 
 @contextmanager
 def torchs_own() -> Iterator[None]:
-    """Leaves all to torch's operators inside the block, for who counts what they do."""
+    """Disables the kernels inside the block, so that all operations run, and can be counted, as torch's operators."""
     before = _allowed.set(False)
     try:
         yield
@@ -89,24 +89,24 @@ def torchs_own() -> Iterator[None]:
 
 
 def allowed() -> bool:
-    """Whether kernels may run here."""
+    """Whether kernels may run in this context (see `torchs_own`)."""
     return _allowed.get()
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels lie."""
+    """Folder of the compiled kernels."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "subquad" / "kernels"
 
 
 def _compiler() -> list[str] | None:
-    """The words that call GCC's C++ compiler: what CXX says, else g++ where it is installed."""
+    """The command of the C++ compiler: the value of CXX, or g++; None if it is not installed."""
     if chosen := shlex.split(os.environ.get("CXX", "")):
         return chosen if shutil.which(chosen[0]) else None
     return ["g++"] if shutil.which("g++") else None
 
 
 def _fingerprint(source: Path, compiler: list[str]) -> str:
-    """Differs where the compiled kernel would: machines of many kinds may share one cache folder."""
+    """Fingerprint of everything that affects the compiled kernel; different machines may share a cache folder."""
     version = subprocess.run([*compiler, "--version"], check=True, capture_output=True, timeout=60).stdout
     code = [file.read_bytes() for file in (source, *sorted(source.parent.glob("*.h")))]
     parts = [*code, " ".join([*compiler, *FLAGS]).encode(), version, _processor()]
@@ -114,7 +114,7 @@ def _fingerprint(source: Path, compiler: list[str]) -> str:
 
 
 def _processor() -> bytes:
-    """What the processor is and can do."""
+    """Model and features of the processor."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    told = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
-    return "\n".join([platform.machine(), *sorted(told)]).encode()
+    facts = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
+    return "\n".join([platform.machine(), *sorted(facts)]).encode()

@@ -1,7 +1,7 @@
-"""Linear attention whose weights depend on angles of places, in two passes over the tokens.
+"""Linear attention with weights that depend on angles of positions, in two passes over the tokens.
 
-Around the matrix products torch would write values times cosines and sines to memory and read them again. See
-`wave_attention.cpp` for the formulas.
+With torch's operators, the products of values with cosines and sines would be written to memory and read again. See
+`cosine_attention.cpp` for the formulas.
 """
 
 import ctypes
@@ -14,13 +14,13 @@ from torch.autograd.function import once_differentiable
 
 from subquad.kernels.operands import VECTOR, chunks, fit, like, loaded, point, rows, scratch
 
-_KERNEL = "wave_attention"
+_KERNEL = "cosine_attention"
 _COUNTS = ("batch", "tokens", "heads", "features", "channels", "chunks", "threads")
 _POINTERS = ("wave", "x", "v", "dy", "state", "turned", "total", "y", "weight", "dx", "dv", "of_state", "of_total")
 
 
 class _Call(ctypes.Structure):
-    """`Call` of wave_attention.cpp, in its order."""
+    """`Call` of cosine_attention.cpp, with the same order of fields."""
 
     _fields_ = (
         *((name, ctypes.c_long) for name in _COUNTS),
@@ -31,12 +31,12 @@ class _Call(ctypes.Structure):
 
 
 def sums_up(k: Tensor, v: Tensor, wave: Tensor) -> bool:
-    """Whether the kernel may make sums of these features and values, `[b, m, h, _]`, where this is called."""
+    """Whether `wave_state` supports these features and values, `[b, m, h, _]`, and may run in this context."""
     return fit(_KERNEL, k, v) and k.shape[:3] == v.shape[:3] and _fits(wave, k)
 
 
 def reads(q: Tensor, wave: Tensor, state: Tensor, total: Tensor) -> bool:
-    """Whether the kernel may read these sums for the features q, `[b, n, h, e]`, where this is called."""
+    """Whether `wave_read` supports these sums and features q, `[b, n, h, e]`, and may run in this context."""
     batch, _, heads, features = q.shape
     return (
         fit(_KERNEL, q, state, total)
@@ -130,7 +130,7 @@ def _read_backward(
 
 
 def _call(x: Tensor, channels: int, least: float = 0.0) -> _Call:
-    """The sizes of a call. Each part of a head's tokens has sums of its own."""
+    """The arguments of a call, without its tensors. Each chunk of a head's tokens has sums of its own."""
     batch, tokens, heads, features = x.shape
     count = chunks(_KERNEL, tokens, batch * heads)
     return _Call(batch, tokens, heads, features, channels, count, torch.get_num_threads(), least)
@@ -145,12 +145,12 @@ def _sums(call: _Call) -> dict[str, Tensor]:
 
 
 def _run(function: str, call: _Call, **operands: Tensor) -> None:
-    """Calls the function on operands whose last axis lies side by side, those without heads' strides in one piece."""
-    laid = {name: rows(x) if hasattr(call, f"{name}_step") else x.contiguous() for name, x in operands.items()}
-    point(call, **laid)
+    """Calls a function of the kernel. Operands are made contiguous, those with strides in the call on the last axis."""
+    contiguous = {name: rows(x) if hasattr(call, f"{name}_step") else x.contiguous() for name, x in operands.items()}
+    point(call, **contiguous)
     memory = scratch(_KERNEL, call)
     getattr(loaded(_KERNEL), function)(ctypes.byref(call))
-    del memory  # until here
+    del memory  # must live until the call has ended
 
 
 _operators = torch.library.Library("subquad", "FRAGMENT")

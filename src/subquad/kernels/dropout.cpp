@@ -1,4 +1,4 @@
-// Dropout in one pass over memory, where torch compares, selects and scales in three.
+// Dropout in one pass over memory; torch compares, selects and scales in three passes.
 
 #include <cstdint>
 
@@ -10,7 +10,7 @@ void forward(const float* x, const int16_t* bits, uint8_t* keep, float* y, long 
     const auto lowest = static_cast<int16_t>(least);
 #pragma omp parallel for simd num_threads(threads) schedule(static)
     for (long i = 0; i < count; ++i) {
-        const float scaled = x[i] * scale;  // not inside the choice, which would then be a jump
+        const float scaled = x[i] * scale;  // outside of the conditional, which would otherwise become a branch
         keep[i] = bits[i] >= lowest;
         y[i] = bits[i] >= lowest ? scaled : 0.0f;
     }

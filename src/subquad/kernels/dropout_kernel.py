@@ -1,4 +1,4 @@
-"""Dropout of given random bits on a CPU, in one pass over memory."""
+"""Dropout with given random bits on a CPU, in one pass over memory."""
 
 import ctypes
 
@@ -11,12 +11,19 @@ _KERNEL = "dropout"
 
 
 def takes(x: Tensor) -> bool:
-    """Whether the kernel may drop entries of x where this is called."""
+    """Whether the kernel supports x and may run in this context."""
     return x.is_contiguous() and may_run(_KERNEL, x)
 
 
 def drop_by(x: Tensor, bits: Tensor, least: int, scale: float) -> tuple[Tensor, Tensor]:
-    """y = x · scale where `bits`, int16, one for each entry, are at least `least`, 0 elsewhere; and where that is."""
+    """Dropout: y = x · scale where the entry of `bits` is at least `least`, 0 elsewhere.
+
+    Args:
+        bits: int16, with the shape of x.
+
+    Returns:
+        y, and the boolean mask of the entries that are kept.
+    """
     y, keep = torch.empty_like(x), torch.empty_like(x, dtype=torch.bool)
     _run("forward", x, bits, keep, y, x.numel(), least, scale)
     return y, keep
@@ -31,10 +38,10 @@ def select(x: Tensor, keep: Tensor, scale: float) -> Tensor:
 
 def _run(function: str, *arguments: Tensor | int | float) -> None:
     """Calls a function of dropout.cpp with these arguments and the number of threads."""
-    getattr(loaded(_KERNEL), function)(*map(_in_c, (*arguments, torch.get_num_threads())))
+    getattr(loaded(_KERNEL), function)(*map(_to_c, (*arguments, torch.get_num_threads())))
 
 
-def _in_c(x: Tensor | int | float) -> ctypes.c_void_p | ctypes.c_long | ctypes.c_float:
+def _to_c(x: Tensor | int | float) -> ctypes.c_void_p | ctypes.c_long | ctypes.c_float:
     if isinstance(x, Tensor):
         return ctypes.c_void_p(x.data_ptr())
     return ctypes.c_float(x) if isinstance(x, float) else ctypes.c_long(x)

@@ -1,4 +1,4 @@
-// Products of small matrices of float32, whose tile of the result stays in registers, exponentials and transposition.
+// Products of small float32 matrices, which keep a tile of the result in registers; exponentials; transposition.
 
 namespace {
 
@@ -54,7 +54,7 @@ inline void columns(float *c, long c_row, Matrix a, const float *b, long b_row, 
     if (rows) tile<1, V>(c, c_row, a, b, b_row, depth, add);
 }
 
-// C (+)= A B, where C and B have `width` columns, a multiple of LANES, one after the other.
+// C (+)= A B, where C and B have `width` contiguous columns, a multiple of LANES.
 void multiply(float *c, long c_row, Matrix a, const float *b, long b_row, long rows, long width, long depth, bool add) {
     long j = 0;
     for (; width - j >= VECTORS * LANES; j += VECTORS * LANES)
@@ -70,7 +70,7 @@ inline long offset(const long *step, long row, long head, long token) {
     return row * step[0] + head * step[1] + token * step[2];
 }
 
-// exp of numbers up to 0, to about one unit in the last place; exactly 0 where the true one is below 1e-38.
+// exp of numbers up to 0, to about one unit in the last place; exactly 0 where the true value is below 1e-38.
 inline Vector exponential(Vector x) {
     const Vector shift = Vector{} + 12582912.0f; // 1.5 · 2²³: adding it rounds to an integer
     const Vector power = (x * 1.44269504f + shift) - shift;
@@ -84,7 +84,7 @@ inline Vector exponential(Vector x) {
     return x < -87.0f ? Vector{} : sum * (Vector)exponent;
 }
 
-// Turns a square of LANES rows: at each step numbers `S` apart change places across rows `S` apart.
+// Transposes a square of LANES rows: each step exchanges numbers at a distance of S between rows at a distance of S.
 template <int S> inline __attribute__((always_inline)) void turn(Vector (&rows)[LANES]) {
     Integers upper, lower;
     for (int l = 0; l < LANES; l++) {

@@ -1,4 +1,4 @@
-"""How tensors reach a kernel: which may, and where they lie."""
+"""Passing tensors to kernels: checks, layouts and addresses."""
 
 import ctypes
 
@@ -9,51 +9,51 @@ from torch.autograd import forward_ad
 from subquad.kernels.build import allowed, library
 
 VECTOR = 16
-"""Numbers of the longest vector: axes whose numbers lie side by side are a multiple of it."""
+"""Floats of the longest vector register: contiguous axes must be a multiple of it."""
 
 
 def fit(kernel: str, *operands: Tensor) -> bool:
-    """Whether a kernel may run here, on these operands of heads: of four axes each, the last of whole vectors."""
+    """Whether a kernel may run in this context on these operands with four axes, the last one of whole vectors."""
     return all(x.dim() == 4 and x.numel() > 0 and x.shape[3] % VECTOR == 0 for x in operands) and may_run(
         kernel, *operands
     )
 
 
 def may_run(kernel: str, *operands: Tensor) -> bool:
-    """Whether a kernel may run here, on these operands: in single precision, on a CPU."""
+    """Whether a kernel may run in this context on these operands: float32 tensors on a CPU."""
     return (
-        all(type(x) is Tensor for x in operands)  # what watches or replaces operators gets torch's own
+        all(type(x) is Tensor for x in operands)  # subclasses that intercept operators must see torch's
         and all(x.device.type == "cpu" and x.dtype == torch.float32 for x in operands)
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._is_torch_function_mode_enabled()
         and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0  # no tangents are carried
+        and forward_ad._current_level < 0  # no forward-mode differentiation
         and allowed()
         and library(kernel) is not None
     )
 
 
 def loaded(kernel: str) -> ctypes.CDLL:
-    """The functions of a kernel that `fit` has found."""
+    """The library of a kernel for which `fit` or `may_run` was true."""
     functions = library(kernel)
     assert functions is not None
     return functions
 
 
 def rows(x: Tensor) -> Tensor:
-    """The tensor with the numbers of its last axis side by side."""
+    """The tensor with a contiguous last axis."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def like(x: Tensor) -> Tensor:
-    """Memory for a gradient that lies as its operand does, the numbers of its last axis side by side."""
+    """An empty tensor for the gradient of x, with the layout of x if its last axis is contiguous."""
     y = torch.empty_like(x)
     return y if y.stride(-1) == 1 else torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def point(structure: ctypes.Structure, **operands: Tensor) -> None:
-    """Writes where each operand lies, and as many of its strides as `<name>_step` of the structure takes, if any.
+    """Sets the address of each operand in a structure, and its first strides if the structure has `<name>_step`.
 
     The structure keeps no tensor alive.
     """
@@ -65,12 +65,12 @@ def point(structure: ctypes.Structure, **operands: Tensor) -> None:
 
 
 def chunks(kernel: str, tokens: int, heads: int) -> int:
-    """Into how many parts the tokens of each head are cut, so that every thread has some; none of them is empty."""
+    """Number of chunks that the tokens of each head are divided into, so that every thread has work; none is empty."""
     return min(-(-tokens // loaded(kernel).tile_size()), -(-torch.get_num_threads() // heads))
 
 
 def scratch(kernel: str, call: ctypes.Structure) -> Tensor:
-    """Memory for the call's threads, which the call then names."""
+    """Allocates scratch memory for the threads of a call and sets its address in the call."""
     memory = torch.empty(call.threads * loaded(kernel).room(ctypes.byref(call)), dtype=torch.float32, device="cpu")
     call.scratch = memory.data_ptr()
     return memory

@@ -1,12 +1,11 @@
-// Softmax attention of float32 over so few keys that the logits of 64 queries stay in a core's cache.
+// Softmax attention in float32 over so few keys that the logits of 64 queries fit into a core's cache.
 //
 //     Y = softmax(scale · Q Kᵀ) V          L = log Σ_j exp(scale · q kⱼ), kept for the gradients
 //     P = exp(scale · Q Kᵀ - L)            dV = Pᵀ dY
 //     dS = scale · P ⊙ (dY Vᵀ - D)         D = Σ_j P ⊙ dY Vᵀ      dQ = dS K      dK = dSᵀ Q
 //
-// Logits lie transposed, key by query: one instruction then works on the logits of 8 or 16 queries, and the maximum,
-// the exponential and the sums over keys need nothing across lanes. All products are `multiply`, whose tile of the
-// result stays in registers.
+// Logits are stored transposed, as [keys, queries]: one instruction processes the logits of 8 or 16 queries, and the
+// maximum, the exponential and the sums over keys need no operations across lanes. All products use `multiply`.
 
 #include <omp.h>
 
@@ -14,13 +13,13 @@
 
 namespace {
 
-constexpr long QUERIES = 64;     // of a tile of logits
-constexpr float HIDDEN = -3e38f; // the logit of a key that a query does not see
+constexpr long QUERIES = 64;     // queries of a tile
+constexpr float HIDDEN = -3e38f; // logit of a masked key
 
 typedef unsigned char Bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
 
-// Keys and values that lie in one place. Axes of all operands: rows of the batch, heads, tokens; dk and dv have an axis
-// of chunks ahead.
+// Keys and values in one tensor each. Strides of all operands are those of batch, heads and tokens; dk and dv have a
+// leading axis of chunks.
 struct Part {
     long keys;
     const float *k, *v;
@@ -28,13 +27,13 @@ struct Part {
     long k_step[3], v_step[3], dk_step[4], dv_step[4];
 };
 
-// The operands of one call. Keys come in one part or in two, the second behind the first.
+// The operands of one call. Keys consist of one or two parts, in this order.
 struct Call {
     long batch, heads, queries, keys, features, channels, chunks, threads, parts;
     float scale;
     const float *q, *dy;
-    const unsigned char *seen; // the keys are its fourth axis; null where all keys are seen
-    float *y, *lse, *scratch;  // lse: [batch, heads, queries]; scratch: `threads` times what `room` says
+    const unsigned char *seen; // keys are its fourth axis; null if no key is masked
+    float *y, *lse, *scratch;  // lse: [batch, heads, queries]; scratch: `threads` times `room` floats
     float *dq;
     long q_step[3], y_step[3], dy_step[3], dq_step[3], seen_step[4];
     Part part[2];
@@ -43,19 +42,19 @@ struct Call {
 // One tile: up to 64 queries of one head of one row of the batch.
 struct Tile {
     const Call &call;
-    long row, head, first, count, width; // width: the count filled up to whole vectors
+    long row, head, first, count, width; // width: the count rounded up to whole vectors
 
     Tile(const Call &call, long row, long head, long number)
         : call(call), row(row), head(head), first(number * QUERIES),
           count(call.queries - first < QUERIES ? call.queries - first : QUERIES), width(whole(count)) {}
 
-    // Calls f(part, number of its first key).
+    // Calls f(part, index of its first key).
     template <class F> inline void each_part(F f) const {
         f(call.part[0], 0);
         if (call.parts == 2) f(call.part[1], call.part[0].keys);
     }
 
-    // [channels, width] of [count, channels], times `by`; zeros where there are no queries.
+    // Transposes [count, channels] to [channels, width] and multiplies by `by`; zeros beyond `count`.
     void transpose(float *to, const float *from, long step, long channels, float by) const {
         for (long i = 0; i < width; i += LANES)
             for (long d = 0; d < channels; d += LANES) {
@@ -86,7 +85,7 @@ struct Tile {
         }
     }
 
-    // scale · K Qᵀ, [keys, width]; `turned` is room for scale · Qᵀ.
+    // scale · K Qᵀ, [keys, width]; `turned` is scratch memory for scale · Qᵀ.
     void logits(float *to, float *turned) const {
         transpose(turned, call.q + offset(call.q_step, row, head, first), call.q_step[2], call.features, call.scale);
         each_part([&](const Part &part, long from) {
@@ -109,7 +108,7 @@ struct Tile {
                 Vector &weight = at(weights + j * width + i);
                 sum += weight = exponential(weight - top);
             }
-            at(share + i) = (top <= HIDDEN) & (sum == sum) ? Vector{} : 1.0f / sum; // a sum that is no number stays
+            at(share + i) = (top <= HIDDEN) & (sum == sum) ? Vector{} : 1.0f / sum; // keeps NaN
             at(share + QUERIES + i) = top;
         }
         float *y = call.y + offset(call.y_step, row, head, first);
@@ -120,7 +119,7 @@ struct Tile {
         });
         float *lse = call.lse + (row * call.heads + head) * call.queries + first;
         for (long i = 0; i < count; i++, y += call.y_step[2]) {
-            // Where nothing is seen: 0, and not 0 times what values hold.
+            // A query without visible keys gets 0; multiplying by 0 would keep infinite values and NaN.
             for (long d = 0; d < call.channels; d++) y[d] = share[i] ? y[d] * share[i] : 0;
             lse[i] = share[i] ? share[QUERIES + i] - __builtin_logf(share[i]) : -HIDDEN;
         }
@@ -170,7 +169,7 @@ extern "C" {
 
 long tile_size() { return QUERIES; }
 
-// Numbers that a thread needs for itself.
+// Size of the scratch memory of one thread, in floats.
 long room(const Call *call) {
     return whole(QUERIES * (call->features + call->channels + 2 * call->keys + 2));
 }
@@ -183,7 +182,8 @@ void forward(const Call *call) {
             .forward(call->scratch + omp_get_thread_num() * size);
 }
 
-// The queries of one head are cut into `chunks`, and each has gradients of keys and values of its own, to be summed.
+// The queries of a head are divided into `chunks`. Each chunk has its own gradients of keys and values; the caller sums
+// them.
 void backward(const Call *call) {
     const long each = tiles(*call), items = call->batch * call->heads * call->chunks, size = room(call);
 #pragma omp parallel for num_threads(call->threads) schedule(static)

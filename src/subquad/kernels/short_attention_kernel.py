@@ -1,7 +1,7 @@
-"""Softmax attention over few keys on a CPU, in one pass and without logits in memory.
+"""Softmax attention over few keys on a CPU, in one pass that does not write logits to memory.
 
-Where queries see a window, some landmarks or a block, torch's fused kernel multiplies matrices too small for the
-library below it. See `short_attention.cpp` for the formulas.
+For windows, landmarks and blocks, torch's fused kernel calls its BLAS library with matrices that are too small to be
+efficient. See `short_attention.cpp` for the formulas.
 """
 
 import ctypes
@@ -16,14 +16,14 @@ from torch.autograd.function import once_differentiable
 from subquad.kernels.operands import chunks, fit, like, loaded, point, rows, scratch
 
 MOST_KEYS = 1024
-"""With more of them the logits of a tile of queries leave the cache, and torch's kernel is as good."""
+"""With more keys, the logits of a tile of queries do not fit into the cache, and torch's kernel is as fast."""
 
 _KERNEL = "short_attention"
 _COUNTS = ("batch", "heads", "queries", "keys", "features", "channels", "chunks", "threads", "parts")
 
 
 class _Part(ctypes.Structure):
-    """`Part` of short_attention.cpp, in its order."""
+    """`Part` of short_attention.cpp, with the same order of fields."""
 
     _fields_ = (
         ("keys", ctypes.c_long),
@@ -34,7 +34,7 @@ class _Part(ctypes.Structure):
 
 
 class _Call(ctypes.Structure):
-    """`Call` of short_attention.cpp, in its order."""
+    """`Call` of short_attention.cpp, with the same order of fields."""
 
     _fields_ = (
         *((name, ctypes.c_long) for name in _COUNTS),
@@ -47,7 +47,7 @@ class _Call(ctypes.Structure):
 
 
 def takes(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], seen: Tensor | None) -> bool:
-    """Whether the kernel is for these operands, of four axes each, and may run where this is called."""
+    """Whether the kernel supports these operands, of four axes each, and may run in this context."""
     return (
         fit(_KERNEL, q, *keys, *values)
         and len(keys) == len(values) <= 2
@@ -66,9 +66,12 @@ def short_attention(
     seen: Bool[Tensor, "#b #h #n #m"] | None,
     scale: float,
 ) -> Float[Tensor, "b h n c"]:
-    """softmax(scale · Q Kᵀ) V over the keys that `seen` shows; 0 for a query that sees none. For what `takes` takes.
+    """softmax(scale · Q Kᵀ) V over visible keys, for operands that `takes` accepts; 0 for a query without visible keys.
 
-    Keys and values come in one part or in two, the second behind the first; each is read where it lies.
+    Args:
+        keys: one or two tensors, which are used as if concatenated along the tokens, without a copy.
+        values: tensors with the tokens of `keys`.
+        seen: True where a query sees a key; None if no key is masked.
     """
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, *keys, *values)):
         y: Tensor = _ShortAttention.apply(seen, scale, q, *keys, *values)
@@ -99,7 +102,7 @@ class _ShortAttention(torch.autograd.Function):
 def _forward(
     q: Tensor, keys: list[Tensor], values: list[Tensor], seen: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """y, in memory as [b, n, h, c], and the logarithm of each query's sum of weights."""
+    """y, with the memory layout [b, n, h, c], and the logarithm of each query's sum of weights."""
     batch, heads, queries, _ = q.shape
     y = q.new_empty(batch, queries, heads, values[0].shape[3]).transpose(1, 2)
     lse = q.new_empty(batch, heads, queries)
@@ -112,8 +115,8 @@ def _forward(
 def _backward(
     dy: Tensor, q: Tensor, keys: list[Tensor], values: list[Tensor], seen: Tensor | None, lse: Tensor, scale: float
 ) -> list[Tensor]:
-    """Gradients of q, of the parts of the keys and of those of the values, each in memory as its operand."""
-    # With few heads the queries of each are cut for the threads, which then add to keys' gradients of their own.
+    """Gradients of q, keys and values, each with the memory layout of its operand."""
+    # With few heads, the queries of each head are divided among threads, with separate gradients of keys and values.
     count = chunks(_KERNEL, q.shape[2], q.shape[0] * q.shape[1])
     parts = []
     for k, v in zip(map(rows, keys), map(rows, values), strict=True):
@@ -124,25 +127,25 @@ def _backward(
     call, _kept = _call(parts, seen, scale, q=q, dy=rows(dy), lse=lse, dq=dq)
     call.chunks = count
     loaded(_KERNEL).backward(ctypes.byref(call))
-    of_parts = [part[name] for name in ("dk", "dv") for part in parts]
-    return [dq, *(x.sum(0) if count > 1 else x[0] for x in of_parts)]
+    gradients = [part[name] for name in ("dk", "dv") for part in parts]
+    return [dq, *(x.sum(0) if count > 1 else x[0] for x in gradients)]
 
 
 def _call(
     parts: list[dict[str, Tensor]], seen: Tensor | None, scale: float, **operands: Tensor
 ) -> tuple[_Call, list[Tensor]]:
-    """The call, and the tensors whose memory it names, which must outlive it."""
+    """The arguments of a call, and the tensors whose addresses they contain, which must outlive the call."""
     q, keys = operands["q"], sum(part["k"].shape[2] for part in parts)
     sizes = (*q.shape[:3], keys, q.shape[3], parts[0]["v"].shape[3])
     call = _Call(*sizes, threads=torch.get_num_threads(), parts=len(parts), scale=scale)
     if seen is not None:
-        # Queries side by side in memory, as the kernel reads them, or one row for all of them.
+        # The kernel reads masks with contiguous queries, or one row for all queries.
         turned = seen if seen.shape[2] == 1 or seen.stride(2) <= 1 else seen.mT.contiguous().mT
         operands["seen"] = turned.expand(*q.shape[:3], keys)
     point(call, **operands)
-    for place, part in zip(call.part, parts, strict=False):
-        point(place, **part)
-        place.keys = part["k"].shape[2]
+    for structure, part in zip(call.part, parts, strict=False):
+        point(structure, **part)
+        structure.keys = part["k"].shape[2]
     return call, [scratch(_KERNEL, call), *operands.values(), *(x for part in parts for x in part.values())]
 
 

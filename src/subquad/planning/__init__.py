@@ -1,1 +1,1 @@
-"""What a table costs before it is run: steps, seconds, memory, disk and downloads."""
+"""Estimates the cost of tables before they are run: steps, time, disk space and downloads."""

@@ -1,4 +1,4 @@
-"""What runs would cost: steps, time and checkpoints, from finished runs and measured steps; nothing is guessed."""
+"""Cost of runs (steps, time and checkpoints), estimated from finished runs and measured steps only."""
 
 import json
 from collections import defaultdict
@@ -13,23 +13,29 @@ from subquad.records import Record, fingerprint
 from subquad.utils.errors import UserError
 
 FLOAT_BYTES = 4
-_NOT_FAMILY = (
+_IGNORED_IN_FAMILY = (
     "root", "num_workers", "workers", "eval_batch_size", "release_dir", "protocol", "val_fraction", "test_fraction",
     "split_seed", "seed", "data_seed", "max_cases", "cases", "sizes", "steps_per_epoch",
 )  # fmt: skip
 _REPRESENTATIVE = 0.1
-"""Of the steps that are planned: shorter runs spend too much of their time on starting and evaluating."""
+"""A finished run needs at least this fraction of the planned steps: shorter runs mostly start up and evaluate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A configuration without its seed. `family` names what decides the time of a step: model, batch, precision.
+    """A configuration without its seed.
 
-    steps: of the optimiser, None where they follow from rows that nobody has counted here. weights_only, with_states:
-    how many checkpoints are kept at the end without and with the state of the optimiser. data, module: their settings.
+    Attributes:
+        overrides: overrides of train.py.
+        family: key for what determines the time of a step: model, batch and precision (see `family_of`).
+        steps: optimiser steps; None if they depend on an unknown number of training rows.
+        weights_only: number of checkpoints without optimiser state that a finished run keeps.
+        with_states: number of checkpoints with optimiser state that a finished run keeps.
+        data: settings of the data.
+        module: settings of the task's module.
     """
 
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     task: str
     attention: str
     family: str
@@ -42,14 +48,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where a time was measured: the name of a GPU or of a CPU with its cores."""
+    """Device of a measurement: the name of a GPU, or of a CPU with its number of threads."""
 
     name: str
     gpu: bool
 
     @classmethod
     def of(cls, machine: Mapping[str, Any]) -> "Device":
-        """That of a record's or measurement's machine."""
+        """Device of a record or measurement, from its `machine` facts."""
         if machine["gpu"] is not None:
             return cls(str(machine["gpu"]), True)
         return cls(f"{machine['cpu']}, {machine['threads']} threads", False)
@@ -57,7 +63,12 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds of a step on a device. `whole`: of a finished run, with its evaluations; else of training steps alone."""
+    """Seconds of a step on a device.
+
+    Attributes:
+        whole: True if derived from a finished run, including its evaluations; False for training steps only.
+        steps: number of steps that were timed.
+    """
 
     seconds: float
     device: Device
@@ -68,7 +79,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Median seconds of `steps` training steps of a batch of the run's size, nothing padded, on one device."""
+    """Median seconds of `steps` training steps on one device, with the run's batch size and no padding.
+
+    The attributes are the keys of the JSON file; `words` are the overrides of the run.
+    """
 
     family: str
     seconds: float
@@ -83,7 +97,7 @@ class StepTime:
 
 
 def measured_steps(outputs: Path) -> Iterator[StepTime]:
-    """What was measured before; raises UserError at a file that is no measurement."""
+    """Reads all stored measurements; raises UserError at a file that is not a measurement."""
     for path in sorted((outputs / "measured" / "steps").glob("*.json")):
         try:
             yield StepTime(**json.loads(path.read_text()))
@@ -91,45 +105,48 @@ def measured_steps(outputs: Path) -> Iterator[StepTime]:
             raise UserError(f"{path} is no measurement of this version ({error}); delete it.") from None
 
 
-def pace(found: StepTime) -> Pace:
-    """A measurement as plans take it."""
-    return Pace(found.seconds, Device.of(found.machine), False, found.steps, found.parameters)
+def pace(measured: StepTime) -> Pace:
+    """Converts a measurement to a `Pace`."""
+    return Pace(measured.seconds, Device.of(measured.machine), False, measured.steps, measured.parameters)
 
 
-def setting_of(words: Iterable[str], compositions: Compositions) -> Setting:
-    """What is known of a configuration before it runs; `words` have no seed."""
-    every = tuple(words)
-    found = compositions[every]
-    plain = found.identity
+def setting_of(overrides: Iterable[str], compositions: Compositions) -> Setting:
+    """The `Setting` of overrides without a seed."""
+    overrides = tuple(overrides)
+    composition = compositions[overrides]
+    plain = composition.identity
     savers = [c for c in plain["callbacks"].values() if c and c["_target_"].endswith(".ModelCheckpoint")]
     weights = [saver for saver in savers if saver.get("save_weights_only")]
     return Setting(
-        words=every,
+        overrides=overrides,
         task=plain["task"]["name"],
-        attention=found.attention,
+        attention=composition.attention,
         family=family_of(plain),
         steps=_steps(plain),
         weights_only=sum(saver["save_top_k"] for saver in weights),
         with_states=sum(saver["save_top_k"] for saver in savers if saver not in weights),
-        data=found.data,
-        module=found.module,
+        data=composition.data,
+        module=composition.module,
     )
 
 
 def family_of(settings: Mapping[str, Any]) -> str:
-    """Names what decides the time of a step and the number of parameters, whatever the seed, length or place of a run.
+    """Fingerprint of the settings that determine the time of a step and the number of parameters.
 
-    Takes resolved settings: `identity` of a configuration, or the `config` of a record.
+    It does not depend on the seed, the length or the paths of a run.
+
+    Args:
+        settings: resolved settings: `identity` of a configuration, or the `config` of a record.
     """
     module = {key: value for key, value in settings["task"]["module"].items() if key != "compile_model"}
     kept = {
         "module": module,
-        "data": {key: value for key, value in settings["data"].items() if key not in _NOT_FAMILY},
+        "data": {key: value for key, value in settings["data"].items() if key not in _IGNORED_IN_FAMILY},
         "precision": str(settings["trainer"]["precision"]),
     }
     text = json.dumps(kept, sort_keys=True, default=str)
-    for place in sorted(set(settings.get("paths", {}).values()), key=lambda place: -len(str(place))):
-        text = text.replace(str(place), "")
+    for path in sorted(set(settings.get("paths", {}).values()), key=lambda path: -len(str(path))):
+        text = text.replace(str(path), "")
     return fingerprint({"family": text})
 
 
@@ -148,7 +165,7 @@ def _steps(plain: Mapping[str, Any]) -> int | None:
 
 
 def _rows(plain: Mapping[str, Any]) -> int | None:
-    """Number of training rows that the task states, less what other settings leave out; None where it is unknown."""
+    """Number of training rows, from the task's metadata and the settings that reduce it; None if it is unknown."""
     data = plain["data"]
     if data.get("synthetic") or data.get("folder") or not (rows := about_task(plain["task"]["name"]).get("train_rows")):
         return None
@@ -159,7 +176,7 @@ def _rows(plain: Mapping[str, Any]) -> int | None:
 
 
 class Paces:
-    """How long steps take, by family: from finished runs, and from steps that were measured for their own sake."""
+    """Times of steps by family, from finished runs and from measured steps."""
 
     def __init__(self, records: Iterable[Record], measured: Mapping[str, Iterable[Pace]]) -> None:
         self.known: dict[str, list[Pace]] = defaultdict(list)
@@ -173,31 +190,31 @@ class Paces:
                 self.known[family_of(record.config)].append(pace)
 
     def of(self, setting: Setting, here: Device | None) -> Pace | None:
-        """The one to plan with: on this device rather than on another, of whole runs rather than of steps alone.
+        """The pace to plan a setting with; prefers this device, then finished runs, then more steps.
 
-        A run that is much shorter than the planned one does not count.
+        Runs that are much shorter than the planned one are ignored.
         """
         steps = setting.steps
-        found = [
+        usable = [
             pace
             for pace in self.known.get(setting.family, ())
             if not pace.whole or (steps is not None and pace.steps >= _REPRESENTATIVE * steps)
         ]
-        return max(found, key=lambda pace: (pace.device == here, pace.whole, pace.steps), default=None)
+        return max(usable, key=lambda pace: (pace.device == here, pace.whole, pace.steps), default=None)
 
     def parameters(self, setting: Setting) -> int | None:
-        """How many numbers the model has, where one of its family was built before."""
+        """Number of parameters of the model, known from runs or measurements of its family; None if there are none."""
         return next((pace.parameters for pace in self.known.get(setting.family, ())), None)
 
 
 def _gpus(trainer: Mapping[str, Any]) -> int | None:
-    """Devices that a run took together; None where that was left to the machine."""
+    """Number of devices of a run; None if its settings leave it to the machine."""
     devices, nodes = trainer["devices"], trainer["num_nodes"]
     return devices * nodes if isinstance(devices, int) and isinstance(nodes, int) and devices > 0 else None
 
 
 def optimizer_states(factory: Mapping[str, Any]) -> int:
-    """Numbers that an optimiser keeps for each parameter: it is asked to take one step."""
+    """Number of values that an optimiser stores for each parameter, found by running one step."""
     import torch
     from hydra.utils import instantiate
 

@@ -1,4 +1,4 @@
-"""How many parameters models have; they are built without memory for their weights, and without Lightning."""
+"""Counts the parameters of models, which are built on the meta device and without Lightning."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,17 +21,19 @@ from subquad.utils.spread import spread
 
 
 def parameters_of(settings: Sequence[Setting]) -> list[int | None]:
-    """Trainable numbers of the models of settings, on all cores where they are many; None where data are not here."""
+    """Trainable parameters of the models of settings; None where the model depends on data that are missing here."""
     models = [_model_of(setting) for setting in settings]
-    known = list(dict.fromkeys(model for model in models if model is not None))
-    counts = dict(zip(known, spread(_count, known), strict=True))
+    distinct = list(dict.fromkeys(model for model in models if model is not None))
+    counts = dict(zip(distinct, spread(_count, distinct), strict=True))
     return [None if model is None else counts[model] for model in models]
 
 
 def spec_of(data: Mapping[str, Any], prepare: bool = False) -> Any:
-    """What the model must know of the data; None where that follows from files that are not here.
+    """The spec of data, or None if it depends on files that are missing here.
 
-    Without `prepare` also where it follows from files that have not been read yet.
+    Args:
+        data: settings of the data.
+        prepare: whether to prepare the data if the spec depends on them; otherwise the spec is then None.
     """
     built = instantiate(data, _convert_="all")
     if data.get("synthetic"):
@@ -46,7 +48,7 @@ def spec_of(data: Mapping[str, Any], prepare: bool = False) -> Any:
 
 
 _Model = tuple[str, int, str]
-"""Settings of a backbone, the side of the patches that it may read, and settings of the data."""
+"""JSON of a backbone's settings, the side of its image patches (0 for none), and JSON of the data's settings."""
 
 
 def _model_of(setting: Setting) -> _Model | None:
@@ -62,7 +64,7 @@ def _spec(data: str) -> Any:
 
 
 def _count(model: _Model) -> int:
-    """Trainable numbers of the network, which has all those of the task's module; shared ones once."""
+    """Trainable parameters of the network, which are all of the task's module; shared parameters count once."""
     backbone, patch, data = model
     spec = _spec(data)
     with torch.device("meta"), _NoValues():
@@ -75,7 +77,7 @@ def _count(model: _Model) -> int:
 
 
 class _NoValues(TorchFunctionMode):
-    """Leaves out what only writes values, which takes most of the time of building a model without any."""
+    """Skips operations that only write values, which take most of the time of building a model on the meta device."""
 
     _WRITING = frozenset(
         [

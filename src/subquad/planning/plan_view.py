@@ -1,4 +1,4 @@
-"""A plan in the terminal: what is left, what it takes, and what is missing."""
+"""Prints a plan in the terminal: runs left, their time and disk space, and missing data."""
 
 from collections.abc import Mapping
 
@@ -14,10 +14,10 @@ UNKNOWN = "not measured"
 
 
 def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
-    """Prints a row for each task and the sums; "at least" wherever something is not known."""
+    """Prints a row for each task, and totals; sums with unknown terms begin with "at least"."""
     console = Console(highlight=False)
     console.print(f"[bold]{title}[/]", soft_wrap=True)
-    grid = Grid(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # 80 columns hold it without cut words
+    grid = Grid(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # fits into 80 columns
     for name in ("", "runs", "finished", "left", "time left", "disk", "data"):
         grid.add_column(name, justify="left" if name in ("", "data") else "right", no_wrap=not name)
     for task, share in sorted(tasks.items()):
@@ -37,7 +37,7 @@ def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
 
 
 def time_left(share: Share) -> str:
-    """Hours on each kind of device: GPU-hours, or CPU-hours of all threads of one."""
+    """GPU-hours and CPU-hours; a CPU-hour is an hour of all threads of a CPU."""
     if not share.left:
         return ""
     if not share.timed:
@@ -47,7 +47,7 @@ def time_left(share: Share) -> str:
 
 
 def checkpoints(share: Share) -> str:
-    """Bytes, as a person reads them."""
+    """Disk space of the checkpoints of the runs left."""
     if not share.left:
         return ""
     if not share.sized:
@@ -56,7 +56,7 @@ def checkpoints(share: Share) -> str:
 
 
 def readable_bytes(count: float) -> str:
-    """Three digits and a decimal unit."""
+    """A number of bytes with three digits and a decimal unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -70,14 +70,14 @@ def _hours(seconds: float, device: Device) -> str:
 
 
 def _sources(share: Share) -> str:
-    """Where the time comes from, and what would complete it."""
-    said = []
+    """Devices and measurements that the time is based on."""
+    sources = []
     if share.whole:
-        said.append(f"{share.whole} runs by finished runs of their kind")
+        sources.append(f"{share.whole} runs by finished runs of their kind")
     if share.timed > share.whole:
-        said.append(f"{share.timed - share.whole} by measured training steps, without their evaluations")
+        sources.append(f"{share.timed - share.whole} by measured training steps, without their evaluations")
     if share.left > share.timed:
-        said.append(f"{share.left - share.timed} not measured (measure=true times steps of each here)")
+        sources.append(f"{share.left - share.timed} not measured (measure=true times steps of each here)")
     names = ", ".join(dict.fromkeys(device.name for device in share.seconds))
-    where = f" On {names}." if names else ""
-    return f"{where} {'; '.join(said)}." if said else where
+    devices = f" On {names}." if names else ""
+    return f"{devices} {'; '.join(sources)}." if sources else devices

@@ -1,4 +1,4 @@
-"""How long a training step of a configuration takes here, on made-up inputs; kept on disk, one file a device."""
+"""Times training steps of a configuration on random inputs and stores the result, one file for each device."""
 
 import dataclasses
 import statistics
@@ -29,28 +29,29 @@ from subquad.utils.log_filters import quieten
 
 
 def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
-    """Builds the model of a configuration and times some of its training steps, after two that are not counted.
+    """Builds the model of a configuration and times training steps, after two warm-up steps.
 
-    With the run's own loss, optimiser, precision, clipping and renewals. Raises UserError where the model cannot be
-    built without data that are not here, and where the device has too little memory.
+    Uses the loss, optimiser, precision, gradient clipping and attention refreshes of the run. Raises UserError if the
+    model depends on data that are missing here, or if the device has too little memory.
     """
     quieten()
     torch.set_num_threads(usable_cores())
-    config = compose_run([*setting.words, "seed=0"])
+    config = compose_run([*setting.overrides, "seed=0"])
     settings: Any = OmegaConf.to_container(config, resolve=True)
     for section in ("attention", "backbone", "data"):
         check_settings(section, settings[section])
     torch.manual_seed(0)
     spec = spec_of(setting.data, prepare=True)
     if spec is None:
-        raise UserError(f"The model of {setting.task} is not known without its data, which are not here.")
+        raise UserError(f"The model of {setting.task} depends on its data, which are missing here.")
     module = instantiate(without_weights(setting.module), _convert_="all")(spec=spec)
     clock = _Clock(steps)
-    parts = {key: settings["trainer"][key] for key in _KEPT}
+    trainer_settings = {key: settings["trainer"][key] for key in _TRAINER_SETTINGS}
     with tempfile.TemporaryDirectory() as folder:
         trainer = pl.Trainer(
-            **parts, devices=1, callbacks=[RefreshAttention(), clock], logger=False, enable_checkpointing=False,
-            limit_val_batches=0, enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
+            **trainer_settings, devices=1, callbacks=[RefreshAttention(), clock], logger=False,
+            enable_checkpointing=False, limit_val_batches=0, enable_progress_bar=False, enable_model_summary=False,
+            default_root_dir=folder,
         )  # fmt: skip
         size = int(settings["data"]["batch_size"])
         try:
@@ -60,18 +61,18 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
             trainer.fit(module, loader, loader)
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise UserError(f"A batch of {size} does not fit the memory here ({first_line(error)}).") from None
-    found = StepTime(
+    measured = StepTime(
         family=setting.family, seconds=statistics.median(clock.seconds), steps=steps, batch_size=size,
-        parameters=module.parameter_count, words=list(setting.words),
+        parameters=module.parameter_count, words=list(setting.overrides),
         **machine.facts(),
     )  # fmt: skip
     if module.device.type != "cuda" and not clock.gpu:
-        found.machine["gpu"] = None
-    _write(found, outputs)
-    return found
+        measured.machine["gpu"] = None
+    _write(measured, outputs)
+    return measured
 
 
-_KEPT = ("accelerator", "precision", "max_epochs", "max_steps", "gradient_clip_val")
+_TRAINER_SETTINGS = ("accelerator", "precision", "max_epochs", "max_steps", "gradient_clip_val")
 
 
 class _Clock(pl.Callback):
@@ -102,11 +103,11 @@ class _Clock(pl.Callback):
 
 
 def _check_memory(module: Any, spec: Any, size: int, trainer: pl.Trainer) -> None:
-    """Raises MemoryError where a CPU has too little: there a process that asks for too much is killed, not refused."""
+    """Raises MemoryError if a CPU has too little memory, because the system would kill the process."""
     free = _free_memory()
     if free is None or not isinstance(trainer.accelerator, CPUAccelerator):
         return
-    rows = 2  # one could not be normalised over the batch
+    rows = 2  # batch normalisation needs more than one
     batch = random_batch(module.network, spec, rows)
     with LiveTensors() as memory:
         module.loss(module(batch), batch.target).backward()
@@ -117,7 +118,7 @@ def _check_memory(module: Any, spec: Any, size: int, trainer: pl.Trainer) -> Non
 
 
 def _free_memory() -> int | None:
-    """Bytes, where the system says it."""
+    """Available memory in bytes; None where the system does not provide /proc/meminfo."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -125,6 +126,6 @@ def _free_memory() -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _write(found: StepTime, outputs: Path) -> None:
-    device = fingerprint(dataclasses.asdict(Device.of(found.machine)))
-    write_json(outputs / "measured" / "steps" / f"{found.family}-{device}.json", dataclasses.asdict(found))
+def _write(measured: StepTime, outputs: Path) -> None:
+    device = fingerprint(dataclasses.asdict(Device.of(measured.machine)))
+    write_json(outputs / "measured" / "steps" / f"{measured.family}-{device}.json", dataclasses.asdict(measured))

@@ -1,4 +1,4 @@
-"""What is left to do of tables, task by task, and what it costs: pure sums over settings whose costs are known."""
+"""Sums up the remaining runs of tables and their cost, task by task."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,12 @@ from subquad.results.cells import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All runs of one setting. parameters: of its model, None where they are not known. needs: what is missing here."""
+    """All runs of one setting.
+
+    Attributes:
+        parameters: number of the model's parameters; None if it is unknown.
+        needs: a sentence on missing data; None if none are missing.
+    """
 
     setting: Setting
     jobs: Sequence[RunSpec]
@@ -25,9 +30,15 @@ class Work:
 
 @dataclass(slots=True)
 class Share:
-    """What some of the runs cost. seconds: by device; timed, sized: how many runs left are in those sums.
+    """Cost of a group of runs.
 
-    whole: how many of the timed ones are planned by finished runs; the others by training steps alone.
+    Attributes:
+        left: number of runs that have not finished.
+        timed: number of runs left that `seconds` includes.
+        whole: number of timed runs whose time is based on finished runs; the others are based on training steps only.
+        sized: number of runs left that `checkpoint_bytes` includes.
+        seconds: time of the runs left, by device.
+        needs: sentences on missing data.
     """
 
     runs: int = 0
@@ -45,7 +56,7 @@ class Share:
         return self.runs - self.left
 
     def add(self, work: Work, paces: Paces, here: Device | None, states: int) -> None:
-        """Counts the runs of a setting; `states` are the numbers that its optimiser keeps for each parameter."""
+        """Adds the runs of a setting; `states` is the number of values that its optimiser stores per parameter."""
         left = work.left
         self.runs += len(work.jobs)
         self.left += left
@@ -62,26 +73,31 @@ class Share:
 
 
 def checkpoint_bytes(setting: Setting, parameters: int, states: int) -> int:
-    """What a finished run leaves on disk, beside a few kilobytes: its kept checkpoints, in numbers of four bytes."""
+    """Size of the checkpoints that a finished run keeps; its other files take a few kilobytes."""
     copies = setting.weights_only + setting.with_states * (1 + states)
     return FLOAT_BYTES * parameters * copies
 
 
-def gathered(jobs: Iterable[RunSpec]) -> dict[tuple[str, ...], list[RunSpec]]:
-    """Distinct runs by the words of their setting: those without the seed, which is last."""
-    found: dict[tuple[str, ...], dict[str, RunSpec]] = defaultdict(dict)
+def jobs_by_setting(jobs: Iterable[RunSpec]) -> dict[tuple[str, ...], list[RunSpec]]:
+    """Distinct runs by the overrides of their setting, which are those of the run without the seed at the end."""
+    groups: dict[tuple[str, ...], dict[str, RunSpec]] = defaultdict(dict)
     for job in jobs:
-        found[job.overrides[:-1]][str(job.folder)] = job
-    return {words: list(group.values()) for words, group in found.items()}
+        groups[job.overrides[:-1]][str(job.folder)] = job
+    return {overrides: list(group.values()) for overrides, group in groups.items()}
 
 
 def shares(
     works: Iterable[Work], paces: Paces, here: Device | None, states: Mapping[tuple[str, ...], int]
 ) -> tuple[dict[str, Share], Share]:
-    """What each task costs, and all of them together; `states` by the words of a setting."""
+    """Cost of each task, and of all tasks together.
+
+    Args:
+        here: this machine's device, whose measurements are preferred.
+        states: number of values that the optimiser stores for each parameter, by the overrides of a setting.
+    """
     tasks: dict[str, Share] = defaultdict(Share)
     total = Share()
     for work in works:
         for share in (tasks[work.setting.task], total):
-            share.add(work, paces, here, states[work.setting.words])
+            share.add(work, paces, here, states[work.setting.overrides])
     return dict(tasks), total

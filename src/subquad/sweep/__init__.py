@@ -1,1 +1,1 @@
-"""Many runs: started, watched, shown, on this machine or on a cluster."""
+"""Sweeps over many runs, on this machine or on a cluster: starting them and showing their progress."""

@@ -1,4 +1,4 @@
-"""What the runs of a sweep are doing, read from their folders, so that it is the same with any launcher."""
+"""States of the runs of a sweep, read from their folders, so that they do not depend on the launcher."""
 
 import csv
 import enum
@@ -12,7 +12,7 @@ from subquad.results.cells import RunSpec
 
 
 class State(enum.Enum):
-    """Of one run."""
+    """State of one run."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -22,7 +22,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A run that has come to another state; `seconds` from its start where it has finished."""
+    """A run whose state has changed, with the seconds it took if it has finished."""
 
     job: RunSpec
     state: State
@@ -30,7 +30,11 @@ class Change:
 
 
 class Follower:
-    """The states of jobs. `since` is a time by the clock of their disk; what was written before it does not count."""
+    """Follows the states of jobs.
+
+    Args:
+        since: modification times before this one, by the clock of the jobs' file system, are ignored.
+    """
 
     def __init__(self, jobs: Sequence[RunSpec], since: float) -> None:
         self.jobs, self.since = list(jobs), since
@@ -38,7 +42,7 @@ class Follower:
         self.seconds: dict[Path, float] = {}
 
     def look(self) -> list[Change]:
-        """Reads the folders again; what has changed since the last time."""
+        """Reads the folders again and returns the changes since the last call."""
         changes = []
         for job in self.jobs:
             if self.states[job.folder] is State.FINISHED:
@@ -52,13 +56,14 @@ class Follower:
         return changes
 
     def count(self, state: State) -> int:
-        """How many runs are in a state."""
-        return sum(found is state for found in self.states.values())
+        """Number of runs in a state."""
+        return sum(current is state for current in self.states.values())
 
     def seconds_left(self) -> float | None:
-        """From how long finished runs took, those of the same setting or task first; None before any has finished.
+        """Estimated seconds until all runs have finished; None before any has finished.
 
-        As many runs are taken to go on at once as are running now.
+        Each run is expected to take the mean time of the finished runs of the same setting, else of the same attention
+        and task, else of the same task, else of all. The number of runs at a time is assumed to stay the same.
         """
         if not self.seconds:
             return None
@@ -69,14 +74,14 @@ class Follower:
         def setting(path: Path) -> tuple[Path, str]:
             return path.parent, path.name.partition("-")[0]
 
-        known = self.seconds.items()
-        alike = [
-            [s for path, s in known if setting(path) == setting(folder)],
-            [s for path, s in known if path.parent == folder.parent],
-            [s for path, s in known if path.parent.parent == folder.parent.parent],
+        finished = self.seconds.items()
+        from_most_similar = [
+            [s for path, s in finished if setting(path) == setting(folder)],
+            [s for path, s in finished if path.parent == folder.parent],
+            [s for path, s in finished if path.parent.parent == folder.parent.parent],
             list(self.seconds.values()),
         ]
-        return statistics.fmean(next(found for found in alike if found))
+        return statistics.fmean(next(seconds for seconds in from_most_similar if seconds))
 
     def _state(self, job: RunSpec) -> State:
         if job.finished:
@@ -87,12 +92,12 @@ class Follower:
 
     @staticmethod
     def _started(job: RunSpec) -> float:
-        """When its latest process began; Hydra writes this file first."""
+        """Time when the latest process of a run started; Hydra writes this file first."""
         return _time(job.folder / ".hydra" / "overrides.yaml")
 
 
 def step(job: RunSpec) -> int:
-    """The optimiser steps of a run that its history tells of; only both ends of the file are read."""
+    """Last optimiser step in the history of a run. Reads only the first line and the end of the file."""
     path = job.folder / "metrics.csv"
     try:
         with path.open("rb") as file:
@@ -106,21 +111,21 @@ def step(job: RunSpec) -> int:
 
 
 def short(states: Mapping[Path, State], jobs: Sequence[RunSpec]) -> str:
-    """A cell's runs in a few signs: how many have finished, whether one is running or failed."""
-    found = [states.get(job.folder, State.FINISHED if job.finished else State.WAITING) for job in jobs]
-    done = found.count(State.FINISHED)
-    signs = (">" if State.RUNNING in found else "") + ("!" if State.FAILED in found else "")
-    return f"{done}/{len(found)}{signs}" if done or signs else "."
+    """State of a cell as "finished/runs", with ">" if any run is running and "!" if any has failed."""
+    own = [states.get(job.folder, State.FINISHED if job.finished else State.WAITING) for job in jobs]
+    done = own.count(State.FINISHED)
+    signs = (">" if State.RUNNING in own else "") + ("!" if State.FAILED in own else "")
+    return f"{done}/{len(own)}{signs}" if done or signs else "."
 
 
 def _end(job: RunSpec) -> Path:
-    """The file written last."""
-    places = [records.evaluation_place(job.folder, changes) for changes in job.evaluations]
-    return max([job.folder / records.RESULT, *places], key=_time)
+    """The file of a finished run that was written last."""
+    evaluations = [records.evaluation_place(job.folder, changes) for changes in job.evaluations]
+    return max([job.folder / records.RESULT, *evaluations], key=_time)
 
 
 def _time(path: Path) -> float:
-    """Of the last change; 0 where there is no file."""
+    """Modification time of a file; 0 if it does not exist."""
     try:
         return path.stat().st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""A sweep in the terminal while it runs: a table that is renewed, or plain lines where there is no terminal."""
+"""Progress of a running sweep: a live table in a terminal, plain lines elsewhere."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ from subquad.results.table import Place
 from subquad.sweep.monitor import Change, Follower, State, short, step
 from subquad.utils.display import duration
 
-_WIDEST = 14
-"""Columns of a table that are drawn as such."""
+_MOST_COLUMNS = 14
+"""A table with more columns is shown in one row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A table in progress: its name and the runs of each row and column."""
+    """A table in progress: its name and the runs of each cell."""
 
     name: str
     cells: Mapping[Place, Sequence[RunSpec]]
 
 
 class Progress:
-    """Use as a context, and call `look` now and then."""
+    """Shows the progress of a sweep. Use it as a context manager, and call `look` regularly."""
 
     def __init__(self, follower: Follower, shown: Sequence[Shown], console: Console) -> None:
         self.follower, self.shown, self.console = follower, shown, console
@@ -44,7 +44,7 @@ class Progress:
             self.live.stop()
 
     def look(self) -> None:
-        """Reads the folders of the runs and renews what is shown."""
+        """Reads the folders of the runs and updates the display."""
         changes = self.follower.look()
         if self.live:
             self.live.update(Group(Text(self.summary()), *self._grids(), self._running()), refresh=True)
@@ -54,27 +54,28 @@ class Progress:
                 self.console.print(self._line(change), soft_wrap=True, markup=False)
 
     def summary(self) -> str:
-        """How far the sweep is, in one line."""
+        """Counts of the runs by state and the time left, in one line."""
         count = self.follower.count
         left = self.follower.seconds_left()
         waiting = count(State.WAITING)
-        told = f"; about {duration(left, digits=0)} left" if left is not None and waiting + count(State.RUNNING) else ""
+        open_runs = waiting + count(State.RUNNING)
+        estimate = f"; about {duration(left, digits=0)} left" if left is not None and open_runs else ""
         return (
             f"{count(State.FINISHED)} of {len(self.follower.jobs)} runs finished, {count(State.RUNNING)} running, "
-            f"{count(State.FAILED)} failed, {waiting} left{told}"
+            f"{count(State.FAILED)} failed, {waiting} left{estimate}"
         )
 
     def _line(self, change: Change) -> str:
         done = self.follower.count(State.FINISHED) + self.follower.count(State.FAILED)
-        where = f"{done}/{len(self.follower.jobs)} {name(change.job)}"
+        prefix = f"{done}/{len(self.follower.jobs)} {name(change.job)}"
         if change.state is State.FAILED:
-            return f"{where} failed: {records.read_error(change.job.folder, 0)}"
+            return f"{prefix} failed: {records.read_error(change.job.folder, 0)}"
         left = self.follower.seconds_left()
-        told = f", about {duration(left, digits=0)} left" if left else ""
-        return f"{where} finished in {duration(change.seconds or 0.0, digits=0)}{told}"
+        estimate = f", about {duration(left, digits=0)} left" if left else ""
+        return f"{prefix} finished in {duration(change.seconds or 0.0, digits=0)}{estimate}"
 
     def _grids(self) -> list[Grid]:
-        if len(self.shown) != 1 or len({column for _, column in self.shown[0].cells}) > _WIDEST:
+        if len(self.shown) != 1 or len({column for _, column in self.shown[0].cells}) > _MOST_COLUMNS:
             return [self._tables()] if self.shown else []
         cells = self.shown[0].cells
         columns = dict.fromkeys(column for _, column in cells)
@@ -87,7 +88,7 @@ class Progress:
     def _tables(self) -> Grid:
         grid = Grid("table", "runs")
         for table in self.shown:
-            jobs = {job.folder: job for found in table.cells.values() for job in found}
+            jobs = {job.folder: job for cell in table.cells.values() for job in cell}
             grid.add_row(table.name, short(self.follower.states, list(jobs.values())))
         return grid
 
@@ -100,7 +101,7 @@ class Progress:
 
 
 def name(job: RunSpec) -> str:
-    """Attention, task and seed, as the run's folder says them, and the first digits of its fingerprint."""
+    """Attention, task, seed and the first digits of the fingerprint of a run, from the path of its folder."""
     folder = job.folder
     attention, task = folder.parent.name, "/".join(folder.parent.parent.parts[-2:]).removeprefix("runs/")
     fingerprint, _, seed = folder.name.partition("-s")

@@ -1,4 +1,4 @@
-"""Training of many runs by one command."""
+"""Trains many runs with one command."""
 
 import json
 import os
@@ -22,16 +22,20 @@ from subquad.sweep.monitor import Follower
 from subquad.sweep.progress import Progress, Shown
 from subquad.utils.display import as_typed
 
-_PATIENCE = 60
-"""Seconds that a stopped run has to end."""
+_STOP_TIMEOUT = 60
+"""Seconds that a sweep has to end after an interrupt before it is killed."""
 
 
 def train_all(jobs: Sequence[RunSpec], hydra: Sequence[str] = (), shown: Sequence[Shown] = ()) -> bool:
-    """One multirun of train.py over all jobs, with words for Hydra such as its launcher; whether any failed.
+    """Trains all jobs in one multirun of train.py and returns whether any failed.
 
-    Runs that others start from go first. What happens is shown; what the runs print goes to a file below
-    outputs/sweeps. Runs that another command trains at the time are left to it and waited for; what it does not finish
-    is trained then. Ctrl-C and SIGTERM stop the runs at once and end the program, with a sentence on how to go on.
+    Runs that others start from are trained first. Progress is shown; the output of the runs goes to a file below
+    outputs/sweeps. Runs that another command is training are waited for, and trained here if it does not finish them.
+    Ctrl-C and SIGTERM stop the runs at once and end the program with a message on how to continue.
+
+    Args:
+        hydra: overrides for Hydra, such as hydra/launcher=slurm.
+        shown: the tables whose progress is shown.
     """
     console = Console(highlight=False)
     console.print(f"{len(jobs)} {'run is' if len(jobs) == 1 else 'runs are'} to be trained.")
@@ -40,49 +44,49 @@ def train_all(jobs: Sequence[RunSpec], hydra: Sequence[str] = (), shown: Sequenc
     with log.open("w") as file:
         follower = Follower(jobs, log.stat().st_mtime)
         progress = Progress(follower, shown, console)
-        status, failures = _swept(jobs, hydra, file, progress)
+        status, failures = _run_sweep(jobs, hydra, file, progress)
         failed = {**failures}
         while busy := trained_elsewhere([job for job in jobs if job.command in failures]):
-            console.print(f"Another command trains {len(busy)} of these runs; waiting for what is left of them.")
+            console.print(f"Another command is training {len(busy)} of these runs; waiting for it.")
             _wait_for(busy, progress, log)
             failed = {command: cause for command, cause in failed.items() if command not in {j.command for j in busy}}
             if not (jobs := [job for job in busy if not job.finished]):
                 status = int(bool(failed))
                 break
-            status, failures = _swept(jobs, hydra, file, progress)
+            status, failures = _run_sweep(jobs, hydra, file, progress)
             failed |= failures
-    _tell(console, failed, follower, status, log)
+    _report_failures(console, failed, follower, status, log)
     return bool(failed or status)
 
 
-def _swept(
+def _run_sweep(
     jobs: Sequence[RunSpec], hydra: Sequence[str], log: Any, progress: Progress
 ) -> tuple[int, dict[tuple[str, ...], str]]:
-    """The exit status of a multirun, and the causes of its failures by the commands of the jobs."""
+    """Runs a multirun; returns its exit status and the causes of its failures by the commands of the jobs."""
     with tempfile.TemporaryDirectory() as folder:
-        listed = Path(folder) / "jobs"
-        listed.write_text(_waves(jobs))
+        job_file = Path(folder) / "jobs"
+        job_file.write_text(_job_lines(jobs))
         command = [
-            sys.executable, "-m", "subquad.cli.train", "-m", "hydra/sweeper=job_list", f"hydra.sweeper.jobs={listed}",
+            sys.executable, "-m", "subquad.cli.train", "-m", "hydra/sweeper=job_list", f"hydra.sweeper.jobs={job_file}",
             f"hydra.sweeper.leader={os.getpid()}", *hydra,
         ]  # fmt: skip
-        status = _followed(command, log, progress)
-        failures = listed.with_name("jobs.failed")
+        status = _run_command(command, log, progress)
+        failures = job_file.with_name("jobs.failed")
         lines = [json.loads(line) for line in failures.read_text().splitlines()] if failures.exists() else []
-    return status, {tuple(words): cause for words, cause in lines}
+    return status, {tuple(overrides): cause for overrides, cause in lines}
 
 
 def trained_elsewhere(failed: Sequence[RunSpec]) -> list[RunSpec]:
-    """Those of the failed jobs that failed because another command trains them, or did, or trains what they start from.
+    """The failed jobs that failed because another command was training them or the runs that they start from.
 
-    Such a command holds the lock of the run's folder; one that let go of it meanwhile has left the record.
+    Such a command holds the lock of the run's folder, or has released it and written the record since.
     """
-    busy = [job for job in failed if job.finished or _held(job)]
+    busy = [job for job in failed if job.finished or _is_locked(job)]
     folders = {job.folder for job in busy}
     return [job for job in failed if job in busy or (job.init_from is not None and job.init_from.folder in folders)]
 
 
-def _held(job: RunSpec) -> bool:
+def _is_locked(job: RunSpec) -> bool:
     """Whether a process is training a run at this moment."""
     lock = job.folder / ".lock"
     if not lock.exists():
@@ -97,26 +101,29 @@ def _held(job: RunSpec) -> bool:
 def _wait_for(busy: Sequence[RunSpec], progress: Progress, log: Path) -> None:
     """Returns when no other process trains any of these runs."""
     try:
-        with _terminable(), progress:
-            while any(map(_held, busy)):
+        with _signals_interrupt(), progress:
+            while any(map(_is_locked, busy)):
                 progress.look()
                 time.sleep(0.5)
     except KeyboardInterrupt:
-        raise SystemExit(f"Stopped: {progress.summary()}. {_goes_on(log)}") from None
+        raise SystemExit(f"Stopped: {progress.summary()}. {_how_to_continue(log)}") from None
 
 
-def _waves(jobs: Sequence[RunSpec]) -> str:
-    """The lines of the jobs; an empty one before those that start from another of them."""
+def _job_lines(jobs: Sequence[RunSpec]) -> str:
+    """Content of the sweeper's job file, with an empty line before the jobs that start from another of them."""
     folders = {job.folder for job in jobs}
     later = [job for job in jobs if job.init_from is not None and job.init_from.folder in folders]
     first = [job for job in jobs if job not in later]
-    return "\n".join("".join(json.dumps(job.command) + "\n" for job in wave) for wave in (first, later) if wave)
+    return "\n".join("".join(json.dumps(job.command) + "\n" for job in stage) for stage in (first, later) if stage)
 
 
-def _followed(command: Sequence[str], file: Any, progress: Progress) -> int:
-    """Runs a command to its end, in a process group of its own: an interrupt reaches it once, through this program."""
+def _run_command(command: Sequence[str], file: Any, progress: Progress) -> int:
+    """Runs a command and shows its progress; returns its exit status.
+
+    The command has a process group of its own, so that Ctrl-C does not reach it twice, from the terminal and from here.
+    """
     with (
-        _terminable(),
+        _signals_interrupt(),
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, process_group=0) as process,
     ):
         try:
@@ -128,28 +135,28 @@ def _followed(command: Sequence[str], file: Any, progress: Progress) -> int:
                         progress.look()
         except KeyboardInterrupt:
             _stop(process)
-            raise SystemExit(f"Stopped: {progress.summary()}. {_goes_on(Path(file.name))}") from None
+            raise SystemExit(f"Stopped: {progress.summary()}. {_how_to_continue(Path(file.name))}") from None
 
 
-def _goes_on(log: Path) -> str:
-    """What becomes of a stopped sweep: a launcher whose jobs outlive it says so last in its log."""
+def _how_to_continue(log: Path) -> str:
+    """How to continue a stopped sweep. The Slurm launcher, whose jobs outlive it, writes this into its log."""
     for line in reversed(log.read_text(errors="replace").splitlines()):
         if "scancel" in line:
             return line.removeprefix("Interrupted. ")
-    return "Nothing is lost; the same command goes on from here."
+    return "Nothing is lost; the same command continues from here."
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
     process.send_signal(signal.SIGINT)
     try:
-        process.wait(_PATIENCE)
+        process.wait(_STOP_TIMEOUT)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         process.kill()
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """Inside the block, SIGTERM and a closed terminal are what Ctrl-C is."""
+def _signals_interrupt() -> Iterator[None]:
+    """Inside the block, SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -162,15 +169,17 @@ def _terminable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _tell(console: Console, failed: Mapping[tuple[str, ...], str], follower: Follower, status: int, log: Path) -> None:
-    """Each failure with its cause and the line that tries it alone; the end of the log where the sweep broke off."""
-    for words, cause in failed.items():
-        command = as_typed(f"python train.py {' '.join(words)}")
+def _report_failures(
+    console: Console, failed: Mapping[tuple[str, ...], str], follower: Follower, status: int, log: Path
+) -> None:
+    """Prints each failed run with its cause and command, or the end of the log if the sweep itself failed."""
+    for overrides, cause in failed.items():
+        command = as_typed(f"python train.py {' '.join(overrides)}")
         console.print(f"Failed: {cause}\n  {command}", soft_wrap=True, markup=False)
     if failed:
         console.print(f"{len(failed)} of {len(follower.jobs)} runs failed; the same command tries them again ({log}).")
     elif status:
         last = "\n".join(log.read_text().splitlines()[-10:])
         console.print(
-            f"The sweep broke off (status {status}); the same command goes on. {log} ends with\n{last}", markup=False
+            f"The sweep failed (status {status}); the same command continues it. {log} ends with\n{last}", markup=False
         )

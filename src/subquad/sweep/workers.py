@@ -1,4 +1,4 @@
-"""Processes that train the runs of a sweep side by side, each forked from one that has imported what they need."""
+"""Processes that train the runs of a sweep in parallel, forked from a process that has done the imports."""
 
 import atexit
 import ctypes
@@ -27,60 +27,67 @@ from subquad.utils.errors import UserError
 log = logging.getLogger(__name__)
 
 INTERRUPTED = 130
-"""Exit status of a run that was stopped from outside."""
+"""Exit status of an interrupted run."""
 
 _FORK = multiprocessing.get_context("fork") if hasattr(os, "fork") else None
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PATIENCE = 30
-"""Seconds that an interrupted run has to end."""
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOP_TIMEOUT = 30
+"""Seconds that an interrupted run has to end before it is killed."""
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 Task = Callable[[Callable[[Path], None]], Any]
-"""A run. It is given a function that it tells its folder, and returns what can be pickled."""
+"""A run. It is called with a function that it must call with its folder; its result must be picklable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """How many runs train at a time and what each may use.
+    """Number of parallel runs and the resources of each.
 
-    threads: of each run; gpus: what CUDA_VISIBLE_DEVICES is for the first worker, the second, ...; empty without GPUs.
+    Attributes:
+        count: number of runs that train at a time.
+        threads: number of threads of each run.
+        gpus: value of CUDA_VISIBLE_DEVICES for each worker; empty without GPUs.
     """
 
     count: int
     threads: int
     gpus: tuple[str, ...] = ()
 
-    def environment(self, place: int) -> dict[str, str]:
-        """Variables of the worker with this number (from 0)."""
+    def environment(self, index: int) -> dict[str, str]:
+        """Environment variables of a worker, numbered from 0."""
         threads = {"OMP_NUM_THREADS": str(self.threads)}
-        return threads | ({"CUDA_VISIBLE_DEVICES": self.gpus[place]} if self.gpus else {})
+        return threads | ({"CUDA_VISIBLE_DEVICES": self.gpus[index]} if self.gpus else {})
 
 
-def workers_for(asked: Any, trainer: Mapping[str, Any], runs: int) -> Workers:
-    """Workers for this many runs; `asked` is sweep.workers, `trainer` the settings of trainer=.
+def workers_for(setting: Any, trainer: Mapping[str, Any], runs: int) -> Workers:
+    """Determines the workers for a number of runs. The cores are divided among the workers.
 
-    On a CPU there are as many workers as cores, or as asked for; on GPUs one for each GPU, or as many for each as asked
-    for. A run on several devices gets the machine for itself. The cores are divided among the workers.
-    Raises UserError at a number of workers that is none.
+    Args:
+        setting: sweep.workers. "auto" means one worker for each core on a CPU, and one for each GPU on GPUs. A number
+            is the number of workers on a CPU, and the number for each GPU on GPUs.
+        trainer: settings of the trainer. Runs on several devices train one at a time.
+
+    Raises:
+        UserError: the setting is neither "auto" nor a positive number.
     """
-    if asked != "auto" and (type(asked) is not int or asked < 1):
-        raise UserError(f"sweep.workers is {asked}; it takes auto, or a whole number of at least 1.")
+    if setting != "auto" and (type(setting) is not int or setting < 1):
+        raise UserError(f"sweep.workers is {setting}; it takes auto, or a whole number of at least 1.")
     if trainer["devices"] != 1 or trainer["num_nodes"] != 1:
         return Workers(1, usable_threads())
     gpus = _gpus() if trainer["accelerator"] in ("auto", "gpu", "cuda") else []
     if gpus:
-        asked = len(gpus) * (1 if asked == "auto" else asked)
-    count = max(1, min(runs, usable_cores() if asked == "auto" else asked))
-    places = tuple(gpus[place % len(gpus)] for place in range(count)) if gpus else ()
-    return Workers(count, min(usable_threads(), max(1, usable_cores() // count)), places)
+        setting = len(gpus) * (1 if setting == "auto" else setting)
+    count = max(1, min(runs, usable_cores() if setting == "auto" else setting))
+    gpu_of_worker = tuple(gpus[index % len(gpus)] for index in range(count)) if gpus else ()
+    return Workers(count, min(usable_threads(), max(1, usable_cores() // count)), gpu_of_worker)
 
 
 def _gpus() -> list[str]:
-    """The CUDA devices of this machine, by what CUDA_VISIBLE_DEVICES calls them.
+    """The CUDA devices of this machine, by their names in CUDA_VISIBLE_DEVICES.
 
-    Counted by a process of its own: one that has asked CUDA cannot fork others that use it.
+    They are counted in a separate process, because a process that has initialised CUDA cannot fork others that use it.
     """
-    with _loading():
+    with _single_threaded_imports():
         import torch
 
     if torch.version.cuda is None and torch.version.hip is None:
@@ -90,19 +97,19 @@ def _gpus() -> list[str]:
     process.start()
     process.join()
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    known = names.split(",") if names else list(map(str, range(256)))
-    return known[: max(0, process.exitcode or 0)]
+    visible = names.split(",") if names else list(map(str, range(256)))
+    return visible[: max(0, process.exitcode or 0)]
 
 
 def import_for(config: Any) -> None:
-    """Imports what a run of this configuration imports, so that processes forked from this one have it at once."""
-    with _loading():
+    """Imports the modules that a run of this configuration needs, so that forked processes have them loaded."""
+    with _single_threaded_imports():
         for name in ("subquad.training.run", "subquad.training.evaluation", "matplotlib.pyplot"):
             importlib.import_module(name)
         for target in _targets(config):
-            with suppress(Exception):  # which a run says better
+            with suppress(Exception):  # the run itself reports it
                 get_object(target)
-    gc.freeze()  # the collector of a forked process would read, and so copy, all that was imported
+    gc.freeze()  # otherwise the garbage collector of each forked process touches, and so copies, all shared memory
 
 
 def _targets(node: Any) -> Iterator[str]:
@@ -111,13 +118,13 @@ def _targets(node: Any) -> Iterator[str]:
         if isinstance(target := node.get("_target_"), str):
             yield target
         node = list(node.values())
-    for part in node if isinstance(node, list) else ():
-        yield from _targets(part)
+    for child in node if isinstance(node, list) else ():
+        yield from _targets(child)
 
 
 @contextmanager
-def _loading() -> Iterator[None]:
-    """Inside the block, libraries start no threads when they are loaded: those would not live on in a fork."""
+def _single_threaded_imports() -> Iterator[None]:
+    """Keeps libraries from starting threads when they are imported, because threads do not survive a fork."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
@@ -132,16 +139,20 @@ def _loading() -> Iterator[None]:
 def run_all(
     tasks: Mapping[int, Task],
     workers: Workers,
-    begun: Callable[[int], None],
-    ended: Callable[[int, Any, str | None], None],
+    on_start: Callable[[int], None],
+    on_end: Callable[[int, Any, str | None], None],
 ) -> None:
-    """Runs every task in a process of its own, in their order, as many at a time as there are workers.
+    """Runs every task in a process of its own, in order, as many at a time as there are workers.
 
-    `begun` is told the number of a task, its key; `ended` its number and what it returned, or why its process ended
-    without; that is also kept in the folder of the run. What a task prints is shown line by line with its number,
-    except for the progress bar of a terminal where tasks run one after another.
+    The output of a task is shown line by line, prefixed with its number. A single worker in a terminal writes to it
+    directly, so that it can show a progress bar. Must be called inside `interruptible`. An interrupt of this process or
+    of a task ends all of them.
 
-    Use it inside `interruptible`. An interrupt of this process, or of one of the others, ends all of them.
+    Args:
+        tasks: tasks by number.
+        on_start: called with the number of a task when it starts.
+        on_end: called with the number of a task, its result, and, if there is no result, the reason why its process
+            ended, which is also written to the folder of the run.
     """
     inherit = workers.count == 1 and sys.stderr.isatty()
     waiting = list(tasks.items())
@@ -151,25 +162,25 @@ def run_all(
         while waiting or running:
             while waiting and free:
                 number, task = waiting.pop(0)
-                begun(number)
-                with _signals_held():  # until it can be stopped, and has handlers of its own
+                on_start(number)
+                with _blocked_signals():  # until the process is listed as running and has handlers of its own
                     running.append(_Worker(number, task, free.pop(0), workers, inherit))
             wait([worker.connection for worker in running], timeout=0.1)
             for worker in [worker for worker in running if worker.look()]:
-                ended(worker.number, worker.result, worker.cause())
+                on_end(worker.number, worker.result, worker.cause())
                 running.remove(worker)
-                free.append(worker.place)
+                free.append(worker.index)
                 worker.close()
     except BaseException as error:
         _stop(running)
-        if isinstance(error, KeyboardInterrupt) and inherit and running:  # the run has said it
+        if isinstance(error, KeyboardInterrupt) and inherit and running:  # the run itself has reported it
             raise SystemExit(INTERRUPTED) from None
         raise
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Inside the block Ctrl-C, SIGTERM and a closed terminal end the program, in a sentence on how to go on."""
+    """Inside the block, Ctrl-C, SIGTERM and SIGHUP end the program with a message on how to continue."""
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -178,7 +189,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        log.warning("Interrupted; the same command goes on with the runs that have not finished.")
+        log.warning("Interrupted; the same command continues with the runs that have not finished.")
         raise SystemExit(INTERRUPTED) from None
     finally:
         for number, handler in before.items():
@@ -186,9 +197,9 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def _signals_held() -> Iterator[None]:
-    """Inside the block, interrupts wait."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+def _blocked_signals() -> Iterator[None]:
+    """Delays interrupts until the end of the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     try:
         yield
     finally:
@@ -196,52 +207,52 @@ def _signals_held() -> Iterator[None]:
 
 
 class _Worker:
-    """The process of one run and what is known of it."""
+    """The process of one run, with its result and output."""
 
-    def __init__(self, number: int, task: Task, place: int, workers: Workers, inherit: bool) -> None:
+    def __init__(self, number: int, task: Task, index: int, workers: Workers, inherit: bool) -> None:
         assert _FORK is not None
-        self.number, self.place = number, place
+        self.number, self.index = number, index
         self.result: Any = None
         self.folder: Path | None = None
         self.outputs = [] if inherit else [_Output(stream, f"#{number} | ") for stream in (sys.stdout, sys.stderr)]
         self.connection, sender = _FORK.Pipe(duplex=False)
-        arguments = (task, sender, self.outputs, workers.environment(place), os.getpid())
+        arguments = (task, sender, self.outputs, workers.environment(index), os.getpid())
         self.process = _FORK.Process(target=_in_child, args=arguments, name=f"run {number}")
         self.process.start()
         sender.close()
 
     def look(self) -> bool:
-        """Shows what the process has printed and reads what it has told; whether it has ended."""
-        dead = not self.process.is_alive()  # first: all that it wrote is there then
+        """Shows new output of the process and reads its messages; returns whether the process has ended."""
+        ended = not self.process.is_alive()  # checked first, so that the output of an ended process is complete
         with suppress(EOFError):
             while self.connection.poll():
-                name, told = self.connection.recv()
-                setattr(self, name, told)
+                attribute, value = self.connection.recv()
+                setattr(self, attribute, value)
         for output in self.outputs:
-            output.show(dead)
-        return dead
+            output.show(ended)
+        return ended
 
     def close(self) -> None:
-        """Gives back what is held of a process that has ended."""
+        """Releases the resources of a process that has ended."""
         self.connection.close()
         self.process.close()
         for output in self.outputs:
             output.file.close()
 
     def cause(self) -> str | None:
-        """Why the process ended without a result, which is written to the folder of its run; None where it has one.
+        """Why the process ended without a result, which is also written to the folder of its run; None with a result.
 
-        Raises KeyboardInterrupt where it was interrupted.
+        Raises KeyboardInterrupt if the process was interrupted.
         """
         code = self.process.exitcode
         if self.result is not None:
             return None
         if code == INTERRUPTED:
             raise KeyboardInterrupt
-        cause = f"The process of this run ended with status {code} before the run had."
+        cause = f"The process of this run ended with status {code} before the run had finished."
         if code is not None and code < 0:
-            more = ", as the system does where memory runs out" if -code == signal.SIGKILL else ""
-            cause = f"The process of this run was ended by {signal.Signals(-code).name}{more}."
+            hint = ", possibly because memory ran out" if -code == signal.SIGKILL else ""
+            cause = f"The process of this run was ended by {signal.Signals(-code).name}{hint}."
         if self.folder is not None:
             with suppress(OSError):  # as on a full disk
                 records.write_error(cause, "\n".join(output.last for output in self.outputs), self.folder)
@@ -249,26 +260,26 @@ class _Worker:
 
 
 class _Output:
-    """What a process prints to one of its streams: a file, from which whole lines are copied to a stream of ours."""
+    """Output of a process on one of its streams: a file, whose complete lines are copied to a stream of the parent."""
 
     def __init__(self, stream: TextIO, prefix: str) -> None:
         self.stream, self.prefix, self.encoding = stream, prefix, stream.encoding or "utf-8"
-        self.file = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the process lives
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115  open until the process has ended
         self.shown = 0
         self.last = ""
         """The last lines, up to 4,000 characters."""
 
     def take(self, number: int) -> TextIO:
-        """Makes this process print here what it prints to a file descriptor; the stream to print with."""
+        """Redirects a file descriptor of this process to the file; returns a stream for it."""
         os.dup2(self.file.fileno(), number)
         return os.fdopen(number, "w", 1, self.encoding, "replace", closefd=False)
 
-    def show(self, all_of_it: bool) -> None:
-        """Copies the lines that are new; with `all_of_it` also a last one that has no end."""
+    def show(self, ended: bool) -> None:
+        """Copies new complete lines; if the process has `ended`, also an incomplete last line."""
         text = os.pread(self.file.fileno(), os.fstat(self.file.fileno()).st_size - self.shown, self.shown)
-        whole = len(text) if all_of_it else text.rfind(b"\n") + 1
-        self.shown += whole
-        lines = text[:whole].decode(self.encoding, "backslashreplace").splitlines()
+        length = len(text) if ended else text.rfind(b"\n") + 1
+        self.shown += length
+        lines = text[:length].decode(self.encoding, "backslashreplace").splitlines()
         self.stream.write("".join(f"{self.prefix}{line}\n" for line in lines))
         self.stream.flush()
         self.last = "\n".join([self.last, *lines])[-4000:]
@@ -281,16 +292,16 @@ def _in_child(
     environment: Mapping[str, str],
     parent: int,
 ) -> None:
-    """One run, in the process forked for it, which ends with its parent however that ends."""
-    atexit._clear()  # what the parent has registered is the parent's
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the parent hears it too, and sends SIGTERM
+    """Runs a task in the process forked for it. The system kills the process when its parent ends."""
+    atexit._clear()  # inherited from the parent, which runs them itself
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which then sends SIGTERM
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt_once())
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(INTERRUPTED)
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
         os.environ.update(environment)
         if outputs:
             sys.stdout, sys.stderr = (output.take(number) for number, output in enumerate(outputs, start=1))
@@ -304,21 +315,21 @@ def _in_child(
 
 
 def _interrupt_once() -> Callable[..., None]:
-    """A handler that raises KeyboardInterrupt for the first signal: what that ends must not be interrupted again."""
-    told = False
+    """A handler that raises KeyboardInterrupt for the first signal only, so that the cleanup is not interrupted."""
+    interrupted = False
 
     def interrupt(*_: Any) -> None:
-        nonlocal told
-        if not told:
-            told = True
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
             raise KeyboardInterrupt
 
     return interrupt
 
 
 def _stop(running: Sequence[_Worker]) -> None:
-    """Interrupts the runs and waits for them to end; kills what does not, or all at another interrupt."""
-    end = time.monotonic() + _PATIENCE
+    """Interrupts the runs and waits for them; kills those that do not end in time, or all at a second interrupt."""
+    end = time.monotonic() + _STOP_TIMEOUT
     try:
         for worker in running:
             worker.process.terminate()

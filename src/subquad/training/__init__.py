@@ -1,1 +1,1 @@
-"""One run: training, resuming, evaluating, and what is shown at its end."""
+"""One run: training, resuming, evaluation and its summary."""

@@ -1,4 +1,4 @@
-"""Several processes that train one run together. Light: no torch before a run trains."""
+"""Distributed training of one run by several processes. Importing this module does not import torch."""
 
 import os
 import signal
@@ -10,41 +10,41 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
-_PLACES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # in Lightning's order
-_LEFT_BEHIND = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")
+_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")  # in Lightning's order
+_SET_BY_LIGHTNING = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")
 
 
 _preempted = False
 
 
 def preempted() -> bool:
-    """Whether the cluster has asked this job to make room; whatever fails from now on fails because of that."""
+    """Whether the cluster has preempted this job; later errors are then a consequence of that."""
     return _preempted
 
 
 def mark_preempted(*_: Any) -> None:
-    """Remembers that the job must make room; takes the arguments of a signal handler."""
+    """Marks this job as preempted. Takes the arguments of a signal handler and ignores them."""
     global _preempted
     _preempted = True
 
 
 def rank() -> int:
-    """Place of this process among those that torchrun, srun or Lightning started for one run; 0 where it is alone."""
-    return next((int(os.environ[name]) for name in _PLACES if name in os.environ), 0)
+    """Rank of this process among those that torchrun, srun or Lightning started for one run; 0 for a single process."""
+    return next((int(os.environ[name]) for name in _RANK_VARIABLES if name in os.environ), 0)
 
 
-def several() -> bool:
-    """Whether srun or torchrun started other processes with this one, which wait for it to train with them."""
+def has_peers() -> bool:
+    """Whether srun or torchrun started other processes for the same run."""
     return any(int(os.environ.get(name, 1)) > 1 for name in ("WORLD_SIZE", "SLURM_NTASKS"))
 
 
 @contextmanager
-def together(trainer: Any) -> Iterator[None]:
-    """Inside the block Lightning may start the other processes of this run; after it none of them is left.
+def managed_processes(trainer: Any) -> Iterator[None]:
+    """Manages the other processes that Lightning starts for this run inside the block.
 
-    They get the command of this job, also where it is one of a sweep, whose own command would start the sweep again.
-    Where this process fails, they are ended: on GPUs they would wait for it for ever. After a success nothing is left
-    that would make the next job of a sweep join processes that are gone.
+    They are started with the command of this job; inside a sweep, the command of this process would start the whole
+    sweep again. If this process fails, they are killed, because on GPUs they would wait for it forever. After a success
+    the variables that Lightning set are removed, so that the next job of a sweep does not try to join them.
     """
     launcher = trainer.strategy.launcher
     before = sys.argv
@@ -64,7 +64,7 @@ def together(trainer: Any) -> Iterator[None]:
     if getattr(launcher, "procs", ()):
         for process in launcher.procs:
             process.wait()
-        for name in _LEFT_BEHIND:
+        for name in _SET_BY_LIGHTNING:
             os.environ.pop(name, None)
 
 
@@ -75,13 +75,13 @@ def _command() -> list[str]:
 
 
 def flags() -> list[str]:
-    """The words of this command that are no settings, such as --config-dir and its folder; without -m."""
-    return [word for word in sys.argv[1:] if "=" not in word and word[0] != "~" and word not in ("-m", "--multirun")]
+    """The command-line arguments that are not overrides, such as --config-dir and its folder; without -m."""
+    return [arg for arg in sys.argv[1:] if "=" not in arg and arg[0] != "~" and arg not in ("-m", "--multirun")]
 
 
-def patience() -> float:
-    """Seconds that a run waits for its lock: none, but in a job of a cluster, where the one before may have died.
+def lock_timeout() -> float:
+    """Seconds that a run waits for its lock: 0, or 180 in a Slurm job, whose predecessor may have been killed.
 
-    A lock of a process ends with it; on a network file system, with its machine only minutes later.
+    A network file system may release the lock of a machine that has failed only after minutes.
     """
     return 180.0 if "SUBMITIT_EXECUTOR" in os.environ or "SLURM_RESTART_COUNT" in os.environ else 0.0

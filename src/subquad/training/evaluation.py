@@ -1,4 +1,4 @@
-"""The best checkpoint of a finished run, evaluated again."""
+"""Evaluation of the best checkpoint of a finished run."""
 
 import inspect
 import traceback
@@ -26,10 +26,10 @@ from subquad.utils.log_filters import quieten
 
 
 def evaluate_missing(config: DictConfig) -> None:
-    """Evaluates a finished run on each of the data of `evaluate` that it has not been evaluated on yet, and keeps it.
+    """Evaluates a finished run on each entry of `evaluate` that has no result yet, and saves the results.
 
-    The data are looked for where they are now, which may be another place than in training. A failure is kept in the
-    folder of the run until a later try succeeds, as in training.
+    The data are read from the current `data.root`, which may differ from the one used in training. A failure is written
+    to the folder of the run and removed when a later attempt succeeds.
     """
     run = Path(config.paths.run)
     try:
@@ -41,24 +41,33 @@ def evaluate_missing(config: DictConfig) -> None:
 
 
 def _evaluate_missing(config: DictConfig, run: Path) -> None:
-    place = {key: config.data[key] for key in ("root",) if key in config.data}
+    root = {key: config.data[key] for key in ("root",) if key in config.data}
     for changes in OmegaConf.to_container(config.evaluate, resolve=True):  # type: ignore[union-attr]
         if not isinstance(changes, dict):
             raise UserError(f"evaluate has {changes!r}; it takes settings of data, as in evaluate=[{{multiply:4}}].")
-        known = {str(key): value for key, value in changes.items()}
+        data_changes = {str(key): value for key, value in changes.items()}
         (run / records.EVALUATIONS).mkdir(exist_ok=True)
         with FileLock(run / records.EVALUATIONS / ".lock"):
-            if records.read_evaluation(run, known) is None:
-                name, value, _ = evaluate(run, "test", place | known)
-                records.write_evaluation(run, known, {name: value}, machine.facts())
+            if records.read_evaluation(run, data_changes) is None:
+                name, value, _ = evaluate(run, "test", root | data_changes)
+                records.write_evaluation(run, data_changes, {name: value}, machine.facts())
 
 
 def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) -> tuple[str, float, float | None]:
-    """Returns the metric's name, its value now and the value in the record (None where the record has none).
+    """Evaluates the best checkpoint of a run on a split of its data.
 
-    `changes` are settings of the data to evaluate on that differ from those of the run, such as `multiply` of ListOps
-    or the `size` of images. Raises UserError when the folder holds no finished run, when its best checkpoint is gone,
-    and where the changed data are others than those of the run or do not fit its weights.
+    Args:
+        run: folder of a finished run.
+        split: "val" or "test".
+        changes: settings of the data that differ from those of the run, such as `multiply` of ListOps or the `size` of
+            images.
+
+    Returns:
+        The metric's name, its value now and its value in the record (None where the record has none).
+
+    Raises:
+        UserError: the folder holds no finished run or no best checkpoint, the files of the data have changed, or the
+            changed data do not fit the weights.
     """
     record = records.read(run)
     checkpoint = run / "checkpoints" / "best.ckpt"
@@ -81,9 +90,9 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
     module: Supervised = instantiate(without_weights(settings), _convert_="all")(spec=data.spec)
     trainer = pl.Trainer(
         accelerator=config.trainer.accelerator, devices=1, precision=config.trainer.precision, logger=False,
-        accumulate_grad_batches=config.trainer.accumulate_grad_batches,  # the size of batches follows it
+        accumulate_grad_batches=config.trainer.accumulate_grad_batches,  # determines the size of evaluation batches
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-        plugins=[LightningEnvironment()],  # alone, also where several processes trained
+        plugins=[LightningEnvironment()],  # one process, even if several trained
     )  # fmt: skip
     run_split = trainer.test if split == "test" else trainer.validate
     with fitting_weights():
@@ -96,7 +105,7 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
 
 @contextmanager
 def fitting_weights() -> Iterator[None]:
-    """Inside the block, weights that do not fit a model built for other data raise a UserError that names the first."""
+    """Turns torch's error about weights that do not fit the model into a UserError that names the first of them."""
     try:
         yield
     except RuntimeError as error:
@@ -104,13 +113,13 @@ def fitting_weights() -> Iterator[None]:
         if "loading state_dict" not in first:
             raise
         raise UserError(
-            f"The weights of this run do not fit these data ({' '.join(reasons[:1]).strip()}); sequences longer and "
-            "images larger than in training need an attention and positions whose weights do not depend on the length."
+            f"The weights of this run do not fit these data ({' '.join(reasons[:1]).strip()}); longer sequences or "
+            "larger images than in training need attention and positions whose weights do not depend on the length."
         ) from None
 
 
 def changed_data(settings: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the data of a run with changes; raises UserError at one that the data do not have."""
+    """The data settings of a run, updated with `changes`; raises UserError at a setting that the data do not have."""
     constructor = inspect.signature(get_class(settings["_target_"])).parameters.values()
     known = {*settings, *(p.name for p in constructor if p.kind is p.KEYWORD_ONLY)} - {"_target_"}
     if unknown := [key for key in changes if key not in known]:

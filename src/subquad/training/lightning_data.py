@@ -1,4 +1,4 @@
-"""Data of a run as Lightning's trainer takes them."""
+"""Data of a run as a LightningDataModule."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from subquad.specs import Batch
 
 
 class TrainedOn(pl.LightningDataModule):
-    """Hands a `SplitData` to Lightning, which the data themselves do not import: a look for their files is quick."""
+    """Wraps a `SplitData` for Lightning. The data do not import Lightning, so that checking for their files is fast."""
 
     def __init__(self, data: SplitData) -> None:
         self.data = data
@@ -18,7 +18,7 @@ class TrainedOn(pl.LightningDataModule):
 
     @property
     def trainer(self) -> pl.Trainer | None:
-        """The one that these data are attached to."""
+        """The trainer that these data are attached to."""
         return self.data.trainer
 
     @trainer.setter
@@ -26,7 +26,7 @@ class TrainedOn(pl.LightningDataModule):
         self.data.trainer = trainer
 
     def state_dict(self) -> dict[str, Any]:
-        """What Lightning keeps of the data in every checkpoint."""
+        """The fingerprint of the data, which Lightning stores in every checkpoint."""
         return {"fingerprint": self.data.fingerprint}
 
     def train_dataloader(self) -> DataLoader[Batch]:

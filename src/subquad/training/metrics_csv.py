@@ -1,4 +1,4 @@
-"""The run's own history: metrics.csv, one row for each logged step, complete after every epoch and every restart."""
+"""A logger that writes the run's history to metrics.csv, one row for each logged step."""
 
 import csv
 from argparse import Namespace
@@ -13,7 +13,7 @@ from subquad.utils.atomic import whole
 
 
 class MetricsCSV(Logger):
-    """Writes `path` as a whole, atomically. A resumed run reads it, and drops the steps that it is about to repeat."""
+    """Writes metrics to `path`, atomically. A resumed run reads the file and drops the steps that it will repeat."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Does nothing: the run directory holds the configuration."""
+        """Does nothing: the run's folder holds the configuration."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         step = step or 0
-        for later in [s for s in self.rows if s > step]:
-            del self.rows[later]
+        for repeated in [s for s in self.rows if s > step]:
+            del self.rows[repeated]
         self.rows.setdefault(step, {}).update(metrics)
         self.unsaved = True
 
@@ -50,7 +50,7 @@ class MetricsCSV(Logger):
         if not self.unsaved:
             return
         names = sorted({name for row in self.rows.values() for name in row})
-        with whole(self.path) as place, place.open("w", newline="") as file:
+        with whole(self.path) as partial, partial.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["step", *names])
             for step, row in sorted(self.rows.items()):
@@ -62,5 +62,5 @@ class MetricsCSV(Logger):
 
 
 def _text(value: float | None) -> str:
-    """Every digit, and the same whether a number was logged now or read from the file; empty where there is none."""
+    """The number with all digits, so that reading and writing the file does not change it; empty for None."""
     return "" if value is None else repr(float(value)).removesuffix(".0")

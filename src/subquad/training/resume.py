@@ -1,4 +1,4 @@
-"""Records and checkpoints of runs against the data and the model of now, and a sentence where they do not fit."""
+"""Checks that records and checkpoints of a run fit the current data and model, and loads weights of other runs."""
 
 import logging
 import pickle
@@ -20,11 +20,11 @@ from subquad.utils.errors import UserError, explain, first_line
 log = logging.getLogger(__name__)
 
 _RESUMED = ("callbacks", "loops", "optimizer_states", "lr_schedulers")
-"""Keys of a checkpoint that resuming needs, beside weights and data."""
+"""Keys of a checkpoint that resuming needs, besides those of weights and data."""
 
 
 def check_data(data: SplitData, trained_on: str, run: Path) -> None:
-    """Raises UserError where prepared data are not those of a run, which `trained_on` is the fingerprint of."""
+    """Raises UserError if the fingerprint of the prepared data differs from `trained_on`, the one of the run."""
     if data.fingerprint != trained_on:
         raise UserError(
             f"The data differ from those this run was trained on (fingerprint {data.fingerprint} now, {trained_on} "
@@ -33,7 +33,7 @@ def check_data(data: SplitData, trained_on: str, run: Path) -> None:
 
 
 def check_finished(config: DictConfig, record: Record, run: Path) -> None:
-    """Raises UserError where the data of a finished run have changed; warns where they are not here to be compared."""
+    """Raises UserError if the data of a finished run have changed; warns if they are not available for comparison."""
     settings: Any = OmegaConf.to_container(config.data, resolve=True)
     try:
         data: SplitData = instantiate(settings, _convert_="all")
@@ -43,37 +43,37 @@ def check_finished(config: DictConfig, record: Record, run: Path) -> None:
     except Exception as error:
         if (reason := explain(error)) is None:
             raise
-        log.warning("This run finished on data that cannot be compared with those here: %s", reason)
+        log.warning("The data that this finished run was trained on cannot be checked: %s", reason)
         return
     check_data(data, record.data_fingerprint, run)
 
 
 def check_last(checkpoint: Path, module: Supervised, data: SplitData, run: Path) -> None:
-    """Raises UserError at a checkpoint that this run cannot go on from: damaged, of another model or of other data."""
+    """Raises UserError if a run cannot resume from a checkpoint: it is damaged, or of another model or other data."""
     content = read_checkpoint(checkpoint, run, TrainedOn.__qualname__, *_RESUMED)
-    known, found = (_shapes(weights) for weights in (module.state_dict(), content["state_dict"]))
-    if known != found:
-        name = next(name for name in (*known, *found) if known.get(name) != found.get(name))
+    expected, stored = (_shapes(weights) for weights in (module.state_dict(), content["state_dict"]))
+    if expected != stored:
+        name = next(name for name in (*expected, *stored) if expected.get(name) != stored.get(name))
         raise _damaged(checkpoint, f"{name} is of another model", run)
     check_data(data, content[TrainedOn.__qualname__]["fingerprint"], run)
 
 
 def check_best(checkpoint: Path, monitor: str, best: float, run: Path) -> None:
-    """Raises UserError where the weights are not those that reached the best value of the monitored metric.
+    """Raises UserError if the checkpoint's monitored metric is not the best value of the run.
 
-    A kill may come after the best checkpoint of an epoch and before the last one. The epoch is then trained again, and
-    where it does not repeat its numbers, as on a GPU, the earlier weights would remain.
+    A run may be killed after its best checkpoint of an epoch is written and before the last one is. The epoch is then
+    trained again. If it gives other numbers, as on a GPU, the best checkpoint would keep the earlier weights.
     """
-    reached = read_checkpoint(checkpoint, run, "metrics")["metrics"].get(monitor)
-    if reached != best:
+    stored = read_checkpoint(checkpoint, run, "metrics")["metrics"].get(monitor)
+    if stored != best:
         raise UserError(
-            f"{checkpoint} has {monitor} {reached} and the best epoch of this run has {best}; delete {run} to train "
+            f"{checkpoint} has {monitor} {stored} and the best epoch of this run has {best}; delete {run} to train "
             "again."
         )
 
 
 def read_checkpoint(checkpoint: Path, run: Path, *needed: str) -> dict[str, Any]:
-    """The content of a checkpoint of a run; raises UserError where it is damaged or lacks one of the needed keys."""
+    """Reads a checkpoint of a run; raises UserError if it is damaged or lacks one of the needed keys."""
     try:
         content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
@@ -93,15 +93,15 @@ def _shapes(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_weights(module: Supervised, checkpoint: Path) -> None:
-    """Weights of another run, of its best.ckpt or last.ckpt; raises UserError where there are none that fit.
+    """Loads the weights of another run from its best.ckpt or last.ckpt; raises UserError if they do not fit.
 
-    A network that is `Pretrainable` says what it takes of them.
+    A `Pretrainable` network adapts them with `adapt_state_dict`.
     """
     try:
         weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
         if isinstance(module.network, Pretrainable):
-            theirs = {name.removeprefix("network."): weight for name, weight in weights.items()}
-            weights = {f"network.{name}": weight for name, weight in module.network.adapt_state_dict(theirs).items()}
+            network = {name.removeprefix("network."): weight for name, weight in weights.items()}
+            weights = {f"network.{name}": weight for name, weight in module.network.adapt_state_dict(network).items()}
         module.load_state_dict(weights)
     except UserError:
         raise
@@ -117,7 +117,7 @@ def load_weights(module: Supervised, checkpoint: Path) -> None:
 def _why(error: Exception) -> str:
     """One line on what is wrong with a checkpoint, without torch's advice to load it unsafely."""
     if isinstance(error, pickle.UnpicklingError | EOFError | IndexError):
-        return "it is no checkpoint of this project, or cut short"
+        return "it is not a checkpoint of this project, or truncated"
     if isinstance(error, KeyError):
         return f"it holds no {error}"
     return first_line(error)

@@ -22,10 +22,10 @@ from subquad.measure.memory import process_peak
 from subquad.tasks.supervised import Supervised
 from subquad.training import summary, wandb_run
 from subquad.training.callbacks.wall_clock import WallClock
-from subquad.training.distributed import patience, preempted, rank, several, together
+from subquad.training.distributed import has_peers, lock_timeout, managed_processes, preempted, rank
 from subquad.training.lightning_data import TrainedOn
 from subquad.training.resume import check_best, check_last, load_weights
-from subquad.training.trainer import made_trainer
+from subquad.training.trainer import build_trainer
 from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError
 from subquad.utils.log_filters import quieten
@@ -34,21 +34,21 @@ log = logging.getLogger(__name__)
 
 
 def train(config: DictConfig) -> records.Record:
-    """Trains, tests the best checkpoint and writes the record. An interrupted run goes on from its last checkpoint.
+    """Trains a run, tests its best checkpoint and writes its record; resumes an interrupted run.
 
-    Of several processes that train one run together, the first locks it and writes; the others end with their work.
-    Raises UserError while another command trains the same run; what that has finished is not trained again. Any failure
-    is kept in the run directory.
+    In distributed training the first process locks the run and writes the record; the others exit after training.
+    Raises UserError while another command trains the same run. A finished run is not trained again. Any failure is
+    written to the run's folder.
     """
     run = Path(config.paths.run)
     if rank():
-        logging.getLogger().setLevel(logging.ERROR)  # the first process says it
+        logging.getLogger().setLevel(logging.ERROR)  # the first process logs the rest
         _train(config, run)
         raise SystemExit
     try:
-        with FileLock(run / ".lock", timeout=patience()):
+        with FileLock(run / ".lock", timeout=lock_timeout()):
             # Another process may have finished the run while this one was starting or waiting for the lock.
-            if not several() and (finished := records.read(run)) is not None:
+            if not has_peers() and (finished := records.read(run)) is not None:
                 return finished
             record = _train(config, run)
             assert record is not None
@@ -62,31 +62,34 @@ def train(config: DictConfig) -> records.Record:
 
 
 def _train(config: DictConfig, run: Path) -> records.Record | None:
-    # First: instantiate resolves interpolations in place, and would change what ${fingerprint:} sees.
+    # Before anything else: instantiate resolves interpolations in place, which would change the result of
+    # ${fingerprint:}.
     name = records.fingerprint(identity(config))
     resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
     started = time.time()
     try:
         return _fit(OmegaConf.create(resolved), resolved, run, name)
     except Exception as error:
-        # Where one of several processes fails, the others lose their connection to it: only the first error tells why.
-        # Lost connections and dead workers are then no errors of the run, nor is a file that Ctrl-C cut short.
+        # If one of several processes fails, the others lose their connection to it: only the first error is the cause.
+        # After a preemption or Ctrl-C, lost connections, dead workers and truncated files are not errors of the run.
         if preempted() or isinstance(error.__context__, KeyboardInterrupt):
             _end_interrupted()
         wandb_run.close_failed()
-        first = records.read_error(run, since=started)
-        if first is None:
+        first_error = records.read_error(run, since=started)
+        if first_error is None:
             records.write_error(str(error), traceback.format_exc(), run)
             raise
         if rank():
             raise SystemExit(1) from None
-        raise UserError(f"Another process of this run failed: {first} ({run / records.ERROR} has it all)") from error
+        raise UserError(
+            f"Another process of this run failed: {first_error} (details in {run / records.ERROR})"
+        ) from error
     except (KeyboardInterrupt, SystemExit):  # Lightning turns signals into exits, some of them with status 0
         _end_interrupted()
 
 
 def _end_interrupted() -> NoReturn:
-    log.warning("Interrupted; the same command goes on from the last checkpoint, or starts again where there is none.")
+    log.warning("Interrupted; the same command resumes from the last checkpoint, or starts again if there is none.")
     raise SystemExit(130) from None
 
 
@@ -98,7 +101,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     tags = _tags(settings["tags"])
     if missing := OmegaConf.missing_keys(config.data):
         key = min(missing)
-        raise UserError(f"{key} has no value; say {key}=<value> on the command line.")
+        raise UserError(f"{key} has no value; set {key}=<value> on the command line.")
     start = None if config.ckpt_path is None else run_of(Path(config.ckpt_path))
     if start is not None and not (start / records.RESULT).exists():
         raise UserError(f"The run that this one starts from has not finished ({start}); train that one first.")
@@ -108,7 +111,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
     module: Supervised = instantiate(config.task.module, _convert_="all")(spec=data.spec)
-    trainer = made_trainer(config, data)
+    trainer = build_trainer(config, data)
     for logger in trainer.loggers:
         logger.log_hyperparams(settings)
     attention = mechanism(config)
@@ -117,17 +120,17 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     checkpoints = run / "checkpoints"
     if (checkpoints / "last.ckpt").exists():
         check_last(checkpoints / "last.ckpt", module, data, run)
-        log.info("Going on from the last checkpoint of this run.")
+        log.info("Resuming from the last checkpoint of this run.")
     elif config.ckpt_path is not None:
         load_weights(module, Path(config.ckpt_path))
     if config.checkpoint_activations:
         recompute_layers(module.network)
-    parameters = module.parameter_count  # before they are divided among processes
-    with together(trainer):
-        best, tested = _trained_and_tested(trainer, module, data, run, config.task.monitor)
+    parameters = module.parameter_count  # before they are sharded among processes
+    with managed_processes(trainer):
+        best, test_metrics = _train_and_test(trainer, module, data, run, config.task.monitor)
     if rank():
         return None
-    metrics = {**_last_epoch(run), **tested} | ({} if best is None else {config.task.monitor: best})
+    metrics = {**_last_epoch(run), **test_metrics} | ({} if best is None else {config.task.monitor: best})
 
     [clock] = [c for c in trainer.callbacks if isinstance(c, WallClock)]  # type: ignore[attr-defined]
     record = records.Record(
@@ -153,41 +156,43 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     return record
 
 
-def _trained_and_tested(
+def _train_and_test(
     trainer: pl.Trainer, module: Supervised, data: SplitData, run: Path, monitor: str
 ) -> tuple[float | None, dict[str, float]]:
-    """The best validation metric, and what its checkpoint reaches on the test split.
+    """Trains, and tests the best checkpoint.
 
-    None where `callbacks.best` monitors nothing: its checkpoint is then that of the last step.
+    Returns:
+        The best value of the monitored validation metric, and the test metrics of its checkpoint. The former is None if
+        `callbacks.best` monitors nothing; its checkpoint is then the one of the last step.
     """
-    last, kept = run / "checkpoints" / "last.ckpt", run / "checkpoints" / "best.ckpt"
-    trainer.fit(module, TrainedOn(data), ckpt_path=last if last.exists() else None, weights_only=True)
+    last_path, best_path = run / "checkpoints" / "last.ckpt", run / "checkpoints" / "best.ckpt"
+    trainer.fit(module, TrainedOn(data), ckpt_path=last_path if last_path.exists() else None, weights_only=True)
     best = trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
-    if not kept.exists() or not _validations(run):
+    if not best_path.exists() or not _validations(run):
         raise UserError(
             f"Training ended after {trainer.global_step} steps, before its first validation; raise limits.steps "
             "or trainer.max_steps, or lower recipe.steps_per_epoch."
         )
     if best is not None:
-        check_best(kept, monitor, float(best), run)
-    [tested] = trainer.test(module, TrainedOn(data), ckpt_path=str(kept), verbose=False, weights_only=True)
-    return None if best is None else float(best), {name: float(value) for name, value in tested.items()}
+        check_best(best_path, monitor, float(best), run)
+    [metrics] = trainer.test(module, TrainedOn(data), ckpt_path=str(best_path), verbose=False, weights_only=True)
+    return None if best is None else float(best), {name: float(value) for name, value in metrics.items()}
 
 
-def _tags(given: Any) -> list[str]:
-    """A list of words: a single one is a list of itself. Raises UserError at anything else."""
-    tags = [] if given is None else given if isinstance(given, list) else [given]
+def _tags(setting: Any) -> list[str]:
+    """The tags as a list of strings; a single tag becomes a list. Raises UserError for anything else."""
+    tags = [] if setting is None else setting if isinstance(setting, list) else [setting]
     if wrong := [tag for tag in tags if type(tag) not in (str, int, float)]:
         raise UserError(f"tags has {wrong[0]!r}; it takes words, as in tags=[first,second].")
     return [str(tag) for tag in tags]
 
 
 def _last_epoch(run: Path) -> dict[str, float]:
-    """What the last epoch logged; from the file, because a run killed in its test has no epoch left to train."""
+    """Metrics of the last epoch, from the file because a run killed during its test trains no epoch when it resumes."""
     last = _validations(run)[-1]
     return {name: value for name, value in last.items() if name != "epoch" and not name.startswith("test/")}
 
 
 def _validations(run: Path) -> list[dict[str, float]]:
-    """What each epoch logged that ended with a validation."""
+    """Metrics of each epoch that ended with a validation."""
     return [row for row in records.read_history(run / "metrics.csv").values() if "val/loss" in row]

@@ -1,6 +1,6 @@
-"""Learning-rate schedules, one factor for each optimiser step; configs/scheduler/ finishes them.
+"""Learning-rate schedules, updated at every optimiser step; configs/scheduler/ sets their arguments.
 
-The factor is that of every group of parameters: each has it times its own rate.
+The same factor multiplies the learning rate of every parameter group.
 """
 
 import math
@@ -13,7 +13,7 @@ from subquad.utils.errors import UserError
 
 
 def constant(optimizer: Optimizer, total_steps: int) -> LRScheduler:
-    """The learning rate of the optimiser throughout."""
+    """Constant learning rate."""
     return LambdaLR(optimizer, lambda step: 1.0)
 
 
@@ -43,10 +43,10 @@ def warmup_cosine(optimizer: Optimizer, total_steps: int, warmup: int) -> LRSche
 def epoch_cosine(
     optimizer: Optimizer, total_steps: int, epochs: int, warmup_epochs: int, start_lr: float, final_lr: float
 ) -> LRScheduler:
-    """The cosine of timm as DeiT and PVT call it: the rate changes between epochs, and warm-up is part of the cosine.
+    """timm's cosine schedule with the settings of DeiT and PVT: the rate changes between epochs only.
 
-    In epoch e from 0: linear from `start_lr` while e < `warmup_epochs`, then half a cosine that would begin in epoch 0
-    and end at `final_lr` after `epochs` of them.
+    In epoch e = 0, 1, ...: linear from `start_lr` while e < `warmup_epochs`, then half a cosine from epoch 0, whose
+    first `warmup_epochs` are replaced by the warm-up, to `final_lr` after `epochs`.
     """
     peak = optimizer.defaults["lr"]
 
@@ -60,9 +60,9 @@ def epoch_cosine(
 
 
 def one_cycle(optimizer: Optimizer, total_steps: int, warmup: int) -> LRScheduler:
-    """torch's OneCycleLR with linear annealing, as the Nyströmformer code: from lr/25 up, then down to lr/250,000.
+    """torch's OneCycleLR with linear annealing, as in the Nyströmformer code: from lr/25 up, then down to lr/250,000.
 
-    A warm-up longer than training takes all steps but the last; torch divides by zero without that one.
+    A warm-up longer than training is cut to all steps but the last; without that step torch divides by zero.
     """
     rising = min(warmup, total_steps - 1) / total_steps
     peaks = [group["lr"] for group in optimizer.param_groups]
@@ -72,7 +72,7 @@ def one_cycle(optimizer: Optimizer, total_steps: int, warmup: int) -> LRSchedule
 def warmup_linear(
     optimizer: Optimizer, total_steps: int, warmup: int, gamma: float = 1.0, every: int | None = None
 ) -> LRScheduler:
-    """Linear warm-up, then linearly to 0 at `total_steps`; and times `gamma` each `every` steps, where that is set."""
+    """Linear warm-up, then linear decay to 0 at `total_steps`; times `gamma` every `every` steps, if that is set."""
 
     def factor(step: int) -> float:
         decay = 1.0 if every is None else gamma ** (step // every)
@@ -86,12 +86,14 @@ def warmup_linear(
 def staircase(
     optimizer: Optimizer, total_steps: int, epochs: int, warmup: int, drops: Sequence[int], gamma: float
 ) -> LRScheduler:
-    """Constant within each of `epochs` epochs: the first `warmup` climb to it in equal stairs, `drops` each cut it.
+    """Constant within each epoch: a stepwise warm-up over `warmup` epochs, then a cut by `gamma` at each of `drops`.
 
-    Epoch e, from 0, has min(1, (e + 1) / (warmup + 1)) of the rate, times `gamma` for each drop that is at most e.
+    The factor of epoch e = 0, 1, ... is min(1, (e + 1) / (warmup + 1)), times `gamma` for each drop that is at most e.
     """
     if epochs < 1:
-        raise UserError(f"A schedule by epochs needs their number; scheduler.epochs is {epochs}, see limits.epochs.")
+        raise UserError(
+            f"A schedule by epochs needs the number of epochs; scheduler.epochs is {epochs}, see limits.epochs."
+        )
 
     def factor(step: int) -> float:
         epoch = step * epochs // total_steps

@@ -1,4 +1,4 @@
-"""How several processes train one model: each with all of it, or each with a share of its parameters."""
+"""Strategies for distributed training: data-parallel (DDP) and fully sharded (FSDP2)."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from pytorch_lightning.trainer.states import TrainerFn
 
 
 class SharedBatches(DDPStrategy):
-    """DDP that does not send buffers around at every batch: here they are equal by construction."""
+    """DDP without broadcasting buffers at every batch, because they are equal in all processes by construction."""
 
     def configure_ddp(self) -> None:
         super().configure_ddp()
@@ -17,9 +17,9 @@ class SharedBatches(DDPStrategy):
 
 
 class FullySharded(ModelParallelStrategy):
-    """FSDP2 over all processes. Checkpoints are whole, in one file, and like those of one process.
+    """FSDP2 over all processes. Checkpoints are single files in the format of a run on one process.
 
-    A layer is gathered while it is computed, what lies outside of the layers for the length of a step.
+    The parameters of a layer are gathered while it is computed, those outside of layers for a whole step.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -31,5 +31,5 @@ class FullySharded(ModelParallelStrategy):
 
     def setup(self, trainer: pl.Trainer) -> None:
         if trainer.state.fn != TrainerFn.FITTING:
-            self.optimizers = []  # Lightning would look for their states in a checkpoint of weights
+            self.optimizers = []  # otherwise Lightning looks for their states in a checkpoint that holds only weights
         super().setup(trainer)

@@ -1,4 +1,4 @@
-"""What a person sees at the end of a run: a short table, and the learning curve beside the record."""
+"""Summary of a finished run: a short table in the terminal, and the learning curve as an image."""
 
 from pathlib import Path
 
@@ -10,18 +10,18 @@ from subquad.utils.display import duration
 
 
 def show(record: Record, run: Path, note: str = "") -> None:
-    """Prints the result of a run, the scores that need no model, its cost and where the record is."""
+    """Prints the result of a run, its baseline scores, its cost and the path of its record."""
     table = Table(
         title=f"{record.attention} on {record.task}, seed {record.seed}{note}", show_header=False, title_justify="left"
     )
     for name, value in record.metrics.items():
         if name.startswith("test/"):
             table.add_row(f"[bold]{name}", f"[bold]{_number(name, value)}")
-            scored = name.removeprefix("test/") == record.config["task"]["monitor"].removeprefix("val/")
-            for baseline, score in record.baselines.items() if scored else ():
+            monitored = name.removeprefix("test/") == record.config["task"]["monitor"].removeprefix("val/")
+            for baseline, score in record.baselines.items() if monitored else ():
                 table.add_row(f"  {baseline}", _number(name, score))
     if record.config["data"].get("synthetic"):
-        table.add_row("data", "[bold]made up (data=synthetic), no result")
+        table.add_row("data", "[bold]synthetic (data=synthetic): not a result on the real data")
     table.add_row("protocol, scale", f"{record.protocol}, {record.scale}")
     table.add_row("parameters", f"{record.parameters:,}")
     table.add_row("steps, time", f"{record.steps:,} in {duration(record.wall_seconds)}")
@@ -42,14 +42,20 @@ def _number(metric: str, value: float) -> str:
 
 
 def draw_curve(record: Record, run: Path, monitor: str) -> None:
-    """Writes `curve.png`: losses and the validation metric by step, with the trivial baselines as dashed lines."""
-    import matplotlib  # heavy, and needed once a run
+    """Writes `curve.png`: losses and the validation metric by step, with the baseline scores as dashed lines."""
+    import matplotlib  # slow to import
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
     history = read_history(run / "metrics.csv")
-    margins = {"left": 0.08, "right": 0.985, "bottom": 0.15, "top": 0.88, "wspace": 0.2}  # a layout engine draws twice
+    margins = {
+        "left": 0.08,
+        "right": 0.985,
+        "bottom": 0.15,
+        "top": 0.88,
+        "wspace": 0.2,
+    }  # a layout engine would draw twice
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), gridspec_kw=margins)
     for name, axes in (("train/loss", left), ("val/loss", left), (monitor, right)):
         points = [(step, row[name]) for step, row in history.items() if name in row]

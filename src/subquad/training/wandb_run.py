@@ -1,4 +1,4 @@
-"""A run in Weights & Biases. Nothing of it belongs to what a run is, and nothing is read back from it."""
+"""Logging to Weights & Biases. It does not affect the fingerprint of a run, and nothing is read back from it."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,12 +11,12 @@ from subquad.training.distributed import rank
 
 
 def setting_name(attention: str, fingerprint: str) -> str:
-    """What runs that differ in their seeds alone are called together; dashboards group curves by it."""
+    """Common name of the runs that differ in their seed only; dashboards group curves by it."""
     return f"{attention} {fingerprint}"
 
 
 def describe(loggers: Iterable[Any], tags: Sequence[str], attention: str, fingerprint: str) -> None:
-    """Adds the tags of a run and the name of its setting when it starts: a dashboard finds it while it trains."""
+    """Adds the tags and the setting's name to a run when it starts, so that dashboards can filter running runs."""
     from pytorch_lightning.loggers import WandbLogger
 
     for logger in loggers:
@@ -27,14 +27,14 @@ def describe(loggers: Iterable[Any], tags: Sequence[str], attention: str, finger
 
 
 def close_failed() -> None:
-    """Ends the open run as a failed one: the next job of a sweep would go on writing into it."""
+    """Closes the open run as failed; otherwise the next job of a sweep would write into it."""
     wandb = sys.modules.get("wandb")
     if wandb is not None and wandb.run is not None:
         wandb.finish(exit_code=1)
 
 
 def summarise(trainer: pl.Trainer, record: Record) -> None:
-    """Gives Weights & Biases the final numbers and closes its run, so that the next job of a sweep opens its own."""
+    """Logs the final numbers and closes the run, so that the next job of a sweep opens its own."""
     from pytorch_lightning.loggers import WandbLogger
 
     for logger in trainer.loggers:

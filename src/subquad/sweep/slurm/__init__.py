@@ -1,1 +1,1 @@
-"""Runs as jobs of Slurm."""
+"""Training runs as Slurm jobs."""

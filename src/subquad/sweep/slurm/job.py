@@ -1,4 +1,4 @@
-"""One training run as a job of Slurm: what the job executes, and how it gives its place back. Light: no torch."""
+"""One training run as a Slurm job: its command and its requeueing. Importing this module does not import torch."""
 
 import os
 import runpy
@@ -14,14 +14,17 @@ from subquad.utils.errors import UserError
 
 
 class SlurmJob:
-    """A command line, run in the job's own process; submitit calls it, and `checkpoint` when the job must go.
+    """A command line, run in the job's own process. submitit calls it, and `checkpoint` when the job is preempted.
 
-    `argv`: a program and its words; `run`: the folder of the run; `seconds`: how long a job may run.
+    Shortly before a job's time limit, or when another job preempts it, Slurm sends it SIGUSR2 (submitit's choice,
+    because NCCL uses SIGUSR1). submitit then requeues the job and ends this process. Lightning's own requeueing is
+    switched off in `build_trainer`. The run resumes from its last complete epoch, so that it gives the numbers of an
+    uninterrupted run.
 
-    Seconds before the end of its time, or when another job takes its place, Slurm sends the job SIGUSR2 (submitit's
-    choice: NCCL uses SIGUSR1). submitit then queues the same job again and ends this process. Nothing else does:
-    Lightning's own is switched off in `made_trainer`. The run goes on from the end of its last whole epoch, so that its
-    numbers are those of a run that was left alone.
+    Args:
+        argv: a program and its arguments.
+        run: the folder of the run.
+        seconds: time limit of a job.
     """
 
     def __init__(self, argv: Sequence[str], run: Path, seconds: float) -> None:
@@ -30,32 +33,32 @@ class SlurmJob:
 
     def __call__(self) -> None:
         self.started = time.time()
-        os.register_at_fork(after_in_child=_leave_signals_to_the_parent)
-        if distributed.rank():  # goes on, as the first process may wait for it; it ends with the job
+        os.register_at_fork(after_in_child=_ignore_signals)
+        if distributed.rank():  # must not exit, because the first process may wait for it; ends with the job
             signal.signal(signal.SIGUSR2, distributed.mark_preempted)
         sys.argv = self.argv
         sys.path.insert(0, str(Path(self.argv[0]).parent))
         runpy.run_path(self.argv[0], run_name="__main__")
 
     def checkpoint(self) -> Any:
-        """What submitit queues in place of this job: the same again.
+        """Returns the job that submitit queues in place of this one: the same command.
 
-        Raises UserError where a whole job was too short for an epoch: the next one would get no further.
+        Raises UserError if no epoch has ended within this job, because the next job would make no progress either.
         """
         from submitit.helpers import DelayedSubmission
 
         last = self.run / "checkpoints" / "last.ckpt"
-        got_further = last.exists() and last.stat().st_mtime >= self.started
-        if not got_further and time.time() - self.started > self.seconds / 2:
+        progressed = last.exists() and last.stat().st_mtime >= self.started
+        if not progressed and time.time() - self.started > self.seconds / 2:
             raise UserError(
-                f"No epoch ended within the {self.seconds / 60:g} minutes of a job, so that another one would start "
-                "from the same place; raise hydra.launcher.timeout_min."
+                f"No epoch ended within the {self.seconds / 60:g} minutes of a job, so the next job would start from "
+                "the same checkpoint; raise hydra.launcher.timeout_min."
             )
         distributed.mark_preempted()
         return DelayedSubmission(SlurmJob(self.argv, self.run, self.seconds))
 
 
-def _leave_signals_to_the_parent() -> None:
-    """Slurm signals all processes of a job; a worker that loads data must not queue the job a second time."""
+def _ignore_signals() -> None:
+    """Ignores Slurm's signals in data workers: Slurm signals all processes of a job, and only one may requeue it."""
     for name in (signal.SIGUSR2, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)

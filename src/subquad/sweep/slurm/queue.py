@@ -1,4 +1,4 @@
-"""What Slurm says of jobs: which are still to come or running, and the run that each of them trains."""
+"""States of Slurm jobs, and the job of each run."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from subquad import records
 from subquad.utils.errors import UserError
 
 PROGRAMS = ("sbatch", "srun", "squeue", "scontrol")
-_ENDED = {
+_END_STATES = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
 }  # fmt: skip
@@ -21,19 +21,19 @@ _TICKET = "slurm.json"
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The job that trains a run: its name in the queue, such as 17_3, the file with what it said, and since when."""
+    """The job of a run: its id in the queue (such as 17_3), its log file, and the time of its submission."""
 
     job: str
     log: str
     submitted: float
 
     def keep(self, run: Path) -> None:
-        """Writes it into the folder of the run, for the next command that wants the same run."""
+        """Writes the ticket into the folder of the run, for later commands that request the same run."""
         records.write_json(run / _TICKET, asdict(self))
 
     @property
-    def last_words(self) -> str:
-        """The end of the log; empty where there is none."""
+    def log_tail(self) -> str:
+        """The end of the log; empty if there is no log."""
         try:
             return Path(self.log).read_text(errors="replace")[-4000:].strip()
         except OSError:
@@ -41,7 +41,7 @@ class Ticket:
 
 
 def ticket(run: Path) -> Ticket | None:
-    """The last job that was submitted for a run."""
+    """The last job that was submitted for a run; None if there is none."""
     try:
         return Ticket(**json.loads((run / _TICKET).read_text()))
     except (OSError, ValueError, TypeError):
@@ -50,16 +50,16 @@ def ticket(run: Path) -> Ticket | None:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The user's jobs: `states` maps those that Slurm still knows to words such as PENDING."""
+    """The user's jobs: `states` maps the ids of jobs that Slurm still lists to states such as PENDING."""
 
     states: dict[str, str]
 
     def has(self, job: str) -> bool:
-        """Whether a job waits or runs."""
-        return job in self.states and self.states[job] not in (*_ENDED, _ENDING)
+        """Whether a job is queued or running."""
+        return job in self.states and self.states[job] not in (*_END_STATES, _ENDING)
 
     def ends(self, job: str) -> bool:
-        """Whether a job neither waits nor runs, but may yet be queued again: its processes are being ended."""
+        """Whether the processes of a job are being ended; the job may be requeued afterwards."""
         return self.states.get(job) == _ENDING
 
     def runs(self, job: str) -> bool:
@@ -68,46 +68,46 @@ class Queue:
 
 
 def queue() -> Queue:
-    """What squeue says now, also of jobs that ended minutes ago. Raises UserError where it gives no answer.
+    """Reads the current states from squeue, which also lists jobs that ended minutes ago; raises UserError if it fails.
 
-    Not sacct: many clusters keep no accounts.
+    sacct would need Slurm's accounting, which many clusters do not enable.
     """
     command = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(f"squeue gives no answer ({_first(done.stderr)}); ask again when `squeue` works in this shell.")
+        raise UserError(f"squeue failed ({_first_line(done.stderr)}); try again when `squeue` works in this shell.")
     return Queue(dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line))
 
 
 def check_installed() -> None:
-    """Raises UserError where this machine has no submitit or no Slurm."""
+    """Raises UserError if this machine has no submitit or no Slurm."""
     try:
         import submitit  # noqa: F401
     except ImportError:
         raise UserError("hydra/launcher=slurm needs submitit; pip install subquad[slurm]") from None
-    if lacking := [name for name in PROGRAMS if shutil.which(name) is None]:
+    if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
         raise UserError(
-            f"hydra/launcher=slurm finds no {lacking[0]} here; start it where Slurm's commands work (a login node), or "
+            f"hydra/launcher=slurm finds no {missing[0]} here; start it where Slurm's commands work (a login node), or "
             "leave it out to train on this machine."
         )
 
 
 def has_gpus(partition: str | None) -> bool:
-    """Whether any node of a partition, or of the cluster, has GPUs that Slurm gives out."""
+    """Whether any node of a partition (None: of the cluster) has GPUs that Slurm allocates."""
     command = ["sinfo", "--noheader", "--format=%G", *([f"--partition={partition}"] if partition else [])]
     return "gpu" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-def why(run: Path, job: Ticket, state: str | None) -> str:
-    """Why a job did not do its work: the error of the run, or what Slurm says; the run keeps it either way."""
+def failure_reason(run: Path, job: Ticket, state: str | None) -> str:
+    """Why a job failed: the error in the run's folder, else the job's state in Slurm, which is written there."""
     message = records.read_error(run, job.submitted)
     if message is None:
-        ended = f"ended as {state}" if state in _ENDED else "is gone"
-        left = "did not evaluate the run" if records.complete(run) else "left no record"
-        message = f"Slurm's job {job.job} {ended} and {left}; its log is {job.log}"
-        records.write_error(message, job.last_words, run)
+        ended = f"ended as {state}" if state in _END_STATES else "is gone"
+        missing = "did not evaluate the run" if records.complete(run) else "left no record"
+        message = f"Slurm's job {job.job} {ended} and {missing}; its log is {job.log}"
+        records.write_error(message, job.log_tail, run)
     return message
 
 
-def _first(text: str) -> str:
+def _first_line(text: str) -> str:
     return next(iter(text.strip().splitlines()), "no reason given")

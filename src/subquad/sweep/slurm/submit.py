@@ -1,4 +1,4 @@
-"""Training runs through Slurm: submitted as arrays, each once, and waited for."""
+"""Submits training runs to Slurm as job arrays, each run once, and waits for them."""
 
 import logging
 import os
@@ -12,19 +12,19 @@ from filelock import FileLock
 
 from subquad import records
 from subquad.sweep.slurm.job import SlurmJob
-from subquad.sweep.slurm.queue import Queue, Ticket, has_gpus, queue, ticket, why
+from subquad.sweep.slurm.queue import Queue, Ticket, failure_reason, has_gpus, queue, ticket
 from subquad.utils.errors import UserError
 
 log = logging.getLogger(__name__)
 
 _LARGEST_ARRAY = 1000  # Slurm's MaxArraySize is 1001 unless a cluster says otherwise
-_CERTAIN = 3  # looks at the queue before a job counts as gone: files of other machines appear late
+_MISSES = 3  # queries of the queue without a job before it counts as gone: files of other machines appear late
 _PASSED = ("partition", "account", "qos", "setup", "signal_delay_s", "array_parallelism", "additional_parameters")
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a run needs: machines, processes on each, and whether a process has a GPU."""
+    """Resources of a run: machines, processes on each machine, and GPUs on each machine."""
 
     nodes: int
     processes: int
@@ -32,8 +32,8 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A run that a sweep asks for: its folder, its command line, what it needs and which evaluations it is to leave."""
+class RequestedRun:
+    """A run that a sweep requests: its folder, command line and resources, and the evaluations that it must write."""
 
     run: Path
     argv: tuple[str, ...]
@@ -42,14 +42,15 @@ class Wanted:
 
 
 def size_of(trainer: Any, settings: Mapping[str, Any]) -> Size:
-    """What a run needs by its trainer: `devices` processes on each of `num_nodes` machines. Raises UserError at auto.
+    """Resources of a run: `devices` processes on each of `num_nodes` machines; raises UserError if they are "auto".
 
-    `gpus_per_node: auto` is a GPU for each process, where the cluster has any and the trainer is not for CPUs.
+    `gpus_per_node: auto` means a GPU for each process if the cluster has any and the trainer is not for CPUs.
     """
     processes = trainer.devices if trainer.get("strategy") else 1
     if not isinstance(processes, int):
         raise UserError(
-            f"trainer.devices is {processes}; on a cluster say how many processes a machine has, as trainer.devices=4."
+            f"trainer.devices is {processes}; on a cluster set the number of processes of a machine, as in "
+            "trainer.devices=4."
         )
     gpus = settings["gpus_per_node"]
     if gpus == "auto":
@@ -57,33 +58,33 @@ def size_of(trainer: Any, settings: Mapping[str, Any]) -> Size:
     return Size(int(trainer.num_nodes), processes, int(gpus or 0))
 
 
-def submit(wanted: Iterable[Wanted], settings: Mapping[str, Any]) -> dict[Path, Ticket]:
-    """Gives Slurm those runs that are neither complete nor in the queue; the job of each run that is not complete.
+def submit(requested: Iterable[RequestedRun], settings: Mapping[str, Any]) -> dict[Path, Ticket]:
+    """Submits the runs that are neither complete nor queued; returns the job of each run that is not complete.
 
-    Raises UserError where Slurm refuses them. Two commands that submit at once wait for one another.
+    Raises UserError if Slurm refuses them. A lock keeps two commands from submitting at the same time.
     """
     folder = Path(settings["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
-        now, tickets, new = queue(), {}, {}
-        for each in wanted:
-            if records.complete(each.run, each.evaluations):
+        current, tickets, new = queue(), {}, {}
+        for request in requested:
+            if records.complete(request.run, request.evaluations):
                 continue
-            job = ticket(each.run)
-            if job is not None and now.has(job.job):
-                tickets[each.run] = job
+            job = ticket(request.run)
+            if job is not None and current.has(job.job):
+                tickets[request.run] = job
             else:
-                new[each.run] = each
+                new[request.run] = request
         if tickets:
             log.info("%d runs are in the queue already.", len(tickets))
-        for size in dict.fromkeys(each.size for each in new.values()):
-            alike = [each for each in new.values() if each.size == size]
-            for start in range(0, len(alike), _LARGEST_ARRAY):
-                tickets |= _submit(alike[start : start + _LARGEST_ARRAY], size, settings)
+        for size in dict.fromkeys(request.size for request in new.values()):
+            same_size = [request for request in new.values() if request.size == size]
+            for start in range(0, len(same_size), _LARGEST_ARRAY):
+                tickets |= _submit(same_size[start : start + _LARGEST_ARRAY], size, settings)
     return tickets
 
 
-def _submit(alike: Sequence[Wanted], size: Size, settings: Mapping[str, Any]) -> dict[Path, Ticket]:
+def _submit(requests: Sequence[RequestedRun], size: Size, settings: Mapping[str, Any]) -> dict[Path, Ticket]:
     import submitit
 
     seconds = settings["timeout_min"] * 60
@@ -101,50 +102,54 @@ def _submit(alike: Sequence[Wanted], size: Size, settings: Mapping[str, Any]) ->
             cpus_per_task=settings["cpus_per_task"], srun_args=["--kill-on-bad-exit=1"],
             **{name: settings[name] for name in _PASSED},
         )  # fmt: skip
-        # What a job around this command says of itself must not reach the new ones; where Slurm is, must.
-        found = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
-        with submitit.helpers.clean_env(), submitit.core.utils.environment_variables(**found):
-            jobs = executor.submit_array([SlurmJob(each.argv, each.run, seconds) for each in alike])
+        # Where this command runs inside a job, the variables of that job must not reach the new ones, except for the
+        # path of Slurm's configuration.
+        kept = {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ}
+        with submitit.helpers.clean_env(), submitit.core.utils.environment_variables(**kept):
+            jobs = executor.submit_array([SlurmJob(request.argv, request.run, seconds) for request in requests])
     except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"Slurm refuses the jobs ({reason}); see the keys of hydra.launcher.") from None
     tickets = {}
-    for each, job in zip(alike, jobs, strict=True):
-        tickets[each.run] = Ticket(job.job_id, str(job.paths.stderr), submitted)
-        tickets[each.run].keep(each.run)
+    for request, job in zip(requests, jobs, strict=True):
+        tickets[request.run] = Ticket(job.job_id, str(job.paths.stderr), submitted)
+        tickets[request.run].keep(request.run)
     log.info("Submitted %d runs as job %s; logs in %s", len(jobs), jobs[0].job_id.partition("_")[0], executor.folder)
     return tickets
 
 
-def wait(wanted: Iterable[Wanted], tickets: Mapping[Path, Ticket], poll: float) -> dict[Path, str]:
-    """Waits until no job of these runs is in the queue; why each run that is not complete is not.
+def wait(requested: Iterable[RequestedRun], tickets: Mapping[Path, Ticket], poll: float) -> dict[Path, str]:
+    """Waits until no job of these runs is in the queue; returns the reason of each run that has failed.
 
-    A job that is queued again (preempted, out of time, by hand) is waited for.
+    A job that is requeued (after preemption or a time limit, or by hand) is waited for.
+
+    Args:
+        poll: seconds between two queries of the queue.
     """
-    evaluations = {each.run: each.evaluations for each in wanted}
+    evaluations = {request.run: request.evaluations for request in requested}
     open_jobs, missed = dict(tickets), dict.fromkeys(tickets, 0)
     reasons: dict[Path, str] = {}
-    told = None
+    logged = None
     while open_jobs:
-        now = _queue_or_none()
-        if now is not None:
+        current = _queue_or_none()
+        if current is not None:
             for run, job in dict(open_jobs).items():
                 finished = records.complete(run, evaluations[run])
-                alive = now.has(job.job) or (now.ends(job.job) and not finished)
+                alive = current.has(job.job) or (current.ends(job.job) and not finished)
                 missed[run] = 0 if alive else missed[run] + 1
-                if missed[run] >= (1 if finished else _CERTAIN):
+                if missed[run] >= (1 if finished else _MISSES):
                     del open_jobs[run]
                     if not finished:
-                        reasons[run] = why(run, job, now.states.get(job.job))
-            if told != (told := _summary(tickets, open_jobs, reasons, now)):
-                log.info(told)
+                        reasons[run] = failure_reason(run, job, current.states.get(job.job))
+            if logged != (logged := _summary(tickets, open_jobs, reasons, current)):
+                log.info(logged)
         if open_jobs:
             time.sleep(poll)
     return reasons
 
 
 def _queue_or_none() -> Queue | None:
-    """None while Slurm's controller gives no answer: it may be restarted, and the jobs run on."""
+    """The queue, or None while Slurm's controller does not answer; the jobs continue even while it restarts."""
     try:
         return queue()
     except UserError as error:
@@ -153,9 +158,9 @@ def _queue_or_none() -> Queue | None:
 
 
 def _summary(
-    tickets: Mapping[Path, Ticket], open_jobs: Mapping[Path, Ticket], reasons: Mapping[Path, str], now: Queue
+    tickets: Mapping[Path, Ticket], open_jobs: Mapping[Path, Ticket], reasons: Mapping[Path, str], current: Queue
 ) -> str:
-    running = sum(now.runs(job.job) for job in open_jobs.values())
+    running = sum(current.runs(job.job) for job in open_jobs.values())
     finished = len(tickets) - len(open_jobs) - len(reasons)
-    queued = sum(now.has(job.job) for job in open_jobs.values()) - running
+    queued = sum(current.has(job.job) for job in open_jobs.values()) - running
     return f"{len(tickets)} runs: {finished} finished, {running} running, {queued} queued, {len(reasons)} failed."

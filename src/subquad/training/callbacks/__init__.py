@@ -1,1 +1,1 @@
-"""Callbacks of Lightning's trainer."""
+"""Callbacks for Lightning's trainer."""

@@ -1,4 +1,4 @@
-"""Checkpoints that a full disk or a kill cannot leave half-written, and that may be moved to another folder."""
+"""Checkpoints that are written atomically, at sensible intervals, and that survive moving the run's folder."""
 
 import os
 import time
@@ -14,65 +14,66 @@ from subquad.utils.atomic import whole
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Writes beside the target and renames: the file there is the old checkpoint or the whole new one, never a part.
+    """Writes checkpoints atomically: a full disk or a kill leaves either the old file or the complete new one.
 
-    Lightning's own way goes through the temporary folder, which may lie on another disk; the last step is then a copy.
+    The file is written beside its target and renamed. Lightning writes to the temporary folder instead, which may be on
+    another disk; its last step is then a copy, which is not atomic.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Raises OSError where the disk is full; the checkpoint that was there is kept."""
-        with whole(Path(path)) as place, place.open("wb") as file:
+        """Saves a checkpoint; where the disk is full, raises OSError and keeps the previous one."""
+        with whole(Path(path)) as partial, partial.open("wb") as file:
             torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
 
 
 class SpareCheckpoints(pl.Callback):
-    """Writes the checkpoint that an interrupted run goes on from every `seconds`, not after every short epoch.
+    """Writes the last checkpoint at most every `seconds` instead of after every epoch.
 
-    A small model trains an epoch in little more time than its checkpoint takes. As a run repeats the same numbers from
-    any epoch, an interruption costs the training of those seconds and nothing else. The checkpoint is always written
-    after the first epoch of a process, after the last one, and where the best score of the run has changed, so that it
-    knows the best checkpoint. It stands before `saver` in the list of callbacks.
+    For a small model, writing a checkpoint takes almost as long as training an epoch. Resuming from an earlier epoch
+    repeats the same numbers, so an interruption only costs the time to retrain those seconds. The checkpoint is always
+    written after the first epoch of a process, after the last epoch, and when the best score has changed, because it
+    stores the path of the best checkpoint. This callback must precede `saver` in the trainer's list of callbacks.
     """
 
     def __init__(self, saver: ModelCheckpoint, seconds: float = 10.0) -> None:
         self.saver, self.seconds = saver, seconds
-        self.written = float("-inf")
+        self.written_at = float("-inf")
         self.score: torch.Tensor | None = None
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         now, score = time.monotonic(), trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
         last = trainer.should_stop or trainer.global_step >= trainer.estimated_stepping_batches
-        due = bool(last or score != self.score or now - self.written >= self.seconds)
-        if trainer.strategy.broadcast(due):  # processes write together, and their clocks differ
-            self.written, self.score = now, score
+        due = bool(last or score != self.score or now - self.written_at >= self.seconds)
+        if trainer.strategy.broadcast(due):  # all processes must decide alike, and their clocks differ
+            self.written_at, self.score = now, score
         else:
-            self.saver._last_global_step_saved = trainer.global_step  # as if it had been written
+            self.saver._last_global_step_saved = trainer.global_step  # ModelCheckpoint skips a step it has saved
 
 
 class MovedCheckpoints(pl.Callback):
-    """Resumes a run whose folder has moved since its checkpoint was written.
+    """Lets a run resume after its folder has been moved.
 
-    ModelCheckpoint keeps absolute paths and forgets its best score where they are not those of its own folder. Here
-    they are replaced by the paths of the same files in that folder, before ModelCheckpoint reads them.
+    ModelCheckpoint stores absolute paths and discards its best score when they are outside its current folder. This
+    callback replaces them by the paths of the same files in the current folder before ModelCheckpoint reads them.
     """
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        states = checkpoint.get("callbacks", {})  # weights alone have none
+        states = checkpoint.get("callbacks", {})  # missing in checkpoints that hold only weights
         for saver in trainer.checkpoint_callbacks:
             if saver.state_key in states:
                 states[saver.state_key] = _moved(states[saver.state_key], saver.dirpath)  # type: ignore[attr-defined]
 
 
 def _moved(state: dict[str, Any], folder: str) -> dict[str, Any]:
-    """The state of a ModelCheckpoint with its files in another folder."""
+    """The state of a ModelCheckpoint, with its paths changed to another folder."""
 
-    def place(path: str) -> str:
+    def moved_path(path: str) -> str:
         return path and os.path.join(folder, os.path.relpath(path, state["dirpath"]))
 
-    paths = {key: place(path) for key, path in state.items() if key.endswith("_model_path")}
-    best = {place(path): score for path, score in state["best_k_models"].items()}
+    paths = {key: moved_path(path) for key, path in state.items() if key.endswith("_model_path")}
+    best = {moved_path(path): score for path, score in state["best_k_models"].items()}
     return state | paths | {"best_k_models": best, "dirpath": folder}

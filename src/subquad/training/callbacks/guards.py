@@ -1,4 +1,4 @@
-"""Callbacks that keep a run honest: seeds that survive a restart, validation at both ends, a stop at a loss of NaN."""
+"""Callbacks for reproducible epochs, validation of the first and last epoch, and a stop at a non-finite loss."""
 
 import random
 from typing import Any
@@ -11,33 +11,33 @@ from subquad.utils.errors import UserError
 
 
 class SeedEpochs(pl.Callback):
-    """Makes every epoch start alike: generators are seeded from (seed, epoch, rank).
+    """Seeds the random generators at the start of every epoch from (seed, epoch, rank).
 
-    Together with batches that depend on (seed, epoch) alone, a run resumed at an epoch repeats the undisturbed run.
+    Batches depend on (seed, epoch) only, so a run resumed at an epoch gives the same numbers as an uninterrupted run.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begins a resumed run at its next epoch, as if the epochs before had been trained by this process.
+        """Starts a resumed run at its next epoch, as if this process had trained the previous epochs.
 
-        Lightning goes on inside the epoch that had just ended: it keeps an iterator made for the old epoch, and skips
-        batches and hooks where the length of training is given in steps.
+        Lightning would resume inside the epoch that has just ended: it keeps an iterator made for the old epoch, and
+        skips batches and hooks where the length of training is given in steps.
         """
         loop = trainer.fit_loop
         epochs = loop.epoch_progress
         epochs.current.completed, epochs.total.completed = epochs.current.processed, epochs.total.processed  # type: ignore[attr-defined]
-        loop.on_iteration_done()  # forgets that this is a restart
+        loop.on_iteration_done()  # clears the loop's restarting flag
         loop.epoch_loop.restarting = False
         loop.epoch_loop.reset_restart_stage()
         loop.epoch_loop.val_loop.reset_restart_stage()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         sequence = np.random.SeedSequence([self.seed, trainer.current_epoch, trainer.global_rank])
-        torch_seed, numpy_seed, python_seed = (int(word) for word in sequence.generate_state(3))
-        # For a model on a CPU its generator is enough. torch.manual_seed also queues a seed, and where that came from,
-        # for GPUs that nobody has used yet.
+        torch_seed, numpy_seed, python_seed = map(int, sequence.generate_state(3))
+        # For a model on a CPU its generator is enough. torch.manual_seed also queues a seed, with its stack trace, for
+        # GPUs that are not initialised.
         on_cpu = pl_module.device.type == "cpu"
         (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(torch_seed)
         np.random.seed(numpy_seed)
@@ -45,21 +45,21 @@ class SeedEpochs(pl.Callback):
 
 
 class ValidateFirstAndLast(pl.Callback):
-    """Validates after the first and the last epoch too, where `trainer.check_val_every_n_epoch` leaves them out."""
+    """Validates after the first and the last epoch too, even if `trainer.check_val_every_n_epoch` skips them."""
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.interval = trainer.check_val_every_n_epoch
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.interval is not None:
-            end = trainer.current_epoch in (0, (trainer.max_epochs or 0) - 1)
-            trainer.check_val_every_n_epoch = 1 if end else self.interval
+            first_or_last = trainer.current_epoch in (0, (trainer.max_epochs or 0) - 1)
+            trainer.check_val_every_n_epoch = 1 if first_or_last else self.interval
 
 
 class StopOnNaN(pl.Callback):
-    """Ends the run at a loss that is not finite, before it reaches a checkpoint.
+    """Stops training at a loss that is not finite, before a checkpoint is written.
 
-    The loss is looked at in every step on a CPU, and every `gpu_interval` steps on a GPU, where looking waits for it.
+    The loss is checked at every step on a CPU, and every `gpu_interval` steps on a GPU, where reading it synchronises.
     """
 
     def __init__(self, gpu_interval: int = 20) -> None:
@@ -69,8 +69,7 @@ class StopOnNaN(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         loss = outputs["loss"]
-        look = loss.device.type == "cpu" or batch_idx % self.gpu_interval == 0 or trainer.is_last_batch
-        if look:
+        if loss.device.type == "cpu" or batch_idx % self.gpu_interval == 0 or trainer.is_last_batch:
             self._check("training", loss, trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -81,5 +80,5 @@ class StopOnNaN(pl.Callback):
         if not torch.isfinite(loss):
             raise UserError(
                 f"The {name} loss became {loss.item()} at step {trainer.global_step}; lower optimizer.lr, set "
-                "trainer.gradient_clip_val=1.0, or try trainer.precision=32-true; no checkpoint was made of it."
+                "trainer.gradient_clip_val=1.0, or try trainer.precision=32-true; no checkpoint was written for it."
             )

@@ -1,4 +1,4 @@
-"""A job of Slurm works until it is killed."""
+"""Keeps a Slurm job training after SIGTERM."""
 
 import logging
 import signal
@@ -9,19 +9,19 @@ import pytorch_lightning as pl
 log = logging.getLogger(__name__)
 
 
-class UntilKilled(pl.Callback):
-    """SIGTERM does not end training.
+class IgnoreSigterm(pl.Callback):
+    """Ignores SIGTERM during training.
 
-    Slurm sends it when another job takes this one's place, and queues the job again only if it still runs when its
-    period of grace is over: a job that ends by itself has failed. Lightning would stop at the next batch, and where
-    processes train together its handler waits for all of them.
+    Slurm sends SIGTERM when it preempts a job, and requeues the job only if it is still running when the grace period
+    ends; a job that exits by itself counts as failed. Lightning would stop at the next batch, and in distributed
+    training its handler waits for all processes.
     """
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        # Not before: Lightning sets its own handlers after `setup`, and takes them back itself.
-        signal.signal(signal.SIGTERM, self._go_on)
+        # Not in `setup`: Lightning installs its own handlers after it. Lightning also restores the previous handlers.
+        signal.signal(signal.SIGTERM, self._ignore)
 
     on_test_start = on_train_start
 
-    def _go_on(self, number: int, frame: Any) -> None:
-        log.warning("SIGTERM: going on until the job is killed; it goes on later from its last checkpoint.")
+    def _ignore(self, number: int, frame: Any) -> None:
+        log.warning("SIGTERM ignored: training continues until the job is killed and resumes from the last checkpoint.")

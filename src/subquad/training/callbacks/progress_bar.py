@@ -1,4 +1,4 @@
-"""One progress line for a whole run: a bar in a terminal, a few plain lines elsewhere."""
+"""Progress of a whole run: a bar in a terminal, a few plain lines elsewhere."""
 
 import time
 from typing import Any
@@ -11,15 +11,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 class RunProgress(pl.Callback):
     """Shows steps, time left, the training loss and the last validation metric.
 
-    The bar is drawn at most four times a second, so that it costs nothing beside a training step. `lines` is how many
-    plain lines a run prints where there is no terminal.
+    The bar is drawn at most four times a second, so that its cost is negligible.
+
+    Args:
+        metric: the validation metric to show beside `val/loss`.
+        lines: number of plain lines that a run prints where there is no terminal.
     """
 
     def __init__(self, metric: str, lines: int = 10) -> None:
         self.metric, self.lines = metric, lines
         self.console = Console(stderr=True)
         self.bar: Progress | None = None
-        self.drawn = self.printed = 0.0
+        self.drawn_at = 0.0
+        self.printed_at = 0.0
+        """Fraction of the training steps at the last plain line."""
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not (self.console.is_terminal and trainer.is_global_zero):
@@ -29,35 +34,36 @@ class RunProgress(pl.Callback):
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[news]}"),
+            TextColumn("{task.fields[metrics]}"),
         )
         self.bar = Progress(*columns, console=self.console, auto_refresh=False, transient=True)
         self.bar.start()
         total = int(trainer.estimated_stepping_batches)
-        self.task = self.bar.add_task("train", total=total, completed=trainer.global_step, news="")
+        self.task = self.bar.add_task("train", total=total, completed=trainer.global_step, metrics="")
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         now = time.monotonic()
-        if self.bar is not None and now - self.drawn > 0.25:
-            self.drawn = now
-            self.bar.update(self.task, completed=trainer.global_step, news=self._news(trainer, outputs["loss"].item()))
+        if self.bar is not None and now - self.drawn_at > 0.25:
+            self.drawn_at = now
+            metrics = self._metrics(trainer, outputs["loss"].item())
+            self.bar.update(self.task, completed=trainer.global_step, metrics=metrics)
             self.bar.refresh()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         done = trainer.global_step / max(1, int(trainer.estimated_stepping_batches))
-        if self.bar is None and trainer.is_global_zero and done >= self.printed + 1 / self.lines:
-            self.printed = done
-            self.console.print(f"{done:4.0%}  step {trainer.global_step}  {self._news(trainer)}", highlight=False)
+        if self.bar is None and trainer.is_global_zero and done >= self.printed_at + 1 / self.lines:
+            self.printed_at = done
+            self.console.print(f"{done:4.0%}  step {trainer.global_step}  {self._metrics(trainer)}", highlight=False)
 
-    def _news(self, trainer: pl.Trainer, loss: float | None = None) -> str:
-        seen = {
+    def _metrics(self, trainer: pl.Trainer, loss: float | None = None) -> str:
+        metrics = {
             name: float(value) for name, value in trainer.callback_metrics.items() if name in ("val/loss", self.metric)
         }
         if loss is not None:
-            seen = {"loss": loss} | seen
-        return "  ".join(f"{name} {value:.4g}" for name, value in seen.items())
+            metrics = {"loss": loss} | metrics
+        return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
 
     def _close(self) -> None:
         if self.bar is not None:

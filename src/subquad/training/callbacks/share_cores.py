@@ -1,4 +1,4 @@
-"""Runs on the same cores divide them instead of fighting for them."""
+"""Divides the CPU cores among the runs of a machine."""
 
 import os
 import tempfile
@@ -14,11 +14,11 @@ from subquad.utils.cores import core_numbers, usable_cores, usable_threads
 
 
 class ShareCores(pl.Callback):
-    """Gives torch this run's share of the cores: all of them alone, half of them beside one other run.
+    """Limits torch's threads to this run's share of the cores: all cores for one run, half of them for each of two.
 
-    Two programs with as many threads as cores each wait for threads that are not running, and both get many times
-    slower. Each run holds a lock on a file that names its cores, which ends with the process however it ends; every
-    `seconds` a run counts the others on its cores. The number of threads changes results by rounding only.
+    Two programs that each use as many threads as there are cores wait for each other and become many times slower. Each
+    run locks a file whose name lists its cores; the system releases the lock when the process ends. Every `seconds`, a
+    run counts the other runs on its cores. The number of threads changes results by rounding only.
     """
 
     def __init__(self, seconds: float = 5.0, folder: str | None = None) -> None:
@@ -26,7 +26,7 @@ class ShareCores(pl.Callback):
         self.folder = (
             Path(folder or tempfile.gettempdir()) / f"subquad-runs-{os.getuid() if hasattr(os, 'getuid') else 0}"
         )
-        self.looked = float("-inf")
+        self.counted_at = float("-inf")
         self.own: FileLock | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -39,8 +39,8 @@ class ShareCores(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         now = time.monotonic()
-        if now - self.looked >= self.seconds:
-            self.looked = now
+        if now - self.counted_at >= self.seconds:
+            self.counted_at = now
             torch.set_num_threads(max(1, min(usable_threads(), usable_cores() // (1 + self._neighbours()))))
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -51,9 +51,9 @@ class ShareCores(pl.Callback):
         torch.set_num_threads(usable_threads())
 
     def _neighbours(self) -> int:
-        """Other living runs that may use a core of ours; files of dead ones are removed."""
+        """Number of other running runs that share a core with this one; removes the files of runs that have ended."""
         assert self.own is not None
-        found = 0
+        count = 0
         for path in self.folder.glob("*.lock"):
             if path == Path(self.own.lock_file):
                 continue
@@ -61,6 +61,6 @@ class ShareCores(pl.Callback):
                 with FileLock(path, timeout=0):
                     path.unlink(missing_ok=True)
             except Timeout:
-                theirs = {int(core) for core in path.name.split(".")[1].split("_")}
-                found += bool(theirs & core_numbers())
-        return found
+                cores = {int(core) for core in path.name.split(".")[1].split("_")}
+                count += bool(cores & core_numbers())
+        return count

@@ -1,4 +1,4 @@
-"""Says early how long a run will take."""
+"""Warns early about runs that will take long."""
 
 import logging
 import statistics
@@ -11,9 +11,12 @@ log = logging.getLogger(__name__)
 
 
 class TimeEstimate(pl.Callback):
-    """After the first steps, warns when the rest would take more than `warn_hours`, and names what to type instead.
+    """Warns after the first steps if the rest of the run would take more than `warn_hours`.
 
-    The first `warmup` steps are not counted; the mean of the next `steps` is multiplied by the steps that remain.
+    The first `warmup` steps are not counted; the mean time of the next `steps` is multiplied by the steps that remain.
+
+    Args:
+        alternative: a shorter command to suggest; None for no suggestion.
     """
 
     def __init__(self, alternative: str | None, warn_hours: float = 2.0, warmup: int = 1, steps: int = 3) -> None:
@@ -43,6 +46,6 @@ class TimeEstimate(pl.Callback):
 
 def _message(step: float, left: int, alternative: str | None) -> str:
     hours = step * left / 3600
-    span = f"{hours / 24:.1f} days" if hours >= 36 else f"{hours:.1f} hours"
-    text = f"This run will take about {span} on this machine ({step:.2g} s a step, {left} steps left)."
+    duration = f"{hours / 24:.1f} days" if hours >= 36 else f"{hours:.1f} hours"
+    text = f"This run will take about {duration} on this machine ({step:.2g} s a step, {left} steps left)."
     return text if alternative is None else f"{text} For a result in minutes: {alternative}"

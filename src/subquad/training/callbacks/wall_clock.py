@@ -1,4 +1,4 @@
-"""Wall time of a run, added up over its restarts."""
+"""Wall time of a run, summed over its restarts."""
 
 import time
 from typing import Any
@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 
 
 class WallClock(pl.Callback):
-    """Seconds since training began; time lost between the last checkpoint and a kill is not counted."""
+    """Counts the seconds of training; time between the last checkpoint and a kill is not counted."""
 
     def __init__(self) -> None:
         self.before = 0.0
@@ -15,7 +15,7 @@ class WallClock(pl.Callback):
 
     @property
     def seconds(self) -> float:
-        """Wall time so far."""
+        """Wall time so far, including earlier processes of the run."""
         return self.before + time.monotonic() - self.started
 
     def state_dict(self) -> dict[str, Any]:

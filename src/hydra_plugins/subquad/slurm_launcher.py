@@ -1,4 +1,4 @@
-"""The jobs of a sweep as jobs of Slurm."""
+"""A launcher that runs the jobs of a sweep on a Slurm cluster."""
 
 import logging
 import sys
@@ -15,13 +15,13 @@ from omegaconf import DictConfig, OmegaConf
 
 log = logging.getLogger(__name__)
 
-_OF_THE_SWEEP = ("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper", "hydra.sweep", "hydra.mode")
+_SWEEP_SETTINGS = ("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper", "hydra.sweep", "hydra.mode")
 
 
 class Slurm(Launcher):
-    """Submits what has not finished and is not in the queue, waits, and says what came out of each job.
+    """Submits the runs that have not finished and are not queued, waits for them and reports their results.
 
-    A job is the command line of one run: `python train.py <words>`. Settings: configs/hydra/launcher/slurm.yaml.
+    A job is the command line of one run: `python train.py <overrides>`. Settings: configs/hydra/launcher/slurm.yaml.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -50,7 +50,7 @@ class Slurm(Launcher):
         tickets: Mapping[Path, Any] = {}
         poll: Any = settings["poll_seconds"]
         try:
-            runs = [self._wanted(overrides, settings) for overrides in job_overrides]
+            runs = [self._requested(overrides, settings) for overrides in job_overrides]
             tickets = submit(runs, settings)
             reasons = wait(runs, tickets, poll)
         except UserError as error:
@@ -59,7 +59,7 @@ class Slurm(Launcher):
             numbers = sorted({ticket.job.partition("_")[0] for ticket in tickets.values()})
             log.warning(
                 "Interrupted. The jobs stay in the queue, and the same command waits for them again; "
-                "to end them: scancel %s",
+                "to cancel them: scancel %s",
                 " ".join(numbers),
             )
             raise SystemExit(130) from None
@@ -69,16 +69,16 @@ class Slurm(Launcher):
             summary.show(record, run)
         return [self._outcome(list(o), run.run, reasons) for o, run in zip(job_overrides, runs, strict=True)]
 
-    def _wanted(self, overrides: Sequence[str], settings: Mapping[str, Any]) -> Any:
-        from subquad.sweep.slurm.submit import Wanted, size_of
+    def _requested(self, overrides: Sequence[str], settings: Mapping[str, Any]) -> Any:
+        from subquad.sweep.slurm.submit import RequestedRun, size_of
         from subquad.training.distributed import flags
 
         config = self.loader.load_sweep_config(self.config, list(overrides))
         HydraConfig.instance().set_config(config)
-        hydra = [word for word in self.config.hydra.overrides.hydra if not word.startswith(_OF_THE_SWEEP)]
+        hydra = [setting for setting in self.config.hydra.overrides.hydra if not setting.startswith(_SWEEP_SETTINGS)]
         argv = (str(Path(sys.argv[0]).absolute()), *flags(), *hydra, *filter_overrides(overrides))
         evaluations: Any = OmegaConf.to_container(config.evaluate, resolve=True)
-        return Wanted(Path(config.paths.run), argv, size_of(config.trainer, settings), tuple(evaluations))
+        return RequestedRun(Path(config.paths.run), argv, size_of(config.trainer, settings), tuple(evaluations))
 
     def _outcome(self, overrides: list[str], run: Path, reasons: Mapping[Path, str]) -> JobReturn:
         from subquad import records
@@ -86,7 +86,7 @@ class Slurm(Launcher):
         outcome = JobReturn(overrides=overrides, status=JobStatus.COMPLETED)
         if run in reasons:
             outcome.status = JobStatus.FAILED
-            outcome.return_value = CompactHydraException(f"{reasons[run]} ({run / records.ERROR} has it all)")
+            outcome.return_value = CompactHydraException(f"{reasons[run]} (details in {run / records.ERROR})")
         elif (record := records.read(run)) is not None:
             outcome.return_value = record.metrics[record.config["task"]["monitor"]]
         return outcome

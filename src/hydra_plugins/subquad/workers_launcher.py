@@ -1,4 +1,4 @@
-"""The runs of a sweep side by side on this machine."""
+"""A launcher that trains the runs of a sweep in parallel on this machine."""
 
 import logging
 import sys
@@ -17,7 +17,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from hydra_plugins.subquad.job_list import INTERRUPTED, alone
+from hydra_plugins.subquad.job_list_sweeper import INTERRUPTED, run_here
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 class Workers(Launcher):
     """Trains each run in a process of its own, `sweep.workers` of them at a time.
 
-    The processes are forked when all is imported, so that none of them pays for that again; what ends one of them (a
-    crash, no memory) is a failure of its run alone. Where processes cannot be forked safely, which is everywhere but on
-    Linux, runs train one after another in this process.
+    The processes are forked after all imports, so that imports are paid for once. A crash or lack of memory ends only
+    the run that causes it. On systems other than Linux, where forking is not safe, runs train one after another in this
+    process.
     """
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
@@ -37,7 +37,10 @@ class Workers(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         if sys.platform != "linux":
-            return [alone(self.basic, words, initial_job_idx + place) for place, words in enumerate(job_overrides)]
+            return [
+                run_here(self.basic, overrides, index)
+                for index, overrides in enumerate(job_overrides, start=initial_job_idx)
+            ]
         from subquad.sweep import workers
         from subquad.utils.errors import UserError
 
@@ -48,47 +51,47 @@ class Workers(Launcher):
         jobs = dict(enumerate(job_overrides, start=initial_job_idx))
         results: dict[int, JobReturn] = {}
 
-        def begun(number: int) -> None:
+        def on_start(number: int) -> None:
             log.info(f"\t#{number} : {' '.join(filter_overrides(jobs[number]))}")
 
-        def ended(number: int, result: JobReturn | None, cause: str | None) -> None:
+        def on_end(number: int, result: JobReturn | None, cause: str | None) -> None:
             results[number] = result or _failed(jobs[number], CompactHydraException(cause))
             if results[number].status != JobStatus.COMPLETED:
                 log.error(f"#{number} failed: {results[number]._return_value}")
 
-        tasks = {number: partial(self._run, words, number) for number, words in jobs.items()}
+        tasks = {number: partial(self._run, overrides, number) for number, overrides in jobs.items()}
         with workers.interruptible():
             try:
                 plan = workers.workers_for(first.sweep.workers, first.trainer, len(jobs))
             except UserError as error:
                 raise CompactHydraException(str(error)) from None
-            runs, threads = (f"{n} {word}{'s' * (n > 1)}" for n, word in ((len(jobs), "run"), (plan.threads, "thread")))
+            runs, threads = (f"{n} {unit}{'s' * (n > 1)}" for n, unit in ((len(jobs), "run"), (plan.threads, "thread")))
             log.info(f"{runs}, {plan.count} at a time, {threads} each")
             workers.import_for(OmegaConf.to_container(first))
-            workers.run_all(tasks, plan, begun, ended)
+            workers.run_all(tasks, plan, on_start, on_end)
         failed = [f"#{number}" for number in jobs if results[number].status != JobStatus.COMPLETED]
-        if len(failed) > 1:  # Hydra tells of the first
+        if len(failed) > 1:  # Hydra only reports the first
             log.error(f"{len(failed)} of {runs} failed ({', '.join(failed)}); the same command tries them again.")
         return [results[number] for number in jobs]
 
-    def _composed(self, words: Sequence[str]) -> DictConfig:
-        return self.context.config_loader.load_sweep_config(self.config, list(words))
+    def _composed(self, overrides: Sequence[str]) -> DictConfig:
+        return self.context.config_loader.load_sweep_config(self.config, list(overrides))
 
-    def _composed_or_none(self, words: Sequence[str]) -> DictConfig | None:
-        """None where a job cannot be composed, which its own process says."""
+    def _composed_or_none(self, overrides: Sequence[str]) -> DictConfig | None:
+        """The configuration of a job, or None if it cannot be composed; the process of the job reports the error."""
         try:
-            return self._composed(words)
+            return self._composed(overrides)
         except (SystemExit, HydraException, OmegaConfBaseException):
             return None
 
-    def _run(self, words: Sequence[str], number: int, tell: Callable[[Path], None]) -> JobReturn:
-        """One job, in the process forked for it. What fails is told by one sentence; other processes see no more."""
+    def _run(self, overrides: Sequence[str], number: int, send_folder: Callable[[Path], None]) -> JobReturn:
+        """Runs one job in the process forked for it. An error is reduced to one sentence that can be pickled."""
         try:
-            config = self._composed(words)
+            config = self._composed(overrides)
             with open_dict(config):
                 config.hydra.job.id = config.hydra.job.num = number
             HydraConfig.instance().set_config(config)
-            tell(Path(config.paths.run))
+            send_folder(Path(config.paths.run))
             result = run_job(
                 hydra_context=self.context, task_function=self.task, config=config, job_dir_key="hydra.sweep.dir",
                 job_subdir_key="hydra.sweep.subdir",
@@ -96,14 +99,14 @@ class Workers(Launcher):
         except (SystemExit, HydraException, OmegaConfBaseException) as error:
             if isinstance(error, SystemExit) and error.code == INTERRUPTED:
                 raise
-            result = _failed(words, error)
+            result = _failed(overrides, error)
         if result.status != JobStatus.COMPLETED:
             cause: Any = result._return_value
             if not isinstance(cause, HydraException | SystemExit | OmegaConfBaseException):
                 traceback.print_exception(cause)
-            result = _failed(words, CompactHydraException(str(cause) or type(cause).__name__))
+            result = _failed(overrides, CompactHydraException(str(cause) or type(cause).__name__))
         return result
 
 
-def _failed(words: Sequence[str], error: BaseException) -> JobReturn:
-    return JobReturn(overrides=list(words), status=JobStatus.FAILED, _return_value=error)
+def _failed(overrides: Sequence[str], error: BaseException) -> JobReturn:
+    return JobReturn(overrides=list(overrides), status=JobStatus.FAILED, _return_value=error)

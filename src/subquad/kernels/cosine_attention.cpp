@@ -1,10 +1,12 @@
-// Linear attention of float32 whose weights q·k cos(a - b) depend on the angles of the places of query and key.
+// Linear attention in float32 with weights q·k cos(a - b), where the angles a and b depend on the positions of query and
+// key.
 //
 //     S = Σ_j k_j [v_j cos b_j | v_j sin b_j]ᵀ        T = Σ_j [cos b_j, sin b_j] k_j          (`state`)
 //     y = (A cos a + B sin a) / w, [A | B] = qᵀ S      w = max(q · (T₁ cos a + T₂ sin a), least) (`read`)
 //
-// A tile of tokens and what is between stays in a core's cache: values times waves are never written out. A gradient
-// of S or T takes the same road as what it is the gradient of. Axes of operands: rows of the batch, tokens, heads.
+// A tile of tokens and its intermediate results stay in a core's cache: products of values with cosines and sines are
+// never written to memory. The backward functions pass gradients of S and T in the same fields as S and T. Strides of
+// operands are those of batch, tokens and heads.
 
 #include <omp.h>
 
@@ -12,22 +14,22 @@
 
 namespace {
 
-constexpr long TOKENS = 32; // of a tile
+constexpr long TOKENS = 32; // tokens of a tile
 
 struct Call {
     long batch, tokens, heads, features, channels, chunks, threads;
     float least;
-    const float *wave;           // [tokens, 2]
+    const float *wave;           // [tokens, 2]: cosine and sine of each position's angle
     const float *x, *v, *dy;     // x: keys or queries
-    const float *state, *turned; // [batch, heads, features, 2 channels], and its last two axes turned; or gradients
-    const float *total;          // [batch, heads, 2, features], or a gradient
+    const float *state, *turned; // S: [batch, heads, features, 2 channels], and its transpose; or their gradients
+    const float *total;          // T: [batch, heads, 2, features], or its gradient
     float *y, *weight;           // weight: [batch, tokens, heads]
     float *dx, *dv, *of_state, *of_total, *scratch;
     long x_step[3], v_step[3], dy_step[3], y_step[3], dx_step[3], dv_step[3];
-    // of_state and of_total have an axis of chunks ahead and lie as state and total do.
+    // of_state and of_total: like state and total, with a leading axis of chunks.
 };
 
-// One head of one row of the batch, and a chunk of its tokens.
+// A chunk of the tokens of one head of one row of the batch.
 struct Part {
     const Call &call;
     long row, head, chunk, features, channels, both;
@@ -45,7 +47,7 @@ struct Part {
         return data + row * step[0] + token * step[1] + head * step[2];
     }
 
-    // Calls f(first token, number of tokens, waves) for each tile.
+    // Calls f(first token, number of tokens, their cosines and sines) for each tile.
     template <class F> void each_tile(F f) const {
         const long end = chunk + 1 == call.chunks ? call.tokens : first(chunk + 1);
         for (long token = first(chunk); token < end; token += TOKENS)
@@ -113,9 +115,9 @@ struct Part {
             multiply(room, both, {queries, call.x_step[1], 1}, sums, both, count, both, features, false);
             for (long i = 0; i < count; i++) {
                 const float *query = queries + i * call.x_step[1];
-                const float found = dot(query, total, features) * wave[2 * i] +
-                                    dot(query, total + features, features) * wave[2 * i + 1];
-                const float weight = found < call.least ? call.least : found;
+                const float sum = dot(query, total, features) * wave[2 * i] +
+                                  dot(query, total + features, features) * wave[2 * i + 1];
+                const float weight = sum < call.least ? call.least : sum;
                 call.weight[(row * call.tokens + token + i) * call.heads + head] = weight;
                 gather(at_token(call.y, call.y_step, token + i), room + i * both, wave[2 * i] / weight,
                        wave[2 * i + 1] / weight);
@@ -142,7 +144,7 @@ struct Part {
         });
     }
 
-    // With G = [dy cos | dy sin] / w and g = -dy · y / w, or 0 where w is the least:
+    // With G = [dy cos | dy sin] / w and g = -dy · y / w, or g = 0 where w = least:
     // dq = S G + g (T₁ cos + T₂ sin);  dS = Σ q Gᵀ;  dT = Σ g [cos, sin] q
     void read_backward() const {
         const float *turned = call.turned + head_number(0) * features * both;
@@ -183,7 +185,7 @@ extern "C" {
 
 long tile_size() { return TOKENS; }
 
-// Numbers that a thread needs for itself.
+// Size of the scratch memory of one thread, in floats.
 long room(const Call *call) { return TOKENS * 4 * call->channels; }
 
 void state(const Call *call) {
