@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from subquad.cli.table_arguments import DEFAULTS, asked_seeds, asked_tables, check_switch, scope_of
+from subquad.cli.table_arguments import DEFAULTS, check_switch, chosen_seeds, chosen_tables, scope_of
 from subquad.results.cells import RunIndex
 from subquad.results.model import FULL, Scope
 from subquad.utils.errors import UserError
@@ -18,26 +18,26 @@ def config(**settings):
 @pytest.mark.parametrize("seeds", [["a"], [0.5], [-1], [2**32], [True], [None], "x", -1], ids=repr)
 def test_what_is_no_seed_is_refused_before_anything_is_trained(seeds):
     with pytest.raises(UserError, match=r"it lists whole numbers from 0 to 4294967295, as in seeds=\[0,1,2\]"):
-        asked_seeds(config(seeds=seeds), asked_tables(config()))
+        chosen_seeds(config(seeds=seeds), chosen_tables(config()))
 
 
 @pytest.mark.parametrize(("seeds", "found"), [([0, 0, 2], [0, 2]), (3, [3]), ([], []), (None, None)])
 def test_each_seed_counts_once_and_a_single_one_needs_no_brackets(seeds, found):
-    assert asked_seeds(config(seeds=seeds), asked_tables(config())) == {TABLE: found}
+    assert chosen_seeds(config(seeds=seeds), chosen_tables(config())) == {TABLE: found}
 
 
 def test_a_table_counts_once_and_a_single_name_needs_no_brackets():
-    [table] = asked_tables(config(table=[TABLE, TABLE], rows="BasicMotions", columns=["Softmax"]))
+    [table] = chosen_tables(config(table=[TABLE, TABLE], rows="BasicMotions", columns=["Softmax"]))
     assert list(table.cells) == [("BasicMotions", "Softmax")]
 
 
 def test_no_table_is_refused():
     with pytest.raises(UserError, match="table= names no table; say table="):
-        asked_tables(config(table=None))
+        chosen_tables(config(table=None))
 
 
 def test_words_that_make_other_runs_allow_no_verdict():
-    tables = asked_tables(config(rows=["BasicMotions"]))
+    tables = chosen_tables(config(rows=["BasicMotions"]))
     smoke = scope_of(RunIndex(["scale=smoke", "data=synthetic", "trainer=cpu"]), tables)
     assert smoke == Scope("smoke", synthetic=True)
     assert scope_of(RunIndex(["scale=paper", "trainer=cpu", "trainer.devices=1"]), tables) == FULL
@@ -54,4 +54,4 @@ def test_a_switch_is_true_or_false():
 @pytest.mark.parametrize("key", ["rows", "columns"])
 def test_an_empty_choice_of_lines_is_not_the_whole_table(key):
     with pytest.raises(UserError, match=rf"{key}=\[\] selects nothing; name some, or leave the setting out for all"):
-        asked_tables(config(**{key: []}))
+        chosen_tables(config(**{key: []}))

@@ -18,7 +18,7 @@ from subquad.config.fingerprint import identity
 from subquad.records import fingerprint
 from subquad.report.wandb_table import (
     COLUMNS,
-    asked,
+    is_chosen,
     labelled,
     labels,
     log_table,
@@ -116,8 +116,8 @@ def test_labels_are_no_part_of_what_a_run_is(data, outputs):
         "paper:dba",
         "paper:blrp",
     ]
-    assert asked(["scale=laptop", "logger=wandb"])
-    assert not asked(["logger=csv", "logger.wandb.offline=false"])
+    assert is_chosen(["scale=laptop", "logger=wandb"])
+    assert not is_chosen(["logger=csv", "logger.wandb.offline=false"])
 
 
 def test_runs_have_the_tags_of_all_tables_that_need_them():

@@ -32,12 +32,12 @@ def main() -> None:
 
 
 def _report(config: Any, composed: Any, paths: list[str]) -> None:
-    from subquad.cli.table_arguments import asked_scope
+    from subquad.cli.table_arguments import chosen_scope
     from subquad.records import now
     from subquad.report import wandb_report
     from subquad.results.collect import gather
 
-    scope = asked_scope(config)
+    scope = chosen_scope(config)
     logger = composed.logger.wandb
     [results] = gather([config.table], paths).tables
     target = wandb_report.Target(project=logger.project, entity=logger.entity)

@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from subquad import records
-from subquad.cli.table_arguments import asked, asked_seeds, asked_tables
+from subquad.cli.table_arguments import chosen_seeds, chosen_tables, split_arguments
 from subquad.planning.cost import Device, Pace, Paces, Setting, measured_steps, optimizer_states, pace, setting_of
 from subquad.planning.plan_view import show_plan
 from subquad.planning.table_plan import Work, jobs_by_setting, shares
@@ -28,9 +28,9 @@ from subquad.utils.errors import UserError
 
 def main() -> None:
     """Prints the plan of the chosen tables."""
-    config, overrides = asked({"measure": False})
-    tables = asked_tables(config)
-    seeds = asked_seeds(config, tables)
+    config, overrides = split_arguments({"measure": False})
+    tables = chosen_tables(config)
+    seeds = chosen_seeds(config, tables)
     choices = tuple(override for override in overrides if not override.startswith("hydra"))
     runs = RunIndex(choices)
     outputs = Path(runs.compositions[choices].outputs)

@@ -68,11 +68,11 @@ def _write_pages(config: Any, paths: list[str]) -> None:
 
 
 def _print_table(config: Any, paths: list[str]) -> None:
-    from subquad.cli.table_arguments import asked_scope
+    from subquad.cli.table_arguments import chosen_scope
     from subquad.report.text_formats import latex, markdown
     from subquad.results.collect import gather
 
-    scope = asked_scope(config)
+    scope = chosen_scope(config)
     [results] = gather([config.table], paths).tables
     write = markdown if config.format == "markdown" else latex
     text = write(results, scope)

@@ -19,12 +19,12 @@ from typing import Any
 
 from rich.console import Console
 
-from subquad.cli.table_arguments import asked, asked_seeds, asked_tables, check_switch, scope_of
+from subquad.cli.table_arguments import check_switch, chosen_seeds, chosen_tables, scope_of, split_arguments
 from subquad.report import wandb_table
 from subquad.report.terminal import show_table
 from subquad.results.cells import RunIndex, RunSpec, merged
 from subquad.results.collect import results_of
-from subquad.results.compare import duel, opponents
+from subquad.results.compare import compare_lines, opponents
 from subquad.results.measurement_cache import measure_cells
 from subquad.results.table import Table
 from subquad.sweep.progress import Shown
@@ -36,10 +36,10 @@ OWN: dict[str, Any] = {"run": True, "measure": None, "again": False, "compare": 
 
 def main() -> int:
     """Trains and measures what is missing, prints the tables; 1 if a run failed, lacks data or gave no number."""
-    config, passed = asked(OWN)
+    config, passed = split_arguments(OWN)
     check_switch(config, "run", "measure", "again")
-    tables = asked_tables(config)
-    seeds = asked_seeds(config, tables)
+    tables = chosen_tables(config)
+    seeds = chosen_seeds(config, tables)
     if not any(table.cells and (seeds[table.name] != [] or table.seeds == 0) for table in tables):
         raise UserError("Nothing is selected; widen rows=, columns= or seeds=.")
     sides = [str(name) for name in config.compare or []]
@@ -47,7 +47,7 @@ def main() -> int:
         opponents(table, sides)
     of_sweep = [override for override in passed if override.startswith(("hydra", "sweep."))]
     choices = tuple(override for override in passed if override not in of_sweep)
-    dashboard = wandb_table.asked(choices)
+    dashboard = wandb_table.is_chosen(choices)
     runs = RunIndex(choices)
     failed = config.run and _train(runs, tables, seeds, of_sweep, dashboard)
     measuring = "scale=smoke" not in choices if config.measure is None else config.measure
@@ -64,7 +64,7 @@ def main() -> int:
             sys.stdout.write(f"Weights & Biases has the table: {folder}/wandb\n")
         if sides:
             values = {place: result.values for place, result in found.items()}
-            sys.stdout.write("\n".join(duel(table, values, sides)) + "\n")
+            sys.stdout.write("\n".join(compare_lines(table, values, sides)) + "\n")
     runs.compositions.save()
     return int(failed or unusable)
 

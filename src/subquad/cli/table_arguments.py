@@ -19,14 +19,14 @@ _PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "sweep.
 """Overrides of train.py that do not change which cell a run belongs to."""
 
 
-def asked(own: Mapping[str, Any]) -> tuple[Any, list[str]]:
+def split_arguments(own: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """The settings of a command (`own` and those of tables), and the overrides that go to every run."""
     passed = [override for override in sys.argv[1:] if override.startswith(_PASSED)]
     settings = OmegaConf.create(DEFAULTS | dict(own))
     return script_settings(settings, [override for override in sys.argv[1:] if override not in passed]), passed
 
 
-def asked_tables(config: Any) -> list[Table]:
+def chosen_tables(config: Any) -> list[Table]:
     """The chosen rows and columns of `table`: one, a list, or all. Raises UserError if it is left out."""
     if OmegaConf.is_missing(config, "table"):
         raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2, or table=all.")
@@ -44,7 +44,7 @@ def _listed(value: Any) -> list[str]:
     return [str(name) for name in ([] if value is None else value if isinstance(value, ListConfig) else [value])]
 
 
-def asked_seeds(config: Any, tables: list[Table]) -> dict[str, list[int] | None]:
+def chosen_seeds(config: Any, tables: list[Table]) -> dict[str, list[int] | None]:
     """The seeds of each table; None for as many as its cells declare. Raises UserError at anything else."""
     given = config.seeds
     if given is None:
@@ -55,7 +55,7 @@ def asked_seeds(config: Any, tables: list[Table]) -> dict[str, list[int] | None]
     return {table.name: list(dict.fromkeys(seeds)) for table in tables}
 
 
-def asked_scope(config: Any) -> Scope:
+def chosen_scope(config: Any) -> Scope:
     """The scope in which one table is shown: scale=, protocol=, data=. Raises UserError at unknown ones."""
     if config.table is None:
         raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2.")

@@ -20,7 +20,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def asked(choices: Sequence[str]) -> bool:
+def is_chosen(choices: Sequence[str]) -> bool:
     """Whether overrides of the command line choose Weights & Biases."""
     return any(override == "logger=wandb" for override in choices)
 

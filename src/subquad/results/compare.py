@@ -11,7 +11,7 @@ Values = Mapping[tuple[str, str], Mapping[int, float]]
 """What each cell shows, by row and column, then by seed."""
 
 
-def duel(table: Table, values: Values, names: Sequence[str]) -> list[str]:
+def compare_lines(table: Table, values: Values, names: Sequence[str]) -> list[str]:
     """Sentences on two rows, or two columns, in the order that they are named: one for each setting, one for all.
 
     Means and cells that are not trained are left out: they have no seeds of their own. The sign of a metric is changed
