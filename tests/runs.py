@@ -94,7 +94,7 @@ def crash(step: int) -> Iterator[None]:
 
 
 def program(data: Path, outputs: Path, script: str, *words: str) -> tuple[list[str], dict[str, Any]]:
-    """What to give to subprocess to run a door of the project; no threads compete in tests."""
+    """What to give to subprocess to run a run_script of the project; no threads compete in tests."""
     places = {"SUBQUAD_DATA": str(data), "SUBQUAD_OUTPUTS": str(outputs)}
     known = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
     return [sys.executable, str(ROOT / script), *words], {
@@ -106,7 +106,7 @@ def program(data: Path, outputs: Path, script: str, *words: str) -> tuple[list[s
     }
 
 
-def door(data: Path, outputs: Path, script: str, *words: str) -> "subprocess.CompletedProcess[str]":
+def run_script(data: Path, outputs: Path, script: str, *words: str) -> "subprocess.CompletedProcess[str]":
     """Runs a program to its end."""
     command, settings = program(data, outputs, script, *words)
     return subprocess.run(command, timeout=300, check=False, **settings)

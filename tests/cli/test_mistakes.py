@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from runs import TINY, answer, composed, door, record_of, trained
+from runs import TINY, answer, composed, record_of, run_script, trained
 
 from subquad import records
 from subquad.config.compose import compose_run
@@ -68,7 +68,7 @@ def test_what_does_not_go_together_is_named(data, outputs, words, cause):
     ],
 )
 def test_the_command_line_says_it_without_a_traceback(data, outputs, words, cause):
-    done = door(data, outputs, "train.py", *words)
+    done = run_script(data, outputs, "train.py", *words)
     assert done.returncode != 0
     assert cause in done.stderr
     assert "Traceback" not in done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from runs import ROOT, answer, door, finish
+from runs import ROOT, answer, finish, run_script
 
 from subquad import records
 from subquad.config.choices import CONFIGS
@@ -191,7 +191,7 @@ def reproduce(outputs, *words, way=answer):
 
 def test_one_command_trains_what_is_missing_and_shows_the_table(tmp_path):
     words = ("table=dba/2", "rows=[DBA]", "columns=[ListOps,Avg.]", "seeds=[0]", "scale=smoke", "data=synthetic")
-    first = reproduce(tmp_path, *words, way=lambda *command: door(tmp_path / "data", tmp_path, *command))
+    first = reproduce(tmp_path, *words, way=lambda *command: run_script(tmp_path / "data", tmp_path, *command))
     assert first.returncode == 0, first.stdout + first.stderr
     assert "1 run is to be trained" in first.stdout
     [record] = records.read_all(tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from hydra.utils import instantiate
-from runs import FACTS, composed, door, one_thread, record_of, trained
+from runs import FACTS, composed, one_thread, record_of, run_script, trained
 
 from subquad import records
 from subquad.config.compositions import Compositions
@@ -223,14 +223,14 @@ def test_the_script_prints_a_plan(data, outputs):
     broken = outputs / "runs" / "broken" / "result.json"
     broken.parent.mkdir(parents=True)
     broken.write_text("{")
-    shown = door(data, outputs, "scripts/plan.py", *words)
+    shown = run_script(data, outputs, "scripts/plan.py", *words)
     assert shown.returncode == 0, shown.stderr
     assert f"Left out: {broken} is not a record" in shown.stderr
     assert "4 runs, 0 finished, 4 left." in shown.stdout
     assert "Time: not measured. 4 not measured (measure=true times steps of each here)." in shown.stdout
     assert "Missing for 2 runs of uea/cricket (download: unknown): Cricket_TRAIN.ts" in shown.stdout
     assert "Missing for 2 runs of uea/basic" not in shown.stdout
-    wrong = door(data, outputs, "scripts/plan.py", "table=dba/99")
+    wrong = run_script(data, outputs, "scripts/plan.py", "table=dba/99")
     assert wrong.returncode == 1
     assert 'There is no table "dba/99"' in wrong.stderr
     assert "Traceback" not in wrong.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import wandb
 from made_pages import build
-from runs import composed, door
+from runs import composed, run_script
 
 from subquad.report import wandb_report
 from subquad.results.model import FULL, Scope
@@ -202,7 +202,7 @@ def test_without_the_package_it_says_how_to_get_it(part, monkeypatch):
 )  # fmt: skip
 @pytest.mark.slow
 def test_mistakes_are_one_sentence(data, outputs, words, says):
-    done = door(data, outputs, "scripts/dashboard.py", *words)
+    done = run_script(data, outputs, "scripts/dashboard.py", *words)
     assert done.returncode == 1
     assert says in done.stderr
     assert "Traceback" not in done.stderr
@@ -216,7 +216,7 @@ def test_without_an_account_it_is_kept_and_said(data, outputs, monkeypatch):
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     kept = outputs / "tables/dba/2/dashboard-laptop.json"
     words = ("table=dba/2", "scale=laptop", "logger.wandb.project=papers", "logger.wandb.entity=lab")
-    done = door(data, outputs, "scripts/dashboard.py", *words, "logger.wandb.offline=false")
+    done = run_script(data, outputs, "scripts/dashboard.py", *words, "logger.wandb.offline=false")
     assert done.returncode == 1
     assert done.stdout.splitlines() == [str(kept)]
     assert json.loads(kept.read_text())["project"] == {"name": "papers", "entityName": "lab"}

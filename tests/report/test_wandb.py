@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from made_results import results_with
 from omegaconf import OmegaConf
-from runs import composed, crash, door, trained
+from runs import composed, crash, run_script, trained
 from wandb.proto import wandb_internal_pb2
 
 from subquad.config.fingerprint import identity
@@ -195,7 +195,7 @@ def test_every_printed_cell_is_a_row_and_hidden_ones_are_not():
 @pytest.mark.slow
 def test_one_command_logs_runs_and_table(data, outputs):
     words = ("table=dba/2", "rows=[DBA]", "columns=[Text]", "seeds=[0,1]", "scale=smoke", "data=synthetic")
-    done = door(data, outputs, "scripts/reproduce.py", *words, "logger=wandb")
+    done = run_script(data, outputs, "scripts/reproduce.py", *words, "logger=wandb")
     assert done.returncode == 0, done.stderr
     runs = [run for run, _, _ in logged(outputs)]
     assert [run["job_type"] for run in runs].count("train") == 2
@@ -206,7 +206,7 @@ def test_one_command_logs_runs_and_table(data, outputs):
 
 @pytest.mark.slow
 def test_a_sweep_has_a_run_for_each_job(data, outputs):
-    done = door(data, outputs, "train.py", "-m", *LINE, "attention=dba,softmax", "seed=0,1")
+    done = run_script(data, outputs, "train.py", "-m", *LINE, "attention=dba,softmax", "seed=0,1")
     assert done.returncode == 0, done.stderr
     runs = [run for run, _, _ in logged(outputs)]
     assert len({run["id"] for run in runs}) == 4

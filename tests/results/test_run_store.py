@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from runs import TINY, answer, composed, door, trained, weights
+from runs import TINY, answer, composed, run_script, trained, weights
 
 from subquad.measure.analysis.head_weights import head_distances
 from subquad.results.measures import head_distance
@@ -17,25 +17,25 @@ WORDS = ["task=uea/basic_motions", "attention=softmax", "data=synthetic", "scale
 def test_a_finished_run_is_found_with_its_weights(data, outputs, monkeypatch):
     monkeypatch.setenv("SUBQUAD_DATA", str(data))
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(outputs))
-    shop = RunStore(["data=synthetic"])
+    store = RunStore(["data=synthetic"])
     words = [word for word in WORDS if word != "data=synthetic"]
-    assert shop.metrics(words) is shop.history(words) is shop.network(words) is None
+    assert store.metrics(words) is store.history(words) is store.network(words) is None
     with pytest.raises(UserError, match=r"train it first: python train\.py"):
         head_distance(WORDS, "mean", 0)
 
     record = trained(composed(data, outputs, *WORDS, "seed=0"))
-    assert shop.metrics(words) == record.metrics
-    assert shop.scores(words) == record.baselines
-    [logged] = [row for row in shop.history(words).values() if "val/loss" in row]
+    assert store.metrics(words) == record.metrics
+    assert store.scores(words) == record.baselines
+    [logged] = [row for row in store.history(words).values() if "val/loss" in row]
     assert logged["val/loss"] == pytest.approx(record.metrics["val/loss"], rel=1e-5)
-    network, kept = shop.network(words), weights(shop.spec(words).folder)
+    network, kept = store.network(words), weights(store.spec(words).folder)
     assert all(torch.equal(kept[f"network.{name}"], value) for name, value in network.state_dict().items())
-    fresh = shop.network(words, trained=False)
+    fresh = store.network(words, trained=False)
     assert not torch.equal(fresh.head.weight, network.head.weight)
     assert not network.training
-    assert "seed=3" in shop.command(words, 3)
+    assert "seed=3" in store.command(words, 3)
 
-    rows = shop.data(words).batched("test")
+    rows = store.data(words).batched("test")
     inputs = [rows.__getitems__([place]).network_inputs for place in range(3)]
     mean, spread = head_distances(network, inputs)
     assert head_distance(WORDS, "mean", 0, rows=3) == pytest.approx(mean)
@@ -46,11 +46,11 @@ def test_a_finished_run_is_found_with_its_weights(data, outputs, monkeypatch):
 @pytest.mark.slow
 def test_one_command_trains_and_draws(data, outputs):
     words = ["figure=dba/3", "scale=smoke", "data=synthetic", "trainer=cpu"]
-    first = door(data, outputs, "scripts/figure.py", *words)
+    first = run_script(data, outputs, "scripts/figure.py", *words)
     assert first.returncode == 0, first.stderr
     assert first.stdout.count("not run: python train.py") == 2
     assert "run=true" in first.stdout
-    second = door(data, outputs, "scripts/figure.py", *words, "run=true")
+    second = run_script(data, outputs, "scripts/figure.py", *words, "run=true")
     assert second.returncode == 0, second.stderr
     assert "not run" not in second.stdout
     found = json.loads((outputs / "figures" / "dba" / "3" / "3.json").read_text())

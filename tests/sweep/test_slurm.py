@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 from hydra.core.utils import JobStatus
 from omegaconf import OmegaConf
-from runs import ROOT, TINY, composed, crash, door, prepared, trained
+from runs import ROOT, TINY, composed, crash, prepared, run_script, trained
 
 from hydra_plugins.subquad.slurm_launcher import Slurm
 from subquad import records
@@ -368,7 +368,7 @@ def test_what_is_missing_is_named(data, outputs, tmp_path, monkeypatch, words, h
     else:
         pytest.importorskip("submitit")
         monkeypatch.setenv("PATH", str(tmp_path))
-    done = door(data, outputs, "train.py", *words, "hydra/launcher=slurm", *MOTIONS)
+    done = run_script(data, outputs, "train.py", *words, "hydra/launcher=slurm", *MOTIONS)
     assert done.returncode == 1
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr

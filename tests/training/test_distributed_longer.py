@@ -9,7 +9,7 @@ import time
 
 import pytest
 from processes import CASES, DDP, SHARDED, assert_same, command_lines, run_of, told, train_together
-from runs import composed, crash, door, program, trained
+from runs import composed, crash, program, run_script, trained
 
 from subquad import records
 
@@ -104,7 +104,7 @@ def test_a_killed_command_line_goes_on_in_one_process(data, outputs, alone):
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert gone(outputs)
-    done = door(data, outputs, "train.py", *CASES["fitted"], f"paths.data={data}")
+    done = run_script(data, outputs, "train.py", *CASES["fitted"], f"paths.data={data}")
     assert done.returncode == 0, done.stderr
     assert "Resuming from the last checkpoint" in done.stderr
     assert_same(run_of(outputs), run_of(alone / "fitted"))
@@ -164,7 +164,7 @@ def test_the_failure_of_one_process_ends_all_and_is_kept(data, outputs, tmp_path
 
 def test_a_sweep_trains_each_combination_by_two_processes_once(data, outputs):
     words = (*LINE, "limits.epochs=1", f"paths.outputs={outputs}", "logger=wandb", "seed=0,1", "-m")
-    done = door(data, outputs, "train.py", *words)
+    done = run_script(data, outputs, "train.py", *words)
     assert done.returncode == 0, done.stderr
     assert {record.seed for record in records.read_all(outputs / "runs")} == {0, 1}
     assert "Traceback" not in done.stderr

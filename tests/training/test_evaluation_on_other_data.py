@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from runs import TINY, composed, door, one_thread, record_of, trained
+from runs import TINY, composed, one_thread, record_of, run_script, trained
 
 from subquad import records
 from subquad.results.run_store import RunStore
@@ -56,9 +56,9 @@ def test_the_network_is_given_the_longer_expressions(finished, monkeypatch):
 
 def test_figures_evaluate_the_same_longer_expressions(finished, data):
     words = [*WORDS, "backbone=blrp", *ENCODER]
-    shop = RunStore([f"paths.data={data}", f"paths.outputs={finished.parents[4]}"])
+    store = RunStore([f"paths.data={data}", f"paths.outputs={finished.parents[4]}"])
     longer = {"multiply": 3}
-    network, batches = shop.network(words, changes=longer), shop.data(words, changes=longer).test_dataloader()
+    network, batches = store.network(words, changes=longer), store.data(words, changes=longer).test_dataloader()
     with torch.no_grad():
         right = torch.cat([network(*batch.network_inputs).argmax(-1) == batch.target for batch in batches])
     assert float(right.double().mean()) == pytest.approx(evaluated(finished, multiply=3)[1])
@@ -66,7 +66,7 @@ def test_figures_evaluate_the_same_longer_expressions(finished, data):
 
 @pytest.mark.slow
 def test_the_command_line_takes_settings_of_the_data(finished, data):
-    done = door(data, finished.parent, "eval.py", f"run={finished}", "data.multiply=2", "data.eval_batch_size=8")
+    done = run_script(data, finished.parent, "eval.py", f"run={finished}", "data.multiply=2", "data.eval_batch_size=8")
     assert done.returncode == 0, done.stderr
     _, expected, recorded = evaluated(finished, multiply=2)
     assert done.stdout.strip() == f"test/accuracy {expected:.6f} (record: {recorded:.6f})"

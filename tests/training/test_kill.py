@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import door, identical, program, record_of, weights
+from runs import identical, program, record_of, run_script, weights
 
 from subquad import records
 
@@ -26,7 +26,7 @@ def undisturbed(tmp_path_factory, data):
     found = {}
     for name, words in (("epochs", EPOCHS), ("steps", STEPS)):
         outputs = tmp_path_factory.mktemp(name) / "outputs"
-        assert door(data, outputs, "train.py", *words).returncode == 0
+        assert run_script(data, outputs, "train.py", *words).returncode == 0
         found[words] = record_of(outputs)
     return found
 
@@ -53,7 +53,7 @@ def kill_after(rows: int, data: Path, outputs: Path, *words: str) -> None:
 def test_a_killed_run_started_again_ends_as_one_that_was_left_alone(data, outputs, undisturbed, words, rows):
     for number in rows:
         kill_after(number, data, outputs, *words)
-    done = door(data, outputs, "train.py", *words)
+    done = run_script(data, outputs, "train.py", *words)
     assert done.returncode == 0, done.stderr
     assert "Resuming from the last checkpoint" in done.stderr
     run, expected = record_of(outputs), undisturbed[words]
@@ -101,7 +101,7 @@ def test_signals_to_all_processes_with_workers_are_interruptions(data, outputs, 
         returned, errors = signal_after(rows, number, data, outputs, *words)
         assert returned == status, errors
         assert not any(outputs.rglob("error.json"))
-    done = door(data, outputs, "train.py", *words)
+    done = run_script(data, outputs, "train.py", *words)
     assert done.returncode == 0, done.stderr
     run, expected = record_of(outputs), undisturbed[EPOCHS]
     assert (run / "metrics.csv").read_text() == (expected / "metrics.csv").read_text()

@@ -16,13 +16,13 @@ from runs import (
     TINY,
     answer,
     composed,
-    door,
     has_record,
     identical,
     one_thread,
     prepared,
     program,
     record_of,
+    run_script,
     sentences,
     trained,
     weights,
@@ -40,7 +40,7 @@ MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
 def finished(tmp_path_factory, data):
     """A ListOps run started from the command line: its outputs folder and its output."""
     outputs = tmp_path_factory.mktemp("finished") / "outputs"
-    return outputs, door(data, outputs, "train.py", "scale=smoke", "task=lra/listops", "trainer=cpu")
+    return outputs, run_script(data, outputs, "train.py", "scale=smoke", "task=lra/listops", "trainer=cpu")
 
 
 def test_a_run_leaves_a_record_checkpoints_history_and_a_curve(finished):
@@ -69,7 +69,7 @@ def test_a_finished_run_is_shown_and_not_trained_again(finished, data):
     outputs, first = finished
     run = record_of(outputs)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*.*") if ".hydra" not in path.parts}
-    again = door(data, outputs, "train.py", "scale=smoke", "task=lra/listops", "trainer=cpu")
+    again = run_script(data, outputs, "train.py", "scale=smoke", "task=lra/listops", "trainer=cpu")
     assert again.returncode == 0, again.stderr
     assert "not trained again" in " ".join(again.stdout.split())
     assert "not trained again" not in first.stdout
@@ -278,7 +278,7 @@ def test_numbers_that_make_no_sense_are_named(data, outputs, word, cause):
     ids=["misspelt choice", "empty glob", "unknown key", "missing data"],
 )
 def test_the_command_line_fails_with_one_sentence(data, outputs, words, cause):
-    done = door(data, outputs, "train.py", *words)
+    done = run_script(data, outputs, "train.py", *words)
     assert done.returncode != 0
     assert cause in done.stderr
     assert "Traceback" not in done.stderr
@@ -298,7 +298,7 @@ def test_scripts_answer_help(script):
 
 
 def test_an_evaluation_without_a_run_asks_for_one(data, outputs):
-    done = door(data, outputs, "eval.py")
+    done = run_script(data, outputs, "eval.py")
     assert done.returncode == 1
     assert done.stderr.startswith("Name a run")
 
@@ -306,7 +306,7 @@ def test_an_evaluation_without_a_run_asks_for_one(data, outputs):
 @pytest.mark.slow
 def test_a_sweep_writes_a_record_for_each_combination(data, outputs):
     words = ("-m", "attention=softmax,dba", "seed=0,1", "task=uea/basic_motions", "scale=smoke", *TINY)
-    done = door(data, outputs, "train.py", *words)
+    done = run_script(data, outputs, "train.py", *words)
     assert done.returncode == 0, done.stderr
     found = records.read_all(outputs / "runs")
     assert {(r.attention, r.seed) for r in found} == {("softmax", 0), ("softmax", 1), ("dba", 0), ("dba", 1)}
@@ -317,11 +317,11 @@ def test_a_sweep_writes_a_record_for_each_combination(data, outputs):
 def test_the_evaluation_program_prints_both_numbers(finished, data):
     outputs, _ = finished
     run = record_of(outputs)
-    done = door(data, outputs, "eval.py", f"run={run}")
+    done = run_script(data, outputs, "eval.py", f"run={run}")
     assert done.returncode == 0, done.stderr
     number = f"{records.read(run).metrics['test/accuracy']:.6f}"
     assert f"test/accuracy {number} (record: {number})" in done.stdout
-    missing = door(data, outputs, "eval.py", f"run={outputs}")
+    missing = run_script(data, outputs, "eval.py", f"run={outputs}")
     assert missing.returncode != 0
     assert "There is no finished run" in missing.stderr
     assert "Traceback" not in missing.stderr
@@ -338,7 +338,7 @@ def test_two_processes_on_one_run_the_second_says_so(data, outputs):
         deadline = time.monotonic() + 60
         while not list(outputs.rglob("last.ckpt")) and time.monotonic() < deadline:
             time.sleep(0.05)
-        second = door(data, outputs, "train.py", *words)
+        second = run_script(data, outputs, "train.py", *words)
         assert first.poll() is None
     finally:
         first.kill()

@@ -1,4 +1,4 @@
-"""A workshop of made-up runs: what it hands out is known, so that tests can compute a figure's numbers again."""
+"""A store of made-up runs with known contents, so that tests can compute a figure's numbers again."""
 
 from types import SimpleNamespace
 
