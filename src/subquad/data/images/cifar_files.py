@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError
 
 _PIXELS = 3 * 32 * 32
@@ -104,7 +104,7 @@ def _take(packed: Path, archive: Archive, root: Path) -> None:
             source = members.extractfile(f"{archive.folder}/{name}")
             if source is None:
                 raise KeyError(name)
-            with whole(folder / name) as place:
+            with atomic_write(folder / name) as place:
                 place.write_bytes(source.read())
 
 

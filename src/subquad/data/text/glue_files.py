@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError, first_line
 
 GlueName = Literal["sst2", "qnli", "qqp"]
@@ -181,7 +181,7 @@ def take(packed: Path, folder: Path, table: Table) -> None:
     target = folder / table.folder
     with zipfile.ZipFile(packed) as members:
         for name, _ in _FILES.values():
-            with whole(target / name) as place:
+            with atomic_write(target / name) as place:
                 place.write_bytes(members.read(f"{table.folder}/{name}"))
 
 

@@ -3,7 +3,7 @@
 import zipfile
 from pathlib import Path
 
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError
 
 UEA = "https://timeseriesclassification.com/aeon-toolkit/{dataset}.zip"
@@ -51,5 +51,5 @@ def _take(archive: Path, names: list[str], folder: Path) -> None:
     with zipfile.ZipFile(archive) as files:
         for name in names:
             [member] = [m for m in files.namelist() if Path(m).name == name] or [name]
-            with whole(folder / name) as place:
+            with atomic_write(folder / name) as place:
                 place.write_bytes(files.read(member))

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from subquad.data.vqa.scoring import ANNOTATORS, ANSWER_TYPES
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError, first_line
 
 COUNTS = {"train2014": (443_757, 82_783), "val2014": (214_354, 40_504), "test2015": (447_793, 81_434)}
@@ -199,5 +199,5 @@ def take(packed: Path, target: Path) -> None:
         members = [item for item in archive.infolist() if PurePosixPath(item.filename).name == target.name]
         if not members:
             raise KeyError(target.name)
-        with whole(target) as place, archive.open(members[0]) as source, place.open("wb") as file:
+        with atomic_write(target) as place, archive.open(members[0]) as source, place.open("wb") as file:
             shutil.copyfileobj(source, file)

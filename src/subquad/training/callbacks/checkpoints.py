@@ -10,7 +10,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
@@ -21,7 +21,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Raises OSError where the disk is full; the checkpoint that was there is kept."""
-        with whole(Path(path)) as place, place.open("wb") as file:
+        with atomic_write(Path(path)) as place, place.open("wb") as file:
             torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
