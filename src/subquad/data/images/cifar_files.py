@@ -61,8 +61,7 @@ def files(root: Path, name: str) -> dict[str, list[Path]]:
 def read(paths: list[Path], name: str, rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Images uint8 [n, 32, 32, 3] and (fine) labels int64 [n] of the files, in their order.
 
-    Raises UserError for a truncated file, for one that is not CIFAR, and for one with another number of rows than `rows`
-    (None accepts any number).
+    Raises UserError for a file that is truncated, is not CIFAR, or does not have `rows` rows (None: any number).
     """
     archive = ARCHIVES[name]
     tables = []

@@ -32,7 +32,7 @@ Literals = Literal["kept", "decoded"]
 _FILES = {"train": "new_aan_pairs.train.tsv", "val": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
 _FIRST = 10_000
 """The official pipeline looks at so many bytes of a text."""
-_STANDIN_ROWS = {"train": 48, "val": 16, "test": 16}
+_SYNTHETIC_ROWS = {"train": 48, "val": 16, "test": 16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class BytePairs(SplitData):
         rng = np.random.default_rng(0)
         subjects = (["parser", "tree", "grammar's"], ["naïve", "Bayes\n", "corpus"])
         common = ["the", "we", "a\tnew", 'so-called "model"', "Über"]
-        for split, count in _STANDIN_ROWS.items():
+        for split, count in _SYNTHETIC_ROWS.items():
             lines = []
             for number in range(count):
                 label, subject = int(rng.integers(2)), int(rng.integers(2))
