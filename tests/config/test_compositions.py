@@ -102,7 +102,7 @@ def test_a_disk_that_takes_nothing_costs_time_and_no_more(outputs, monkeypatch):
 
 
 def test_many_are_composed_by_several_processes_as_by_one(outputs, monkeypatch):
-    monkeypatch.setattr(spread, "_AT_ONCE", 1)
+    monkeypatch.setattr(spread, "_CALLS_PER_PROCESS", 1)
     monkeypatch.setattr(spread, "usable_cores", lambda: 2)
     monkeypatch.setattr(spread.threading, "active_count", lambda: 1)
     every = [(*WORDS, f"attention.d_p={width}") for width in (3, 4, 5)]

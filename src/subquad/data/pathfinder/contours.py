@@ -151,7 +151,7 @@ class _Tools:
         return self.starts[heading]
 
     def neighbourhood(self, pivot: Point) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Candidates for a head around a pivot, whether each is inside, and the flat indices of the pixels around it."""
+        """Candidates for a head around a pivot, whether each is inside, and flat indices of the pixels around each."""
         if pivot not in self.neighbourhoods:
             size, heads = self.settings.size, self.steps + pivot
             row, column = (heads[:, None] + self.near).clip(0, size - 1).transpose(2, 0, 1)

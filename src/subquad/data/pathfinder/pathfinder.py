@@ -1,6 +1,7 @@
 """Pathfinder of the Long Range Arena: images of 32 x 32 to 256 x 256 (Path-X: 128).
 
-The label is 1 if one contour joins the two discs, else 0. Generated here (`contours`), or read from the archive of the release.
+The label is 1 if one contour joins the two discs, else 0. Images are generated here (`contours`), or read from the
+archive of the release.
 
 Source: Tay et al. 2021, https://arxiv.org/abs/2011.04006; drewlinsley/pathfinder.
 """
