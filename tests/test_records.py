@@ -1,4 +1,4 @@
-"""The ledger: what is written is read, a record is whole or absent."""
+"""Records: what is written can be read back; a record is complete or absent."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What runs and measurements leave on disk, and how it is read: everything is checked against one schema."""
+"""Reads and writes the records of runs, evaluations and measurements; all are checked against a schema."""
 
 import csv
 import dataclasses
@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError
 
 RESULT, ERROR, EVALUATIONS = "result.json", "error.json", "evaluations"
@@ -29,15 +29,15 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 def _having(kinds: Mapping[str, type | tuple[type, ...]]) -> AfterValidator:
-    """Requires keys of a mapping, with dots for mappings inside it, and the types of their values."""
+    """A validator that requires keys of a mapping, nested ones with dots, and the types of their values."""
 
     def check(mapping: dict[str, Any]) -> dict[str, Any]:
         for key, kind in kinds.items():
             value: Any = mapping
-            for part in key.split("."):
-                if not isinstance(value, dict) or part not in value:
+            for name in key.split("."):
+                if not isinstance(value, dict) or name not in value:
                     raise ValueError(f"it has no {key}")
-                value = value[part]
+                value = value[name]
             if not isinstance(value, kind):
                 raise ValueError(f"{key} is {value!r:.40}")
         return mapping
@@ -72,9 +72,9 @@ _Config = Annotated[
 class Record:
     """One finished run. Exists on disk if and only if the run finished.
 
-    attention: the choice of attention, or of the backbone where it takes none (s4, tlb).
-    metrics: names to values (accuracy is a fraction in [0, 1]); baselines: scores on the test split that need no
-    model; wall_seconds: training and testing, over all restarts.
+    attention: the choice of attention, or of the backbone where the backbone takes no attention (s4, tlb).
+    metrics: values by name (accuracy is a fraction in [0, 1]). baselines: trivial scores on the test split, by name.
+    wall_seconds: time of training and testing, summed over all restarts.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -104,9 +104,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What `measure` of a table's cell gave: a number or words; where, with what and when.
+    """The measured value of a table's cell, a number or a text, with the machine, the versions and the time.
 
-    note: how it was measured, where that is not as `measure` asks for.
+    words: the overrides of the cell. note: how it was measured, where that differs from what `measure` requests.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -123,7 +123,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Evaluation:
-    """What is read of an evaluation."""
+    """The fields of an evaluation that are read; others are ignored."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)
 
@@ -131,24 +131,24 @@ class _Evaluation:
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
-    """Twelve hex digits that name a configuration; equal settings give equal names, in any order of keys."""
+    """Twelve hex digits that identify a configuration; the order of keys does not matter."""
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def write(record: Record, run: Path) -> None:
-    """Writes `result.json` as a whole and removes the error of an earlier try."""
+    """Writes `result.json` atomically and removes the error of an earlier attempt."""
     write_json(run / RESULT, dataclasses.asdict(record))
     (run / ERROR).unlink(missing_ok=True)
 
 
 def write_error(message: str, trace: str, run: Path) -> None:
-    """Keeps why a run failed, in `error.json`, until a later try succeeds."""
+    """Writes the error of a failed run to `error.json`, which is kept until a later attempt succeeds."""
     write_json(run / ERROR, {"message": message, "traceback": trace, "time": now()})
 
 
 def read_error(run: Path, since: float) -> str | None:
-    """The message of an error written at a time (seconds, as `time.time`) or later; None where there is none."""
+    """The message of `error.json` if it was written at or after `since` (seconds, as `time.time`), else None."""
     path = run / ERROR
     try:
         return json.loads(path.read_text())["message"] if path.stat().st_mtime >= since else None
@@ -159,7 +159,7 @@ def read_error(run: Path, since: float) -> str | None:
 def read(run: Path) -> Record | None:
     """The record of a run directory, or None where the run has not finished.
 
-    Raises UserError when the file is there and is no record, or that of a run whose folder has another name.
+    Raises UserError when the file is not a record, or is the record of another run.
     """
     path = run / RESULT
     record = _read(path, Record, "a record", "run")
@@ -172,34 +172,34 @@ def read(run: Path) -> Record | None:
 
 
 def evaluation_place(run: Path, changes: Mapping[str, Any]) -> Path:
-    """The file of what a run's best weights reach on data with some settings changed."""
+    """The file with the metrics of a run's best weights on data with changed settings."""
     return run / EVALUATIONS / f"{fingerprint(changes)}.json"
 
 
 def complete(run: Path, evaluations: Iterable[Mapping[str, Any]] = ()) -> bool:
-    """Whether a run has its record, which is written last, and what it reaches on all these changes of its data."""
+    """Whether a run has its record, which is written last, and the metrics for all these changes of its data."""
     return (run / RESULT).exists() and all(evaluation_place(run, changes).exists() for changes in evaluations)
 
 
 def read_evaluation(run: Path, changes: Mapping[str, Any]) -> dict[str, float] | None:
     """The metrics of a run on changed data, or None where it was not evaluated on them.
 
-    Raises UserError when the file is there and is no evaluation.
+    Raises UserError when the file is not an evaluation.
     """
-    found = _read(evaluation_place(run, changes), _Evaluation, "an evaluation", "evaluate")
-    return None if found is None else found.metrics
+    evaluation = _read(evaluation_place(run, changes), _Evaluation, "an evaluation", "evaluate")
+    return None if evaluation is None else evaluation.metrics
 
 
 def read_measurement(path: Path) -> Measurement | None:
-    """A kept measurement, or None where there is none; raises UserError when the file is something else."""
+    """The measurement in a file, or None without a file; raises UserError when the file is not a measurement."""
     return _read(path, Measurement, "a measurement", "measure")
 
 
 def _read(path: Path, kind: type[_Kind], name: str, remedy: str) -> _Kind | None:
-    """A file that must fit a class; None where there is none. Raises UserError, naming what is wrong."""
+    """The content of a file as an instance of a class, or None without a file; raises UserError if it does not fit."""
     try:
-        found: _Kind = _schema(kind).validate_json(path.read_bytes())
-        return found
+        content: _Kind = _schema(kind).validate_json(path.read_bytes())
+        return content
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -208,10 +208,9 @@ def _read(path: Path, kind: type[_Kind], name: str, remedy: str) -> _Kind | None
         ) from None
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
-        where = "".join(f"{part}: " for part in (".".join(map(str, first["loc"])),) if part)
-        raise UserError(
-            f"{path} is not {name} of this version ({where}{first['msg']}); delete it to {remedy} again."
-        ) from None
+        key = ".".join(map(str, first["loc"]))
+        reason = f"{key}: {first['msg']}" if key else first["msg"]
+        raise UserError(f"{path} is not {name} of this version ({reason}); delete it to {remedy} again.") from None
 
 
 _schema: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
@@ -220,28 +219,31 @@ _schema: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 def write_evaluation(
     run: Path, changes: Mapping[str, Any], metrics: Mapping[str, float], facts: Mapping[str, Any]
 ) -> None:
-    """Keeps the metrics of a run on changed data, with where, with what and when they were found."""
+    """Writes the metrics of a run on changed data, with `facts` (the machine, the versions and the time)."""
     write_json(evaluation_place(run, changes), {"changes": dict(changes), "metrics": dict(metrics), **facts})
 
 
-def read_all(runs: Path, tell: Callable[[UserError], object] | None = None) -> list[Record]:
-    """Every finished run below a folder, oldest first.
+def read_all(runs: Path, on_error: Callable[[UserError], object] | None = None) -> list[Record]:
+    """The records of all finished runs below a folder, oldest first.
 
-    A file that is no record of its folder is left out and told; raises UserError where nobody is told.
+    Args:
+        runs: the folder.
+        on_error: called with the error of each file that `read` refuses, which is then left out; by default the error
+            is raised.
     """
-    found = []
+    all_records = []
     for path in sorted(runs.rglob(RESULT)):
         try:
-            found.append(read(path.parent))
+            all_records.append(read(path.parent))
         except UserError as error:
-            if tell is None:
+            if on_error is None:
                 raise
-            tell(error)
-    return sorted((r for r in found if r is not None), key=lambda r: r.finished)
+            on_error(error)
+    return sorted((r for r in all_records if r is not None), key=lambda r: r.finished)
 
 
 def read_history(path: Path) -> dict[int, dict[str, float]]:
-    """Rows of a run's `metrics.csv` by optimiser step; empty where there is none."""
+    """The rows of a run's `metrics.csv` by optimiser step; empty without a file."""
     if not path.exists():
         return {}
     with path.open(newline="") as file:
@@ -249,13 +251,13 @@ def read_history(path: Path) -> dict[int, dict[str, float]]:
 
 
 def now() -> str:
-    """The time, UTC, ISO 8601."""
+    """The current time in UTC, ISO 8601."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
-    """Writes a JSON file that appears as a whole or not at all, also where several processes write it."""
-    with whole(path, several=True) as place, place.open("w") as file:  # processes of a run may fail at once
+    """Writes a JSON file atomically; several processes may write it at once."""
+    with atomic_write(path, several=True) as place, place.open("w") as file:  # processes of a run may fail at once
         json.dump(content, file, indent=indent, default=str)
         file.flush()
         os.fsync(file.fileno())

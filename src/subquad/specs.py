@@ -1,4 +1,4 @@
-"""The nouns that every floor shares: where an attention sits, which tokens are real, what a batch holds."""
+"""Types that the whole package shares: sites of attention, padding masks, descriptions of data, batches."""
 
 import abc
 import dataclasses
@@ -15,7 +15,7 @@ from subquad.utils.errors import UserError
 
 
 class Pattern(enum.Enum):
-    """Who attends to whom: a sequence to itself, or one sequence (queries) to another (context)."""
+    """Self-attention, or cross-attention of one sequence (queries) to another (context)."""
 
     SELF = "self"
     CROSS = "cross"
@@ -25,9 +25,10 @@ class Pattern(enum.Enum):
 class Site:
     """The place in a model where one attention is installed.
 
-    Lengths are the longest sequences, in tokens, that the model will be given; shorter ones are always allowed.
+    Lengths are the maximum sequence lengths in tokens; shorter sequences are always allowed.
     `grid` is (height, width) where the tokens are an image in row-major order. `dropout` acts on attention weights.
-    `layer` of `layers` counts within a stage; `stage` counts the stages of a pyramid, from 0.
+    `layer` is the index of the layer, from 0, among the `layers` of its stage; `stage` is the index of the stage of a
+    pyramid, from 0.
     """
 
     pattern: Pattern
@@ -54,8 +55,8 @@ class Site:
 class Masks:
     """Which tokens are real: True = a real token, False = padding, None = no padding anywhere.
 
-    `class_token`: the first token, of the queries and of the context, is a class token that a mechanism may keep apart
-    from the sequence. Other mechanisms treat it as an ordinary token.
+    `class_token`: the first token of the queries and of the context is a class token. A mechanism may treat it apart
+    from the sequence or as an ordinary token.
     """
 
     query: Bool[Tensor, "b n"] | None = None
@@ -65,7 +66,7 @@ class Masks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
-    """What a model must know about its data before the first batch.
+    """Sequences as a model is built for them.
 
     Exactly one of `vocab` (token ids 0..vocab-1, 0 = padding) and `channels` (real-valued steps) is set.
     `classes` is None for regression of one number. `max_len` counts tokens or time steps.
@@ -85,9 +86,9 @@ class DataSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSpec(DataSpec):
-    """Text cut into tokens by a tokenizer; where `classes` is None, the tokens themselves are predicted.
+    """Tokenised text; where `classes` is None, the tokens themselves are predicted.
 
-    `tokenizer` is a fingerprint of its vocabulary, hexadecimal: the weights of one vocabulary mean nothing in another.
+    `tokenizer` is a hexadecimal fingerprint of the vocabulary: weights trained with another vocabulary do not fit.
     """
 
     tokenizer: str
@@ -95,7 +96,7 @@ class TextSpec(DataSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpec:
-    """What a model must know about square images: pixels of an edge, colour channels, classes."""
+    """Square images as a model is built for them: pixels per side, colour channels, classes."""
 
     what: ClassVar[str] = "images"
     side: int
@@ -105,12 +106,12 @@ class ImageSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VQASpec:
-    """What a model must know about questions on images; answers are `classes`.
+    """Questions on images as a model is built for them; the answers are `classes`.
 
-    An image is at most `image_len` tokens of `image_dim` numbers, a question at most `text_len` tokens. One of two says
-    what the tokens of a question are: ids 0..vocab-1 (0 = padding), whose embedding starts from `word_vectors`
-    [vocab, e] where those are given; or `text_dim` numbers each. With `albert`, a folder, the ids are those of the
-    ALBERT in it, which the model holds and trains.
+    An image has at most `image_len` tokens of `image_dim` features, a question at most `text_len` tokens. Exactly one
+    of `vocab` and `text_dim` is set. With `vocab`, tokens of a question are ids 0..vocab-1 (0 = padding), and their
+    embedding is initialised from `word_vectors` [vocab, e] if given. With `text_dim`, each token is a vector of that
+    width. `albert` is the folder of an ALBERT whose token ids are used and which the model trains.
     """
 
     what: ClassVar[str] = "questions on images"
@@ -126,10 +127,7 @@ class VQASpec:
 
 @dataclass(frozen=True, slots=True)
 class Batch(abc.ABC):
-    """Rows that travel together; every field is a tensor with one entry a row, or None.
-
-    A family of data adds its fields and says which of them the network is called with.
-    """
+    """A batch of rows; every field is a tensor with one entry per row, or None."""
 
     def __len__(self) -> int:
         return len(self.target)
@@ -137,17 +135,17 @@ class Batch(abc.ABC):
     @property
     @abc.abstractmethod
     def target(self) -> Tensor:
-        """What the outputs of the network are compared with."""
+        """The targets of the loss."""
 
     @property
     def weight(self) -> int:
-        """How many things the mean of the loss runs over: rows, where nothing else is said."""
+        """The number of terms in the mean of the loss; by default the number of rows."""
         return len(self)
 
     @property
     @abc.abstractmethod
     def network_inputs(self) -> tuple[Any, ...]:
-        """What the network is called with."""
+        """The arguments of the network's forward call."""
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
         """A copy on another device; Lightning calls this."""
@@ -157,14 +155,14 @@ class Batch(abc.ABC):
         """A copy in page-locked memory; torch's DataLoader calls this."""
         return self._map(Tensor.pin_memory)
 
-    def rows(self, chosen: slice) -> Self:
-        """Some of the rows."""
-        return self._map(lambda tensor: tensor[chosen])
+    def rows(self, span: slice) -> Self:
+        """The batch of a slice of the rows."""
+        return self._map(lambda tensor: tensor[span])
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
         tensors: list[Any] = [getattr(self, field.name) for field in dataclasses.fields(self)]
-        moved: list[Any] = [tensor if tensor is None else function(tensor) for tensor in tensors]
-        return type(self)(*moved)
+        mapped: list[Any] = [tensor if tensor is None else function(tensor) for tensor in tensors]
+        return type(self)(*mapped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +178,13 @@ class SequenceBatch(Batch):
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None]:
-        """Tokens or steps, and which of them are real."""
+        """Tokens or steps, and the mask of real ones."""
         return self.inputs, self.valid
 
 
 @dataclass(frozen=True, slots=True)
 class ImageBatch(Batch):
-    """Labelled images, normalised. `target` holds class indices, or the weights of the classes of mixed images."""
+    """Labelled, normalised images. `target` holds class indices, or class probabilities for mixup and CutMix."""
 
     images: Float[Tensor, "b c h w"]
     target: Int[Tensor, " b"] | Float[Tensor, "b classes"]
@@ -199,7 +197,7 @@ class ImageBatch(Batch):
 
 @dataclass(frozen=True, slots=True)
 class MaskedBatch(Batch):
-    """Text of which some tokens are hidden. `target` is the hidden token, and UNMASKED everywhere else."""
+    """Text with masked tokens. `target` is the original token at masked positions and UNMASKED everywhere else."""
 
     inputs: Int[Tensor, "b n"]
     valid: Bool[Tensor, "b n"] | None
@@ -207,24 +205,24 @@ class MaskedBatch(Batch):
 
     @property
     def weight(self) -> int:
-        """Hidden tokens."""
+        """The number of masked tokens."""
         return int((self.target != UNMASKED).sum())
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Tokens, which of them are real, and which are to be predicted."""
+        """Tokens, the mask of real ones, and the mask of those to predict."""
         return self.inputs, self.valid, self.target != UNMASKED
 
 
 UNMASKED = -100
-"""The target of a token that is not to be predicted, which torch's cross entropy leaves out by default."""
+"""The target of a token that is not predicted; the default `ignore_index` of torch's cross entropy."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairBatch(Batch):
     """Labelled pairs of token sequences, all padded on the right to one length.
 
-    The masks are True at real tokens, or None when no row of their side has padding. `target` holds class indices.
+    Each mask is True at real tokens, or None when no row of its side has padding. `target` holds class indices.
     """
 
     first: Int[Tensor, "b n"]
@@ -235,16 +233,16 @@ class PairBatch(Batch):
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-        """Tokens of both, each with what is real of them."""
+        """Tokens of both sides, each followed by its mask of real tokens."""
         return self.first, self.first_valid, self.second, self.second_valid
 
 
 @dataclass(frozen=True, slots=True)
 class VQABatch(Batch):
-    """Questions on images, images and questions padded on the right.
+    """Questions on images; both are padded on the right.
 
-    The masks are True at real tokens. `target` is the soft score of each answer to train on, `scores` what the official
-    evaluator gives for it; `answer_type` is 0 yes/no, 1 number, 2 other.
+    The masks are True at real tokens. `target` is the soft score of each answer in training, `scores` the score of each
+    answer by the official evaluator; `answer_type` is 0 yes/no, 1 number, 2 other.
     """
 
     image: Float[Tensor, "b n c"]
@@ -253,9 +251,9 @@ class VQABatch(Batch):
     question_valid: Bool[Tensor, "b m"] | None
     scores: Float[Tensor, "b classes"]
     answer_type: Int[Tensor, " b"]
-    target: Float[Tensor, "b classes"]  # last: to a dataclass, the property of Batch is a default
+    target: Float[Tensor, "b classes"]  # last, because dataclass takes the property of Batch for its default value
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-        """Tokens of images and of questions, each with what is real of them."""
+        """Tokens of images and of questions, each followed by its mask of real tokens."""
         return self.image, self.image_valid, self.question, self.question_valid

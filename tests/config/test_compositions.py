@@ -92,7 +92,7 @@ def test_a_table_changes_no_composition(outputs, counted, tmp_path, monkeypatch)
 def test_a_damaged_file_costs_time_and_no_more(outputs, text):
     (outputs / "compositions.json").write_text(text)
     assert kept() == Composition.of(WORDS)
-    assert Compositions()._kept.compositions
+    assert Compositions()._cache.compositions
 
 
 def test_a_disk_that_takes_nothing_costs_time_and_no_more(outputs, monkeypatch):
@@ -102,7 +102,7 @@ def test_a_disk_that_takes_nothing_costs_time_and_no_more(outputs, monkeypatch):
 
 
 def test_many_are_composed_by_several_processes_as_by_one(outputs, monkeypatch):
-    monkeypatch.setattr(spread, "_AT_ONCE", 1)
+    monkeypatch.setattr(spread, "_CALLS_PER_PROCESS", 1)
     monkeypatch.setattr(spread, "usable_cores", lambda: 2)
     monkeypatch.setattr(spread.threading, "active_count", lambda: 1)
     every = [(*WORDS, f"attention.d_p={width}") for width in (3, 4, 5)]
@@ -124,7 +124,7 @@ def test_a_run_that_starts_from_a_file_is_composed_each_time(outputs):
     kept(of_run)
     weights.write_bytes(b"bc")
     assert kept(of_file).folder != first.folder
-    assert [json.loads(key) for key in Compositions()._kept.compositions] == [list(of_run)]
+    assert [json.loads(key) for key in Compositions()._cache.compositions] == [list(of_run)]
 
 
 def test_sizes_of_models_are_kept_until_code_changes(outputs, tmp_path, monkeypatch):

@@ -5,13 +5,13 @@ import torch
 from hydra.utils import instantiate
 from runs import TINY, composed, prepared, trained
 
-STANDIN = ("scale=smoke", "data=synthetic")
+SYNTHETIC = ("scale=smoke", "data=synthetic")
 TASKS = {
-    "lra/listops": STANDIN,
-    "lra/text": STANDIN,
-    "lra/retrieval": STANDIN,
-    "lra/image": STANDIN,
-    "lra/pathfinder32": STANDIN,
+    "lra/listops": SYNTHETIC,
+    "lra/text": SYNTHETIC,
+    "lra/retrieval": SYNTHETIC,
+    "lra/image": SYNTHETIC,
+    "lra/pathfinder32": SYNTHETIC,
     "uea/japanese_vowels": ("scale=smoke",),
     "tser/tecator": ("scale=smoke",),
 }

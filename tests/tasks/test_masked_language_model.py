@@ -152,7 +152,7 @@ def test_a_run_that_crashed_ends_as_one_that_did_not(data, outputs, tmp_path):
 
 
 def test_an_encoder_with_one_output_for_the_row_is_refused(data, outputs):
-    with pytest.raises(UserError, match="needs an output for every token, and TLBEncoder has one"):
+    with pytest.raises(UserError, match="needs one output per token, but TLBEncoder has one"):
         trained(
             composed(data, outputs, "task=mlm/text", "data=synthetic", "scale=smoke", "trainer=cpu", "backbone=tlb")
         )

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 
 
 def test_a_file_appears_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file.json"
-    with whole(path) as place:
+    with atomic_write(path) as place:
         place.write_text("1")
         assert not path.exists()
     assert path.read_text() == "1"
@@ -29,10 +29,10 @@ def test_what_fails_leaves_what_was_there(tmp_path: Path, several: bool) -> None
 
 def test_processes_have_places_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file.json"
-    with whole(path, several=True) as mine:
+    with atomic_write(path, several=True) as mine:
         mine.write_text("mine")
         monkeypatch.setattr(os, "getpid", lambda: -1)
-        with whole(path, several=True) as other:
+        with atomic_write(path, several=True) as other:
             other.write_text("other")
         assert path.read_text() == "other"
     assert path.read_text() == "mine"
@@ -40,6 +40,6 @@ def test_processes_have_places_of_their_own(tmp_path: Path, monkeypatch: pytest.
 
 
 def write_a_part(path: Path, several: bool) -> None:
-    with whole(path, several=several) as place:
+    with atomic_write(path, several=several) as place:
         place.write_text("ne")
         raise OSError("full")

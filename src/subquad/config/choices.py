@@ -13,15 +13,15 @@ CONFIGS = (CHECKOUT or Path(__file__).parents[1]) / "configs"
 def options(group: str) -> list[str]:
     """Every choice of a config group, nested ones as family/name.
 
-    Left out are shared parts, whose names begin with an underscore, and what refines a choice for one task, in a folder
-    that is named like the choice (`scale/laptop/lra/listops.yaml`).
+    Excluded are shared files, whose names begin with an underscore, and refinements of a choice for one task, which lie
+    in a folder named like the choice (`scale/laptop/lra/listops.yaml`).
     """
     files = (file.relative_to(CONFIGS / group) for file in (CONFIGS / group).rglob("*.yaml"))
     return sorted(name for file in files if is_option(group, name := str(file.with_suffix(""))))
 
 
 def is_option(group: str, name: str) -> bool:
-    """Whether `options` lists a name; looks at its file alone."""
+    """Whether `options` lists a name; faster than listing, because only the file of the name is looked up."""
     path = PurePosixPath(name)
     if str(path) != name or ".." in path.parts or path.is_absolute() or path.name.startswith("_"):
         return False

@@ -37,21 +37,21 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
 
 
 def standalone_backbones() -> list[str]:
-    """The choices of backbone that take no attention."""
+    """The backbones that take no attention."""
     return [
         name for name in choices.options("backbone") if "attention" not in compose_run([f"backbone={name}"]).backbone
     ]
 
 
 def load_attention(name: str, overrides: Sequence[str] = ()) -> Any:
-    """The factory of configs/attention/<name>.yaml, as a backbone gets it, without dropout."""
+    """The factory of configs/attention/<name>.yaml as it is passed to a backbone, without dropout."""
     return load_factory(f"attention={name}", overrides)
 
 
 def load_factory(choice: str, overrides: Sequence[str] = ()) -> Any:
-    """The factory that `attention=<name>` or `backbone=<name>` chooses, without dropout.
+    """The factory of `attention=<name>` or `backbone=<name>`, without dropout.
 
-    Raises UserError for a backbone that takes an attention: only one with a mechanism of its own can be measured alone.
+    Raises UserError for a backbone that takes an attention, because it cannot be measured without one.
     """
     from hydra.utils import instantiate
 

@@ -1,4 +1,4 @@
-"""What command lines compose to, and the sizes of their models, kept on disk: no command finds either out twice."""
+"""Caches on disk what overrides compose to, and the sizes of the models."""
 
 import hashlib
 import json
@@ -18,17 +18,18 @@ import subquad
 from subquad import records
 from subquad.config import choices, compose, fingerprint
 from subquad.config.fingerprint import identity, mechanism, run_of
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 from subquad.utils.spread import spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """What a run without its seed is: its folder up to the seed, the folder of all outputs, and resolved settings.
+    """The composed configuration of a run, apart from its seed.
 
-    attention: the choice of attention, or of the backbone where it takes none. identity: see
-    `subquad.config.fingerprint`. data, module: settings of the data and of the task's module, with the paths of this
-    machine.
+    folder: the path of the run's folder without the suffix for the seed. outputs: the folder of all outputs.
+    attention: the choice of attention, or of the backbone where the backbone takes no attention. identity: see
+    `subquad.config.fingerprint`. data, module: resolved settings of the data and of the task's module, with the paths
+    of this machine.
     """
 
     folder: str
@@ -39,10 +40,10 @@ class Composition:
     module: Mapping[str, Any]
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> "Composition":
-        """Composes `python train.py <words>`. Raises UserError where the words do not compose."""
-        config = compose.compose_run([*words, "seed=0"])
-        data, module = (OmegaConf.to_container(part, resolve=True) for part in (config.data, config.task.module))
+    def of(cls, overrides: Sequence[str]) -> "Composition":
+        """Composes `python train.py <overrides>`. Raises UserError for overrides that do not compose."""
+        config = compose.compose_run([*overrides, "seed=0"])
+        data, module = (OmegaConf.to_container(node, resolve=True) for node in (config.data, config.task.module))
         return cls(
             folder=str(config.paths.run).removesuffix("-s0"),
             outputs=str(config.paths.outputs),
@@ -54,8 +55,11 @@ class Composition:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Kept:
-    """The file. `state` names what compositions depend on, `code` what sizes depend on beside them."""
+class _Cache:
+    """The content of the file.
+
+    state: hash of everything that compositions depend on. code: hash of everything else that sizes depend on.
+    """
 
     state: str = ""
     compositions: dict[str, Composition] = field(default_factory=dict)
@@ -64,82 +68,90 @@ class _Kept:
     optimizer_states: dict[str, int] = field(default_factory=dict)
 
 
-_FILE = TypeAdapter(_Kept)
+_FILE = TypeAdapter(_Cache)
 
 
 class Compositions:
-    """Compositions by their words, valid for as long as no file of configs/ changes that a run is composed of.
+    """Compositions by their overrides, cached in `compositions.json` in the folder of outputs.
 
-    They are kept in `compositions.json` of the folder of outputs, which only saves time: without it all is composed.
+    A composition stays valid until a file of configs/ changes that runs are composed from.
     """
 
     def __init__(self) -> None:
         self._saved = (0, 0, 0)
 
-    def __getitem__(self, words: Iterable[str]) -> Composition:
-        """The composition of these words. Raises UserError where they do not compose."""
-        [found] = self.all([tuple(words)])
-        return found
+    def __getitem__(self, overrides: Iterable[str]) -> Composition:
+        """The composition of these overrides. Raises UserError for overrides that do not compose."""
+        [composition] = self.all([tuple(overrides)])
+        return composition
 
-    def all(self, every: Sequence[Sequence[str]], meanwhile: Callable[[], None] | None = None) -> list[Composition]:
-        """Those of each of these lists of words; what is not known is composed, on all cores where it is much.
+    def all(
+        self, override_lists: Sequence[Sequence[str]], meanwhile: Callable[[], None] | None = None
+    ) -> list[Composition]:
+        """The composition of each list of overrides. Missing ones are composed, on all cores where there are many.
 
-        meanwhile: see `spread`.
+        Args:
+            override_lists: the overrides of each run.
+            meanwhile: see `spread`.
         """
-        asked = {_key(words): words for words in every}
-        left = {key: words for key, words in asked.items() if key not in self._kept.compositions}
-        found = dict(zip(left, spread(Composition.of, list(left.values()), meanwhile), strict=True))
-        self._kept.compositions |= {key: found[key] for key, words in left.items() if not _starts_from_a_file(words)}
-        return [found[key] if key in found else self._kept.compositions[key] for key in map(_key, every)]
+        requested = {_key(overrides): overrides for overrides in override_lists}
+        missing = {key: overrides for key, overrides in requested.items() if key not in self._cache.compositions}
+        composed = dict(zip(missing, spread(Composition.of, list(missing.values()), meanwhile), strict=True))
+        self._cache.compositions |= {
+            key: composed[key] for key, overrides in missing.items() if not _starts_from_a_file(overrides)
+        }
+        return [
+            composed[key] if key in composed else self._cache.compositions[key] for key in map(_key, override_lists)
+        ]
 
     @property
     def parameters(self) -> dict[str, int]:
-        """How many parameters models have, by `Setting.family`; valid for as long as no code of the package changes."""
-        return self._kept.parameters
+        """The number of parameters of models by `Setting.family`; valid until code of the package changes."""
+        return self._cache.parameters
 
     @property
     def optimizer_states(self) -> dict[str, int]:
-        """How many numbers optimisers keep for each parameter, by their settings; valid for as long as `parameters`."""
-        return self._kept.optimizer_states
+        """The number of optimiser states per parameter by the optimiser's settings; valid as long as `parameters`."""
+        return self._cache.optimizer_states
 
     def save(self) -> None:
-        """Keeps what is new for the next command, where the disk takes it."""
-        if (sizes := _sizes(self._kept)) != self._saved:
-            with suppress(OSError), whole(self.path, several=True) as place:
-                place.write_bytes(_FILE.dump_json(self._kept))
+        """Writes the cache to disk if it has grown; errors of the disk are ignored."""
+        if (sizes := _sizes(self._cache)) != self._saved:
+            with suppress(OSError), atomic_write(self.path, several=True) as temporary:
+                temporary.write_bytes(_FILE.dump_json(self._cache))
             self._saved = sizes
 
     @cached_property
     def path(self) -> Path:
-        """The file."""
+        """The path of `compositions.json`."""
         paths = OmegaConf.load(choices.CONFIGS / "paths" / "default.yaml")
         return Path(str(OmegaConf.create({"paths": paths}).paths.outputs)) / "compositions.json"
 
     @cached_property
-    def _kept(self) -> _Kept:
-        """What the file has that is still valid; nothing where it is missing or damaged."""
+    def _cache(self) -> _Cache:
+        """The valid content of the file; empty where the file is missing or damaged."""
         state, code = _state(), _code()
-        kept = _Kept()
+        cache = _Cache()
         with suppress(OSError, ValueError):
-            kept = _FILE.validate_json(self.path.read_bytes())
-        kept.compositions = kept.compositions if kept.state == state else {}
-        if kept.code != code:
-            kept.parameters, kept.optimizer_states = {}, {}
-        kept.state, kept.code = state, code
-        self._saved = _sizes(kept)
-        return kept
+            cache = _FILE.validate_json(self.path.read_bytes())
+        cache.compositions = cache.compositions if cache.state == state else {}
+        if cache.code != code:
+            cache.parameters, cache.optimizer_states = {}, {}
+        cache.state, cache.code = state, code
+        self._saved = _sizes(cache)
+        return cache
 
 
-def _sizes(kept: _Kept) -> tuple[int, int, int]:
-    return len(kept.compositions), len(kept.parameters), len(kept.optimizer_states)
+def _sizes(cache: _Cache) -> tuple[int, int, int]:
+    return len(cache.compositions), len(cache.parameters), len(cache.optimizer_states)
 
 
 def _state() -> str:
-    """Names what compositions depend on: configurations, the code that names runs, variables and the working folder."""
-    place = [str(Path.cwd()), *(os.environ.get(name) for name in ("SUBQUAD_OUTPUTS", "SUBQUAD_DATA"))]
+    """A hash of configurations, the code that names runs, environment variables and the working directory."""
+    environment = [str(Path.cwd()), *(os.environ.get(name) for name in ("SUBQUAD_OUTPUTS", "SUBQUAD_DATA"))]
     groups = (path for path in choices.CONFIGS.iterdir() if path.name not in ("table", "figure"))
     files = (file for path in groups for file in (path.rglob("*.yaml") if path.is_dir() else (path,)))
-    return _digest([*sorted(files), Path(fingerprint.__file__), Path(records.__file__)], json.dumps(place))
+    return _digest([*sorted(files), Path(fingerprint.__file__), Path(records.__file__)], json.dumps(environment))
 
 
 def _code() -> str:
@@ -153,11 +165,11 @@ def _digest(files: Iterable[Path], start: str = "") -> str:
     return digest.hexdigest()
 
 
-def _starts_from_a_file(words: Iterable[str]) -> bool:
-    """Whether a run starts from weights that are not those of a run: the file may change, and with it the identity."""
-    given = [word.partition("=")[2].strip("'\"") for word in words if word.startswith("ckpt_path=")]
-    return any(run_of(Path(path)) is None for path in given if path != "null")
+def _starts_from_a_file(overrides: Iterable[str]) -> bool:
+    """Whether a run starts from weights outside of runs; such a file may change, and the identity with it."""
+    paths = [text.partition("=")[2].strip("'\"") for text in overrides if text.startswith("ckpt_path=")]
+    return any(run_of(Path(path)) is None for path in paths if path != "null")
 
 
-def _key(words: Sequence[str]) -> str:
-    return json.dumps(list(words))
+def _key(overrides: Sequence[str]) -> str:
+    return json.dumps(list(overrides))

@@ -1,4 +1,7 @@
-"""What a run is: its configuration without where, with what and how loudly it runs. Light: no torch."""
+"""The identity of a run: settings that determine the result (paths, hardware and logging do not).
+
+This module does not import torch.
+"""
 
 import hashlib
 import json
@@ -18,7 +21,7 @@ from subquad.utils.errors import first_line
 
 _KEPT = ("task", "data", "trainer", "callbacks", "protocol", "scale", "recipe", "ckpt_path")
 _KNOWN: dict[str, dict[str, Any]] = {}
-"""Identities by configuration: each of the folders of a run asks for its own again, and resolving takes long."""
+"""Identities by configuration. Every path of a run refers to its fingerprint, and resolving a configuration is slow."""
 
 _NOT_IDENTITY = {
     "trainer": (
@@ -32,13 +35,12 @@ _NOT_IDENTITY = {
 
 
 def identity(config: DictConfig) -> dict[str, Any]:
-    """The settings that decide a run's result, resolved: mechanism, model, data, training, protocol and scale.
+    """The resolved settings that determine a run's result: mechanism, model, data, training, protocol and scale.
 
-    Left out: paths, loggers, device, display, tags and the seed; and what spreads the work or trades time for memory,
-    which changes results by rounding and other dropout masks at most. Precision counts. The optimiser and the mechanism
-    count where the task's module and backbone refer to them, so that an unused choice changes nothing. Of weights to
-    start from it counts which they are and not where they lie; see `weights_name`. Whoever is given it leaves it as it
-    is: the next call for an equal configuration gets the same object.
+    Excluded are paths, loggers, device, display, tags and the seed, and settings that distribute the work or trade time
+    for memory, which affect only rounding and dropout masks. Precision is included. The optimiser and the mechanism are
+    included where the task's module and backbone refer to them, so that an unused choice has no effect. Initial weights
+    are identified by `weights_name`. The returned object is cached and must not be changed.
     """
     plain = _plain(config)
     start = plain["ckpt_path"] and weights_name(Path(plain["ckpt_path"]))
@@ -50,14 +52,17 @@ def identity(config: DictConfig) -> dict[str, Any]:
 
 
 def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
-    """What `plain` has of a configuration, resolved in a copy, which takes less time than a new one of `plain`."""
-    whole = pickle.loads(pickle.dumps(config))
-    with flag_override(whole, ["struct", "readonly"], False):
-        for node, left in ((whole, plain), *((whole[section], plain[section]) for section in _NOT_IDENTITY)):
+    """The identity of a configuration: its keys that `plain` has, resolved.
+
+    Resolving a pickled copy takes less time than creating a configuration from `plain`.
+    """
+    copied = pickle.loads(pickle.dumps(config))
+    with flag_override(copied, ["struct", "readonly"], False):
+        for node, left in ((copied, plain), *((copied[section], plain[section]) for section in _NOT_IDENTITY)):
             for key in set(node) - set(left):
                 del node[key]
-        whole.paths, whole.seed = plain["paths"], plain["seed"]
-    resolved = OmegaConf.to_container(whole, resolve=True)
+        copied.paths, copied.seed = plain["paths"], plain["seed"]
+    resolved = OmegaConf.to_container(copied, resolve=True)
     assert isinstance(resolved, dict)
     kept = {key: resolved[key] for key in _KEPT}
     kept["task"]["module"] = {k: v for k, v in kept["task"]["module"].items() if k != "compile_model"}
@@ -67,7 +72,7 @@ def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """The configuration without what is no part of a run, before anything is resolved."""
+    """The unresolved configuration without the settings that do not determine a run's result."""
     plain = OmegaConf.to_container(config, resolve=False)
     assert isinstance(plain, dict)
     plain = {key: value for key, value in plain.items() if key not in ("hydra", "logger", "tags")}
@@ -79,9 +84,9 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 
 
 def weights_name(checkpoint: Path) -> str:
-    """Which weights a file holds, wherever it lies: `<fingerprint>-s<seed>/best.ckpt` of a run, else a hash of it.
+    """Identifies the weights of a file: `<fingerprint>-s<seed>/best.ckpt` of a run, else a hash of the file.
 
-    A file that does not exist goes by its path; the run that starts from it will refuse it.
+    The path where the file does not exist; a run that starts from it will fail.
     """
     if (run := run_of(checkpoint)) is not None:
         return f"{run.name}/{checkpoint.name}"
@@ -93,20 +98,20 @@ def weights_name(checkpoint: Path) -> str:
 
 
 def run_of(checkpoint: Path) -> Path | None:
-    """The folder of the run that a checkpoint is of, by its name; None for other files."""
+    """The folder of the run that a checkpoint belongs to, by its path; None for other files."""
     run = checkpoint.parent.parent
     return run if checkpoint.parent.name == "checkpoints" and FOLDER.fullmatch(run.name) else None
 
 
 @lru_cache
 def _hash(path: Path, size: int, changed: int) -> str:
-    """Of a file's bytes; read once for each size and time of change."""
+    """The hash of a file's bytes, read again only when the size or the modification time changes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def smaller_run(*, _root_: DictConfig) -> str | None:
-    """The command to type instead when a run at full scale would take too long; None at smaller scales."""
+    """The command for the same run at scale=laptop; None unless this run is at scale=paper."""
     hydra = HydraConfig.get()
     if hydra.runtime.choices.get("scale") != "paper":
         return None
@@ -119,7 +124,7 @@ def smaller_run(*, _root_: DictConfig) -> str | None:
 
 
 def mechanism(config: DictConfig) -> str:
-    """What a run is named after: the choice of attention, or that of the backbone where the backbone takes none."""
+    """The choice of attention, or of the backbone where the backbone takes no attention; runs are named after it."""
     return str(HydraConfig.get().runtime.choices["attention" if "attention" in config.backbone else "backbone"])
 
 
@@ -128,8 +133,11 @@ def _mechanism(*, _root_: DictConfig) -> str:
 
 
 def _fingerprint(*, _root_: DictConfig) -> str:
-    """Hydra asks for it before anything else runs, so a configuration with holes ends here, in one sentence."""
-    unused = [word for word in HydraConfig.get().overrides.task if word.startswith(("attention=", "attention."))]
+    """The fingerprint of a run.
+
+    Hydra resolves it first, for the output folder, so an incomplete configuration ends the process here with a message.
+    """
+    unused = [text for text in HydraConfig.get().overrides.task if text.startswith(("attention=", "attention."))]
     if unused and "attention" not in _root_.backbone:
         raise SystemExit(
             f"{unused[0]} has no effect on backbone={mechanism(_root_)}, which has a mechanism of its own; leave "
@@ -149,9 +157,9 @@ def _fingerprint(*, _root_: DictConfig) -> str:
 
 
 def register() -> None:
-    """Makes the resolvers fingerprint, mechanism, smaller_run, cwd, first_of and as_typed known to configurations.
+    """Registers the OmegaConf resolvers fingerprint, mechanism, smaller_run, cwd, first_of and as_typed.
 
-    `${hydra:runtime.cwd}` would not do for cwd: a sweep asks for its folder before Hydra's own values are there.
+    cwd replaces `${hydra:runtime.cwd}`, because a sweep resolves its folder before Hydra's own values exist.
     """
     OmegaConf.register_new_resolver("as_typed", as_typed, replace=True)
     OmegaConf.register_new_resolver("cwd", os.getcwd, use_cache=False, replace=True)

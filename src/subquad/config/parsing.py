@@ -1,4 +1,4 @@
-"""Composes configurations in less than half of Hydra's time: what many of them share is worked out once a process."""
+"""Makes Hydra compose configurations in less than half of the time, by caching what many of them share."""
 
 import copy
 import functools
@@ -21,14 +21,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 @functools.cache
 def parse_files_once() -> None:
-    """Makes every later composition of this process reuse what it has parsed and what has not changed.
+    """Patches Hydra and OmegaConf so that later compositions of this process reuse parsed files and interpolations.
 
-    Hydra parses some 25 files for each run that it composes, and spends as much time again on copies of them, on
-    interpolations in defaults lists that have none, and on walks through the result after each merged file. OmegaConf
-    parses each interpolation whenever it is resolved. A sweep, a table or a test session composes hundreds of runs of
+    Hydra parses some 25 files for each run that it composes, and spends as much time again on copying them, on
+    interpolations in defaults lists that have none, and on traversing the result after each merged file. OmegaConf
+    parses each interpolation whenever it is resolved. A sweep, a table or a test session composes hundreds of runs from
     the same files.
     """
-    parse = functools.lru_cache(maxsize=4096)(grammar_parser.parse)  # whoever reads a parse tree leaves it as it is
+    parse = functools.lru_cache(maxsize=4096)(grammar_parser.parse)  # parse trees are only read, so sharing is safe
     for module in (omegaconf.base, omegaconf._utils):
         setattr(module, "parse", parse)  # noqa: B010
     setattr(OverridesParser, "parse_rule", _parsing_once(OverridesParser.parse_rule))  # noqa: B010
@@ -41,7 +41,7 @@ def parse_files_once() -> None:
 
 
 def _parsing_once(parse: Any) -> Any:
-    """`OverridesParser.parse_rule` with a memory of words. Each caller may change the object that it gets."""
+    """`OverridesParser.parse_rule` with a cache. Each call returns a copy, which the caller may change."""
     parser = OverridesParser.create()
     parsed = functools.lru_cache(maxsize=4096)(functools.partial(parse, parser))
 
@@ -53,9 +53,9 @@ def _parsing_once(parse: Any) -> Any:
 
 
 def _remembering(load: Any) -> Any:
-    """`ConfigRepository.load_config` with a memory. Pickled, because whoever loads a configuration changes it.
+    """`ConfigRepository.load_config` with a cache; pickled, because callers change the configuration that they load.
 
-    `file` of a result names the state of the file that it is from.
+    The attribute `file` of a result identifies the file and its state.
     """
     parsed: dict[tuple[str | int, ...], bytes] = {}
 
@@ -66,7 +66,7 @@ def _remembering(load: Any) -> Any:
             return load(self, config_path)
         scheme = source.scheme()
         key: tuple[str | int, ...] = (scheme, source.path, source.provider, config_path)
-        if scheme == "file":  # those of installed packages stay as they are
+        if scheme == "file":  # files of installed packages do not change
             state = os.stat(os.path.join(source.path, source._normalize_file_name(config_path)))
             key += (state.st_mtime_ns, state.st_ctime_ns, state.st_size)
         if key not in parsed:
@@ -79,7 +79,7 @@ def _remembering(load: Any) -> Any:
 
 
 def _embedding_once(embed: Any) -> Any:
-    """`ConfigLoaderImpl._embed_result_config`, which puts a file in its package, with a memory of files."""
+    """`ConfigLoaderImpl._embed_result_config`, which puts a file in its package, with a cache by file."""
     embedded: dict[Any, bytes] = {}
 
     @functools.wraps(embed)
@@ -95,10 +95,10 @@ def _embedding_once(embed: Any) -> Any:
 
 
 def _merging_at_once(compose: Any) -> Any:
-    """`ConfigLoaderImpl._compose_config_from_defaults_list`, which merges files one after the other, in one call.
+    """`ConfigLoaderImpl._compose_config_from_defaults_list`, but merging all files in one call.
 
-    The files that configure Hydra come first and are the same for most runs: what they merge to is remembered. Where
-    the files cannot be merged, Hydra does it again one by one and says which of them is wrong.
+    The files that configure Hydra come first and are the same for most runs, so their merged result is cached. If the
+    files cannot be merged, Hydra merges them one by one to report which of them is wrong.
     """
     merged: dict[Any, bytes] = {}
 
@@ -107,12 +107,12 @@ def _merging_at_once(compose: Any) -> Any:
         files = [getattr(repo.load_config(default.config_path), "file", None) for default in defaults]
         if None in files:
             return compose(self, defaults, repo)
-        of_hydra = list(itertools.takewhile(lambda default: default.config_path.startswith("hydra/"), defaults))
-        key = tuple((file, default.package) for file, default in zip(files, of_hydra, strict=False))
+        hydra_defaults = list(itertools.takewhile(lambda default: default.config_path.startswith("hydra/"), defaults))
+        key = tuple((file, default.package) for file, default in zip(files, hydra_defaults, strict=False))
         if key not in merged:
-            merged[key] = pickle.dumps(compose(self, of_hydra, repo))
+            merged[key] = pickle.dumps(compose(self, hydra_defaults, repo))
         config = pickle.loads(merged[key])
-        others = [self._load_single_config(default, repo).config for default in defaults[len(of_hydra) :]]
+        others = [self._load_single_config(default, repo).config for default in defaults[len(hydra_defaults) :]]
         try:
             with flag_override(config, "no_deepcopy_set_nodes", True):
                 config.merge_with(*others)
@@ -124,12 +124,12 @@ def _merging_at_once(compose: Any) -> Any:
 
 
 def _where_needed(create: Any) -> Any:
-    """`_create_interpolation_map` of what is read of it: by most defaults lists nothing, by few the list itself."""
+    """`_create_interpolation_map`, called only for defaults lists with interpolations, and with the list if needed."""
 
     @functools.wraps(create)
     def create_interpolation_map(overrides: Any, defaults: Any, self_added: bool) -> Any:
-        asking = [text for text in map(repr, defaults) if "${" in text]
-        listed = defaults if any("defaults" in text for text in asking) else []
-        return create(overrides, listed, self_added) if asking else None
+        interpolations = [text for text in map(repr, defaults) if "${" in text]
+        listed = defaults if any("defaults" in text for text in interpolations) else []
+        return create(overrides, listed, self_added) if interpolations else None
 
     return create_interpolation_map

@@ -1,4 +1,4 @@
-"""Checks the values of a configuration against the types of the constructor arguments, before instantiation."""
+"""Checks the values of a configuration against the types of constructor arguments, before instantiation."""
 
 import difflib
 import inspect
@@ -15,16 +15,16 @@ from subquad.utils.errors import UserError
 def check_settings(section: str, node: Mapping[str, Any]) -> None:
     """Raises UserError, with the key and its choices, for a value that the constructor of `_target_` does not accept.
 
-    Otherwise a misspelt mode could pass for another one, and a fraction in place of an integer fail later. Unknown
-    keys are refused as well. Nested nodes with a `_target_` of their own are checked in the same way.
+    Without this check a misspelt mode could be taken for another one, and a fraction in place of an integer would fail
+    only later. Unknown keys raise UserError as well. Nested nodes with a `_target_` are checked recursively.
 
     Args:
         section: the name of the node in the configuration, for the message.
         node: resolved settings with a `_target_`.
     """
-    known, whole = _arguments(get_class(node["_target_"]))
+    known, complete = _arguments(get_class(node["_target_"]))
     for key, value in node.items():
-        if whole and key not in known and not key.startswith("_"):
+        if complete and key not in known and not key.startswith("_"):
             close = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {section}.{close[0]}?" if close else f"it has {', '.join(sorted(known))}."
             raise UserError(f"{section} of {node['_target_'].rpartition('.')[2]} has no key {key}; {hint}")
@@ -39,7 +39,7 @@ def check_settings(section: str, node: Mapping[str, Any]) -> None:
 
 
 def without_weights(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a model without published weights to start from, for when a checkpoint replaces all weights."""
+    """The settings of a model without its pretrained weights, for when a checkpoint replaces all weights."""
     return {
         key: None if key == "pretrained" else without_weights(value) if isinstance(value, Mapping) else value
         for key, value in node.items()
@@ -47,11 +47,11 @@ def without_weights(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(owner: type) -> tuple[dict[str, Any], bool]:
-    """The types of a constructor's arguments by name, including those of its parents, and whether these are all.
+    """The types of a constructor's arguments by name, with those of its parents, and whether the list is complete.
 
-    They are not all where a constructor passes keyword arguments on to something other than its parents.
+    It is incomplete where a constructor passes keyword arguments on to something other than its parents.
     """
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     for parent in owner.__mro__:
         if "__init__" not in vars(parent):
             continue
@@ -61,10 +61,10 @@ def _arguments(owner: type) -> tuple[dict[str, Any], bool]:
             inspect.signature(constructor).parameters.values(),
         )
         named = (p for p in arguments if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self")
-        found = {p.name: hints.get(p.name, Any) for p in named} | found
+        types = {p.name: hints.get(p.name, Any) for p in named} | types
         if not any(p.kind is p.VAR_KEYWORD for p in arguments):
-            return found, True
-    return found, False
+            return types, True
+    return types, False
 
 
 def _adapter(hint: Any) -> TypeAdapter[Any]:

@@ -1,4 +1,4 @@
-"""What a task's YAML says about its data: splits, source, licence, where to get them. No data is read."""
+"""Reads the description of a task's data from its YAML file: splits, source, licence, where to get them."""
 
 from functools import cache
 from pathlib import Path
@@ -9,12 +9,12 @@ from omegaconf import OmegaConf
 from subquad.config import choices
 
 FACTS = ("splits", "source", "licence", "get", "protocols")
-"""Keys of `about` that every task has, beside `what`."""
+"""The keys of `about` that every task has in addition to `what`."""
 
 
 @cache
 def about_task(name: str) -> dict[str, Any]:
-    """The `about` section of a task, with what it inherits, and `metric`, the name of its validation metric.
+    """The `about` section of a task, including inherited keys, and `metric`, the name of its validation metric.
 
     what, splits, source, licence, get, protocols: sentences. train_rows: number of training rows, or None where it
     depends on the user's files. download: size of the files to fetch, "nothing", or absent where it is not stated.
@@ -31,7 +31,7 @@ def about_task(name: str) -> dict[str, Any]:
 
 
 def opening_comment(path: Path) -> list[str]:
-    """The lines of the comment that a configuration file opens with."""
+    """The lines of the comment at the start of a configuration file."""
     lines = path.read_text().removeprefix("# @package _global_\n").splitlines()
     end = next((number for number, line in enumerate(lines) if not line.startswith("# ")), len(lines))
     assert end, f"{path.relative_to(choices.CONFIGS.parent)} must open with a comment"

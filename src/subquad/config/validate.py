@@ -18,10 +18,10 @@ from subquad.utils.errors import UserError
 
 
 def checked_overrides(overrides: Sequence[str]) -> list[str]:
-    """The overrides with `group=glob(pattern)` written out; raises UserError for a choice that does not exist.
+    """The overrides with `group=glob(pattern)` expanded; raises UserError for a choice that does not exist.
 
-    Hydra's own glob does not look into folders (`task=glob(uea/*)`) and takes an empty match for an empty job list.
-    With a configuration folder of the user's own, only Hydra knows all choices, and nothing but folders is checked.
+    Hydra's own glob does not search folders (`task=glob(uea/*)`) and takes an empty match for an empty job list. With
+    an additional configuration folder only Hydra knows all choices, so that nothing but paths is checked.
     """
     _check_paths(overrides)
     if any(override.startswith(("--config-dir", "-cd", "hydra.searchpath")) for override in overrides):
@@ -44,7 +44,7 @@ def checked_overrides(overrides: Sequence[str]) -> list[str]:
 
 
 def _check_paths(overrides: Sequence[str]) -> None:
-    """Raises UserError for a folder without a name: it would be the root of the file system, or called None."""
+    """Raises UserError for an empty path, which would become the root of the file system or a folder named None."""
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
         if re.fullmatch(r"paths(\.\w+)?|data\.root", key) and value.strip(" '\"").lower() in ("", "null"):
@@ -52,7 +52,7 @@ def _check_paths(overrides: Sequence[str]) -> None:
 
 
 def _check_keys(overrides: Sequence[str], known: Sequence[str]) -> None:
-    """Raises UserError for a misspelt group or setting: with the + that Hydra advises it would have no effect."""
+    """Raises UserError for a misspelt group or setting; with the + that Hydra suggests it would have no effect."""
     for override in overrides:
         key = override.partition("=")[0].lstrip("+~")
         if "=" not in override or not re.fullmatch(r"\w+", key) or key in known:
@@ -63,7 +63,7 @@ def _check_keys(overrides: Sequence[str], known: Sequence[str]) -> None:
 
 @cache
 def _top_keys() -> list[str]:
-    """Groups, and settings outside of groups; read once, because a sweep composes hundreds of configurations."""
+    """The groups, and the settings outside of groups; cached, because a sweep composes hundreds of configurations."""
     groups = {path.name for path in choices.CONFIGS.iterdir() if path.is_dir()}
     return sorted(
         groups.union(*(map(str, OmegaConf.load(choices.CONFIGS / f"{name}.yaml")) for name in ("train", "eval")))
@@ -71,21 +71,21 @@ def _top_keys() -> list[str]:
 
 
 def check_launcher(overrides: Sequence[str]) -> None:
-    """Raises UserError for a launcher without a sweep: Hydra would ignore it and train in this process."""
+    """Raises UserError for a launcher without a sweep; Hydra would ignore it and train in this process."""
     sweeps = {"-m", "--multirun", "hydra.mode=MULTIRUN"} & {*overrides}
     if any(override.startswith("hydra/launcher=") for override in overrides) and not sweeps:
-        raise UserError("hydra/launcher= is for sweeps, also for those of one run; add -m.")
+        raise UserError("hydra/launcher= works in sweeps only, which may have a single run; add -m.")
 
 
 class CompositionError(UserError, CompactHydraException):
-    """A command line that does not compose, explained in one sentence, which Hydra prints without a traceback."""
+    """Overrides that do not compose, explained in one sentence, which Hydra prints without a traceback."""
 
 
 @cache
 def explain_compositions() -> None:
-    """Makes every later composition of this process raise CompositionError where it can be explained.
+    """Makes later compositions of this process raise CompositionError for errors that Hydra explains badly.
 
-    Hydra advises to add a misspelt setting of a group with a +, and shows a traceback where a list is given a name.
+    For a misspelt setting of a group Hydra suggests a +; for a name used as an index of a list it prints a traceback.
     """
     load = ConfigLoaderImpl.load_configuration
 
@@ -103,7 +103,7 @@ def explain_compositions() -> None:
 
 
 def explain_composition_error(error: Exception) -> UserError | None:
-    """Explains an unknown setting of a group and a name in place of an index of a list; None for any other error."""
+    """Explains an unknown setting of a group or a name used as an index of a list; None for any other error."""
     if isinstance(error, UserError):
         return error
     if not isinstance(error, HydraException | OmegaConfBaseException):

@@ -1,1 +1,1 @@
-"""Datasets: one family a file, each a SplitData with a DataSpec."""
+"""Data sets. Each family of data is a subclass of SplitData."""

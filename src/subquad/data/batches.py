@@ -1,4 +1,4 @@
-"""Which rows make up which batch: shuffled and bucketed by length to train on, every row once to evaluate."""
+"""Batch samplers: shuffled and bucketed by length for training, every row once for evaluation."""
 
 from collections.abc import Iterator
 
@@ -9,13 +9,14 @@ from subquad.utils.errors import UserError
 
 
 class Rows(list[int]):
-    """Indices of one batch of training, and its place in the endless stream of batches.
+    """Row indices of one training batch, and its index `place` in the endless stream of batches.
 
-    `place` and `position` are for what is drawn anew each time a row is seen (crops, masked tokens): seeded by them, a
-    draw does not depend on the number of workers or processes, and a resumed run draws what an undisturbed one does.
+    Random augmentation (crops, masked tokens) is seeded by `place` and `position`. It then does not depend on the
+    number of workers or processes, and a resumed run draws the same numbers as an uninterrupted one.
 
-    whole: the batch of the optimiser step, of which every `world_size`-th row from number `rank` is here; None where
-    this is all of it. counts: False where there was no row left for this process, and one of another stands in.
+    whole: the batch of the optimiser step, of which this process has every `world_size`-th row from number `rank`; None
+    if this is the whole batch. counts: False if no row was left for this process, so that it has a copy of another row,
+    which must not count.
     """
 
     def __init__(
@@ -26,11 +27,11 @@ class Rows(list[int]):
         self.whole, self.counts = whole or self, True
 
     def position(self, number: int) -> int:
-        """Where row `number` stands in the whole batch."""
+        """The position of row `number` in the whole batch."""
         return self.rank + number * self.world_size
 
     def share(self, rank: int, world_size: int) -> "Rows":
-        """What one of several processes computes of this batch; never nothing, see `counts`."""
+        """The rows of one of several processes, at least one; see `counts`."""
         if world_size == 1:
             return self
         mine = Rows(self[rank::world_size] or self[:1], self.place, rank, world_size, self)
@@ -39,11 +40,11 @@ class Rows(list[int]):
 
 
 class TrainBatches(Sampler[list[int]]):
-    """Batches of one epoch, a pure function of (seed, epoch): a resumed run sees exactly what an undisturbed one sees.
+    """Batches of one epoch as a pure function of (seed, epoch); a resumed run gets the same as an uninterrupted one.
 
-    Passes over the data follow one another without end; an epoch is the next `steps` batches of that stream (or one
-    pass when None). Within a pass rows are shuffled, cut into pools of `pool` batches, and sorted by length inside each
-    pool so that a batch holds rows of similar length. The last, smaller batch of a pass is kept.
+    Passes over the data form an endless stream; an epoch is the next `steps` batches of that stream (one pass if None).
+    Within a pass rows are shuffled, divided into pools of `pool` batches, and sorted by length within each pool, so
+    that a batch holds rows of similar length. The last, smaller batch of a pass is kept.
     Under DDP each rank takes its share of every batch.
     """
 
@@ -70,7 +71,7 @@ class TrainBatches(Sampler[list[int]]):
 
     @property
     def sampler(self) -> "TrainBatches":
-        """Where Lightning looks for `set_epoch`."""
+        """This sampler; Lightning looks for `set_epoch` here."""
         return self
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -99,7 +100,7 @@ class TrainBatches(Sampler[list[int]]):
 class EvalBatches(Sampler[list[int]]):
     """Every row once, sorted by length, in a fixed order; under DDP rank r takes every world_size-th row.
 
-    All ranks have equally many batches: where parameters are divided, each takes part in the batches of the others.
+    All ranks have the same number of batches, because with sharded parameters every forward pass needs all ranks.
     """
 
     def __init__(self, lengths: np.ndarray, batch_size: int, rank: int = 0, world_size: int = 1) -> None:

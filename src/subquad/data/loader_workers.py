@@ -1,4 +1,4 @@
-"""Processes that load data, and signals that are meant for the run."""
+"""A DataLoader whose workers ignore signals that are meant for the run."""
 
 import os
 import signal
@@ -11,22 +11,22 @@ from torch.utils.data import DataLoader
 
 
 class Loader(DataLoader[Any]):
-    """A DataLoader whose workers end at SIGTERM only where the process that started them sends it.
+    """A DataLoader whose workers end at SIGTERM only if their parent process sent it.
 
-    Slurm, `timeout` and service managers send SIGTERM to every process of a job. A worker that ends then makes the run
-    fail, where the run itself goes on (Slurm) or stops in order (elsewhere). torch looks at the sender too, but lets
-    the worker die where it is another. A worker whose parent is gone ends by torch's own watch.
+    Slurm, `timeout` and service managers send SIGTERM to every process of a job. The run itself continues (Slurm) or
+    stops in order (elsewhere), but fails if a worker has ended; torch ends a worker at SIGTERM from any sender. torch
+    also ends a worker whose parent has gone.
     """
 
     def __iter__(self) -> Any:
-        self.worker_init_fn = _end_with_the_parent
-        with _held_back():
+        self.worker_init_fn = _end_with_parent
+        with _sigterm_blocked():
             return super().__iter__()
 
 
 @contextmanager
-def _held_back() -> Iterator[None]:
-    """Inside the block SIGTERM waits. Processes started there keep that, with threads that libraries start in them."""
+def _sigterm_blocked() -> Iterator[None]:
+    """Blocks SIGTERM. Processes that are started inside inherit this, including threads that libraries start."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
@@ -34,14 +34,14 @@ def _held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end_with_the_parent(worker: int) -> None:
+def _end_with_parent(worker: int) -> None:
     if hasattr(signal, "sigwaitinfo"):
-        threading.Thread(target=_wait, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=_exit_at_sigterm_of, args=(os.getppid(),), daemon=True).start()
     else:  # macOS
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _wait(parent: int) -> None:
+def _exit_at_sigterm_of(parent: int) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)

@@ -1,4 +1,4 @@
-"""A batch cut up: over the processes that train together, and over the forward passes of one optimiser step."""
+"""Microbatches: the batch of an optimiser step divided among processes and among forward passes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +14,12 @@ from subquad.specs import Batch
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:
-    """The rows that one process computes at once of the batch of an optimiser step.
+    """The rows of the batch of an optimiser step that one process computes in one forward pass.
 
-    weight: what they count in the mean over that batch, 0 where they only stand in because no row was left (a process
-    that computes nothing would keep the others waiting). share: the weight of all parts of this process in the step.
-    whole: indices of the whole batch. first: whether this is the first part of the step.
+    weight: their weight in the mean over that batch. It is 0 if no row was left for this microbatch, which then has a
+    copy of another row, because all processes must take part in every forward pass. share: the summed weight of the
+    microbatches of this process in the step. whole: indices of the whole batch. first: whether this is the first
+    microbatch of the step.
     """
 
     batch: Batch
@@ -39,10 +40,16 @@ class Microbatch:
         return replace(self, batch=self.batch.pin_memory())
 
 
-def cut(batch: Batch, rows: Rows, parts: int) -> list[Microbatch]:
-    """So many parts of the batch of these rows, of sizes that differ by one at most."""
-    size, rest = divmod(len(batch), parts)
-    ends = [size * number + min(number, rest) for number in range(parts + 1)]
+def cut(batch: Batch, rows: Rows, count: int) -> list[Microbatch]:
+    """Divides a batch into `count` microbatches whose sizes differ by at most one.
+
+    Args:
+        batch: the batch of this process.
+        rows: the indices of its rows.
+        count: the number of microbatches.
+    """
+    size, rest = divmod(len(batch), count)
+    ends = [size * number + min(number, rest) for number in range(count + 1)]
     spans = [slice(start, end) for start, end in pairwise(ends)]
     pieces = [batch.rows(span if span.stop > span.start else slice(1)) for span in spans]
     counted = [rows.counts and span.stop > span.start for span in spans]
@@ -54,27 +61,27 @@ def cut(batch: Batch, rows: Rows, parts: int) -> list[Microbatch]:
 
 
 class MicrobatchDataset(Dataset[list[Microbatch]]):
-    """Batches of another dataset, each as a list of parts."""
+    """The batches of another dataset, each as a list of `count` microbatches."""
 
-    def __init__(self, batches: Any, parts: int) -> None:
-        self.batches, self.parts = batches, parts
+    def __init__(self, batches: Any, count: int) -> None:
+        self.batches, self.count = batches, count
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __getitems__(self, indices: list[int]) -> list[Microbatch]:
         assert isinstance(indices, Rows)
-        return cut(self.batches.__getitems__(indices), indices, self.parts)
+        return cut(self.batches.__getitems__(indices), indices, self.count)
 
 
 class MicrobatchLoader:
-    """Yields the microbatches of a `MicrobatchDataset` loader one by one; an optimiser step takes `parts` of them."""
+    """Yields the microbatches of a `MicrobatchDataset` loader one by one; an optimiser step takes `count` of them."""
 
-    def __init__(self, loader: DataLoader[Sequence[Microbatch]], parts: int) -> None:
-        self.loader, self.parts = loader, parts
+    def __init__(self, loader: DataLoader[Sequence[Microbatch]], count: int) -> None:
+        self.loader, self.count = loader, count
 
     def __len__(self) -> int:
-        return len(self.loader) * self.parts
+        return len(self.loader) * self.count
 
     def __iter__(self) -> Iterator[Microbatch]:
         for pieces in self.loader:
@@ -82,5 +89,5 @@ class MicrobatchLoader:
 
     @property
     def batch_sampler(self) -> Any:
-        """Where Lightning looks for `set_epoch`."""
+        """The sampler of batches; Lightning looks for `set_epoch` here."""
         return self.loader.batch_sampler

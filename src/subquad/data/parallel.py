@@ -1,4 +1,4 @@
-"""Work on many pieces at once with a result that does not depend on how many threads share it."""
+"""Maps functions in parallel, with results that do not depend on the number of workers."""
 
 import collections
 import concurrent.futures
@@ -19,8 +19,8 @@ Result = TypeVar("Result")
 def in_order(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Generator[Result, None, None]:
     """`map(function, items)` by `workers` threads, a few items ahead of the reader; `items` may be endless.
 
-    Threads share the cores as long as `function` spends its time inside numpy, which lets other threads run. Close the
-    iterator to stop early. An exception of `function` is raised in its item's turn.
+    This uses several cores if `function` spends its time inside numpy, which releases the GIL. Close the iterator to
+    stop early. An exception of `function` is raised when its result is requested.
     """
     rest = iter(items)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
@@ -36,26 +36,26 @@ def in_order(function: Callable[[Item], Result], items: Iterable[Item], workers:
 def in_processes(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Generator[Result, None, None]:
-    """`map(function, items)` by processes of their own, for work that stays inside Python; the function must pickle.
+    """`map(function, items)` by separate processes, for functions that hold the GIL; the function must be picklable.
 
-    With one worker, or one item, everything happens in this process.
+    With one worker or one item, everything is computed in this process.
     """
-    chosen = list(items)
-    if min(workers, len(chosen)) <= 1:
-        yield from map(function, chosen)
+    arguments = list(items)
+    if min(workers, len(arguments)) <= 1:
+        yield from map(function, arguments)
         return
-    # Fresh processes: a fork would copy locks that this one's threads hold.
+    # Spawned, because a fork would copy locks that threads of this process hold.
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(min(workers, len(chosen)), mp_context=context) as pool:
+    with concurrent.futures.ProcessPoolExecutor(min(workers, len(arguments)), mp_context=context) as pool:
         try:
-            yield from pool.map(function, chosen)
+            yield from pool.map(function, arguments)
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Gives a function that reports how many of `total` are done; drawn on stderr, and only on a terminal."""
+    """A progress bar on stderr, shown on a terminal only; yields a function that sets how many of `total` are done."""
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(description, total=total)
         yield lambda done: bar.update(task, completed=done)

@@ -1,4 +1,4 @@
-"""Sequences of unequal length on disk: memory-mapped, checksummed, written all at once or not at all."""
+"""Caches of sequences of unequal length: memory-mapped, checksummed and written atomically."""
 
 import dataclasses
 import errno
@@ -21,7 +21,7 @@ _ARRAYS = ("values", "offsets", "targets")
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """N sequences laid end to end.
+    """N concatenated sequences.
 
     values: [total] token ids or [total, channels] real steps; offsets: int64 [N + 1], sequence i is
     values[offsets[i]:offsets[i + 1]]; targets: [N] class indices or real values.
@@ -43,23 +43,23 @@ class Ragged:
         return np.diff(self.offsets)
 
     def take(self, indices: np.ndarray) -> "Ragged":
-        """The chosen sequences, copied into memory in the given order."""
-        parts = [self[int(i)] for i in indices]
-        if not parts:
+        """The sequences of these indices, copied into memory in the given order."""
+        sequences = [self[int(i)] for i in indices]
+        if not sequences:
             return Ragged(self.values[:0], np.zeros(1, np.int64), self.targets[indices])
-        return lay_out(parts, self.targets[indices])
+        return lay_out(sequences, self.targets[indices])
 
 
-def lay_out(parts: Sequence[np.ndarray], targets: np.ndarray, dtype: type[np.generic] | None = None) -> Ragged:
-    """Joins sequences end to end, as `dtype` where one is given."""
-    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-    return Ragged(np.concatenate(parts, dtype=dtype, casting="same_kind"), offsets, targets)
+def lay_out(sequences: Sequence[np.ndarray], targets: np.ndarray, dtype: type[np.generic] | None = None) -> Ragged:
+    """Concatenates sequences, converted to `dtype` if given."""
+    offsets = np.cumsum([0, *map(len, sequences)], dtype=np.int64)
+    return Ragged(np.concatenate(sequences, dtype=dtype, casting="same_kind"), offsets, targets)
 
 
 def write(folder: Path, splits: Mapping[str, Ragged], facts: Mapping[str, Any]) -> None:
-    """Writes splits and JSON-able facts to `folder`, replacing it only when everything is on disk.
+    """Writes splits and JSON-serialisable facts to `folder`, replacing it only when everything is on disk.
 
-    Raises UserError when the disk is full; nothing half-written is left behind.
+    Raises UserError when the disk is full; incomplete files are removed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -87,7 +87,7 @@ def write(folder: Path, splits: Mapping[str, Ragged], facts: Mapping[str, Any]) 
 
 
 def prepare(folder: Path, make: Callable[[], tuple[Mapping[str, Ragged], Mapping[str, Any]]]) -> None:
-    """Writes what `make` returns unless it is there; a second process meanwhile waits and finds it done."""
+    """Writes the result of `make` unless the cache exists; other processes wait until it is written."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f"{folder.name}.lock")):
         if read(folder) is None:
@@ -96,7 +96,7 @@ def prepare(folder: Path, make: Callable[[], tuple[Mapping[str, Ragged], Mapping
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """What `read` found: the splits, the facts written with them, and a fingerprint of every byte."""
+    """The content of a cache: the splits, the facts written with them, and a fingerprint of all bytes."""
 
     splits: dict[str, Ragged]
     facts: dict[str, Any]
@@ -104,7 +104,7 @@ class Cache:
 
 
 def read(folder: Path) -> Cache | None:
-    """Opens a cache without loading it, or returns None where there is none.
+    """Memory-maps a cache, or returns None if it does not exist.
 
     Raises UserError when a file is missing or its checksum differs.
     """
@@ -113,8 +113,8 @@ def read(folder: Path) -> Cache | None:
     try:
         meta = json.loads((folder / "meta.json").read_text())
         for name, expected in meta["sha256"].items():
-            found = _checksum_of(meta["facts"]) if name == "facts" else _checksum(folder / name)
-            if found != expected:
+            actual = _checksum_of(meta["facts"]) if name == "facts" else _checksum(folder / name)
+            if actual != expected:
                 raise ValueError(name)
         if {"facts", *(f"{split}.{a}.npy" for split in meta["splits"] for a in _ARRAYS)} != meta["sha256"].keys():
             raise ValueError("meta.json")
@@ -134,7 +134,7 @@ def read(folder: Path) -> Cache | None:
 
 
 def read_prepared(folder: Path, task: str) -> Cache:
-    """`read`, for data that must be there. Raises UserError, naming the command that makes them, where they are not."""
+    """Like `read`, but raises UserError with the command that prepares the data if the cache does not exist."""
     cache = read(folder)
     if cache is None:
         raise UserError(
@@ -144,7 +144,7 @@ def read_prepared(folder: Path, task: str) -> Cache:
 
 
 def state_of(paths: Iterable[Path]) -> str:
-    """Eight hexadecimal digits that change with the name, the size or the time of any of the files."""
+    """Eight hexadecimal digits that change with the name, size or modification time of any of the files."""
     states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     return hashlib.sha256(repr(states).encode()).hexdigest()[:8]
 

@@ -1,4 +1,4 @@
-"""What all data share: three splits, batches in a seeded order, trivial baselines."""
+"""The base classes of all data: three splits, batches in a seeded order, baseline scores."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from subquad.utils.errors import UserError
 
 
 class Split(Protocol):
-    """One split of a data set: rows that have a length each, which batches are bucketed by."""
+    """One split of a data set. Batches are bucketed by the lengths of its rows."""
 
     def __len__(self) -> int: ...
 
@@ -28,16 +28,16 @@ class Split(Protocol):
 
 
 class SplitData(abc.ABC):
-    """Three splits of anything.
+    """Three splits of any kind of rows.
 
-    A family writes `prepare_data` (fetch or make, once per machine), `load` (open what `prepare_data` left), `batched`
-    (rows to batches), `spec` and `baselines`.
+    A subclass implements `prepare_data` (reads or generates the data, once per machine), `load` (opens the prepared
+    data), `batched` (rows to batches), `spec` and `baselines`.
 
-    eval_batch_size: rows that a process evaluates at once; by default as many as it trains on at once.
+    eval_batch_size: rows per process in an evaluation batch; by default as many as in a training microbatch.
     """
 
     trainer: Any = None
-    """Lightning's, once there is one: batches are divided among its processes."""
+    """Lightning's trainer, once attached; batches are divided among its processes."""
 
     def __init__(
         self, *, batch_size: int, seed: int, steps_per_epoch: int | None = None, eval_batch_size: int | None = None,
@@ -53,38 +53,38 @@ class SplitData(abc.ABC):
         self.num_workers = num_workers
 
     def fetch(self) -> None:  # noqa: B027
-        """Brings missing files over the network; `scripts/prepare.py` calls it, a training run never does."""
+        """Downloads missing files. Called by `scripts/prepare.py`, never by a training run."""
 
     def require(self) -> None:  # noqa: B027
-        """Raises UserError, saying what to get and how, where files are missing that `prepare_data` reads."""
+        """Raises UserError, with instructions, if files are missing that `prepare_data` reads."""
 
     def prepare_data(self) -> None:  # noqa: B027
-        """Makes what `load` opens, once per machine, where there is any; raises UserError without files."""
+        """Creates the caches that `load` opens, once per machine; raises UserError if files are missing."""
 
     @abc.abstractmethod
     def load(self) -> tuple[Mapping[str, Split], str]:
-        """Returns the splits `train`, `val`, `test` and a fingerprint of the data they came from."""
+        """The splits `train`, `val` and `test`, and a fingerprint of the data."""
 
     @property
     @abc.abstractmethod
     def spec(self) -> Any:
-        """What a model must know; available after `prepare_data`."""
+        """The description of the data that a model is built for; available after `prepare_data`."""
 
     @property
     def planned_spec(self) -> Any:
-        """`spec` where it is known before `prepare_data`; raises as `spec` does elsewhere."""
+        """The `spec` as far as it is known before `prepare_data`; otherwise raises as `spec` does."""
         return self.spec
 
     @abc.abstractmethod
     def batched(self, split: str) -> Dataset[Any]:
-        """What turns lists of indices of a split into batches.
+        """A dataset that turns lists of indices of a split into batches.
 
-        In training the list is a `Rows`, whose `place` and `position` seed what is drawn anew each time.
+        In training the list is a `Rows`, whose `place` and `position` seed random augmentation.
         """
 
     @abc.abstractmethod
     def baselines(self) -> dict[str, float]:
-        """Scores on the test split that need no model: what a reader must see beside a result."""
+        """Baseline scores on the test split, by name: scores of trivial predictions that need no model."""
 
     @cached_property
     def _loaded(self) -> tuple[Mapping[str, Split], str]:
@@ -97,12 +97,12 @@ class SplitData(abc.ABC):
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the bytes the splits came from; stored in every record."""
+        """A fingerprint of the data; stored in every record."""
         return self._loaded[1]
 
     @property
     def bucketed_lengths(self) -> np.ndarray:
-        """int64 [N]: lengths of the training rows; a batch holds rows of similar ones."""
+        """int64 [N]: the lengths by which training rows are grouped; a batch holds rows of similar length."""
         return self.splits["train"].lengths
 
     def train_dataloader(self) -> DataLoader[Batch]:
@@ -115,7 +115,7 @@ class SplitData(abc.ABC):
         return self._train_loader(batches)
 
     def place(self, epoch: int, batch: int) -> tuple[int, int]:
-        """Which pass over the training rows a batch of an epoch belongs to, and which batch of it that is; from 0.
+        """The index of the pass over the training rows that a batch of an epoch belongs to, and its index in the pass.
 
         An epoch of `steps_per_epoch` batches ends with a validation; a pass may be longer or shorter.
         """
@@ -123,7 +123,7 @@ class SplitData(abc.ABC):
         return divmod(epoch * (self.steps_per_epoch or per_pass) + batch, per_pass)
 
     def whole_batch(self, rows: Rows) -> Batch:
-        """A batch of training as one process alone would see it."""
+        """A training batch, not divided among processes."""
         return self.batched("train").__getitems__(rows)  # type: ignore[attr-defined]
 
     def val_dataloader(self) -> DataLoader[Batch]:
@@ -138,15 +138,14 @@ class SplitData(abc.ABC):
         return self._loader(self.batched(split), batches)
 
     def _train_loader(self, batches: TrainBatches) -> Any:
-        """Batches of one optimiser step each; or their parts, where processes share them or they are accumulated."""
-        if self._parts * self._world == 1:
+        """A loader of batches, or of microbatches with several processes or gradient accumulation."""
+        if self._accumulated * self._world == 1:
             return self._loader(self.batched("train"), batches)
-        return MicrobatchLoader(
-            self._loader(MicrobatchDataset(self.batched("train"), self._parts), batches), self._parts
-        )
+        microbatches = MicrobatchDataset(self.batched("train"), self._accumulated)
+        return MicrobatchLoader(self._loader(microbatches, batches), self._accumulated)
 
     def _loader(self, batched: Dataset[Any], batches: Sampler[list[int]]) -> DataLoader[Any]:
-        # A generator of its own: without one a loader draws from torch's, and dropout depends on the number of workers.
+        # Without its own generator a loader draws from torch's, and dropout would depend on the number of workers.
         return Loader(
             batched, batch_sampler=batches, collate_fn=_whole_batch,
             num_workers=self.num_workers, persistent_workers=self.num_workers > 0,
@@ -155,11 +154,11 @@ class SplitData(abc.ABC):
 
     @property
     def eval_batch_size(self) -> int:
-        """Rows that a process evaluates at once."""
-        return self._eval_batch_size or max(1, self.batch_size // (self._world * self._parts))
+        """Rows per process in an evaluation batch."""
+        return self._eval_batch_size or max(1, self.batch_size // (self._world * self._accumulated))
 
     @property
-    def _parts(self) -> int:
+    def _accumulated(self) -> int:
         return self.trainer.accumulate_grad_batches if self.trainer else 1
 
     @property
@@ -177,16 +176,16 @@ class SequenceData(SplitData):
     @property
     @abc.abstractmethod
     def spec(self) -> DataSpec:
-        """What a model must know; available after `prepare_data`."""
+        """The description of the data that a model is built for; available after `prepare_data`."""
 
     @property
     def pad_to(self) -> int | None:
-        """Every batch is padded to this length; None pads to the longest row of the batch."""
+        """The length to which every batch is padded; None pads to the longest row of the batch."""
         return None
 
     @property
     def bucketed_lengths(self) -> np.ndarray:
-        """Alike where every batch is padded to one length: similar rows would then save no time, only bias batches."""
+        """All equal if every batch is padded to one length: bucketing would then save no time but bias the batches."""
         lengths = super().bucketed_lengths
         return lengths if self.pad_to is None else np.full_like(lengths, self.pad_to)
 
@@ -195,7 +194,7 @@ class SequenceData(SplitData):
         return SequenceDataset(self.splits[split], self.pad_to)
 
     def baselines(self) -> dict[str, float]:
-        """Scores on the test split that need no model: what a reader must see beside a result."""
+        """The RMSE of the mean target of the training split, or the accuracy of its most frequent class."""
         train, test = self.splits["train"].targets, self.splits["test"].targets
         if self.spec.classes is None:
             return {"train mean (RMSE)": float(np.sqrt(np.mean((test - train.mean()) ** 2)))}
@@ -203,7 +202,7 @@ class SequenceData(SplitData):
 
 
 class SequenceDataset(Dataset[SequenceBatch]):
-    """Turns lists of indices into padded batches; `pad_to` fixes the padded length, else the longest row sets it."""
+    """Turns lists of indices into batches, padded to `pad_to` or else to the longest row."""
 
     def __init__(self, sequences: Ragged, pad_to: int | None = None) -> None:
         self.sequences = sequences
@@ -219,24 +218,24 @@ class SequenceDataset(Dataset[SequenceBatch]):
 
 
 def padded(rows: Sequence[np.ndarray], longest: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Rows [n] of tokens or [n, channels] of real steps, filled up with 0 on the right; and which places are real.
+    """Pads rows [n] of tokens or [n, channels] of real steps with 0 on the right; returns them with the padding mask.
 
-    The mask is None where there is no padding. Tokens become int64, steps float32.
+    The mask is True at real positions, or None if there is no padding. Tokens become int64, steps float32.
     """
     real = np.issubdtype(rows[0].dtype, np.floating)
     filled = np.zeros((len(rows), longest, *rows[0].shape[1:]), np.float32 if real else np.int64)
-    for place, row in zip(filled, rows, strict=True):
-        place[: len(row)] = row
+    for target, row in zip(filled, rows, strict=True):
+        target[: len(row)] = row
     lengths = np.array([len(row) for row in rows])
     valid = torch.from_numpy(np.arange(longest) < lengths[:, None]) if (lengths < longest).any() else None
     return torch.from_numpy(filled), valid
 
 
 def majority_class(train: np.ndarray, test: np.ndarray) -> dict[str, float]:
-    """Accuracy on the labels `test` of always naming the commonest label of `train`."""
+    """The accuracy on the labels `test` of always predicting the most frequent label of `train`."""
     return {"majority class": float(np.mean(test == np.bincount(train).argmax()))}
 
 
 def _whole_batch(batch: Any) -> Batch:
-    """The dataset returns a batch for a list of indices, so there is nothing left to collate."""
+    """Collates nothing: the dataset already returns a batch for a list of indices."""
     return batch

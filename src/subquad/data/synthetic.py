@@ -9,7 +9,7 @@ from filelock import FileLock
 
 
 def written_once(folder: Path, write: Callable[[Path], object]) -> Path:
-    """The folder, filled by `write` unless it is there; it appears whole or not at all, whoever asks at once."""
+    """Creates the folder with `write` unless it exists, and returns it; atomic, also with several processes."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f".{folder.name}.lock")):
         if not folder.exists():

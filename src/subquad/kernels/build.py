@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def _load(name: str, compiler: list[str]) -> ctypes.CDLL:
             return ctypes.CDLL(str(path))
         except OSError:  # the file is incomplete, or the C library has changed
             log.info("%s cannot be loaded and is compiled again.", path)
-    with whole(path, several=True) as partial:
+    with atomic_write(path, several=True) as partial:
         command = [*compiler, *FLAGS, str(source), "-o", str(partial)]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     return ctypes.CDLL(str(path))

@@ -1,1 +1,1 @@
-"""Training: LightningModules, metrics, schedules and callbacks."""
+"""LightningModules with their losses and metrics."""

@@ -1,4 +1,4 @@
-"""One label for each sequence."""
+"""Classification of sequences."""
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -12,7 +12,7 @@ from subquad.utils.errors import UserError
 
 
 class Classification(Supervised):
-    """Cross entropy; the metric is accuracy, the fraction of sequences labelled rightly."""
+    """Trains with cross entropy; the metric is accuracy, the fraction of correctly labelled sequences."""
 
     metric_name = "accuracy"
 

@@ -5,10 +5,10 @@ from torch._functorch import config
 
 
 def compile_network(network: nn.Module, backend: str = "inductor") -> None:
-    """Compiles the module in place, with the gradients of the module as it was.
+    """Compiles the module in place, with the same gradients as the uncompiled module.
 
-    What a mechanism computes outside of half precision (S4's kernel, DBA's sharpness) is differentiated outside of it
-    without a compiler. With one it would be differentiated in half precision, unless this is said.
+    Some mechanisms compute part of their forward pass outside of autocast (S4's kernel, DBA's sharpness). Eager mode
+    computes its gradients outside of autocast too, torch.compile by default in half precision.
     """
     if hasattr(config, "backward_pass_autocast"):  # older versions of torch lack it
         config.backward_pass_autocast = "off"

@@ -1,4 +1,4 @@
-"""One label for each image."""
+"""Classification of images."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from subquad.utils.errors import UserError
 
 
 class ImageClassification(Supervised):
-    """Cross entropy with classes or, for mixed images, weights of classes; the metric is accuracy.
+    """Trains with cross entropy, with class probabilities as targets for mixup and CutMix; the metric is accuracy.
 
-    Where there are more than five classes `val/top5_accuracy` and `test/top5_accuracy` are logged too: how often the
-    true class is one of the five likeliest. `label_smoothing` takes that share of each target and spreads it over all
-    classes, in training only. `eval_mode` trains the network as it is evaluated, without dropout and left-out branches
-    (EcoFormer's fine-tuning). `patch` is the side of the patches that an encoder of sequences reads. Biases, other
-    vectors and what the model names (positions, class token) are not decayed, as in the published codes.
+    With more than five classes `val/top5_accuracy` and `test/top5_accuracy` are logged too. `label_smoothing` applies
+    to training only. `eval_mode` trains the network in evaluation mode, without dropout and stochastic depth
+    (EcoFormer's fine-tuning). `patch` is the side of the patches in pixels, for encoders of sequences. Biases, other
+    vectors and the parameters of the model's `no_weight_decay` (positions, class token) have no weight decay, as in the
+    released code.
     """
 
     metric_name = "accuracy"
@@ -49,7 +49,7 @@ class ImageClassification(Supervised):
         return MetricCollection(accuracies, compute_groups=False)
 
     def log_metric(self, split: str, metric: Any) -> None:
-        """Logs every accuracy of a split."""
+        """Logs the accuracies of a split and resets the metric."""
         self.log_dict({f"{split}/{name}": value for name, value in metric.compute().items()})
         metric.reset()
 
@@ -59,17 +59,17 @@ class ImageClassification(Supervised):
         return F.cross_entropy(outputs, target, label_smoothing=self.label_smoothing if self.training else 0.0)
 
     def predictions(self, outputs: Float[Tensor, "b classes"]) -> Float[Tensor, "b classes"]:
-        """The outputs as they are: the accuracies rank them."""
+        """The logits, unchanged: top-k accuracy ranks them."""
         return outputs
 
     def optimized(self) -> Any:
-        """Two groups of parameters, the first without weight decay; timm's rule."""
+        """Two groups of parameters, without and with weight decay, as timm divides them."""
         from timm.optim import param_groups_weight_decay
 
         model: Any = getattr(self.network, "model", self.network)
-        named = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
-        groups = param_groups_weight_decay(model, weight_decay=1.0, no_weight_decay_list=named)
+        excluded = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+        groups = param_groups_weight_decay(model, weight_decay=1.0, no_weight_decay_list=excluded)
         for group in groups:
             if group["weight_decay"]:
-                del group["weight_decay"]  # the optimiser's own
+                del group["weight_decay"]  # so that the optimiser's own value applies
         return groups

@@ -1,4 +1,4 @@
-"""Naming the hidden tokens of a text."""
+"""Masked language modelling."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from subquad.utils.errors import UserError
 
 
 class Perplexity(Metric):
-    """exp of the mean negative log-likelihood of all tokens of a split, however they were dealt to batches."""
+    """exp of the mean negative log-likelihood of all tokens of a split; independent of the division into batches."""
 
     full_state_update = False
     higher_is_better = False
@@ -29,19 +29,20 @@ class Perplexity(Metric):
         self.add_state("tokens", torch.zeros((), dtype=torch.int64), "sum")
 
     def update(self, logits: Float[Tensor, "m vocab"], target: Int[Tensor, " m"]) -> None:
-        """Adds tokens of one batch."""
+        """Adds the tokens of one batch."""
         self.nll += summed_cross_entropy(logits, target)
         self.tokens += len(target)
 
     def compute(self) -> Tensor:
-        """The perplexity of what was added."""
+        """The perplexity of all added tokens."""
         return (self.nll / self.tokens).exp()
 
 
 class MaskedLanguageModel(Supervised):
-    """Cross entropy of the hidden tokens; `val/perplexity` is its exponential over all of a split, in nats.
+    """Trains with the cross entropy of masked tokens; `val/perplexity` is its exponential over a whole split.
 
-    `val/accuracy` is the fraction of hidden tokens that are named rightly, `val/loss` the logarithm of the perplexity.
+    `val/accuracy` is the fraction of correctly predicted masked tokens, `val/loss` the natural logarithm of the
+    perplexity.
     """
 
     metric_name = "perplexity"
@@ -53,8 +54,8 @@ class MaskedLanguageModel(Supervised):
         super().__init__(spec, backbone, optimizer, scheduler, compile_model)
         if not isinstance(self.network, LanguageModel):
             raise UserError(
-                f"Masked language modelling needs an output for every token, and {type(self.network).__name__} has one "
-                "for the whole row; choose backbone=language_model."
+                f"Masked language modelling needs one output per token, but {type(self.network).__name__} has one "
+                "per row; choose backbone=language_model."
             )
 
     def new_metric(self, spec: TextSpec) -> MetricCollection:
@@ -63,7 +64,7 @@ class MaskedLanguageModel(Supervised):
         return MetricCollection({"perplexity": Perplexity(), "accuracy": accuracy}, compute_groups=False)
 
     def log_metric(self, split: str, metric: Any) -> None:
-        """Logs perplexity and accuracy of a split, and its loss in validation."""
+        """Logs the perplexity and the accuracy of a split, in validation also the loss, and resets the metric."""
         scores = metric.compute()
         self.log_dict({f"{split}/{name}": score for name, score in scores.items()})
         if split == "val":
@@ -71,12 +72,12 @@ class MaskedLanguageModel(Supervised):
         metric.reset()
 
     def loss(self, outputs: Float[Tensor, "m vocab"], target: Int[Tensor, "b n"]) -> Float[Tensor, ""]:
-        """Mean over the hidden tokens; 0 where a batch has none."""
-        asked = target[target != UNMASKED]
-        return summed_cross_entropy(outputs, asked) / max(1, len(asked))
+        """The mean over the masked tokens; 0 where a batch has none."""
+        masked = target[target != UNMASKED]
+        return summed_cross_entropy(outputs, masked) / max(1, len(masked))
 
     def predictions(self, outputs: Float[Tensor, "m vocab"]) -> Float[Tensor, "m vocab"]:
-        """The outputs as they are: perplexity needs all of them."""
+        """The logits, unchanged: perplexity needs all of them."""
         return outputs
 
     def validation_step(self, batch: MaskedBatch) -> None:  # type: ignore[override]

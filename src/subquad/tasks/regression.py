@@ -1,4 +1,4 @@
-"""One real number for each sequence."""
+"""Regression of one real number per sequence."""
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from subquad.tasks.supervised import Supervised
 
 
 class Regression(Supervised):
-    """Mean squared error on raw targets; the metric is its root over the whole split, in the target's unit."""
+    """Trains with the mean squared error of unscaled targets; the metric is the RMSE of a split."""
 
     metric_name = "rmse"
 

@@ -1,4 +1,4 @@
-"""Training on labelled sequences: one loss, one metric for each split."""
+"""Supervised training: the base class of all tasks."""
 
 import abc
 from collections.abc import Callable
@@ -24,7 +24,10 @@ BackboneFactory = Callable[..., nn.Module]
 
 
 class MeanLoss(Metric):
-    """Mean of the losses of batches by their weights, over all processes; Lightning's rounds uneven shares."""
+    """The weighted mean of the losses of batches over all processes.
+
+    Lightning's own mean is inexact where processes have batches of different sizes.
+    """
 
     full_state_update = False
     total: Tensor
@@ -36,27 +39,26 @@ class MeanLoss(Metric):
         self.add_state("weight", torch.tensor(0), "sum")
 
     def update(self, loss: Tensor, weight: int) -> None:
-        """Adds a batch."""
+        """Adds the mean loss of a batch."""
         self.total += loss * weight
         self.weight += weight
 
     def compute(self) -> Tensor:
-        """The mean of what was added."""
+        """The mean of all added losses."""
         return self.total / self.weight
 
 
 class Supervised(pl.LightningModule, abc.ABC):
     """Logs `train/loss`, `val/loss`, `val/<metric>` and `test/<metric>` once an epoch.
 
-    The batch is that of an optimiser step, however it is cut up. Where processes share it, or it goes through the
-    network in parts, each part's loss is weighted so that the gradient, which Lightning averages over parts and
-    processes, is that of the mean over the whole batch.
+    The batch of an optimiser step may be divided among processes and into microbatches. Lightning averages gradients
+    over both; the loss of each microbatch is weighted so that the result is the gradient of the mean over the batch.
 
-    `compile_model` runs the network (not this module) through torch.compile.
+    `compile_model` compiles the network (not this module) with torch.compile.
     """
 
     metric_name: str
-    """What tables and checkpoints look at."""
+    """The name of the metric that tables show and checkpoints are selected by."""
 
     def __init__(
         self, spec: Any, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
@@ -81,22 +83,22 @@ class Supervised(pl.LightningModule, abc.ABC):
 
     @abc.abstractmethod
     def new_metric(self, spec: Any) -> Metric | MetricCollection:
-        """A fresh accumulator of the metric."""
+        """A new metric object for one split."""
 
     @abc.abstractmethod
     def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """Mean loss of `[b, outputs]` predictions, over as many things as the batch's `weight` says."""
+        """The mean loss of outputs `[b, outputs]`; the mean has as many terms as the batch's `weight`."""
 
     def objective(self, mean: Tensor, weight: Tensor | float) -> Tensor:
-        """What is minimised, from the mean loss of a batch and its weight."""
+        """The minimised function of the mean loss of a batch and its weight; by default the mean."""
         return mean
 
     @abc.abstractmethod
     def predictions(self, outputs: Tensor) -> Tensor:
-        """What the metric compares with the target."""
+        """The predictions that the metric compares with the target."""
 
     def forward(self, batch: Batch) -> Tensor:
-        """Raw outputs of the network, `[b, outputs]`."""
+        """The raw outputs of the network, `[b, outputs]`."""
         return self.network(*batch.network_inputs)
 
     def training_step(self, batch: Batch | Microbatch) -> Tensor:
@@ -111,7 +113,8 @@ class Supervised(pl.LightningModule, abc.ABC):
         return self.objective(loss * (averaged * batch.weight / self.step_weight), self.step_weight)
 
     def on_train_epoch_start(self) -> None:
-        self.train_loss.reset()  # a resumed run has lost the losses of an epoch without validation, so they never count
+        # A resumed run has lost the losses of an earlier epoch without validation, so no run counts them.
+        self.train_loss.reset()
 
     def validation_step(self, batch: Batch) -> None:
         outputs = self(batch)
@@ -121,7 +124,7 @@ class Supervised(pl.LightningModule, abc.ABC):
     def on_validation_epoch_end(self) -> None:
         self.log_metric("val", self.val_metric)
         self._log_loss("val", self.val_loss)
-        # Here, not by Lightning, which would log it after the checkpoint: a kill between loses it.
+        # Logged here because Lightning would log it after the checkpoint, and a run killed in between would lose it.
         self._log_loss("train", self.train_loss)
 
     def _log_loss(self, split: str, loss: "MeanLoss") -> None:
@@ -136,7 +139,7 @@ class Supervised(pl.LightningModule, abc.ABC):
         self.log_metric("test", self.test_metric)
 
     def log_metric(self, split: str, metric: Any) -> None:
-        """Logs what the metric of a split gathered, and empties it."""
+        """Logs the metric of a split and resets it."""
         self.log(f"{split}/{self.metric_name}", metric.compute())
         metric.reset()
 
@@ -145,16 +148,16 @@ class Supervised(pl.LightningModule, abc.ABC):
         return self.trainer.strategy.reduce(value.clone(), reduce_op="sum") if self.trainer.world_size > 1 else value
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the metrics of these weights; `check_best` compares them with the best score of the run."""
+        """Adds the metrics of the saved weights; `check_best` compares them with the best score of the run."""
         checkpoint["metrics"] = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
 
     def configure_model(self) -> None:
-        """Divides the parameters among the processes, where the strategy asks for it."""
+        """Shards the parameters over processes if the strategy has a device mesh (FSDP)."""
         if self.device_mesh is not None:
             shard(self.network, self.device_mesh["data_parallel"])
 
     def optimized(self) -> Any:
-        """What the optimiser is given: parameters, or groups of them where the network makes some."""
+        """The parameters for the optimiser, in groups where the network defines groups."""
         return self.network.parameter_groups() if isinstance(self.network, Grouped) else self.parameters()
 
     def configure_optimizers(self) -> Any:
@@ -173,5 +176,5 @@ class Supervised(pl.LightningModule, abc.ABC):
 
     @property
     def parameter_count(self) -> int:
-        """Trainable numbers, shared ones once."""
+        """The number of trainable parameters; shared ones count once."""
         return sum(p.numel() for p in self.parameters() if p.requires_grad)

@@ -1,4 +1,4 @@
-"""One answer for each question on an image."""
+"""Visual question answering."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ _NAMES = ("yes_no", "number", "other")
 
 
 class VQAAccuracy(Metric):
-    """The official accuracy, a fraction: the mean over questions of one answer type (all where None) of their scores.
+    """The official accuracy, a fraction: the mean score of the questions of one answer type, or of all if None.
 
-    Scores are multiples of a tenth and are summed as whole numbers, so that the sum is exact.
+    Scores are multiples of a tenth and are summed as integers, so that the sum is exact.
     """
 
     tenths: Tensor
@@ -30,23 +30,23 @@ class VQAAccuracy(Metric):
         self.add_state("questions", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, scores: Float[Tensor, " b"], answer_type: Int[Tensor, " b"]) -> None:
-        """Scores of the chosen answers, and the answer types of their questions."""
+        """Adds the scores of the predicted answers, with the answer types of their questions."""
         if self.answer_type is not None:
             scores = scores[answer_type == self.answer_type]
         self.tenths += (10 * scores).round().long().sum()
         self.questions += len(scores)
 
     def compute(self) -> Float[Tensor, ""]:
-        """Not a number where there was no question."""
+        """The mean score; NaN without questions."""
         return self.tenths / (10 * self.questions)
 
 
 class VisualQuestionAnswering(Supervised):
-    """Binary cross entropy with the soft score of each answer, summed over answers; the metric is official accuracy.
+    """Trains with binary cross entropy on the soft score of each answer; the metric is the official accuracy.
 
-    Training minimises the sum over the questions of a batch, as MCAN; logged losses are means over questions. Accuracy
-    is logged as a whole and by answer type, such as `val/accuracy_yes_no`. The prediction is the answer of the largest
-    output, scored against the ten annotators; one that is not in the list of answers is never given.
+    The loss is summed over answers. Training minimises its sum over the questions of a batch, as in MCAN; logged losses
+    are means over questions. Accuracy is logged for all questions and by answer type, such as `val/accuracy_yes_no`.
+    The prediction is the answer with the largest output, scored against the answers of the ten annotators.
     """
 
     metric_name = "accuracy"
@@ -75,11 +75,10 @@ class VisualQuestionAnswering(Supervised):
         self._count(self.test_metric, self(batch), batch)
 
     def log_metric(self, split: str, metric: Any) -> None:
-        """Logs accuracy as a whole and of every answer type that occurs."""
-        found = {f"{split}/{name}": value for name, value in metric.compute().items() if not value.isnan()}
-        self.log_dict(found)
+        """Logs the accuracy of all questions and of every answer type that occurs, and resets the metric."""
+        self.log_dict({f"{split}/{name}": value for name, value in metric.compute().items() if not value.isnan()})
         metric.reset()
 
     def _count(self, metric: Metric | MetricCollection, outputs: Tensor, batch: VQABatch) -> None:
-        chosen = self.predictions(outputs)
-        metric.update(batch.scores.gather(1, chosen[:, None]).squeeze(1), batch.answer_type)
+        answers = self.predictions(outputs)
+        metric.update(batch.scores.gather(1, answers[:, None]).squeeze(1), batch.answer_type)

@@ -9,7 +9,7 @@ from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from subquad.records import read_history
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 
 
 class MetricsCSV(Logger):
@@ -50,7 +50,7 @@ class MetricsCSV(Logger):
         if not self.unsaved:
             return
         names = sorted({name for row in self.rows.values() for name in row})
-        with whole(self.path) as partial, partial.open("w", newline="") as file:
+        with atomic_write(self.path) as partial, partial.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["step", *names])
             for step, row in sorted(self.rows.items()):

@@ -1,1 +1,1 @@
-"""Helpers without knowledge of models or runs: errors, atomic files, cores, memory allocation, plots on disk."""
+"""Helpers that are independent of models and runs: errors, atomic files, cores, memory allocation, saved figures."""

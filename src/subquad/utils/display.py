@@ -5,7 +5,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[3]
 CHECKOUT = _ROOT if (_ROOT / "train.py").is_file() else None
-"""The repository that this package is imported from; None where it is installed without one."""
+"""The repository that this package is imported from; None for an installed package."""
 
 
 def duration(seconds: float, digits: int = 1) -> str:
@@ -16,9 +16,9 @@ def duration(seconds: float, digits: int = 1) -> str:
 
 
 def as_typed(text: str) -> str:
-    """A text whose commands can be typed here: `python train.py` in a checkout, `subquad train` outside of one.
+    """Replaces the commands of a checkout (`python train.py`) by those of an installed package (`subquad train`).
 
-    `text` has the commands of a checkout.
+    In a checkout the text is returned unchanged.
     """
     if CHECKOUT is not None:
         return text

@@ -6,8 +6,8 @@ from subquad.utils.display import as_typed
 class UserError(ValueError):
     """An error that the user can correct. The message is one sentence that names the cause and the remedy.
 
-    Commands print the message without a traceback and exit with status 1. Commands that the message names are written
-    as in a checkout (`python scripts/prepare.py`) and shown as this installation has them.
+    Commands print the message without a traceback and exit with status 1. A message names commands as they are typed in
+    a checkout (`python scripts/prepare.py`); `as_typed` converts them for an installed package.
     """
 
     def __init__(self, message: str) -> None:
@@ -22,7 +22,7 @@ def at_least_one(owner: str, group: str = "attention", /, **sizes: int) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error message, which may have many; the class of an error without a message."""
+    """The first line of an error message, or the name of the error's class where the message is empty."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
@@ -32,9 +32,9 @@ def explain(error: Exception) -> UserError | None:
 
 
 def _user_error(error: BaseException | None) -> UserError | None:
-    """The UserError in a chain of causes: Hydra's instantiate wraps the error that a constructor raises.
+    """The UserError in a chain of causes; Hydra's instantiate wraps the error that a constructor raises.
 
-    The message of an error from a worker process of a DataLoader is a whole traceback; the sentence is at its end.
+    The message of an error from a DataLoader worker is a traceback that ends with the message of the UserError.
     """
     while error is not None:
         if isinstance(error, UserError):
@@ -44,13 +44,13 @@ def _user_error(error: BaseException | None) -> UserError | None:
 
 
 def _file_error(error: Exception) -> UserError | None:
-    """A sentence for a file that cannot be read or written: no space, no permission, no such folder."""
+    """A UserError for a file that cannot be read or written: no space, no permission, no such folder."""
     if isinstance(error, RuntimeError) and "unexpected pos" in str(error):  # torch: the disk is full
         return UserError("A checkpoint cannot be written; free some space, or set SUBQUAD_OUTPUTS to another folder.")
     if not isinstance(error, OSError):
         return None
-    place = error.filename or "A file"
+    path = error.filename or "A file"
     return UserError(
-        f"{place} cannot be read or written ({error.strerror or error}); free some space, mend the permissions, or set "
+        f"{path} cannot be read or written ({error.strerror or error}); free some space, mend the permissions, or set "
         "SUBQUAD_OUTPUTS and SUBQUAD_DATA to other folders."
     )

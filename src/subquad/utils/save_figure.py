@@ -5,17 +5,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 
 
 def save(figure: Any, numbers: Mapping[str, Any], folder: Path, name: str) -> list[Path]:
-    """Writes <name>.png, <name>.svg and <name>.json to a folder, atomically; numbers are rounded to six digits."""
-    *drawn, written = paths = [folder / f"{name}.{kind}" for kind in ("png", "svg", "json")]
-    for path in drawn:
-        with whole(path, several=True) as place:
-            figure.savefig(place, dpi=130, format=path.suffix[1:])
-    with whole(written, several=True) as place:
-        place.write_text(json.dumps(_rounded(numbers), indent=1))
+    """Writes <name>.png, <name>.svg and <name>.json to a folder; numbers are rounded to six digits."""
+    *images, data = paths = [folder / f"{name}.{kind}" for kind in ("png", "svg", "json")]
+    for path in images:
+        with atomic_write(path, several=True) as temporary:
+            figure.savefig(temporary, dpi=130, format=path.suffix[1:])
+    with atomic_write(data, several=True) as temporary:
+        temporary.write_text(json.dumps(_rounded(numbers), indent=1))
     return paths
 
 
@@ -23,5 +23,5 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, Mapping):
-        return {str(key): _rounded(part) for key, part in value.items()}
-    return [_rounded(part) for part in value] if isinstance(value, list | tuple) else value
+        return {str(key): _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value

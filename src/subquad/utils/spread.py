@@ -1,4 +1,4 @@
-"""Calls a function many times, on all cores."""
+"""Maps a function over many items on all cores."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,17 +11,18 @@ from subquad.utils.cores import usable_cores
 T = TypeVar("T")
 R = TypeVar("R")
 
-_AT_ONCE = 20
-"""Fewer calls than these are not worth more processes."""
+_CALLS_PER_PROCESS = 20
+"""The least number of calls for which another process is started."""
 
 
 def spread(function: Callable[[T], R], items: Sequence[T], meanwhile: Callable[[], None] | None = None) -> list[R]:
-    """The function of each item, in copies of this process that know what it knows now.
+    """The results of a function for all items, computed in forked processes.
 
-    `meanwhile` is called in this process while they work. Where the items are few, or this process has threads (a copy
-    could be made while one holds a lock), all is done in this process, and `meanwhile` is not called.
+    `meanwhile` is called in this process while the others work. Where the items are few, or where this process has
+    threads (which may hold a lock at the time of a fork), all items are computed in this process, and `meanwhile` is
+    not called.
     """
-    workers = min(usable_cores(), len(items) // _AT_ONCE + 1)
+    workers = min(usable_cores(), len(items) // _CALLS_PER_PROCESS + 1)
     if workers == 1 or threading.active_count() > 1:
         return [function(item) for item in items]
     with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:

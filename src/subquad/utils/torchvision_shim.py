@@ -2,7 +2,7 @@
 
 PyPI's torchvision has CUDA operators. With a CPU-only torch its extension cannot be loaded, and the import fails with
 "operator torchvision::nms does not exist". Datasets, transforms and timm never call those operators, so that it is
-enough to declare their schemas. This happens when torchvision is imported: by timm, by transformers, and by
+enough to declare their schemas. They are declared when torchvision is first imported: by timm, by transformers, or by
 pytorch_lightning through torchmetrics.
 """
 
@@ -22,12 +22,12 @@ class _OperatorsOfTorchvision(MetaPathFinder):
     """Declares the operators before the first import of torchvision; finds no module itself."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.checked = False
         self.library: Any = None  # its definitions exist as long as this object does
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        if name == "torchvision" and not self.asked:
-            self.asked = True
+        if name == "torchvision" and not self.checked:
+            self.checked = True
             if not _extension_loads():
                 self._declare()
 

@@ -1,4 +1,4 @@
-"""What happens to images in training: timm's transforms and mixing, drawn from a seed of each batch."""
+"""Data augmentation of images: timm's transforms and mixing, seeded for each batch."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -14,23 +14,23 @@ from torch import Tensor
 from subquad.utils.errors import UserError
 
 Transform = Callable[[Any], Tensor]
-"""A picture to a normalised tensor `[c, h, w]`."""
+"""Maps a picture to a normalised tensor `[c, h, w]`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augment:
-    """How training sees a set of pictures; all of it is timm's.
+    """Settings of timm's data augmentation.
 
-    crop: "resized" takes a random part (8 % of the area or more) to the full size; "random" brings the shorter edge to
-        size · 256/224 and cuts the size out; "padded" pads by an eighth of the size and cuts the size out again;
-        "none" sees what evaluation sees.
-    flip: left and right, in half of the cases.
-    auto_augment: timm's word for a policy, such as rand-m9-mstd0.5-inc1; colours are then not jittered, as in timm.
+    crop: "resized" resizes a random crop (8 % of the area or more) to the full size; "random" resizes the shorter edge
+        to size · 256/224 and takes a random crop; "padded" pads by an eighth of the size and takes a random crop;
+        "none" uses the transform of evaluation.
+    flip: flips horizontally with probability 1/2.
+    auto_augment: timm's name of a policy, such as rand-m9-mstd0.5-inc1; it turns off colour jitter, as in timm.
     color_jitter: strength of changes of brightness, contrast and saturation.
-    erasing: share of images that lose a rectangle to noise.
-    mixup, cutmix: α of the Beta distribution of the share of the other image; 0 leaves it out, with both one of the
-        two is drawn for each batch. Targets then are weights of classes.
-    repeats: times that a picture stands in a row in the stream of training, each time drawn anew (Hoffer et al. 2020,
+    erasing: probability of random erasing (a rectangle is replaced by noise).
+    mixup, cutmix: α of the Beta distribution of mixup and CutMix, 0 for none; if both are set, one of the two is drawn
+        for each batch. Targets are then class probabilities.
+    repeats: how often each picture is repeated in succession, each time augmented anew (Hoffer et al. 2020,
         https://arxiv.org/abs/1901.09335).
     """
 
@@ -53,12 +53,12 @@ class Augment:
             )
 
     def training(self, size: int) -> Transform:
-        """The transform of training, to `size` x `size` pixels; it draws from the generators of the process."""
+        """The training transform to `size` x `size` pixels; it uses the random generators of the process."""
         from timm.data import create_transform
         from torchvision import transforms
 
         try:
-            drawn = create_transform(
+            transform = create_transform(
                 size, is_training=True, interpolation="bicubic", hflip=0.5 * self.flip,
                 color_jitter=self.color_jitter or None, auto_augment=self.auto_augment,
                 re_prob=self.erasing, re_mode="pixel",
@@ -66,20 +66,20 @@ class Augment:
         except (AssertionError, ValueError, KeyError) as error:
             raise UserError(
                 f"timm knows no policy {self.auto_augment} ({error or 'malformed'}); set data.augment.auto_augment to "
-                "a word such as rand-m9-mstd0.5-inc1, or to null."
+                "a name such as rand-m9-mstd0.5-inc1, or to null."
             ) from None
         if self.crop == "none":
-            drawn.transforms[:1] = evaluation(size).transforms[:2]
+            transform.transforms[:1] = evaluation(size).transforms[:2]
         if self.crop == "random":
-            drawn.transforms[:1] = [evaluation(size, 224 / 256).transforms[0], transforms.RandomCrop(size)]
+            transform.transforms[:1] = [evaluation(size, 224 / 256).transforms[0], transforms.RandomCrop(size)]
         if self.crop == "padded":
-            drawn.transforms[:1] = [*evaluation(size, 1.0).transforms[:2], transforms.RandomCrop(size, size // 8)]
-        return drawn
+            transform.transforms[:1] = [*evaluation(size, 1.0).transforms[:2], transforms.RandomCrop(size, size // 8)]
+        return transform
 
     def mix(
         self, images: Float[Tensor, "b c h w"], target: Int[Tensor, " b"], classes: int
     ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b classes"] | Int[Tensor, " b"]]:
-        """Each image mixed with the one at the mirrored place of the batch; the last of an odd number stays itself."""
+        """Mixes a batch with its reverse; of an odd number of images the last stays unmixed."""
         if not (self.mixup or self.cutmix):
             return images, target
         from timm.data.mixup import Mixup
@@ -93,9 +93,9 @@ class Augment:
 
 
 def evaluation(size: int, share: float | None = None) -> Any:
-    """The transform of evaluation: the middle `share` of a picture, along the shorter edge, as `size` x `size` pixels.
+    """The evaluation transform: a centre crop of `share` of the shorter edge, resized to `size` x `size` pixels.
 
-    None takes 224/256, and all of pictures of up to 32 pixels.
+    By default `share` is 224/256, or 1 for sizes of up to 32 pixels.
     """
     from timm.data import create_transform
 
@@ -104,15 +104,15 @@ def evaluation(size: int, share: float | None = None) -> Any:
 
 @contextmanager
 def drawn_from(seed: Sequence[int]) -> Iterator[None]:
-    """Inside the block the generators of Python, NumPy and torch (CPU) start at `seed`; after it they are as before.
+    """Seeds the generators of Python, NumPy and torch (CPU) inside the block and restores them afterwards.
 
-    timm draws from all three. A GPU's generators are left alone.
+    timm uses all three. Generators of GPUs are not changed.
     """
-    words = np.random.SeedSequence(seed).generate_state(3)
+    seeds = np.random.SeedSequence(seed).generate_state(3)
     python, numpy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    random.seed(int(words[0]))
-    np.random.seed(words[1])
-    torch.default_generator.manual_seed(int(words[2]))  # torch.manual_seed would seed GPUs as well
+    random.seed(int(seeds[0]))
+    np.random.seed(seeds[1])
+    torch.default_generator.manual_seed(int(seeds[2]))  # torch.manual_seed would seed GPUs as well
     try:
         yield
     finally:

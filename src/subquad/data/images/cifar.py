@@ -21,10 +21,10 @@ GENUINE = {"train": 50_000, "test": 10_000}
 
 
 class CIFAR(ImageData):
-    """50,000 images to train on and 10,000 to test on, 32 x 32 pixels in 10 or 100 classes.
+    """50,000 training and 10,000 test images of 32 x 32 pixels in 10 or 100 classes, in a memory-mapped cache.
 
-    dataset: "cifar10" or "cifar100" (the fine classes). folder: where cifar-10-batches-bin or cifar-100-binary lies,
-    `root`/cifar unless given. Pixels are read from a memory-mapped cache.
+    dataset: "cifar10" or "cifar100" (the fine classes). folder: contains cifar-10-batches-bin or cifar-100-binary, by
+    default `root`/cifar.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class CIFAR(ImageData):
         return cifar_files.ARCHIVES[self.dataset].classes
 
     def fetch(self) -> None:
-        """Downloads the archive unless its files are here already."""
+        """Downloads the archive unless its files exist."""
         if self.synthetic:
             return
         try:
@@ -52,11 +52,11 @@ class CIFAR(ImageData):
             cifar_files.fetch(self.home, self.dataset)
 
     def require(self) -> None:
-        """Raises UserError where a file of the set is missing."""
+        """Raises UserError if a file of the data set is missing."""
         cifar_files.files(self.home, self.dataset)
 
     def prepare_data(self) -> None:
-        """Reads the files once; a second process meanwhile waits and finds them done."""
+        """Converts the files to a cache once; other processes wait."""
         if self.synthetic:
             written_once(self.home, self.write_synthetic)
         ragged.prepare(self.cache_folder, self._make)
@@ -66,13 +66,13 @@ class CIFAR(ImageData):
 
     @property
     def cache_folder(self) -> Path:
-        """Where the cache lies; the name tells apart files that differ."""
-        found = cifar_files.files(self.home, self.dataset)
-        state = ragged.state_of(path for paths in found.values() for path in paths)
+        """The folder of the cache, named by the state of the files."""
+        files = cifar_files.files(self.home, self.dataset)
+        state = ragged.state_of(path for paths in files.values() for path in paths)
         return self.root / "cache" / "cifar" / f"{self.dataset}-{state}"
 
     def write_synthetic(self, root: Path) -> Path:
-        """Writes small files of the binary form to `root`, and returns it, the `folder`."""
+        """Writes small files in the binary format to `root`, and returns it for use as `folder`."""
         return cifar_files.write_synthetic(root, self.dataset)
 
     @cached_property
@@ -80,9 +80,9 @@ class CIFAR(ImageData):
         return ragged.read_prepared(self.cache_folder, f"cifar/{self.dataset}")
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
-        found = cifar_files.files(self.home, self.dataset)
-        each = {split: None if self.synthetic else GENUINE[split] // len(paths) for split, paths in found.items()}
-        splits = {split: lay_flat(*cifar_files.read(found[split], self.dataset, each[split])) for split in found}
+        files = cifar_files.files(self.home, self.dataset)
+        rows = {split: None if self.synthetic else GENUINE[split] // len(paths) for split, paths in files.items()}
+        splits = {split: lay_flat(*cifar_files.read(files[split], self.dataset, rows[split])) for split in files}
         return splits, {}
 
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their binary form, which holds bytes only: nothing is unpickled.
+"""CIFAR-10 and CIFAR-100 in their binary version, which needs no unpickling.
 
 A record is one label byte (CIFAR-100: coarse, then fine) and 3,072 bytes of red, green and blue planes, row by row.
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError
 
 _PIXELS = 3 * 32 * 32
@@ -19,7 +19,7 @@ _PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Where a set lies: folder and file names inside the archive, its address, checksum, classes and label bytes."""
+    """The archive of a data set: folder and file names inside it, its URL, checksum, classes and label bytes."""
 
     folder: str
     train: tuple[str, ...]
@@ -42,45 +42,45 @@ ARCHIVES = {
         "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", 100, 2, 10_000,
     ),
 }  # fmt: skip
-"""The checksums are those that the page of the data set prints."""
+"""The checksums are published on the page of the data set."""
 
 
 def files(root: Path, name: str) -> dict[str, list[Path]]:
-    """The files of train and test. Raises UserError, saying what to put where, when one is missing."""
+    """The files of train and test. Raises UserError, with instructions, when one is missing."""
     archive = ARCHIVES[name]
     folder = root / archive.folder
-    found = {"train": [folder / file for file in archive.train], "test": [folder / archive.test]}
-    for path in [*found["train"], *found["test"]]:
+    paths = {"train": [folder / file for file in archive.train], "test": [folder / archive.test]}
+    for path in [*paths["train"], *paths["test"]]:
         if not path.is_file():
             raise UserError(
                 f"{path} is missing; fetch the set with scripts/prepare.py, or unpack {archive.url} in {root}."
             )
-    return found
+    return paths
 
 
 def read(paths: list[Path], name: str, rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Images uint8 [n, 32, 32, 3] and (fine) labels int64 [n] of the files, in their order.
 
-    `rows` of each file are wanted, None takes what is there. Raises UserError at a file that is cut short or no CIFAR.
+    Raises UserError for a file that is truncated, is not CIFAR, or does not have `rows` rows (None: any number).
     """
     archive = ARCHIVES[name]
-    parts = []
+    tables = []
     for path in paths:
         record = archive.label_bytes + _PIXELS
         data = np.fromfile(path, np.uint8)
         if not len(data) or len(data) % record or (rows is not None and len(data) != rows * record):
             raise UserError(f"{path} has {len(data)} bytes, which is not the size of {name}; fetch the set again.")
-        part = data.reshape(-1, record)
-        if part[:, archive.label_bytes - 1].max() >= archive.classes:
+        table = data.reshape(-1, record)
+        if table[:, archive.label_bytes - 1].max() >= archive.classes:
             raise UserError(f"{path} holds a label of {archive.classes} or more, so it is not {name}; fetch it again.")
-        parts.append(part)
-    table = np.concatenate(parts)
+        tables.append(table)
+    table = np.concatenate(tables)
     images = table[:, archive.label_bytes :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), table[:, archive.label_bytes - 1].astype(np.int64)
 
 
 def fetch(root: Path, name: str) -> None:
-    """Downloads and checks the archive and takes its files out by name. Raises UserError when it cannot be had."""
+    """Downloads and checks the archive and extracts its files. Raises UserError when that fails."""
     import pooch  # needed by `scripts/prepare.py` only
 
     archive = ARCHIVES[name]
@@ -97,19 +97,19 @@ def fetch(root: Path, name: str) -> None:
 
 
 def _take(packed: Path, archive: Archive, root: Path) -> None:
-    """Each wanted file appears whole or not at all; nothing else of the archive touches the disk."""
+    """Extracts the files of the data set, each atomically, and no others."""
     folder = root / archive.folder
     with tarfile.open(packed) as members:
         for name in (*archive.train, archive.test):
             source = members.extractfile(f"{archive.folder}/{name}")
             if source is None:
                 raise KeyError(name)
-            with whole(folder / name) as place:
-                place.write_bytes(source.read())
+            with atomic_write(folder / name) as temporary:
+                temporary.write_bytes(source.read())
 
 
 def write_synthetic(root: Path, name: str, rows: int = 40) -> Path:
-    """Small files of the binary form, every class in turn with a brightness of its own, in `root`; returns `root`."""
+    """Writes small files in the binary format to `root` and returns `root`; each class has its own brightness."""
     archive = ARCHIVES[name]
     rng = np.random.default_rng(0)
     folder = root / archive.folder

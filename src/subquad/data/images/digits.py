@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn: 1,797 grey images of 8 x 8 pixels; nothing is downloaded.
+"""The handwritten digits of scikit-learn: 1,797 grey images of 8 x 8 pixels, which need no download.
 
 Source: Alpaydin and Kaynak 1998, https://archive.ics.uci.edu/dataset/80 (its test part; CC BY 4.0).
 """
@@ -25,14 +25,14 @@ from subquad.utils.errors import UserError
 
 SIDE, CLASSES = 8, 10
 _SIZES = {"train": 1200, "val": 297, "test": 300}
-_STANDIN = {"train": 60, "val": 20, "test": 20}
+_SYNTHETIC_SIZES = {"train": 60, "val": 20, "test": 20}
 
 
 class DigitImages(SplitData):
-    """1,200 / 297 / 300 digits of a seeded permutation, as images; brightness 0..16 becomes -1..1.
+    """Images of digits, split 1,200 / 297 / 300 by a seeded permutation; brightness 0..16 becomes -1..1.
 
-    There is no published split of these rows: both protocols use this one. size: pixels of an edge, after resizing
-    (bilinear); pyramids need 32. synthetic: the first 100 of the rows.
+    There is no published split, so both protocols use this one. size: pixels per side after bilinear resizing; pyramids
+    need 32. synthetic: uses the first 100 rows only.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class DigitImages(SplitData):
         return ImageSpec(side=self.size, channels=1, classes=CLASSES)
 
     def prepare_data(self) -> None:
-        """Splits the digits once; a second process meanwhile waits and finds it done."""
+        """Writes the splits to the cache once; other processes wait."""
         self.store.prepare()
 
     def load(self) -> tuple[dict[str, ImageSplit], str]:
@@ -58,16 +58,16 @@ class DigitImages(SplitData):
         }, self.store.cache.fingerprint
 
     def batched(self, split: str) -> Dataset[ImageBatch]:
-        """Batches of images; training changes nothing about them."""
+        """Batches of images, in training too without augmentation."""
         return EvalImages(self.splits[split], partial(normalised, size=self.size))
 
     def baselines(self) -> dict[str, float]:
-        """How often the most frequent class of training is right."""
+        """The accuracy of the most frequent class of the training split."""
         return majority_class(self.splits["train"].targets, self.splits["test"].targets)
 
 
 class DigitPixels(PixelData):
-    """The same splits of the same digits as sequences of 64 steps, row after row; brightness 0..16 becomes 0..255."""
+    """The digits with the same splits as sequences of 64 pixels, row by row; brightness 0..16 becomes 0..255."""
 
     side = SIDE
     classes = CLASSES
@@ -77,7 +77,7 @@ class DigitPixels(PixelData):
         self.store = _Store(Path(root), split_seed, synthetic)
 
     def prepare_data(self) -> None:
-        """Splits the digits once; a second process meanwhile waits and finds it done."""
+        """Writes the splits to the cache once; other processes wait."""
         self.store.prepare()
 
     def load(self) -> tuple[dict[str, Ragged], str]:
@@ -89,10 +89,10 @@ class DigitPixels(PixelData):
 
 
 class _Store:
-    """The digits on disk, split."""
+    """The cache of the splits on disk."""
 
     def __init__(self, root: Path, split_seed: int, synthetic: bool) -> None:
-        self.sizes, self.split_seed = _STANDIN if synthetic else _SIZES, split_seed
+        self.sizes, self.split_seed = _SYNTHETIC_SIZES if synthetic else _SIZES, split_seed
         self.folder = root / "cache" / "digits" / f"{sum(self.sizes.values())}-split{split_seed}"
 
     def prepare(self) -> None:
@@ -106,8 +106,8 @@ class _Store:
         images, labels = genuine()
         total = sum(self.sizes.values())
         order = np.random.default_rng(self.split_seed).permutation(total)
-        parts = np.split(order, np.cumsum(list(self.sizes.values()))[:-1])
-        splits = {name: lay_flat(images[rows], labels[rows]) for name, rows in zip(self.sizes, parts, strict=True)}
+        indices = np.split(order, np.cumsum(list(self.sizes.values()))[:-1])
+        splits = {name: lay_flat(images[rows], labels[rows]) for name, rows in zip(self.sizes, indices, strict=True)}
         return splits, {"split_seed": self.split_seed}
 
 
@@ -122,11 +122,11 @@ class _Grey:
 
 
 def genuine() -> tuple[np.ndarray, np.ndarray]:
-    """All images uint8 [1797, 8, 8], 0..255, and labels; raises UserError where scikit-learn's set is not the known."""
+    """All images uint8 [1797, 8, 8], 0..255, and their labels; raises UserError if scikit-learn's data differ."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    images, labels = found.images, found.target.astype(np.int64)
+    digits = load_digits()
+    images, labels = digits.images, digits.target.astype(np.int64)
     if images.shape != (1797, SIDE, SIDE) or images.min() < 0 or images.max() != 16 or set(labels) != set(range(10)):
         raise UserError(
             f"scikit-learn's digits are not the known 1,797 images of 8 x 8 (they have shape {images.shape}); "
@@ -136,6 +136,6 @@ def genuine() -> tuple[np.ndarray, np.ndarray]:
 
 
 def normalised(image: np.ndarray, size: int = SIDE) -> Float[Tensor, "1 s s"]:
-    """uint8 [8, 8] to -1..1 and `size` x `size` pixels."""
+    """Scales uint8 [8, 8] to -1..1 and resizes to `size` x `size` pixels."""
     pixels = torch.from_numpy(image[None].astype(np.float32) / 127.5 - 1)
     return pixels if size == SIDE else F.interpolate(pixels[None], (size, size), mode="bilinear", antialias=True)[0]

@@ -25,8 +25,8 @@ GENUINE = {"train": 45_000, "val": 5_000, "test": 10_000}
 class GreyCIFAR(PixelData):
     """45,000 / 5,000 / 10,000 images; the last tenth of a seeded permutation of the training files is for validation.
 
-    folder: where cifar-10-batches-bin lies, `root`/cifar unless given. sizes: rows of train, val and test, the first of
-    each; None takes all. synthetic: made-up images in place of the published ones.
+    folder: contains cifar-10-batches-bin, by default `root`/cifar. sizes: uses the first rows of train, val and test
+    only; None uses all. synthetic: synthetic images in place of the published ones.
     """
 
     classes = 10
@@ -46,7 +46,7 @@ class GreyCIFAR(PixelData):
             self.home = self.root / "synthetic" / "cifar"
 
     def fetch(self) -> None:
-        """Downloads the archive unless its files are here already."""
+        """Downloads the archive unless its files exist."""
         if self.synthetic:
             return
         try:
@@ -55,11 +55,11 @@ class GreyCIFAR(PixelData):
             cifar_files.fetch(self.home, "cifar10")
 
     def require(self) -> None:
-        """Raises UserError where a file of the set is missing."""
+        """Raises UserError if a file of the data set is missing."""
         cifar_files.files(self.home, "cifar10")
 
     def prepare_data(self) -> None:
-        """Reads the files once; a second process meanwhile waits and finds them done."""
+        """Converts the files to a cache once; other processes wait."""
         if self.synthetic:
             written_once(self.home, self.write_synthetic)
         ragged.prepare(self.cache_folder, self._make)
@@ -72,14 +72,14 @@ class GreyCIFAR(PixelData):
 
     @property
     def cache_folder(self) -> Path:
-        """Where the cache lies; the name tells apart all settings that change the data."""
-        found = cifar_files.files(self.home, "cifar10")
-        state = ragged.state_of(path for paths in found.values() for path in paths)
+        """The folder of the cache, named by all settings that affect its content."""
+        files = cifar_files.files(self.home, "cifar10")
+        state = ragged.state_of(path for paths in files.values() for path in paths)
         return self.root / "cache" / "grey_cifar" / f"{state}-split{self.split_seed}"
 
     @staticmethod
     def write_synthetic(root: Path) -> Path:
-        """Writes small files of the binary form to `root`, and returns it, the `folder`."""
+        """Writes small files in the binary format to `root`, and returns it for use as `folder`."""
         return cifar_files.write_synthetic(root, "cifar10")
 
     @cached_property
@@ -87,16 +87,16 @@ class GreyCIFAR(PixelData):
         return ragged.read_prepared(self.cache_folder, "lra/image")
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
-        found = cifar_files.files(self.home, "cifar10")
+        files = cifar_files.files(self.home, "cifar10")
         rows = None if self.synthetic else cifar_files.ARCHIVES["cifar10"].rows
-        images, labels = cifar_files.read(found["train"], "cifar10", rows)
-        tested, answers = cifar_files.read(found["test"], "cifar10", rows)
+        images, labels = cifar_files.read(files["train"], "cifar10", rows)
+        test = cifar_files.read(files["test"], "cifar10", rows)
         order = np.random.default_rng(self.split_seed).permutation(len(labels))
         train, val = np.split(order, [len(order) - len(order) // 10])
-        grey = {"train": (images[train], labels[train]), "val": (images[val], labels[val]), "test": (tested, answers)}
-        return {name: lay_flat(to_grey(x), y) for name, (x, y) in grey.items()}, {"split_seed": self.split_seed}
+        colour = {"train": (images[train], labels[train]), "val": (images[val], labels[val]), "test": test}
+        return {name: lay_flat(to_grey(x), y) for name, (x, y) in colour.items()}, {"split_seed": self.split_seed}
 
 
 def to_grey(images: np.ndarray) -> np.ndarray:
-    """uint8 [n, h, w, 3] to uint8 [n, h, w]: 0.2989 R + 0.5870 G + 0.1140 B of values in 0..1, times 255.5, cut off."""
+    """uint8 [n, h, w, 3] to uint8 [n, h, w]: 0.2989 R + 0.5870 G + 0.1140 B in 0..1, times 255.5, rounded down."""
     return (images.astype(np.float32) / 255 @ _WEIGHTS * np.float32(255.5)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""ImageNet-1k: 1,281,167 photographs to train on and 50,000 to test on, in 1,000 classes.
+"""ImageNet-1k: 1,281,167 training and 50,000 validation photographs in 1,000 classes.
 
 Source: Russakovsky et al. 2015, https://arxiv.org/abs/1409.0575.
 """
@@ -20,12 +20,12 @@ from subquad.utils.errors import UserError
 
 
 class ImageNet(ImageData):
-    """The published training set, tested on the published validation set, as all papers do: test labels are secret.
+    """The published training set, and the published validation set as test set, because test labels are not public.
 
     files: "folder" reads train/<class>/*.JPEG and val/<class>/*.JPEG below `folder` and caches a list of them;
-    "parquet" reads Hugging Face's shards (train-*.parquet, validation-*.parquet) below it. folder: `root`/imagenet
-    unless given. Images are decoded when they are asked for; a damaged one ends the run with its name.
-    The licence allows research and teaching that is not commercial; everyone has to ask for the images.
+    "parquet" reads Hugging Face's shards (train-*.parquet, validation-*.parquet) below it. folder: by default
+    `root`/imagenet. Images are decoded on access; a damaged one raises UserError with its name.
+    The licence allows non-commercial research and teaching; access to the images must be requested.
     """
 
     classes = imagenet_files.CLASSES
@@ -42,7 +42,7 @@ class ImageNet(ImageData):
             self.home = self.root / "synthetic" / "imagenet"
 
     def require(self) -> None:
-        """Raises UserError where the images are missing."""
+        """Raises UserError if the images are missing."""
         for split in imagenet_files.ROWS:
             if self.files == "folder":
                 imagenet_files.class_folders(self.home, split)
@@ -50,7 +50,7 @@ class ImageNet(ImageData):
                 imagenet_files.shards(self.home, split)
 
     def prepare_data(self) -> None:
-        """Lists or copies the images once; a second process meanwhile waits and finds it done."""
+        """Lists or copies the images once; other processes wait."""
         if self.synthetic:
             written_once(self.home, imagenet_files.write_synthetic)
         if self.files == "folder":
@@ -70,7 +70,7 @@ class ImageNet(ImageData):
 
     @property
     def cache_folder(self) -> Path:
-        """Where the list of files lies; the name tells apart folders that differ."""
+        """The folder of the cached list of files, named by the state of the class folders."""
         folders = [
             path for split in imagenet_files.ROWS
             for path in imagenet_files.class_folders(self.home, split, not self.synthetic)
@@ -79,7 +79,7 @@ class ImageNet(ImageData):
 
     @property
     def arrow(self) -> Path:
-        """Where `datasets` keeps the images of the shards."""
+        """The folder in which `datasets` keeps the images of the shards."""
         return self.root / "cache" / "imagenet" / "arrow"
 
     @cached_property
@@ -90,6 +90,6 @@ class ImageNet(ImageData):
         return {split: imagenet_files.index(self.home, split, not self.synthetic) for split in imagenet_files.ROWS}, {}
 
     def _copied(self) -> tuple[Shards, Shards]:
-        found = [imagenet_files.shards(self.home, split, not self.synthetic) for split in imagenet_files.ROWS]
-        train, val = (Shards(files, self.arrow) for files in found)
+        splits = [imagenet_files.shards(self.home, split, not self.synthetic) for split in imagenet_files.ROWS]
+        train, val = (Shards(paths, self.arrow) for paths in splits)
         return train, val

@@ -1,4 +1,4 @@
-"""ImageNet-1k on disk: folders of JPEG files, or the parquet shards of Hugging Face. Nothing is decoded here.
+"""ImageNet-1k on disk: folders of JPEG files, or the parquet shards of Hugging Face.
 
 Classes are numbered by the sorted names of their WordNet folders, n01440764 to n15075141; the shards number them alike.
 
@@ -20,7 +20,7 @@ from subquad.utils.errors import UserError
 ROWS = {"train": 1_281_167, "val": 50_000}
 CLASSES = 1000
 PREFIX = {"train": "train", "val": "validation"}
-"""How the names of a split's shards begin."""
+"""The prefix of the file names of a split's shards."""
 
 _ENDINGS = (".jpeg", ".jpg", ".png")
 
@@ -34,9 +34,9 @@ def wnids() -> tuple[str, ...]:
 
 
 def class_folders(home: Path, split: str, genuine: bool = True) -> list[Path]:
-    """The folders of a split, sorted. Raises UserError at a missing folder, and at one that is no class.
+    """The sorted class folders of a split. Raises UserError for a missing folder and for one that is not a class.
 
-    A set that is not `genuine` may lack classes.
+    Synthetic data (`genuine` is False) may lack classes.
     """
     folder = home / split
     if not folder.is_dir():
@@ -44,23 +44,23 @@ def class_folders(home: Path, split: str, genuine: bool = True) -> list[Path]:
             f"{folder} is missing; ImageNet-1k has to be asked for at https://image-net.org and unpacked to "
             f"{home / 'train'}/<class>/*.JPEG and {home / 'val'}/<class>/*.JPEG (or set data.files=parquet)."
         )
-    found = sorted(path for path in folder.iterdir() if path.is_dir())
+    folders = sorted(path for path in folder.iterdir() if path.is_dir())
     known = set(wnids())
-    if wrong := [path.name for path in found if path.name not in known]:
+    if wrong := [path.name for path in folders if path.name not in known]:
         raise UserError(f"{folder / wrong[0]} is no class of ImageNet-1k (such as n01440764); move it out of {folder}.")
-    lost = known - {path.name for path in found}
-    if not found or (lost and genuine):
+    lost = known - {path.name for path in folders}
+    if not folders or (lost and genuine):
         raise UserError(
             f"{folder} lacks {len(lost)} of 1,000 classes ({min(lost)}, ...); sort its images into one folder a class, "
             "named as n01440764."
         )
-    return found
+    return folders
 
 
 def index(home: Path, split: str, genuine: bool = True) -> Ragged:
-    """Paths of all images of a split below `home`, as bytes, with their classes.
+    """The paths of all images of a split below `home`, as bytes, with their classes.
 
-    Raises UserError where the folders or their number of images are not those of ImageNet.
+    Raises UserError if the folders or the number of images differ from ImageNet's.
     """
     number = {name: label for label, name in enumerate(wnids())}
     paths, labels = [], []
@@ -73,7 +73,7 @@ def index(home: Path, split: str, genuine: bool = True) -> Ragged:
 
 
 class Files:
-    """Images by path, opened when they are asked for."""
+    """Images of separate files, decoded on access."""
 
     def __init__(self, home: Path, rows: Ragged) -> None:
         self.home, self.rows, self.labels = home, rows, rows.targets
@@ -84,21 +84,21 @@ class Files:
 
 
 def shards(home: Path, split: str, genuine: bool = True) -> list[Path]:
-    """The parquet files of a split, sorted; only their ends are read.
+    """The sorted parquet files of a split; only their metadata are read.
 
-    Raises UserError at a missing or damaged file, at missing columns and at a wrong number of rows.
+    Raises UserError for missing or damaged files, missing columns and a wrong number of rows.
     """
     import pyarrow
     from pyarrow import parquet
 
-    found = sorted(home.rglob(f"{PREFIX[split]}-*.parquet"))
-    if not found:
+    paths = sorted(home.rglob(f"{PREFIX[split]}-*.parquet"))
+    if not paths:
         raise UserError(
             f"There is no {PREFIX[split]}-*.parquet in {home}; download the shards of ILSVRC/imagenet-1k from "
             "Hugging Face, which asks for agreement to its terms, and put them there (or set data.files=folder)."
         )
     rows = 0
-    for path in found:
+    for path in paths:
         try:
             meta = parquet.read_metadata(path)
         except (OSError, pyarrow.ArrowException) as error:
@@ -108,28 +108,28 @@ def shards(home: Path, split: str, genuine: bool = True) -> list[Path]:
             raise UserError(f"{path} has no columns image and label, so it is no shard of ImageNet; move it away.")
         rows += meta.num_rows
     _check_rows(rows, split, home, genuine)
-    return found
+    return paths
 
 
 class Shards:
     """Images of parquet shards.
 
-    Rows of a parquet file cannot be read one by one, so `datasets` first copies the encoded images to files that can be
-    mapped, in `cache`: as much space again as the shards take. Raises UserError where that fails.
+    Rows of a parquet file cannot be read one by one, so `datasets` first copies the encoded images to memory-mapped
+    files in `cache`, which take as much space as the shards. Raises UserError if that fails.
     """
 
-    def __init__(self, found: list[Path], cache: Path) -> None:
+    def __init__(self, paths: list[Path], cache: Path) -> None:
         import datasets
         import pyarrow
 
         quiet = datasets.are_progress_bars_disabled()
         datasets.disable_progress_bars()
         try:
-            table = datasets.Dataset.from_parquet([str(path) for path in found], cache_dir=str(cache))
+            table = datasets.Dataset.from_parquet([str(path) for path in paths], cache_dir=str(cache))
         except (OSError, pyarrow.ArrowException, datasets.exceptions.DatasetsError) as error:
             reason = str(error.__cause__ or error).partition("\n")[0]
             raise UserError(
-                f"The shards in {found[0].parent} could not be copied to {cache} ({reason}); free some space, or "
+                f"The shards in {paths[0].parent} could not be copied to {cache} ({reason}); free some space, or "
                 "download the damaged ones again."
             ) from None
         finally:
@@ -137,7 +137,7 @@ class Shards:
                 datasets.enable_progress_bars()
         if isinstance(table.features["image"], datasets.Image):
             table = table.cast_column("image", datasets.Image(decode=False))
-        self.table, self.files, self.home = table, found, found[0].parent
+        self.table, self.files, self.home = table, paths, paths[0].parent
         self.labels = table.data["label"].to_numpy().astype(np.int64)
         if len(self.labels) and (self.labels.min() < 0 or self.labels.max() >= CLASSES):
             raise UserError(
@@ -151,7 +151,7 @@ class Shards:
 
 
 def decoded(source: Any, name: object) -> Any:
-    """The image in colour; raises UserError with the name of a damaged one."""
+    """The image in RGB; raises UserError with the name of a damaged one."""
     from PIL import Image
 
     try:
@@ -162,7 +162,7 @@ def decoded(source: Any, name: object) -> Any:
 
 
 def write_synthetic(root: Path, classes: int = 8) -> None:
-    """Small JPEG files of the first classes in both forms: folders train and val, and shards in `data`."""
+    """Writes small JPEG images of the first classes in both forms: folders train and val, and shards in `data`."""
     import pyarrow
     from PIL import Image
     from pyarrow import parquet

@@ -1,4 +1,4 @@
-"""Pictures, splits and protocols that all image sets share."""
+"""The base classes of image data sets."""
 
 import abc
 from collections.abc import Callable
@@ -20,23 +20,23 @@ from subquad.specs import Batch, ImageBatch, ImageSpec
 from subquad.utils.errors import UserError
 
 Mix = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Images and classes of a batch to images and classes, or weights of classes."""
+"""Maps the images and classes of a batch to mixed images with classes or class probabilities."""
 
 
 class Pictures(Protocol):
-    """Pictures that are opened one by one, with their labels."""
+    """Labelled pictures that are decoded on access."""
 
     @property
     def labels(self) -> np.ndarray:
         """int64 [N]: class of each picture."""
 
     def __getitem__(self, i: int) -> Any:
-        """One picture, as the transforms take it. Raises UserError, naming the file, where it is damaged."""
+        """One picture in a form that the transforms accept. Raises UserError with the name of a damaged file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSplit:
-    """The pictures of a split: places `indices` of a store, which become images of `pixels` pixels."""
+    """The pictures of a split: those of `indices`, which become images of `pixels` pixels."""
 
     pictures: Pictures
     indices: np.ndarray
@@ -55,7 +55,7 @@ class ImageSplit:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [N]: pixels of each image, all the same."""
+        """int64 [N]: pixels of each image, all equal."""
         return np.full(len(self), self.pixels)
 
 
@@ -74,10 +74,9 @@ class EvalImages(Dataset[ImageBatch]):
 
 
 class TrainImages(EvalImages):
-    """Batches of training: what is random in an image is drawn from (seed, place of the batch, place in the batch).
+    """Training batches. Augmentation of an image is seeded by (seed, index of the batch, position in the batch).
 
-    `mix` gets the images and classes of a batch, those of this process, and returns what to train on; it draws from
-    (seed, place of the batch).
+    `mix` maps the images and classes of this process to those to train on; it is seeded by (seed, index of the batch).
     """
 
     def __init__(self, split: ImageSplit, transform: Transform, seed: int, mix: Mix) -> None:
@@ -95,9 +94,9 @@ class TrainImages(EvalImages):
 
 
 class RepeatedBatches(TrainBatches):
-    """Each picture `repeats` times in a row; a pass has as many rows as without, and so fewer pictures.
+    """Repeats each picture `repeats` times in a row. A pass keeps its number of rows and so has fewer pictures.
 
-    As DeiT's sampler: of several processes each gets another view of a picture.
+    As in DeiT's sampler, each process gets a different augmentation of a picture.
     """
 
     def __init__(self, *batches: Any, repeats: int, **places: Any) -> None:
@@ -112,10 +111,10 @@ class RepeatedBatches(TrainBatches):
 class ImageData(SplitData):
     """Labelled pictures with a published training and test set.
 
-    size: pixels of an edge, after resizing. protocol: "paper" validates on the test pictures, as all papers on these
-    sets do; "clean" keeps `val_fraction` of the training pictures for it, by `split_seed`. cases: at most so many
-    pictures of train and of test. synthetic: made-up pictures in place of the published ones. Colours are normalised by
-    the mean and deviation of ImageNet's.
+    size: pixels per side after resizing. protocol: "paper" validates on the test pictures, as all papers on these data
+    do; "clean" holds out `val_fraction` of the training pictures by `split_seed`. cases: the maximum number of pictures
+    of train and of test. synthetic: synthetic pictures in place of the published ones. Colours are normalised by the
+    mean and standard deviation of ImageNet.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class ImageData(SplitData):
 
     @abc.abstractmethod
     def opened(self) -> tuple[Pictures, Pictures, str]:
-        """Pictures of train and of test that `prepare_data` left, and the fingerprint of the data."""
+        """The prepared pictures of train and of test, and the fingerprint of the data."""
 
     @property
     def spec(self) -> ImageSpec:
@@ -152,15 +151,15 @@ class ImageData(SplitData):
 
     def load(self) -> tuple[dict[str, ImageSplit], str]:
         train, test, fingerprint = self.opened()
-        fit, tested = self._chosen(train, 0), ImageSplit(test, self._chosen(test, 1), self.size**2)
+        fit, test_split = self._chosen(train, 0), ImageSplit(test, self._chosen(test, 1), self.size**2)
         if self.protocol == "paper":
-            return {"train": ImageSplit(train, fit, self.size**2), "val": tested, "test": tested}, fingerprint
+            return {"train": ImageSplit(train, fit, self.size**2), "val": test_split, "test": test_split}, fingerprint
         fit, val = kept_apart(fit, self.val_fraction, self.split_seed)
-        kept = {name: ImageSplit(train, rows, self.size**2) for name, rows in (("train", fit), ("val", val))}
-        return kept | {"test": tested}, fingerprint
+        splits = {name: ImageSplit(train, rows, self.size**2) for name, rows in (("train", fit), ("val", val))}
+        return splits | {"test": test_split}, fingerprint
 
     def batched(self, split: str) -> Dataset[ImageBatch]:
-        """Batches of images, changed at random in training."""
+        """Batches of images, augmented in training."""
         if split == "train":
             mix = partial(self.augment.mix, classes=self.classes)
             return TrainImages(self.splits[split], self.augment.training(self.size), self.seed, mix)
@@ -176,7 +175,7 @@ class ImageData(SplitData):
         return self._train_loader(batches)
 
     def baselines(self) -> dict[str, float]:
-        """How often the most frequent class of training is right."""
+        """The accuracy of the most frequent class of the training split."""
         return majority_class(self.splits["train"].targets, self.splits["test"].targets)
 
     def _chosen(self, pictures: Pictures, stream: int) -> np.ndarray:

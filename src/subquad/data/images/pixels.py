@@ -1,4 +1,4 @@
-"""Grey images read pixel by pixel, row after row: the form of the Long Range Arena's image tasks."""
+"""Grey images as sequences of pixels, row by row, as in the image tasks of the Long Range Arena."""
 
 import abc
 from typing import Any, Literal, get_args
@@ -16,9 +16,9 @@ Pixels = Literal["token", "real"]
 
 
 class PixelData(SequenceData):
-    """Images of `side` x `side` as sequences of side² steps, none of them padding.
+    """Images of `side` x `side` as sequences of side² steps without padding.
 
-    pixels: "token" brightness 0..255 as the ids 1..256 (0 stays padding); "real" one channel,
+    pixels: "token" brightness 0..255 as the ids 1..256 (0 is padding); "real" one channel,
         (brightness / 255 - centre) / spread.
     """
 
@@ -31,7 +31,7 @@ class PixelData(SequenceData):
     @property
     @abc.abstractmethod
     def side(self) -> int:
-        """Pixels of an edge."""
+        """Pixels per side."""
 
     @property
     @abc.abstractmethod
@@ -52,7 +52,7 @@ class PixelData(SequenceData):
 
 
 class PixelDataset(Dataset[SequenceBatch]):
-    """Turns lists of indices into batches of pixels; `scale` holds centre and spread of real ones, None for tokens."""
+    """Turns lists of indices into batches; `scale` is (centre, spread) for real pixels and None for tokens."""
 
     def __init__(self, rows: Ragged, side: int, scale: tuple[float, float] | None) -> None:
         self.images = rows.values.reshape(len(rows), side**2)
@@ -72,6 +72,6 @@ class PixelDataset(Dataset[SequenceBatch]):
 
 
 def lay_flat(images: np.ndarray, labels: np.ndarray) -> Ragged:
-    """uint8 images [n, side, side] and their labels as sequences of pixels."""
+    """Flattens labelled uint8 images [n, side, side] to sequences of pixels."""
     steps = images[0].size if len(images) else 1
     return Ragged(images.reshape(-1), np.arange(len(images) + 1, dtype=np.int64) * steps, labels.astype(np.int64))

@@ -1,8 +1,8 @@
-"""The ListOps language: symbols, token ids, meaning, and the text form of the Long Range Arena release.
+"""The ListOps language: symbols, token ids, evaluation, and the text form of the Long Range Arena release.
 
 An expression is a digit or `[OP argument argument ... ]` with OP among MIN, MAX, MED (the median, rounded down) and SM
-(the sum modulo 10). It is stored without the parentheses of the release, which add nothing: one token per digit, two
-per operator.
+(the sum modulo 10). It is stored without the redundant parentheses of the release: one token per digit, two per
+operator.
 
 Source: Nangia & Bowman, "ListOps" (2018); Tay et al., "Long Range Arena" (2021), `listops/input_pipeline.py` since
 commit c209b2a. Earlier versions of that tokenizer lose the brackets and with them the tree: their numbers are not
@@ -35,8 +35,8 @@ _OPERATORS: dict[int, Callable[[list[int]], int]] = {MIN: min, MAX: max, MED: _m
 def encode(text: str) -> np.ndarray:
     """Token ids, uint8 [length], of an expression in cleaned (`[MAX 3 5 X`, also `]`) or in release form.
 
-    Parentheses are dropped unchecked; `evaluate` checks them. Raises UserError that names the first unknown symbol and
-    its position among the symbols of `text`, counted from 0.
+    Parentheses are dropped unchecked; `evaluate` checks them. Raises UserError with the first unknown symbol and its
+    position among the symbols of `text`, counted from 0.
     """
     symbols = text.split()
     try:
@@ -48,21 +48,21 @@ def encode(text: str) -> np.ndarray:
 
 
 def decode(ids: Iterable[int]) -> str:
-    """Cleaned text such as `[MAX 3 5 X`; padding is left out. Raises UserError on an id outside 0..15."""
+    """Cleaned text such as `[MAX 3 5 X`, without padding. Raises UserError for an id outside 0..15."""
     return " ".join(SYMBOLS[token] for token in _checked(ids) if token != PAD)
 
 
 def evaluate(expression: str | Iterable[int]) -> int:
     """The value, 0..9, of an expression given as token ids or as text (see `encode`).
 
-    Raises UserError on malformed input. Positions count from 0: tokens for ids and for brackets out of place,
-    symbols of the text for unknown symbols and for parentheses out of place.
+    Raises UserError for malformed input. The positions in its message count from 0: tokens for ids and misplaced
+    brackets, symbols of the text for unknown symbols and misplaced parentheses.
     """
     return parse(expression)[1] if isinstance(expression, str) else _walk(_checked(expression))[0]
 
 
 def parse(text: str) -> tuple[np.ndarray, int]:
-    """Token ids (`encode`) and value (`evaluate`) of a text at once; raises as they do."""
+    """The token ids (`encode`) and the value (`evaluate`) of a text; raises as they do."""
     ids = encode(text)
     tokens = ids.tolist()
     value, counts = _walk(tokens)
@@ -72,7 +72,7 @@ def parse(text: str) -> tuple[np.ndarray, int]:
 
 
 def to_release_text(ids: Iterable[int]) -> str:
-    """The release form, e.g. `( ( ( [MAX 3 ) 5 ) ] )`: each argument and each `]` is applied to what stands before it.
+    """The release form, such as `( ( ( [MAX 3 ) 5 ) ] )`: each argument and each `]` is applied to what precedes it.
 
     An expression of n tokens has n - 1 pairs of parentheses. `encode` restores the ids exactly. Raises UserError as
     `evaluate` does.
@@ -90,7 +90,7 @@ def _checked(ids: Iterable[int]) -> list[int]:
 
 
 def _walk(tokens: Sequence[int]) -> tuple[int, list[int]]:
-    """Value of the expression, and the number of arguments of each operator in the order they open."""
+    """The value of the expression, and the number of arguments of each operator in the order they open."""
     counts: list[int] = []
     pending: list[tuple[int, int, list[int]]] = []
     value = None
@@ -132,7 +132,7 @@ def _release_symbols(tokens: Sequence[int], counts: Sequence[int]) -> list[str]:
             symbols += ["]", ")", ")"]
         else:
             symbols += [SYMBOLS[token], ")"]
-    return symbols[:-1]  # the root is nobody's argument
+    return symbols[:-1]  # the root is no argument, so it has no closing parenthesis
 
 
 def _check_parentheses(symbols: Sequence[str], expected: Sequence[str]) -> None:

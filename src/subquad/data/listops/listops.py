@@ -1,7 +1,7 @@
 """ListOps of the Long Range Arena: expressions of 501 to 1999 tokens, classified by their value 0..9.
 
-Generated here from the published distribution, or read from the files of the release, whose generator had no seed and
-so cannot be run again to the same bytes. The first token alone allows 36 % accuracy; see `baselines`.
+Generated here from the published distribution, or read from the files of the release, which cannot be generated again
+because its generator had no seed. The first token alone allows 36 % accuracy; see `baselines`.
 
 Source: Tay et al., "Long Range Arena" (2021), section 3.1; google-research/long-range-arena.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from subquad.data import ragged
 from subquad.data.listops.grammar import CLOSE, MAX, VOCAB
-from subquad.data.listops.listops_release import SIZES, STANDIN_SIZES, read_release, release_files, write_synthetic
+from subquad.data.listops.listops_release import SIZES, SYNTHETIC_SIZES, read_release, release_files, write_synthetic
 from subquad.data.listops.trees import VERSION, generate
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.split_data import SequenceData
@@ -31,13 +31,13 @@ class ListOps(SequenceData):
     """Generated (`source="generated"`) or released (`source="release"`) ListOps, cached under `root`/listops.
 
     Lengths count tokens: one per digit, two per operator; min_length < length < max_length. `sizes` are the rows of
-    train, val and test; of the release the first so many rows are read, and the default asks for the complete, genuine
-    files. `release_dir` holds `basic_{train,val,test}.tsv`. `min_length`, `max_depth` and `data_seed`, which is apart
-    from the training seed, act on generated data only; `workers` threads generate it (None: one per usable core) and
-    never change it. `synthetic` reads made-up files of the release.
-    `multiply` puts each expression e of the test split so many times under one operator, [MAX e e ... ], which keeps
-    its value and makes it longer than anything trained on (1 to 4 in Leotescu et al. 2024, Table 5); see `multiplied`.
-    `batching` is what `SequenceData` takes. Raises UserError on impossible settings.
+    train, val and test; of the release the first rows are read, and the default requires the complete published files.
+    `release_dir` holds `basic_{train,val,test}.tsv`. `min_length`, `max_depth` and `data_seed`, which is independent of
+    the training seed, apply to generated data only; `workers` is the number of threads that generate it (None: one per
+    usable core) and does not affect the data. `synthetic` reads synthetic files in the format of the release.
+    `multiply` replaces each expression e of the test split by [MAX e e ... ] with that many copies, which keeps its
+    value and makes it longer than the training data (1 to 4 in Leotescu et al. 2024, Table 5); see `multiplied`.
+    `batching` are arguments of `SequenceData`. Raises UserError for impossible settings.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class ListOps(SequenceData):
         self.root, self.synthetic = Path(root), synthetic
         if synthetic:
             source, release_dir = "release", str(self.root / "synthetic" / "listops")
-            max_length = max(max_length, 200)  # that of the made-up files
-            sizes = [min(rows, made) for rows, made in zip(sizes, STANDIN_SIZES.values(), strict=True)]
+            max_length = max(max_length, 200)  # the maximum of the synthetic files
+            sizes = [min(rows, most) for rows, most in zip(sizes, SYNTHETIC_SIZES.values(), strict=True)]
         self.source, self.release_dir = source, Path(release_dir or "")
         self.sizes = dict(zip(SIZES, sizes, strict=True))
         self.min_length, self.max_length, self.max_depth = min_length, max_length, max_depth
@@ -78,11 +78,11 @@ class ListOps(SequenceData):
         return DataSpec(max_len=_length(longest, self.multiply), vocab=VOCAB, classes=10)
 
     def require(self) -> None:
-        """Raises UserError where a file of the release is, if that is asked for missing."""
+        """Raises UserError if a file of the release is missing and `source` is "release"."""
         _ = self.folder
 
     def prepare_data(self) -> None:
-        """Generates or reads the splits once; a second process meanwhile waits and finds them done."""
+        """Generates or reads the splits once; other processes wait."""
         if self.synthetic:
             written_once(self.release_dir, self.write_synthetic)
         ragged.prepare(self.folder, self._make_described)
@@ -93,7 +93,7 @@ class ListOps(SequenceData):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The settings the data were made with, and for each split what `describe` returns."""
+        """The settings of the data, and for each split the result of `describe`."""
         return self._cache.facts
 
     def baselines(self) -> dict[str, float]:
@@ -101,7 +101,7 @@ class ListOps(SequenceData):
 
     @property
     def folder(self) -> Path:
-        """Where the cache lies; the name tells apart all settings that change the data."""
+        """The folder of the cache, named by all settings that affect its content."""
         sizes = "-".join(map(str, self.sizes.values()))
         if self.source == "generated":
             limits = f"len{self.min_length}-{self.max_length}-depth{self.max_depth}"
@@ -111,7 +111,7 @@ class ListOps(SequenceData):
 
     @staticmethod
     def write_synthetic(root: Path) -> Path:
-        """Writes small `basic_{train,val,test}.tsv` of 64/16/16 rows to `root`, and returns it, the `release_dir`."""
+        """Writes `basic_{train,val,test}.tsv` of 64/16/16 rows to `root`, and returns it for use as `release_dir`."""
         return write_synthetic(root)
 
     @cached_property
@@ -133,7 +133,7 @@ class ListOps(SequenceData):
 
 
 def shortcuts(train: Ragged, test: Ragged) -> dict[str, float]:
-    """Accuracy on `test` of the commonest value, and of the commonest value under each root operator, of `train`."""
+    """The accuracy on `test` of the most frequent value of `train`, overall and for each root operator."""
     counts = np.zeros((VOCAB, 10), np.int64)
     np.add.at(counts, (_roots(train), train.targets), 1)
     return {
@@ -143,10 +143,10 @@ def shortcuts(train: Ragged, test: Ragged) -> dict[str, float]:
 
 
 def describe(rows: Ragged, train: Ragged) -> dict[str, Any]:
-    """Statistics to hold against published ones.
+    """Statistics for comparison with published ones.
 
-    Shares of the values 0..9, lengths in tokens, operators per expression, arguments per operator, and the `shortcuts`
-    learned on `train`.
+    Frequencies of the values 0..9, lengths in tokens, operators per expression, arguments per operator, and the
+    `shortcuts` learned on `train`.
     """
     lengths, operators = rows.lengths, int(np.count_nonzero(rows.values == CLOSE))
     return {
@@ -163,7 +163,9 @@ def describe(rows: Ragged, train: Ragged) -> dict[str, Any]:
 
 
 def multiplied(rows: Ragged, copies: int) -> Ragged:
-    """Each expression e as [MAX e e ... ]: `copies` |e| + 2 tokens of the same value. One copy stays as it is.
+    """Replaces each expression e by [MAX e e ... ], which has `copies` |e| + 2 tokens and the same value.
+
+    With one copy the expressions are unchanged.
 
     Source: Leotescu et al. 2024, https://arxiv.org/abs/2404.05210, Table 5, "self-concatenating via the MAX operator".
     """

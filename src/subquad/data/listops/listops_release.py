@@ -19,15 +19,15 @@ from subquad.data.ragged import Ragged, lay_out
 from subquad.utils.errors import UserError
 
 SIZES = {"train": 96_000, "val": 2_000, "test": 2_000}
-"""Rows of the genuine files."""
+"""Rows of the published files."""
 
-STANDIN_SIZES = {"train": 64, "val": 16, "test": 16}
+SYNTHETIC_SIZES = {"train": 64, "val": 16, "test": 16}
 
 _HEADER = "Source\tTarget"
 
 
 def release_files(folder: Path) -> dict[str, Path]:
-    """The file of each split. Raises UserError where one is missing."""
+    """The file of each split. Raises UserError if one is missing."""
     files = {split: folder / f"basic_{split}.tsv" for split in SIZES}
     for path in files.values():
         if not path.is_file():
@@ -41,34 +41,34 @@ def release_files(folder: Path) -> dict[str, Path]:
 def read_release(folder: Path, sizes: Mapping[str, int], max_length: int) -> dict[str, Ragged]:
     """The first `sizes[split]` rows of each split as uint8 token ids and int64 values.
 
-    Raises UserError, with file and line, on anything that is not a row of the release: another header, a truncated row,
-    an unknown symbol, a misplaced bracket or parenthesis, a target that is not the value of its expression, max_length
-    or more tokens. Raises it too on fewer rows than wanted, and on more where the genuine number is wanted.
+    Raises UserError, with file and line, for another header, a truncated row, an unknown symbol, a misplaced bracket or
+    parenthesis, a target that is not the value of its expression, and `max_length` or more tokens; and for fewer rows
+    than `sizes`, or more if `sizes` is the number of published rows.
     """
     splits, before = {}, 0
     with progress("ListOps: reading the release", sum(sizes.values())) as show:
         for split, path in release_files(folder).items():
             rows, targets = [], []
-            wanted = sizes[split]
-            complete = wanted == SIZES[split]
-            for ids, target in itertools.islice(_rows(path, max_length), wanted + complete):
+            size = sizes[split]
+            complete = size == SIZES[split]
+            for ids, target in itertools.islice(_rows(path, max_length), size + complete):
                 rows.append(ids)
                 targets.append(target)
                 show(before + len(rows))
-            if len(rows) != wanted:
-                found = "more" if len(rows) > wanted else f"only {len(rows)}"
-                raise UserError(f"{path} has {found} rows where {wanted} are wanted; fetch it again or set data.sizes.")
-            before += wanted
+            if len(rows) != size:
+                count = "more" if len(rows) > size else f"only {len(rows)}"
+                raise UserError(f"{path} has {count} rows where {size} are wanted; fetch it again or set data.sizes.")
+            before += size
             splits[split] = lay_out(rows, np.array(targets, np.int64))
     return splits
 
 
 def write_synthetic(folder: Path) -> Path:
     """Writes 64/16/16 rows of 21 to 199 tokens in the format of the release to `folder`, and returns it."""
-    sequences, _ = generate(sum(STANDIN_SIZES.values()), seed=0, min_length=20, max_length=200)
+    sequences, _ = generate(sum(SYNTHETIC_SIZES.values()), seed=0, min_length=20, max_length=200)
     folder.mkdir(parents=True, exist_ok=True)
     rows = zip((to_release_text(sequences[i]) for i in range(len(sequences))), sequences.targets, strict=True)
-    for split, size in STANDIN_SIZES.items():
+    for split, size in SYNTHETIC_SIZES.items():
         lines = [_HEADER, *(f"{text}\t{target}" for text, target in itertools.islice(rows, size))]
         (folder / f"basic_{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder

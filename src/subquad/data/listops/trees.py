@@ -1,11 +1,11 @@
-"""ListOps expressions drawn at random from the distribution of the Long Range Arena, many trees at a time.
+"""Draws ListOps expressions from the distribution of the Long Range Arena, vectorised over many trees.
 
-A node above the last level is an operator with probability 1/4 and else a uniform digit; an operator has 2..10
-arguments and is one of MIN, MAX, MED, SM, all uniform. The root is at level 1; level `max_depth` holds digits only.
-Trees of min_length < length < max_length are kept, where a digit counts 1 and an operator 2.
+A node above the last level is an operator with probability 1/4, else a uniform digit; an operator has 2..10 arguments
+and is one of MIN, MAX, MED, SM, all uniform. The root is at level 1; level `max_depth` holds digits only. Trees of
+min_length < length < max_length are kept, where a digit counts 1 and an operator 2.
 
-Whole levels are handled at once: first the shapes top-down, then for the kept trees sizes bottom-up (an operator is 2
-longer than its arguments together), positions top-down, values bottom-up.
+Each step processes a whole level: first the shapes top-down, then for the kept trees sizes bottom-up (the size of an
+operator is that of its arguments plus 2), positions top-down, and values bottom-up.
 
 Source: google-research/long-range-arena, `data/listops.py` (whose constant VALUE_P is the probability of an operator).
 """
@@ -23,21 +23,21 @@ from subquad.data.ragged import Ragged
 from subquad.utils.errors import UserError
 
 VERSION = 1
-"""Raise it when the same settings no longer give the same bytes, CHUNK included: it names the cached sets."""
+"""Part of the cache's name. Increase it when the same settings no longer give the same bytes, as with another CHUNK."""
 
 CHUNK = 4096
-"""Trees drawn from one seed; small enough that a level stays in the processor's cache."""
+"""Trees drawn from one seed; small enough that a level fits in the processor's cache."""
 
 _FEWEST, _MOST = 2, 10
-_PATIENCE = 64  # chunks without a new tree after which more are not to be expected
+_PATIENCE = 64  # number of successive chunks without a new tree after which the search ends
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
     """The nodes of one level in the order of their parents.
 
-    `tree` [nodes] numbers the tree that holds each node, `branching` [nodes] is True at operators, `arguments`
-    [operators] counts their arguments.
+    `tree` [nodes] is the index of each node's tree, `branching` [nodes] is True at operators, `arguments` [operators]
+    is their number of arguments.
     """
 
     tree: np.ndarray
@@ -57,11 +57,10 @@ class _Level:
 def generate(
     count: int, *, seed: int = 0, min_length: int = 500, max_length: int = 2000, max_depth: int = 10, workers: int = 1
 ) -> tuple[Ragged, float]:
-    """`count` different expressions in random order, and the share of the drawn trees that had an allowed length.
+    """`count` different expressions in random order, and the fraction of the drawn trees that had an allowed length.
 
-    values: uint8 token ids without padding; targets: int64 0..9. The result does not depend on `workers`
-    (threads); numpy keeps its random streams unless a release says otherwise. Raises UserError when the limits allow
-    too few different expressions.
+    values: uint8 token ids without padding; targets: int64 0..9. The result does not depend on the number of threads
+    `workers`. Raises UserError when the limits allow too few different expressions.
     """
     draw = functools.partial(draw_chunk, seed=seed, min_length=min_length, max_length=max_length, max_depth=max_depth)
     trees: dict[bytes, int] = {}
@@ -83,7 +82,7 @@ def generate(
                     f"{count} ListOps expressions are wanted, but only {len(trees)} different ones of more than "
                     f"{min_length} and fewer than {max_length} tokens turned up; lower data.sizes or widen the limits."
                 )
-    # Without duplicates, late trees are rarer ones than early trees; shuffled, all splits are alike.
+    # Because duplicates are dropped, late trees are rarer than early ones; shuffling makes the splits alike.
     order = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,))).permutation(count)
     expressions = list(trees)
     rows = [expressions[i] for i in order]
@@ -93,7 +92,7 @@ def generate(
 
 
 def draw_chunk(chunk: int, *, seed: int, min_length: int, max_length: int, max_depth: int) -> Ragged:
-    """The kept ones of the `CHUNK` trees that belong to (seed, chunk); duplicates may occur."""
+    """The trees of an allowed length among the `CHUNK` trees of (seed, chunk); duplicates may occur."""
     rng = np.random.default_rng(np.random.SeedSequence([seed, chunk]))
     levels, lengths = _draw_shapes(rng, max_length, max_depth)
     kept = (lengths > min_length) & (lengths < max_length)
@@ -101,7 +100,7 @@ def draw_chunk(chunk: int, *, seed: int, min_length: int, max_length: int, max_d
 
 
 def _draw_shapes(rng: np.random.Generator, max_length: int, max_depth: int) -> tuple[list[_Level], np.ndarray]:
-    """Levels from the root down, and the length of each tree; a tree is left unfinished once it is too long."""
+    """The levels from the root down, and the length of each tree; trees that become too long stay unfinished."""
     lengths = np.ones(CHUNK, np.int64)
     tree = np.arange(CHUNK, dtype=np.int32)
     levels = []
@@ -113,17 +112,17 @@ def _draw_shapes(rng: np.random.Generator, max_length: int, max_depth: int) -> t
         parents = tree[branching]
         arguments = rng.integers(_FEWEST, _MOST, size=len(parents), dtype=np.uint8, endpoint=True).astype(np.int32)
         levels.append(_Level(tree, branching, arguments))
-        # An operator that takes the place of a digit adds one token and its arguments, a token each at the least.
+        # An operator in place of a digit adds one token, and at least one token for each argument.
         lengths += np.bincount(parents, weights=arguments + 1, minlength=CHUNK).astype(np.int64)
-        hopeful = lengths[parents] < max_length
-        tree = np.repeat(parents[hopeful], arguments[hopeful])
+        growing = lengths[parents] < max_length
+        tree = np.repeat(parents[growing], arguments[growing])
         if not len(tree):
             break
     return levels, lengths
 
 
 def _fill(rng: np.random.Generator, levels: list[_Level], lengths: np.ndarray) -> Ragged:
-    """Writes out finished trees of the given lengths, with random digits and operators."""
+    """The expressions of finished trees of the given lengths, with random digits and operators."""
     symbols = [_draw_symbols(rng, level) for level in levels]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     above = range(len(levels) - 1)
@@ -156,7 +155,7 @@ def _draw_symbols(rng: np.random.Generator, level: _Level) -> np.ndarray:
 
 
 def _apply(operators: np.ndarray, level: _Level, values: np.ndarray) -> np.ndarray:
-    """uint8 [operators]: each operator's value; `values` [next level] holds the arguments."""
+    """uint8 [operators]: the value of each operator; `values` [next level] holds the arguments."""
     starts = level.starts
     results = np.minimum.reduceat(values, starts)
     for operator, function in ((MAX, np.maximum.reduceat), (SM, lambda v, s: np.add.reduceat(v, s) % 10)):

@@ -1,9 +1,9 @@
-"""Pathfinder images: are two discs joined by one dashed contour, or do they end two different ones?
+"""Generates Pathfinder images, labelled 1 if two discs (markers) lie on the same dashed contour, else 0.
 
-Two target contours and several short distractors, each a chain of paddles, and two markers (Linsley et al. 2018,
-https://arxiv.org/abs/1805.08315; settings of Tay et al. 2021, https://arxiv.org/abs/2011.04006). Distributed as the
-public generator's images (drewlinsley/pathfinder, commit ab9c130): where it draws, resizes and dilates whole images,
-this one pastes stamps that are rendered once for each orientation.
+An image has two target contours and several short distractors, each a chain of dashes (paddles), and two markers
+(Linsley et al. 2018, https://arxiv.org/abs/1805.08315; settings of Tay et al. 2021, https://arxiv.org/abs/2011.04006).
+The distribution is that of the public generator (drewlinsley/pathfinder, commit ab9c130). That one draws, resizes and
+dilates whole images for each paddle; this one pastes stamps that are rendered once for each orientation.
 
 Coordinates are (row, column), angles radians with rows as the sine.
 """
@@ -20,22 +20,23 @@ from scipy.ndimage import grey_dilation, maximum_filter
 from subquad.utils.errors import UserError
 
 VERSION = 1
-"""Raised when the same seed gives other images."""
+"""Part of the cache's name. Increase it when the same seed no longer gives the same images."""
 
-_FREE = 0.3  # what an occupancy may be at most where a contour can start
-_COLLISION = 1.8  # what two footprints may add up to
+_FREE = 0.3  # the maximum occupancy where a contour can start
+_COLLISION = 1.8  # the limit of the sum of two footprints
 _TRIES = 3  # for each paddle
 _CONTOUR_TRIES = 5  # for each distractor
 
 
 @dataclass(frozen=True, slots=True)
 class Contours:
-    """Numbers of the generator, in pixels where they are lengths.
+    """Settings of the generator; lengths are in pixels.
 
-    size: side of the image; border: blocked frame; paddle, thickness: of one dash; margins: gap between dashes, one is
-    drawn for each image; antialias: finer grid for drawing; seed_distance: between the starts of the two contours;
-    marker: radius; length, distractor_length: dashes of a contour; continuity: how much straight on is preferred;
-    contour_contrasts, paddle_contrasts: brightness factors to draw from.
+    size: side of the image. border: width of the blocked frame. paddle, thickness: length and thickness of a dash.
+    margins: gaps between dashes; one is drawn for each image. antialias: factor of the finer grid for drawing.
+    seed_distance: distance between the starts of the two contours. marker: radius of a marker. length,
+    distractor_length: dashes of a contour. continuity: preference for going straight on. contour_contrasts,
+    paddle_contrasts: brightness factors; one is drawn for each contour or paddle.
     """
 
     size: int = 32
@@ -73,7 +74,7 @@ Point = tuple[int, int]
 
 
 def draw(settings: Contours, seed: int, number: int) -> tuple[np.ndarray, int]:
-    """Image `number` of a seed, uint8 [size, size], and its label: 1 where both markers lie on one contour."""
+    """Image `number` of a seed, uint8 [size, size], and its label: 1 if both markers lie on one contour."""
     rng = np.random.default_rng([seed, number])
     label = int(rng.integers(2))
     tools = _tools(settings, settings.margins[rng.integers(len(settings.margins))])
@@ -94,14 +95,14 @@ def draw(settings: Contours, seed: int, number: int) -> tuple[np.ndarray, int]:
 
 @dataclass(frozen=True)
 class _Stamp:
-    """One paddle that starts at the middle: what it paints and what it occupies."""
+    """The image and the footprint (the occupied pixels) of a paddle that starts in the middle."""
 
     paint: np.ndarray
     footprint: np.ndarray
 
 
 class _Tools:
-    """What depends on the settings and the margin of an image alone: stamps, candidates and weights."""
+    """Cached stamps, candidates and weights, which depend only on the settings and the margin of an image."""
 
     def __init__(self, settings: Contours, margin: int) -> None:
         if (settings.thickness * settings.antialias) % 1:
@@ -127,13 +128,13 @@ class _Tools:
             self.blocked[edge] = self.blocked[:, edge] = 1
 
     def stamp(self, heading: float) -> _Stamp:
-        """The paddle of a heading."""
+        """The stamp of a paddle with this heading."""
         if heading not in self.stamps:
             self.stamps[heading] = self._render(heading)
         return self.stamps[heading]
 
     def weight(self, heading: float) -> np.ndarray:
-        """cos² of the turn to each candidate, the turn stretched by the continuity."""
+        """The weight of each candidate: cos² of its turn times the continuity."""
         if heading not in self.weights:
             turn = np.abs(self.headings - heading)
             turn = np.minimum(turn, 2 * np.pi - turn) * self.settings.continuity
@@ -141,7 +142,7 @@ class _Tools:
         return self.weights[heading]
 
     def start_shape(self, heading: float) -> np.ndarray:
-        """Which places around its start a first paddle needs free."""
+        """The mask of pixels around its start that a first paddle needs free."""
         if heading not in self.starts:
             half = self.settings.paddle + self.margin
             canvas = np.zeros((2 * half + 1, 2 * half + 1))
@@ -150,7 +151,7 @@ class _Tools:
         return self.starts[heading]
 
     def neighbourhood(self, pivot: Point) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Candidates for a head around a pivot, whether each is inside, and the pixels around each, counted flat."""
+        """Candidates for a head around a pivot, whether each is inside, and flat indices of the pixels around each."""
         if pivot not in self.neighbourhoods:
             size, heads = self.settings.size, self.steps + pivot
             row, column = (heads[:, None] + self.near).clip(0, size - 1).transpose(2, 0, 1)
@@ -159,7 +160,7 @@ class _Tools:
         return self.neighbourhoods[pivot]
 
     def first_places(self, heading: float) -> np.ndarray:
-        """Where the first contour can start in that direction: in the middle of the empty image."""
+        """The places where the first contour can start with this heading: in the middle of the empty image."""
         if heading not in self.places:
             s, middle = self.settings, np.ones_like(self.blocked)
             inner = slice(2 * s.seed_distance, s.size - 2 * s.seed_distance)
@@ -168,10 +169,11 @@ class _Tools:
         return self.places[heading]
 
     def free_places(self, heading: float, occupied: np.ndarray) -> np.ndarray:
-        """Where a first paddle in that direction has room.
+        """The places where a first paddle with this heading is free.
 
-        A direction whose room lies to one side of its start only finds no place at all: at that edge of the image the
-        public generator takes the minimum of no pixels for a broken mask. That decides how many distractors there are.
+        A heading whose start shape lies on one side of the start only has no free places: at that edge of the image the
+        public generator takes the minimum over no pixels and rejects the whole mask. This affects the number of
+        distractors.
         """
         wide = maximum_filter(occupied, footprint=self.start_shape(heading), mode="constant", cval=-1)
         return np.argwhere(wide <= _FREE) if wide.min() >= 0 else np.empty((0, 2), int)
@@ -193,23 +195,23 @@ def _tools(settings: Contours, margin: int) -> _Tools:
 
 
 def ahead(place: Point, heading: float, distance: float) -> Point:
-    """The place in that direction, rounded up as the public generator does."""
+    """The place at this heading and distance, rounded up as in the public generator."""
     return math.ceil(place[0] + distance * math.sin(heading)), math.ceil(place[1] + distance * math.cos(heading))
 
 
 @dataclass
 class _Contour:
-    """The growing end of a contour: where the last paddle turned, which way it went, and what it occupies."""
+    """The growing end of a contour: pivot, heading and footprint of the last paddle."""
 
     pivot: Point
     heading: float
     footprint: np.ndarray
     place: Point
-    """Where the footprint lies: the start of the first paddle, the head of the others."""
+    """The place of the footprint: the start of the first paddle, the head of later ones."""
 
 
 def _start(tools: _Tools, tail: Point, heading: float) -> _Contour | None:
-    """A first paddle, or None where its head or pivot leaves the image."""
+    """A first paddle, or None if its head or pivot is outside of the image."""
     s = tools.settings
     head = ahead(tail, heading, s.paddle)
     pivot = ahead(head, _back(heading), s.paddle + tools.margin)
@@ -220,7 +222,7 @@ def _start(tools: _Tools, tail: Point, heading: float) -> _Contour | None:
 def _extend(
     tools: _Tools, contour: _Contour, image: np.ndarray, occupied: np.ndarray, contrast: float, rng: np.random.Generator
 ) -> bool:
-    """Adds one paddle to the image and the last but one to what is occupied; False where there is no way on."""
+    """Adds one paddle to the image and the previous one to the occupancy; returns False if no paddle fits."""
     s = tools.settings
     pivot = ahead(contour.pivot, contour.heading, s.paddle + 2 * tools.margin)
     heads, inside, around = tools.neighbourhood(pivot)
@@ -232,12 +234,12 @@ def _extend(
         choice = min(int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")), len(heads) - 1)
         head, heading = (int(heads[choice, 0]), int(heads[choice, 1])), float(tools.headings[choice])
         stamp = tools.stamp(_back(heading))
-        there, part = _overlap(s.size, stamp.footprint, head)
-        if (occupied[there] + stamp.footprint[part]).max() < _COLLISION:
+        target, source = _overlap(s.size, stamp.footprint, head)
+        if (occupied[target] + stamp.footprint[source]).max() < _COLLISION:
             break
     else:
         return False
-    image[there] = np.maximum(image[there], contrast * stamp.paint[part])
+    image[target] = np.maximum(image[target], contrast * stamp.paint[source])
     _paste(occupied, contour.footprint, contour.place)
     contour.pivot, contour.heading, contour.footprint, contour.place = pivot, heading, stamp.footprint, head
     return True
@@ -246,19 +248,19 @@ def _extend(
 def _two_contours(
     tools: _Tools, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, list[Point], list[Point]] | None:
-    """Image, occupancy, and both ends of both targets; None where one could not be finished."""
+    """The image, the occupancy, and the starts and ends of both targets; None if one could not be finished."""
     s = tools.settings
-    bright = rng.permutation([*s.contour_contrasts, *s.contour_contrasts])[:2]
+    contrasts = rng.permutation([*s.contour_contrasts, *s.contour_contrasts])[:2]
     contours = _two_starts(tools, rng)
     if contours is None:
         return None
     image, occupied = np.zeros((s.size, s.size)), tools.blocked.copy()
-    for contour, contrast in zip(contours, bright, strict=True):
+    for contour, contrast in zip(contours, contrasts, strict=True):
         _paste(image, _pick(s.paddle_contrasts, rng) * contrast * tools.stamp(contour.heading).paint, contour.place)
     starts = [contour.place for contour in contours]
     for _ in range(s.length - 1):
         factor = _pick(s.paddle_contrasts, rng)
-        for contour, contrast in zip(contours, bright, strict=True):
+        for contour, contrast in zip(contours, contrasts, strict=True):
             if not _extend(tools, contour, image, occupied, factor * contrast, rng):
                 return None
     _paste(occupied, contours[1].footprint, contours[1].place)
@@ -266,7 +268,7 @@ def _two_contours(
 
 
 def _two_starts(tools: _Tools, rng: np.random.Generator) -> list[_Contour] | None:
-    """The first in the middle of the image, the second `seed_distance` away from it in any direction."""
+    """The first paddles of both targets: one in the middle of the image, the other `seed_distance` away from it."""
     first = _free_start(tools, tools.first_places, rng)
     if first is None:
         return None
@@ -275,7 +277,7 @@ def _two_starts(tools: _Tools, rng: np.random.Generator) -> list[_Contour] | Non
 
 
 def _free_start(tools: _Tools, places_of: Callable[[float], np.ndarray], rng: np.random.Generator) -> _Contour | None:
-    """A first paddle in a random direction at a random one of the places with room for it."""
+    """A first paddle with a random heading at a random free place, or None."""
     for _ in range(_TRIES):
         heading = _any_heading(rng)
         places = places_of(heading)
@@ -289,7 +291,7 @@ def _free_start(tools: _Tools, places_of: Callable[[float], np.ndarray], rng: np
 
 
 def _start_beside(tools: _Tools, place: Point, rng: np.random.Generator) -> _Contour | None:
-    """A first paddle in a random direction, `seed_distance` away from the place."""
+    """A first paddle with a random heading at `seed_distance` from the place in a random direction."""
     heading, direction = _any_heading(rng), _any_heading(rng)
     distance = tools.settings.seed_distance
     row, column = place[0] + distance * math.sin(direction), place[1] + distance * math.cos(direction)
@@ -297,7 +299,7 @@ def _start_beside(tools: _Tools, place: Point, rng: np.random.Generator) -> _Con
 
 
 def _distractor(tools: _Tools, image: np.ndarray, occupied: np.ndarray, rng: np.random.Generator) -> bool:
-    """Adds a short contour to both arrays, or leaves them as they are and returns False."""
+    """Adds a short contour to both arrays, or leaves them unchanged and returns False."""
     s = tools.settings
     if np.count_nonzero(occupied <= _FREE) < 0.01 * occupied.size:
         return False
@@ -307,29 +309,29 @@ def _distractor(tools: _Tools, image: np.ndarray, occupied: np.ndarray, rng: np.
     contour = _free_start(tools, partial(tools.free_places, occupied=framed), rng)
     if contour is None:
         return False
-    painted, taken = image.copy(), occupied.copy()
-    _paste(painted, contrast * tools.stamp(contour.heading).paint, contour.place)
+    new_image, new_occupied = image.copy(), occupied.copy()
+    _paste(new_image, contrast * tools.stamp(contour.heading).paint, contour.place)
     for _ in range(s.distractor_length - 1):
-        if not _extend(tools, contour, painted, taken, _pick(s.contour_contrasts, rng), rng):
+        if not _extend(tools, contour, new_image, new_occupied, _pick(s.contour_contrasts, rng), rng):
             return False
-    _paste(taken, contour.footprint, contour.place)
-    image[:], occupied[:] = painted, taken
+    _paste(new_occupied, contour.footprint, contour.place)
+    image[:], occupied[:] = new_image, new_occupied
     return True
 
 
 def _overlap(size: int, stamp: np.ndarray, place: Point) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-    """Where a stamp lies in an image, and which part of the stamp that is."""
+    """The slices of the image that a stamp covers, and the slices of the stamp inside the image."""
     reach = len(stamp) // 2
     low = [max(at - reach, 0) for at in place]
     high = [min(at + reach + 1, size) for at in place]
-    there = (slice(low[0], high[0]), slice(low[1], high[1]))
-    part = tuple(slice(a - at + reach, b - at + reach) for a, b, at in zip(low, high, place, strict=True))
-    return there, (part[0], part[1])
+    target = (slice(low[0], high[0]), slice(low[1], high[1]))
+    source = tuple(slice(a - at + reach, b - at + reach) for a, b, at in zip(low, high, place, strict=True))
+    return target, (source[0], source[1])
 
 
 def _paste(canvas: np.ndarray, stamp: np.ndarray, place: Point) -> None:
-    there, part = _overlap(len(canvas), stamp, place)
-    canvas[there] = np.maximum(canvas[there], stamp[part])
+    target, source = _overlap(len(canvas), stamp, place)
+    canvas[target] = np.maximum(canvas[target], stamp[source])
 
 
 def _disc(settings: Contours, place: Point) -> np.ndarray:
@@ -340,7 +342,7 @@ def _disc(settings: Contours, place: Point) -> np.ndarray:
 
 
 def _shrink(image: np.ndarray, side: int) -> np.ndarray:
-    """An 8-bit image at a smaller size, as values from 0 to 1."""
+    """Resizes an 8-bit image to a smaller size and scales it to 0..1."""
     return np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.LANCZOS)) / 255
 
 

@@ -1,6 +1,7 @@
-"""Pathfinder of the Long Range Arena: does one contour join the two discs? 32 x 32 up to 256 x 256 (Path-X: 128).
+"""Pathfinder of the Long Range Arena: images of 32 x 32 to 256 x 256 (Path-X: 128).
 
-Generated here (`pathfinder_contours`), or read from the archive of the release.
+The label is 1 if one contour joins the two discs, else 0. Images are generated here (`contours`), or read from the
+archive of the release.
 
 Source: Tay et al. 2021, https://arxiv.org/abs/2011.04006; drewlinsley/pathfinder.
 """
@@ -30,11 +31,11 @@ _CHUNK = 250
 class Pathfinder(PixelData):
     """Generated (`source="generated"`) or released (`source="release"`) Pathfinder, cached under `root`/pathfinder.
 
-    size: 32, 64, 128 or 256. sizes: rows of train, val and test; of a release smaller numbers take that many rows of
-    its seeded split. release_dir: the folder curv_contour_length_14 ("hard", the task), with imgs/ and metadata/.
-    data_seed acts on generated images, split_seed on the split of the release (42 is S4's and Mega's); `workers`
-    processes draw (None: one per usable core) and never change an image. synthetic: 40 made-up images in the layout of
-    the release. Raises UserError on impossible settings.
+    size: 32, 64, 128 or 256. sizes: rows of train, val and test; of a release the first rows of each split are read.
+    release_dir: the folder curv_contour_length_14 (the "hard" set, used by the task), with imgs/ and metadata/.
+    data_seed applies to generated images, split_seed to the split of the release (42 in S4 and Mega). workers: the
+    number of processes that generate images (None: one per usable core); it does not affect the images. synthetic: 40
+    synthetic images in the layout of the release. Raises UserError for impossible settings.
     """
 
     classes = 2
@@ -61,22 +62,22 @@ class Pathfinder(PixelData):
         self.root, self.size, self.synthetic = Path(root), size, synthetic
         if synthetic:
             source, release_dir = "release", str(self.root / "synthetic" / f"pathfinder{size}")
-            sizes = [min(rows, made) for rows, made in zip(sizes, (32, 4, 4), strict=True)]
+            sizes = [min(rows, most) for rows, most in zip(sizes, (32, 4, 4), strict=True)]
         self.source, self.release_dir = source, Path(release_dir or "")
         self.sizes = dict(zip(SIZES, sizes, strict=True))
         self.data_seed, self.split_seed, self.workers = data_seed, split_seed, workers or usable_cores()
 
     @property
-    def side(self) -> int:  # read-only here: the task is named by it
-        """Pixels of an edge."""
+    def side(self) -> int:
+        """Pixels per side."""
         return self.size
 
     def require(self) -> None:
-        """Raises UserError where a file of the release is, if that is asked for missing."""
+        """Raises UserError if the metadata of the release are missing and `source` is "release"."""
         _ = self.folder
 
     def prepare_data(self) -> None:
-        """Draws or reads the images once; a second process meanwhile waits and finds them done."""
+        """Generates or reads the images once; other processes wait."""
         if self.synthetic:
             written_once(self.release_dir, partial(self.write_synthetic, size=self.size))
         ragged.prepare(self.folder, self._make)
@@ -86,7 +87,7 @@ class Pathfinder(PixelData):
 
     @property
     def folder(self) -> Path:
-        """Where the cache lies; the name tells apart all settings that change the data."""
+        """The folder of the cache, named by all settings that affect its content."""
         rows = "-".join(map(str, self.sizes.values()))
         home = self.root / "pathfinder"
         if self.source == "generated":
@@ -96,7 +97,7 @@ class Pathfinder(PixelData):
 
     @staticmethod
     def write_synthetic(root: Path, size: int = 32) -> Path:
-        """Writes 40 images in the layout of the release to `root`, and returns it, the `release_dir`."""
+        """Writes 40 images in the layout of the release to `root`, and returns it for use as `release_dir`."""
         return write_synthetic(root, size)
 
     @cached_property
@@ -105,21 +106,22 @@ class Pathfinder(PixelData):
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         if self.source == "release":
-            found = read_release(self.release_dir, self.size, self.sizes, self.split_seed, self.workers)
+            arrays = read_release(self.release_dir, self.size, self.sizes, self.split_seed, self.workers)
         else:
-            found = self._draw()
-        splits = {name: lay_flat(images, labels) for name, (images, labels) in found.items()}
+            arrays = self._draw()
+        splits = {name: lay_flat(images, labels) for name, (images, labels) in arrays.items()}
         return splits, {"source": self.source, "size": self.size, "seed": self.data_seed}
 
     def _draw(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         total = sum(self.sizes.values())
         images, labels = np.empty((total, self.size, self.size), np.uint8), np.empty(total, np.int64)
         starts = range(0, total, _CHUNK)
-        work = partial(draw_many, self.size, self.data_seed, total)
+        draw_chunk = partial(draw_many, self.size, self.data_seed, total)
         with progress(f"Pathfinder: drawing {self.size} x {self.size} images", total) as show:
-            for start, (pictures, answers) in zip(starts, in_processes(work, starts, self.workers), strict=True):
-                images[start : start + len(answers)], labels[start : start + len(answers)] = pictures, answers
-                show(start + len(answers))
+            for start, chunk in zip(starts, in_processes(draw_chunk, starts, self.workers), strict=True):
+                end = start + len(chunk[1])
+                images[start:end], labels[start:end] = chunk
+                show(end)
         ends = np.cumsum(list(self.sizes.values()))
         cuts = {name: slice(end - self.sizes[name], end) for name, end in zip(SIZES, ends, strict=True)}
         return {name: (images[cut], labels[cut]) for name, cut in cuts.items()}

@@ -1,7 +1,7 @@
 """The Pathfinder folders of the Long Range Arena release, read with a check of every image, and synthetic data.
 
-`imgs/<batch>/sample_<i>.png`: 8-bit grey. `metadata/<batch>.npy`: text despite its name, a line for each image, its
-first four fields the sub-folder, the file name, the number in the batch and the label.
+`imgs/<batch>/sample_<i>.png`: 8-bit grey. `metadata/<batch>.npy`: a text file, despite its name, with one line for each
+image, whose first four fields are the sub-folder, the file name, the number in the batch and the label.
 
 Source: google-research/long-range-arena, archive `lra_release`, folders `pathfinder{32,64,128,256}`.
 """
@@ -16,11 +16,11 @@ from subquad.data.parallel import in_order, progress
 from subquad.data.pathfinder.contours import SETTINGS, draw
 from subquad.utils.errors import UserError
 
-STANDIN_BATCHES, STANDIN_BATCH = 2, 20
+SYNTHETIC_BATCHES, SYNTHETIC_BATCH_SIZE = 2, 20
 
 
 def metadata_files(folder: Path) -> list[Path]:
-    """The metadata of all batches in the order of their numbers. Raises UserError where there are none."""
+    """The metadata files in the order of their batch numbers. Raises UserError if there are none."""
     files = [path for path in (folder / "metadata").glob("*.npy") if path.stem.isdigit()]
     if not files:
         raise UserError(
@@ -35,37 +35,37 @@ def read_release(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Images uint8 [n, size, size] and labels of each split.
 
-    All rows are split 80 : 10 : 10 by a seeded permutation, torch's random_split as S4 uses it, and the first
-    `sizes[split]` of each part are read. Raises UserError, naming the file, on a line that is no row of the release, on
-    a missing, damaged or wrongly sized image, and on too few rows.
+    All rows are split 80 : 10 : 10 by a seeded permutation (torch's random_split, as in S4), and the first
+    `sizes[split]` rows of each split are read. Raises UserError, with the name of the file, for a malformed line, a
+    missing, damaged or wrongly sized image, and too few rows.
     """
     rows = [row for path in metadata_files(folder) for row in _rows(path, folder)]
-    parts = _split(len(rows), split_seed)
-    found, done = {}, 0
+    indices = _split(len(rows), split_seed)
+    splits, done = {}, 0
     with progress("Pathfinder: reading the release", sum(sizes.values())) as show:
-        for name, wanted in sizes.items():
-            chosen = [rows[i] for i in parts[name][:wanted]]
-            if len(chosen) < wanted:
+        for name, count in sizes.items():
+            chosen = [rows[i] for i in indices[name][:count]]
+            if len(chosen) < count:
                 raise UserError(
-                    f"{folder} has {len(chosen)} rows for {name} where {wanted} are wanted; unpack the archive "
+                    f"{folder} has {len(chosen)} rows for {name} where {count} are wanted; unpack the archive "
                     "again or set data.sizes."
                 )
-            images = np.empty((wanted, size, size), np.uint8)
+            images = np.empty((count, size, size), np.uint8)
             for number, image in enumerate(in_order(lambda row: _image(row[0], size), chosen, workers)):
                 images[number] = image
                 show(done + number + 1)
-            done += wanted
-            found[name] = images, np.array([label for _, label in chosen], np.int64)
-    return found
+            done += count
+            splits[name] = images, np.array([label for _, label in chosen], np.int64)
+    return splits
 
 
 def write_synthetic(folder: Path, size: int) -> Path:
-    """Two batches of 20 drawn images in the layout of the release."""
-    for batch in range(STANDIN_BATCHES):
+    """Writes two batches of 20 generated images in the layout of the release to `folder`, and returns it."""
+    for batch in range(SYNTHETIC_BATCHES):
         (folder / "imgs" / str(batch)).mkdir(parents=True, exist_ok=True)
         lines = []
-        for number in range(STANDIN_BATCH):
-            image, label = draw(SETTINGS[size], 1, batch * STANDIN_BATCH + number)
+        for number in range(SYNTHETIC_BATCH_SIZE):
+            image, label = draw(SETTINGS[size], 1, batch * SYNTHETIC_BATCH_SIZE + number)
             Image.fromarray(image).save(folder / "imgs" / str(batch) / f"sample_{number}.png")
             s = SETTINGS[size]
             numbers = (s.continuity, s.length, s.distractor_length, s.paddle, s.thickness, s.margins[0], 1)
@@ -93,7 +93,7 @@ def _rows(path: Path, folder: Path) -> list[tuple[Path, int]]:
 
 
 def _split(rows: int, seed: int) -> dict[str, list[int]]:
-    import torch  # its permutation is what the published split is made of
+    import torch  # the published split uses torch's permutation
 
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).tolist()
     val = test = rows // 10

@@ -1,1 +1,1 @@
-"""Text data: files, parsing and splits."""
+"""Text data: files, parsing, tokenisation and splits."""

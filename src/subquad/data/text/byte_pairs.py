@@ -1,4 +1,4 @@
-"""The Retrieval task of the Long Range Arena: two papers read byte by byte, does one cite the other?
+"""The Retrieval task of the Long Range Arena: whether one of two papers, read byte by byte, cites the other.
 
 Source: Tay et al. 2021, https://arxiv.org/abs/2011.04006, from the ACL Anthology Network (Radev et al. 2013).
 """
@@ -25,19 +25,19 @@ from subquad.utils.errors import UserError
 
 RELEASE = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
 ROWS = {"train": 147_086, "val": 18_090, "test": 17_437}
-"""Rows of the genuine files."""
+"""Rows of the published files."""
 
 Literals = Literal["kept", "decoded"]
 
 _FILES = {"train": "new_aan_pairs.train.tsv", "val": "new_aan_pairs.eval.tsv", "test": "new_aan_pairs.test.tsv"}
 _FIRST = 10_000
-"""The official pipeline looks at so many bytes of a text."""
-_STANDIN_ROWS = {"train": 48, "val": 16, "test": 16}
+"""The maximum number of bytes of a text in the official pipeline."""
+_SYNTHETIC_ROWS = {"train": 48, "val": 16, "test": 16}
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Rows of two byte sequences and a label each; a row is as long as the longer of the two."""
+    """Labelled pairs of byte sequences; the length of a pair is that of its longer sequence."""
 
     first: Ragged
     second: Ragged
@@ -52,25 +52,26 @@ class Pairs:
 
     @property
     def targets(self) -> np.ndarray:
-        """int64 [N]: 1 where one paper cites the other, else 0."""
+        """int64 [N]: 1 if one paper cites the other, else 0."""
         return self.first.targets
 
     def take(self, indices: np.ndarray) -> "Pairs":
-        """The chosen rows, copied into memory in the given order."""
+        """The rows of these indices, copied into memory in the given order."""
         return Pairs(self.first.take(indices), self.second.take(indices))
 
 
 class BytePairs(SplitData):
-    """147,086 / 18,090 / 17,437 pairs of texts; byte b is token b + 1, each text cut to its first `max_len` bytes.
+    """147,086 / 18,090 / 17,437 pairs of texts; byte b is token b + 1, each text truncated to `max_len` bytes.
 
-    folder: holds new_aan_pairs.{train,eval,test}.tsv, the folder tsv_data of the release; `root`/aan unless given.
-    literals: the files hold each text as a Python bytes literal, b'...' with backslash escapes. "kept" reads the
-        characters of the literal itself, prefix and escapes included, as the official pipeline and all that build on it
-        do; "decoded" reads the text that it stands for. cases: at most so many rows of each split, drawn by seed.
-    synthetic: made-up pairs in place of the published ones.
+    folder: the folder tsv_data of the release with new_aan_pairs.{train,eval,test}.tsv; by default `root`/aan.
+    literals: the files contain each text as a Python bytes literal, b'...' with backslash escapes. "kept" reads the
+        characters of the literal, including prefix and escapes, as the official pipeline and code derived from it do;
+        "decoded" reads the text itself.
+    cases: the maximum number of rows of each split, drawn at random.
+    synthetic: synthetic pairs in place of the published ones.
 
-    Both protocols are the same: the release has a validation split. The release's own licence is that of the ACL
-    Anthology Network. Raises UserError, with file and line, at anything that is not a row of the release.
+    Both protocols are the same, because the release has a validation split. The licence of the release is that of the
+    ACL Anthology Network. Raises UserError, with file and line, for a malformed row.
     """
 
     def __init__(
@@ -93,11 +94,11 @@ class BytePairs(SplitData):
         return DataSpec(max_len=self.max_len, vocab=257, classes=2)
 
     def require(self) -> None:
-        """Raises UserError where a file of the release is missing."""
+        """Raises UserError if a file of the release is missing."""
         self._files()
 
     def prepare_data(self) -> None:
-        """Reads the files once; a second process meanwhile waits and finds them done."""
+        """Converts the files to a cache once; other processes wait."""
         if self.synthetic:
             written_once(self.folder, self.write_synthetic)
         ragged.prepare(self.cache_folder, self._make)
@@ -119,20 +120,20 @@ class BytePairs(SplitData):
 
     @property
     def cache_folder(self) -> Path:
-        """Where the cache lies; the name tells apart all settings that change the data."""
+        """The folder of the cache, named by all settings that affect its content."""
         state = ragged.state_of(self._files().values())
         return self.root / "cache" / "aan" / f"{state}-{self.literals}-{self.max_len}"
 
     @staticmethod
     def write_synthetic(root: Path) -> Path:
-        """Writes 48/16/16 pairs in the format of the release to `root`, and returns it, the `folder`.
+        """Writes 48/16/16 pairs in the format of the release to `root`, and returns it for use as `folder`.
 
-        Texts of one subject belong together. Some hold line ends, tabs, quotes and letters beyond ASCII.
+        Texts of the same subject form a positive pair. Some have line ends, tabs, quotes and non-ASCII letters.
         """
         rng = np.random.default_rng(0)
         subjects = (["parser", "tree", "grammar's"], ["naïve", "Bayes\n", "corpus"])
         common = ["the", "we", "a\tnew", 'so-called "model"', "Über"]
-        for split, count in _STANDIN_ROWS.items():
+        for split, count in _SYNTHETIC_ROWS.items():
             lines = []
             for number in range(count):
                 label, subject = int(rng.integers(2)), int(rng.integers(2))
@@ -184,7 +185,7 @@ class BytePairs(SplitData):
         return splits, {"literals": self.literals, "max_len": self.max_len}
 
     def _row(self, line: bytes, where: str) -> tuple[int, tuple[bytes, bytes]]:
-        """Label and texts of `label <tab> id <tab> id <tab> text <tab> text`."""
+        """The label and the texts of `label <tab> id <tab> id <tab> text <tab> text`."""
         fields = line.rstrip(b"\r\n").split(b"\t")
         if len(fields) != 5:
             raise UserError(

@@ -1,4 +1,4 @@
-"""The Text task of the Long Range Arena: film reviews (IMDB) read byte by byte, positive or negative.
+"""The Text task of the Long Range Arena: sentiment of film reviews (IMDB), read byte by byte.
 
 Source: Maas et al. 2011, https://ai.stanford.edu/~amaas/data/sentiment/; Tay et al. 2021 for the byte form.
 """
@@ -30,12 +30,12 @@ _MEMBER = re.compile(r"(?:.*/)?aclImdb/(train|test)/(neg|pos)/(\d+)_\d+\.txt")
 
 
 class ByteText(SequenceData):
-    """25,000 reviews to train on and 25,000 to test on; byte b is token b + 1, cut to `max_len`.
+    """25,000 training and 25,000 test reviews; byte b is token b + 1, truncated to `max_len`.
 
-    source: the archive aclImdb_v1.tar.gz or the folder aclImdb unpacked from it, `root`/imdb/aclImdb_v1.tar.gz unless
-    given. protocol: "paper" validates on the test reviews, as all published code does; "clean" keeps `val_fraction` of
-    the training reviews for it, by `split_seed`. cases: at most so many rows of train and of test.
-    synthetic: made-up reviews in place of the published ones.
+    source: the archive aclImdb_v1.tar.gz or the folder aclImdb unpacked from it; by default
+    `root`/imdb/aclImdb_v1.tar.gz. protocol: "paper" validates on the test reviews, as all published code does; "clean"
+    holds out `val_fraction` of the training reviews by `split_seed`. cases: the maximum number of rows of train and of
+    test. synthetic: synthetic reviews in place of the published ones.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ByteText(SequenceData):
         return DataSpec(max_len=self.max_len, vocab=257, classes=len(_LABELS))
 
     def fetch(self) -> None:
-        """Downloads the archive unless it is here already."""
+        """Downloads the archive unless it exists."""
         if self.synthetic or self.source.exists():
             return
         import pooch  # needed by `scripts/prepare.py` only
@@ -82,11 +82,11 @@ class ByteText(SequenceData):
             ) from None
 
     def require(self) -> None:
-        """Raises UserError where the reviews are missing."""
+        """Raises UserError if the reviews are missing."""
         _ = self.folder
 
     def prepare_data(self) -> None:
-        """Reads the reviews once; a second process meanwhile waits and finds them done."""
+        """Converts the reviews to a cache once; other processes wait."""
         if self.synthetic:
             written_once(self.source.parent, self.write_synthetic)
         ragged.prepare(self.folder, self._make)
@@ -100,7 +100,7 @@ class ByteText(SequenceData):
 
     @property
     def folder(self) -> Path:
-        """Where the cache lies; the name tells apart sources that differ."""
+        """The folder of the cache, named by the state of the source."""
         if not self.source.exists():
             raise UserError(
                 f"{self.source} is missing; run `python scripts/prepare.py task=lra/text`, or put {URL} there."
@@ -128,27 +128,27 @@ class ByteText(SequenceData):
 
     def _cut(self, rows: Ragged, split: str) -> Ragged:
         chosen = some(len(rows), self.cases, [self.split_seed, split == "test"])
-        parts = [np.asarray(rows[int(i)][: self.max_len]) for i in chosen]
-        return ragged.lay_out(parts, rows.targets[chosen])
+        sequences = [np.asarray(rows[int(i)][: self.max_len]) for i in chosen]
+        return ragged.lay_out(sequences, rows.targets[chosen])
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         reviews = dict(sorted(self._reviews()))
         splits = {}
         for split in ("train", "test"):
-            found = [(key, text) for key, text in reviews.items() if key[0] == split]
-            labels = np.array([key[1] for key, _ in found], np.int64)
+            rows = [(key, text) for key, text in reviews.items() if key[0] == split]
+            labels = np.array([key[1] for key, _ in rows], np.int64)
             counts = np.bincount(labels, minlength=2).tolist()
             if not self.synthetic and counts != [GENUINE] * 2:
                 raise UserError(
                     f"{self.source} has {counts[0]} negative and {counts[1]} positive reviews in {split} where "
                     f"{GENUINE} of each are expected; delete it and fetch it again."
                 )
-            tokens = [np.frombuffer(text, np.uint8).astype(np.uint16) + 1 for _, text in found]
+            tokens = [np.frombuffer(text, np.uint8).astype(np.uint16) + 1 for _, text in rows]
             splits[split] = ragged.lay_out(tokens, labels)
         return splits, {"source": self.source.name}
 
     def _reviews(self) -> Iterator[tuple[tuple[str, int, int], bytes]]:
-        """(split, label, number) and the bytes of every review; nothing of an archive touches the disk."""
+        """(split, label, number) and the bytes of every review; an archive is read without unpacking it."""
         if self.source.is_dir():
             for path in self.source.rglob("*.txt"):
                 if match := _MEMBER.fullmatch(path.resolve().as_posix()):

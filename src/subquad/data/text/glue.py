@@ -1,4 +1,4 @@
-"""Sentiment, question answering and paraphrase of GLUE: SST-2, QNLI and QQP (Wang et al. 2019)."""
+"""Three tasks of GLUE (Wang et al. 2019): SST-2 (sentiment), QNLI (question answering) and QQP (paraphrases)."""
 
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ from subquad.data.text.sentences import SentenceData
 
 
 class Glue(SentenceData):
-    """SST-2 67,349 / 872 film review sentences, QNLI 104,743 / 5,463 question and sentence, QQP 363,846 / 40,430 pairs.
+    """A task of GLUE with two classes, tested on the published dev rows because test labels are not public.
 
-    Two classes each; results are those on the published dev rows, since the labels of test are hidden.
+    Rows of train and dev: SST-2 67,349 / 872 sentences of film reviews; QNLI 104,743 / 5,463 pairs of a question and a
+    sentence; QQP 363,846 / 40,430 pairs of questions.
 
-    name: sst2, qnli or qqp. folder: holds SST-2/train.tsv and its like, or sst2/train-*.parquet; `root`/glue unless
-    given. `sentences` are the keys of `SentenceData`.
+    name: sst2, qnli or qqp. folder: contains files such as SST-2/train.tsv or sst2/train-*.parquet; by default
+    `root`/glue. `sentences` are arguments of `SentenceData`.
     """
 
     classes = 2
@@ -29,31 +30,31 @@ class Glue(SentenceData):
             self.folder = self.root / "synthetic" / f"glue_{name}"
 
     def fetch(self) -> None:
-        """Downloads the archive and the tokenizer unless they are here already."""
+        """Downloads the archive and the tokenizer unless they exist."""
         super().fetch()
         if not self.synthetic and not glue_files.present(self.folder, self.table):
             glue_files.fetch(self.folder, self.table)
 
     def prepare_data(self) -> None:
-        """Cuts the texts into tokens once; a second process meanwhile waits and finds them done."""
+        """Tokenises the texts once; other processes wait."""
         if self.synthetic:
             written_once(self.folder, lambda target: self.write_synthetic(target, self.table))
         super().prepare_data()
 
     @property
     def source_state(self) -> str:
-        """Changes with any of the files."""
+        """A hash that changes with any of the files."""
         return ragged.state_of(path for paths in glue_files.files(self.folder, self.table).values() for path in paths)
 
     def texts(self) -> dict[str, Labelled]:
-        """Train, and dev as `test`."""
-        found = glue_files.files(self.folder, self.table)
+        """The rows of train, and those of dev as `test`."""
+        paths = glue_files.files(self.folder, self.table)
         train, dev = (
-            glue_files.read(found[split], self.table, split, not self.synthetic) for split in ("train", "dev")
+            glue_files.read(paths[split], self.table, split, not self.synthetic) for split in ("train", "dev")
         )
         return {"train": train, "test": dev}
 
     @staticmethod
     def write_synthetic(root: Path, name: GlueName = "sst2") -> Path:
-        """Writes a few rows in the layout of the benchmark to `root`, and returns it, the `folder`."""
+        """Writes a few rows in the layout of the benchmark to `root`, and returns it for use as `folder`."""
         return glue_files.write_synthetic(root, name)

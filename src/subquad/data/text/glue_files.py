@@ -1,7 +1,7 @@
-"""Three tasks of GLUE as they lie on disk: tab-separated files of the benchmark, or parquet files.
+"""Reads three tasks of GLUE from the benchmark's tab-separated files or from parquet files.
 
 Source: Wang et al. 2019, https://arxiv.org/abs/1804.07461, https://gluebenchmark.com. The labels of the test files are
-hidden, so only train and dev are read.
+not public, so only train and dev are read.
 """
 
 import zipfile
@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError, first_line
 
 GlueName = Literal["sst2", "qnli", "qqp"]
@@ -20,7 +20,7 @@ _FILES = {"train": ("train.tsv", "train-*.parquet"), "dev": ("dev.tsv", "validat
 
 
 class Labelled(NamedTuple):
-    """Texts or pairs of texts and their classes; `second` is None where a row has one text. targets: int64 [N]."""
+    """Texts or pairs of texts with their classes; `second` is None for single texts. targets: int64 [N]."""
 
     first: list[str]
     second: list[str] | None
@@ -29,9 +29,9 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Folder and columns of a task, labels in the order of their classes, its archive, and the published row counts.
+    """The folder and columns of a task, its labels in the order of classes, its archive, and published row counts.
 
-    `rows` holds more than one count of a file where releases differ.
+    `rows` has several counts for a file whose releases differ.
     """
 
     folder: str
@@ -58,42 +58,42 @@ TABLES: dict[str, Table] = {
         {"train": (363_846, 363_849), "dev": (40_430,)},
     ),
 }  # fmt: skip
-"""The checksums are those that the datasets library recorded for its GLUE."""
+"""The checksums are from the `datasets` library's version of GLUE."""
 
 
 def present(folder: Path, name: str) -> bool:
-    """Whether the files of train and dev are there."""
-    return all(_found(folder, name).values())
+    """Whether the files of train and dev exist."""
+    return all(_existing_files(folder, name).values())
 
 
-def _found(folder: Path, name: str) -> dict[str, list[Path]]:
-    found = {}
+def _existing_files(folder: Path, name: str) -> dict[str, list[Path]]:
+    existing = {}
     for split, (text, parquet) in _FILES.items():
         tsv = folder / TABLES[name].folder / text
-        found[split] = [tsv] if tsv.is_file() else sorted((folder / name).glob(parquet))
-    return found
+        existing[split] = [tsv] if tsv.is_file() else sorted((folder / name).glob(parquet))
+    return existing
 
 
 def files(folder: Path, name: str) -> dict[str, list[Path]]:
-    """The files of train and dev: <folder>/SST-2/train.tsv, or <folder>/sst2/train-*.parquet as the hub keeps them.
+    """The files of train and dev: <folder>/SST-2/train.tsv, or <folder>/sst2/train-*.parquet as on Hugging Face.
 
-    Raises UserError, saying what to put where, when one is missing.
+    Raises UserError, with instructions, when one is missing.
     """
-    found = _found(folder, name)
-    for split, paths in found.items():
+    existing = _existing_files(folder, name)
+    for split, paths in existing.items():
         if not paths:
             table, (tsv, parquet) = TABLES[name], _FILES[split]
             raise UserError(
                 f"{folder / table.folder / tsv} is missing; run `python scripts/prepare.py task=glue/{name}`, or "
                 f"unpack {_ADDRESS}{table.archive} in {folder}, or put {parquet} into {folder / name}."
             )
-    return found
+    return existing
 
 
 def read(paths: list[Path], name: str, split: str, genuine: bool = True) -> Labelled:
-    """Texts and classes of a file. Raises UserError at any that is damaged or, where `genuine`, not the published one.
+    """The texts and classes of a split. Raises UserError for damaged files and, if `genuine`, for other row counts.
 
-    Rows without all columns, which some releases of QQP have, are left out where the published number remains.
+    Some releases of QQP have incomplete rows; these are dropped if the published number of rows remains.
     """
     table = TABLES[name]
     rows, damaged = (_parquet if paths[0].suffix == ".parquet" else _tsv)(paths, table)
@@ -113,7 +113,7 @@ def read(paths: list[Path], name: str, split: str, genuine: bool = True) -> Labe
 
 
 def _tsv(paths: list[Path], table: Table) -> tuple[list[tuple[Any, ...]], int]:
-    """Whole rows, and how many were incomplete; quotation marks are text like any other."""
+    """The complete rows, and the number of incomplete ones; quotation marks have no special meaning."""
     [path] = paths
     try:
         header, *lines = path.read_bytes().decode("utf-8-sig").rstrip("\n").split("\n")
@@ -125,40 +125,40 @@ def _tsv(paths: list[Path], table: Table) -> tuple[list[tuple[Any, ...]], int]:
             f"{path} has the columns {', '.join(names)} and not {', '.join([*table.columns, table.label])}; "
             f"it is no {table.folder} with labels."
         )
-    places = [names.index(column) for column in table.columns]
-    answer = names.index(table.label)
+    text_columns = [names.index(column) for column in table.columns]
+    label_column = names.index(table.label)
     rows, damaged = [], 0
     for number, line in enumerate(lines, 2):
         cells = line.rstrip("\r").split("\t")
         if len(cells) != len(names):
             damaged += 1
             continue
-        if cells[answer] not in table.labels:
-            raise UserError(f"{path} has the label {cells[answer]!r} in line {number}; fetch it again.")
-        rows.append((*(cells[place] for place in places), table.labels.index(cells[answer])))
+        if cells[label_column] not in table.labels:
+            raise UserError(f"{path} has the label {cells[label_column]!r} in line {number}; fetch it again.")
+        rows.append((*(cells[column] for column in text_columns), table.labels.index(cells[label_column])))
     return rows, damaged
 
 
 def _parquet(paths: list[Path], table: Table) -> tuple[list[tuple[Any, ...]], int]:
     import pandas as pd
 
-    wanted = [*table.columns, "label"]
+    columns = [*table.columns, "label"]
     try:
-        found = pd.concat([pd.read_parquet(path, columns=wanted) for path in paths])
-    except Exception as error:  # pyarrow's own, for every way a file can be cut short
+        frame = pd.concat([pd.read_parquet(path, columns=columns) for path in paths])
+    except Exception as error:  # pyarrow raises many kinds of exceptions for damaged files
         reason = first_line(error)
         raise UserError(f"{paths[0]} cannot be read as {table.folder} ({reason}); fetch it again.") from None
-    labels = found["label"].to_numpy()
+    labels = frame["label"].to_numpy()
     if not np.isin(labels, range(len(table.labels))).all():
         raise UserError(
             f"{paths[0]} has labels other than 0 and 1 (those of the test file are hidden); fetch it again."
         )
-    whole = found[~found.isna().any(axis=1)]
-    return [tuple(row) for row in whole.itertuples(index=False)], len(found) - len(whole)
+    complete = frame[~frame.isna().any(axis=1)]
+    return [tuple(row) for row in complete.itertuples(index=False)], len(frame) - len(complete)
 
 
 def fetch(folder: Path, name: str) -> None:
-    """Downloads and checks the archive and takes its two files out by name. Raises UserError when it cannot be had."""
+    """Downloads and checks the archive and extracts its two files. Raises UserError when that fails."""
     import pooch  # needed by `scripts/prepare.py` only
 
     table = TABLES[name]
@@ -177,16 +177,16 @@ def fetch(folder: Path, name: str) -> None:
 
 
 def take(packed: Path, folder: Path, table: Table) -> None:
-    """Each wanted file appears whole or not at all; nothing else of the archive touches the disk."""
+    """Extracts the two files, each atomically, and no others."""
     target = folder / table.folder
     with zipfile.ZipFile(packed) as members:
         for name, _ in _FILES.values():
-            with whole(target / name) as place:
-                place.write_bytes(members.read(f"{table.folder}/{name}"))
+            with atomic_write(target / name) as temporary:
+                temporary.write_bytes(members.read(f"{table.folder}/{name}"))
 
 
 def write_synthetic(folder: Path, name: str) -> Path:
-    """Small files in the benchmark's layout in `folder`, and returns it: labels follow from a word or from a pair."""
+    """Writes small files in the benchmark's layout to `folder`, and returns it; labels follow from the words."""
     table = TABLES[name]
     rng = np.random.default_rng(0)
     things = ["river", "castle", "engine", "violin", "planet", "garden"]

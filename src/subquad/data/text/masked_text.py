@@ -1,7 +1,7 @@
-"""Masked language modelling on any text: some tokens of a block are hidden, and the model is to name them.
+"""Masked language modelling on any text.
 
-Source: Devlin et al. 2019, https://arxiv.org/abs/1810.04805, with the choices of Liu et al. 2019 (RoBERTa),
-https://arxiv.org/abs/1907.11692: masks drawn anew each time a block is seen, blocks filled across documents.
+Source: Devlin et al. 2019, https://arxiv.org/abs/1810.04805, with two choices of Liu et al. 2019 (RoBERTa),
+https://arxiv.org/abs/1907.11692: dynamic masking, and blocks that cross document boundaries.
 """
 
 import hashlib
@@ -34,17 +34,17 @@ log = logging.getLogger(__name__)
 
 
 class MaskedText(SplitData):
-    """Text of your own or a published set, cut by documents into train, validation and test, and packed into blocks.
+    """The user's own text or a published data set, split by documents into train, val and test, and packed into blocks.
 
-    folder: .txt files, in UTF-8, with subfolders; `document` says whether each is one document or each of its
-    paragraphs is. dataset: a folder that the `datasets` library saved or can read (parquet, arrow, JSON, CSV), or the
-    name of a published one, with its `subset`; each row of `column` is a document, and its own splits `validation` and
-    `test` are kept where it has both. One of folder and dataset is given.
+    folder: a folder of .txt files in UTF-8, with subfolders; `document` sets whether each file or each paragraph is a
+    document. dataset: a folder that the `datasets` library saved or can read (parquet, arrow, JSON, CSV), or the name
+    of a published data set, with its `subset`; each row of `column` is a document, and its splits `validation` and
+    `test` are used if it has both. Exactly one of folder and dataset is required.
 
-    tokenizer: the folder or name of one for `transformers`; None trains a byte-level BPE of `vocab` entries on the
-    training documents. A block is <s> and the next `max_len - 1` tokens of the text, in which each document ends with
-    </s>; only the last block of a split is shorter. Masks: see `Masking`. In training they are drawn anew each time, in
-    evaluation they are those of `split_seed`. synthetic: made-up text.
+    tokenizer: a folder or name for `transformers`; None trains a byte-level BPE of `vocab` entries on the training
+    documents. A block is <s> and the next `max_len - 1` tokens of the text, in which each document ends with </s>; only
+    the last block of a split is shorter. Masks (see `Masking`) are drawn anew each time in training, and fixed by
+    `split_seed` in evaluation. synthetic: synthetic text.
     """
 
     def __init__(
@@ -78,17 +78,17 @@ class MaskedText(SplitData):
         return TextSpec(max_len=self.max_len, vocab=vocabulary.size, tokenizer=vocabulary.fingerprint)
 
     def fetch(self) -> None:
-        """Downloads a published data set or tokenizer unless it is here already."""
+        """Downloads a published data set or tokenizer unless it exists."""
         self.tokenizer.fetch()
         if self.dataset is not None:
             sources.fetch_dataset(self.dataset, self.subset, self.root)
 
     def require(self) -> None:
-        """Raises UserError where the text or the tokenizer are missing."""
+        """Raises UserError if the text or the tokenizer is missing."""
         _ = self.cache_folder
 
     def prepare_data(self) -> None:
-        """Cuts the text into tokens once; a second process meanwhile waits and finds it done."""
+        """Tokenises the text once; other processes wait."""
         if self.synthetic:
             written_once(self.root / "synthetic" / "masked_text", self.write_synthetic)
             self.tokenizer.write_synthetic()
@@ -96,7 +96,7 @@ class MaskedText(SplitData):
 
     def load(self) -> tuple[dict[str, Blocks], str]:
         log.info(
-            "The tokenizer of this text is %s; tasks that start from its model (ckpt_path=) need it as data.tokenizer.",
+            "The tokenizer of this text is %s; set data.tokenizer to it in tasks that fine-tune the model (ckpt_path=).",
             self._cache.facts["tokenizer"],
         )
         start = self._vocabulary.start
@@ -105,21 +105,21 @@ class MaskedText(SplitData):
         return blocks, hashlib.sha256(both.encode()).hexdigest()[:16]
 
     def batched(self, split: str) -> Dataset[MaskedBatch]:
-        """Blocks with some tokens hidden."""
+        """Batches of blocks with masked tokens."""
         return MaskedBlocks(self.splits[split], self._vocabulary, self.masking, self.seed, self.split_seed)
 
     def baselines(self) -> dict[str, float]:
-        """The perplexity of naming tokens by how frequent they are in training."""
+        """The perplexity of the token frequencies of the training split."""
         return {"token frequencies": self._cache.facts["unigram"]}
 
     @property
     def cache_folder(self) -> Path:
-        """Where the tokens lie; the name tells apart all settings that change them."""
+        """The folder of the cached tokens, named by all settings that affect them."""
         return self.root / "cache" / "masked_text" / self._digest
 
     @staticmethod
     def write_synthetic(root: Path) -> Path:
-        """Writes 40 files to `root`, each of the two words of one of eight subjects, and returns it, the `folder`."""
+        """Writes 40 files, each with the two words of one of eight subjects, to `root`, and returns it as `folder`."""
         rng = np.random.default_rng(0)
         subjects = [
             "sea wave",
@@ -135,8 +135,8 @@ class MaskedText(SplitData):
             folder = root / f"{number % 2}"
             folder.mkdir(parents=True, exist_ok=True)
             lines = rng.choice(subjects[number % 8].split(), (int(rng.integers(8, 16)), 8))
-            told = "".join(" ".join(line) + ".\n" for line in lines)
-            (folder / f"{number}.txt").write_text(f"Text {number}.\n\n{told}", encoding="utf-8")
+            paragraph = "".join(" ".join(line) + ".\n" for line in lines)
+            (folder / f"{number}.txt").write_text(f"Text {number}.\n\n{paragraph}", encoding="utf-8")
         return root
 
     @cached_property
@@ -166,20 +166,20 @@ class MaskedText(SplitData):
     def _texts(self, scratch: Path) -> Mapping[str, Texts]:
         """The documents of each split."""
         if self.folder is not None:
-            whole: Texts = sources.read_folder(Path(self.folder), self.document)
+            texts: Texts = sources.read_folder(Path(self.folder), self.document)
         else:
-            found = sources.read_dataset(self._dataset_place, self.column, scratch)
-            if {"validation", "test"} <= found.keys():
-                return {"train": found["train"], "val": found["validation"], "test": found["test"]}
-            whole = found["train"]
-        parts = sources.split_documents(len(whole), self.fractions, self.split_seed)
-        return {name: whole.take(indices) for name, indices in parts.items()}
+            splits = sources.read_dataset(self._dataset_place, self.column, scratch)
+            if {"validation", "test"} <= splits.keys():
+                return {"train": splits["train"], "val": splits["validation"], "test": splits["test"]}
+            texts = splits["train"]
+        split_indices = sources.split_documents(len(texts), self.fractions, self.split_seed)
+        return {name: texts.take(indices) for name, indices in split_indices.items()}
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         with tempfile.TemporaryDirectory(prefix=".tokens-", dir=self.cache_folder.parent) as folder:
             texts = self._texts(Path(folder))
             tokenizer, place = self.tokenizer.opened(texts["train"], self._digest)
-            splits = {name: lay_down(part, tokenizer, Path(folder) / f"{name}.tokens") for name, part in texts.items()}
+            splits = {name: lay_down(rows, tokenizer, Path(folder) / f"{name}.tokens") for name, rows in texts.items()}
             facts = {
                 "vocabulary": tokenizer.vocabulary.facts,
                 "tokenizer": str(place),
@@ -197,7 +197,7 @@ def _existing(place: Path, key: str) -> Path:
 
 
 def lay_down(texts: Texts, tokenizer: Tokenizer, path: Path) -> Ragged:
-    """Tokens of all documents, each with </s> at its end, written to `path` as they come and mapped from there."""
+    """The tokens of all documents, each followed by </s>, written to `path` and memory-mapped from there."""
     lengths = []
     with path.open("wb") as file, progress(f"Tokens of {len(texts):,} documents", len(texts)) as report:
         for ids in tokenizer.documents(texts):
@@ -213,13 +213,13 @@ def lay_down(texts: Texts, tokenizer: Tokenizer, path: Path) -> Ragged:
 
 
 def unigram_perplexity(train: np.ndarray, test: np.ndarray, vocabulary: Vocabulary) -> float:
-    """Perplexity of text tokens without a look at their neighbours: by the counts of training (plus one each)."""
-    words = np.delete(np.arange(vocabulary.size), vocabulary.special)
-    known, asked = (_counts(tokens, vocabulary.size)[words] for tokens in (train, test))
-    share = (known + 1) / (known + 1).sum()
-    return math.exp(-float((asked * np.log(share)).sum() / asked.sum()))
+    """The perplexity on text tokens of a unigram model with the counts of training (plus one each)."""
+    text_ids = np.delete(np.arange(vocabulary.size), vocabulary.special)
+    train_counts, test_counts = (_counts(tokens, vocabulary.size)[text_ids] for tokens in (train, test))
+    probability = (train_counts + 1) / (train_counts + 1).sum()
+    return math.exp(-float((test_counts * np.log(probability)).sum() / test_counts.sum()))
 
 
 def _counts(tokens: np.ndarray, size: int, chunk: int = 1 << 24) -> np.ndarray:
-    parts = (tokens[i : i + chunk] for i in range(0, len(tokens), chunk))
-    return sum((np.bincount(part, minlength=size) for part in parts), np.zeros(size, np.int64))
+    chunks = (tokens[i : i + chunk] for i in range(0, len(tokens), chunk))
+    return sum((np.bincount(ids, minlength=size) for ids in chunks), np.zeros(size, np.int64))

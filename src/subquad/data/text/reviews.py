@@ -1,4 +1,4 @@
-"""Film reviews (IMDB) as tokens of a tokenizer, positive or negative (Maas et al. 2011)."""
+"""Sentiment of tokenised film reviews (IMDB, Maas et al. 2011)."""
 
 import sys
 from pathlib import Path
@@ -13,10 +13,10 @@ from subquad.data.text.sentences import SentenceData
 
 
 class Reviews(SentenceData):
-    """25,000 reviews to train on and 25,000 to test on, the rows of the byte-level Text task.
+    """25,000 training and 25,000 test reviews, the rows of the byte-level Text task.
 
-    source: the archive aclImdb_v1.tar.gz or the folder aclImdb unpacked from it, `root`/imdb/aclImdb_v1.tar.gz unless
-    given. `sentences` are the keys of `SentenceData`.
+    source: the archive aclImdb_v1.tar.gz or the folder aclImdb unpacked from it; by default
+    `root`/imdb/aclImdb_v1.tar.gz. `sentences` are arguments of `SentenceData`.
     """
 
     classes = 2
@@ -28,22 +28,22 @@ class Reviews(SentenceData):
         )
 
     def fetch(self) -> None:
-        """Downloads the archive and the tokenizer unless they are here already."""
+        """Downloads the archive and the tokenizer unless they exist."""
         super().fetch()
         self.raw.fetch()
 
     def prepare_data(self) -> None:
-        """Cuts the texts into tokens once; a second process meanwhile waits and finds them done."""
+        """Tokenises the texts once; other processes wait."""
         self.raw.prepare_data()
         super().prepare_data()
 
     @property
     def source_state(self) -> str:
-        """Changes with the archive or the folder."""
+        """A hash that changes with the archive or the folder."""
         return self.raw.folder.name
 
     def texts(self) -> dict[str, Labelled]:
-        """The reviews, back from their bytes."""
+        """The reviews, decoded from their bytes."""
         return {name: _read(self.raw.splits[name]) for name in ("train", "test")}
 
     @staticmethod
@@ -53,5 +53,5 @@ class Reviews(SentenceData):
 
 
 def _read(rows: Ragged) -> Labelled:
-    told = [np.asarray(rows[i] - 1, np.uint8).tobytes().decode() for i in range(len(rows))]
-    return Labelled(told, None, rows.targets)
+    texts = [np.asarray(rows[i] - 1, np.uint8).tobytes().decode() for i in range(len(rows))]
+    return Labelled(texts, None, rows.targets)

@@ -1,4 +1,4 @@
-"""Labelled texts and pairs of texts as tokens of a tokenizer, for the fine-tuning of language models."""
+"""Tokenised classification of texts and pairs of texts, for fine-tuning language models."""
 
 import abc
 import hashlib
@@ -21,15 +21,15 @@ from subquad.utils.errors import UserError
 
 
 class SentenceData(SequenceData):
-    """`<s> a </s>`, or `<s> a </s></s> b </s>` for pairs, cut to `max_len` tokens.
+    """Sequences `<s> a </s>`, or `<s> a </s></s> b </s>` for pairs, truncated to `max_len` tokens.
 
-    A pair is cut at the longer of the two, so that something of both is left. A family says what the texts are.
+    Of a pair the longer text is truncated first. Subclasses define the texts.
 
-    task: as in `task=`, for messages. tokenizer: the folder or name of one; that of the language model whose weights
-    the run starts from (`ckpt_path`). None trains one of `vocab` entries on the training texts. protocol: "paper"
-    selects and reports on the same rows, as the field does where the labels of the test are hidden; "clean" keeps
-    `val_fraction` of the training rows to select on, by `split_seed`. cases: at most so many rows of train and of test.
-    synthetic: made-up rows.
+    task: the task's name, for messages. tokenizer: a folder or name; with pretrained weights (`ckpt_path`) it must be
+    the tokenizer of the pretrained language model. None trains one of `vocab` entries on the training texts. protocol:
+    "paper" selects and reports on the same rows, as is common for data without public test labels; "clean" holds out
+    `val_fraction` of the training rows by `split_seed` for selection. cases: the maximum number of rows of train and of
+    test. synthetic: synthetic rows.
     """
 
     classes: int
@@ -57,12 +57,12 @@ class SentenceData(SequenceData):
 
     @abc.abstractmethod
     def texts(self) -> Mapping[str, Labelled]:
-        """The rows of `train`, and as `test` those that results are reported on."""
+        """The rows of `train` and of `test`, on which results are reported."""
 
     @property
     @abc.abstractmethod
     def source_state(self) -> str:
-        """Changes with the files that `texts` reads."""
+        """A hash that changes with the files that `texts` reads."""
 
     @property
     def spec(self) -> TextSpec:
@@ -72,15 +72,15 @@ class SentenceData(SequenceData):
         )
 
     def fetch(self) -> None:
-        """Downloads a published tokenizer unless it is here already."""
+        """Downloads a published tokenizer unless it exists."""
         self.tokenizer.fetch()
 
     def require(self) -> None:
-        """Raises UserError where the texts or the tokenizer are missing."""
+        """Raises UserError if the texts or the tokenizer is missing."""
         _ = self.cache_folder
 
     def prepare_data(self) -> None:
-        """Cuts the texts into tokens once; a second process meanwhile waits and finds them done."""
+        """Tokenises the texts once; other processes wait."""
         self.tokenizer.write_synthetic()
         ragged.prepare(self.cache_folder, self._make)
 
@@ -93,7 +93,7 @@ class SentenceData(SequenceData):
 
     @property
     def cache_folder(self) -> Path:
-        """Where the tokens lie; the name tells apart all settings that change them."""
+        """The folder of the cached tokens, named by all settings that affect them."""
         settings = (self.source_state, self.max_len, *self.tokenizer.state)
         return self.root / "cache" / self.task / hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
 
@@ -102,37 +102,37 @@ class SentenceData(SequenceData):
         return ragged.read_prepared(self.cache_folder, self.task)
 
     def _some(self, rows: Ragged, name: str) -> Ragged:
-        if self.cases is None:  # as they lie on the disk
+        if self.cases is None:  # keeps the memory map
             return rows
         return rows.take(some(len(rows), self.cases, [self.split_seed, name == "test"]))
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         texts = self.texts()
-        known = [*texts["train"].first, *(texts["train"].second or ())]
-        tokenizer, folder = self.tokenizer.opened(known, f"{self.task.replace('/', '-')}-{self.source_state}")
+        training_texts = [*texts["train"].first, *(texts["train"].second or ())]
+        tokenizer, folder = self.tokenizer.opened(training_texts, f"{self.task.replace('/', '-')}-{self.source_state}")
         splits = {name: lay_out(rows, tokenizer, self.max_len) for name, rows in texts.items()}
         return splits, {"vocabulary": tokenizer.vocabulary.facts, "tokenizer": str(folder)}
 
 
 def lay_out(rows: Labelled, tokenizer: Tokenizer, max_len: int) -> Ragged:
-    """Token sequences of all rows."""
+    """The token sequences of all rows."""
     vocabulary = tokenizer.vocabulary
     start, end = ([vocabulary.start], [vocabulary.end])
     first = list(tokenizer.documents(rows.first))
     second = [None] * len(first) if rows.second is None else list(tokenizer.documents(rows.second))
-    parts = []
+    sequences = []
     for a, b in zip(first, second, strict=True):
         if b is None:
-            parts.append(np.concatenate([start, a[: max_len - 2], end]))
+            sequences.append(np.concatenate([start, a[: max_len - 2], end]))
         else:
             kept_a, kept_b = shares(len(a), len(b), max_len - 4)
-            parts.append(np.concatenate([start, a[:kept_a], end, end, b[:kept_b], end]))
-    return ragged.lay_out([part.astype(vocabulary.dtype) for part in parts], rows.targets)
+            sequences.append(np.concatenate([start, a[:kept_a], end, end, b[:kept_b], end]))
+    return ragged.lay_out([sequence.astype(vocabulary.dtype) for sequence in sequences], rows.targets)
 
 
-def shares(a: int, b: int, room: int) -> tuple[int, int]:
-    """How much is kept of two lengths so that they fit: the longer one is cut first, then both alike."""
-    if a + b <= room:
+def shares(a: int, b: int, total: int) -> tuple[int, int]:
+    """The truncated lengths of a pair, at most `total` in sum: first the longer one is truncated, then both equally."""
+    if a + b <= total:
         return a, b
-    kept = min(a, b, room // 2)
-    return (kept, room - kept) if a < b else (room - kept, kept)
+    kept = min(a, b, total // 2)
+    return (kept, total - kept) if a < b else (total - kept, kept)

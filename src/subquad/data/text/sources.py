@@ -1,4 +1,4 @@
-"""Where documents of text come from: a folder of .txt files, or a data set of the `datasets` library."""
+"""Sources of text documents: a folder of .txt files, or a data set of the `datasets` library."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,21 +15,21 @@ Unit = Literal["file", "paragraph"]
 
 
 class Texts(Protocol):
-    """Documents, read when they are asked for."""
+    """Documents that are read on access."""
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[str]: ...
 
     def take(self, indices: np.ndarray) -> "Texts":
-        """The chosen documents."""
+        """The documents of these indices."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderTexts:
     """The .txt files of a folder and its subfolders, in the order of their names.
 
-    spans: int64 [N, 3], the number of the file, the first byte and the byte after the last of each document.
+    spans: int64 [N, 3], for each document the index of its file, its first byte and the byte after its last.
     """
 
     paths: tuple[Path, ...]
@@ -51,44 +51,44 @@ class FolderTexts:
                 ) from None
 
     def take(self, indices: np.ndarray) -> "FolderTexts":
-        """The chosen documents."""
+        """The documents of these indices."""
         return FolderTexts(self.paths, self.spans[indices])
 
 
 def text_files(folder: Path) -> tuple[Path, ...]:
-    """The .txt files below a folder. Raises UserError where there are none."""
-    found = tuple(sorted(path for path in folder.rglob("*.txt") if path.is_file()))
-    if not found:
+    """The .txt files below a folder. Raises UserError if there are none."""
+    paths = tuple(sorted(path for path in folder.rglob("*.txt") if path.is_file()))
+    if not paths:
         raise UserError(f"{folder} has no .txt files; give data.folder a folder of text, or data.dataset a data set.")
-    return found
+    return paths
 
 
 def read_folder(folder: Path, unit: Unit) -> FolderTexts:
-    """Documents of a folder: whole files, or paragraphs between blank lines."""
+    """The documents of a folder: its files, or their paragraphs, which are separated by blank lines."""
     paths = text_files(folder)
-    whole = [(number, 0, path.stat().st_size) for number, path in enumerate(paths)]
-    spans = (
-        whole if unit == "file" else [span for number, path in enumerate(paths) for span in _paragraphs(number, path)]
-    )
+    if unit == "file":
+        spans = [(number, 0, path.stat().st_size) for number, path in enumerate(paths)]
+    else:
+        spans = [span for number, path in enumerate(paths) for span in _paragraphs(number, path)]
     return FolderTexts(paths, np.array(spans, np.int64).reshape(-1, 3))
 
 
 def _paragraphs(number: int, path: Path) -> Iterator[tuple[int, int, int]]:
-    first = place = 0
+    first = position = 0
     with path.open("rb") as file:
         for line in file:
             if not line.strip():
-                if place > first:
-                    yield number, first, place
-                first = place + len(line)
-            place += len(line)
-    if place > first:
-        yield number, first, place
+                if position > first:
+                    yield number, first, position
+                first = position + len(line)
+            position += len(line)
+    if position > first:
+        yield number, first, position
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetTexts:
-    """One column of text of a `datasets.Dataset`; each row is a document."""
+    """A text column of a `datasets.Dataset`; each row is a document."""
 
     rows: Any
     column: str
@@ -101,19 +101,19 @@ class DatasetTexts:
             yield from (text or "" for text in batch[self.column])
 
     def take(self, indices: np.ndarray) -> "DatasetTexts":
-        """The chosen documents."""
+        """The documents of these indices."""
         return DatasetTexts(self.rows.select(indices), self.column)
 
 
 def dataset_folder(name: str, subset: str | None, root: Path) -> Path:
-    """The place of `data.dataset`: a folder or file itself, or where `fetch_dataset` puts a published one."""
+    """The path of `data.dataset`: itself if it exists, else the folder to which `fetch_dataset` downloads it."""
     if Path(name).exists():
         return Path(name)
     return root / "datasets" / "--".join([*name.strip("/").split("/"), *([subset] if subset else [])])
 
 
 def dataset_files(place: Path) -> tuple[Path, ...]:
-    """What the folder of a data set holds, or the one file."""
+    """The files of a data set, which is a folder or a single file."""
     return tuple(sorted(p for p in place.rglob("*") if p.is_file())) if place.is_dir() else (place,)
 
 
@@ -125,19 +125,19 @@ _KINDS = {
 def read_dataset(place: Path, column: str, scratch: Path) -> dict[str, DatasetTexts]:
     """The splits of a data set on disk: saved by the library, or files of parquet, arrow, JSON or CSV.
 
-    `scratch` is an empty folder on a disk with room for what the library lays down; it must outlive the texts.
-    Raises UserError where the library cannot read them, or the column is not there or is no text.
+    `scratch` is an empty folder for the library's cache, which must exist as long as the texts are used.
+    Raises UserError if the library cannot read the data set, or if the column is missing or is not text.
     """
-    import datasets  # takes seconds, and only needed where text is not yet tokens
+    import datasets  # slow to import, and only needed for text that is not tokenised yet
 
     try:
-        found = _opened(datasets, place, scratch)
-    except Exception as error:  # every format has exceptions of its own
+        loaded = _opened(datasets, place, scratch)
+    except Exception as error:  # every format raises its own exceptions
         reason = first_line(error.__cause__ or error)
         raise UserError(
             f"{place} cannot be read as a data set ({reason}); fetch it again or mend data.dataset."
         ) from None
-    splits = found if isinstance(found, dict) else {"train": found}
+    splits = loaded if isinstance(loaded, dict) else {"train": loaded}
     for name, rows in splits.items():
         kind = getattr(rows.features.get(column), "dtype", None)
         if kind not in ("string", "large_string"):
@@ -152,7 +152,7 @@ def read_dataset(place: Path, column: str, scratch: Path) -> dict[str, DatasetTe
 
 def _opened(datasets: Any, place: Path, scratch: Path) -> Any:
     if place.is_file():
-        # The library would take any other word for the name of a published data set, and ask the network for it.
+        # The library would take any other kind for the name of a published data set and try to download it.
         if place.suffix not in _KINDS:
             raise ValueError(f"files end in {', '.join(_KINDS)}")
         kind = _KINDS[place.suffix]
@@ -163,7 +163,7 @@ def _opened(datasets: Any, place: Path, scratch: Path) -> Any:
 
 
 def fetch_dataset(name: str, subset: str | None, root: Path) -> None:
-    """Downloads a published data set, such as Salesforce/wikitext, unless it is here already."""
+    """Downloads a published data set, such as Salesforce/wikitext, unless it exists."""
     folder = dataset_folder(name, subset, root)
     if folder.exists():
         return
@@ -176,7 +176,7 @@ def fetch_dataset(name: str, subset: str | None, root: Path) -> None:
 
     try:
         written_once(folder, write)
-    except Exception as error:  # the library raises those of every transport
+    except Exception as error:  # each way of downloading raises its own exceptions
         reason = first_line(error)
         raise UserError(
             f"The data set {name} could not be fetched ({reason}); save it elsewhere by the datasets library's "
@@ -185,17 +185,17 @@ def fetch_dataset(name: str, subset: str | None, root: Path) -> None:
 
 
 def split_documents(count: int, fractions: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
-    """Which documents belong to `train` and which to each of `fractions`: seeded, disjoint, at least one each."""
+    """A seeded split of documents into `train` and the names of `fractions`: sorted indices, at least one each."""
     if count < len(fractions) + 1:
         raise UserError(
             f"The text has {count} documents, too few to keep some apart for validation and test; add documents, or "
             "cut files into paragraphs by data.document=paragraph."
         )
     order = np.random.default_rng(seed).permutation(count)
-    parts = {}
+    held_out = {}
     for name, fraction in fractions.items():
         size = max(1, round(fraction * count))
-        parts[name], order = np.sort(order[:size]), order[size:]
+        held_out[name], order = np.sort(order[:size]), order[size:]
     if not len(order):
         raise UserError("data.val_fraction and data.test_fraction leave no document to train on; lower them.")
-    return {"train": np.sort(order), **parts}
+    return {"train": np.sort(order), **held_out}

@@ -1,4 +1,4 @@
-"""Blocks of text with hidden tokens, as BERT and RoBERTa are trained on them."""
+"""Blocks of text with masked tokens, as in BERT and RoBERTa."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,10 @@ from subquad.utils.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Masking:
-    """Of the text tokens of a block the fraction `chosen` is to be predicted; special tokens never are.
+    """The fraction `chosen` of the text tokens of a block is predicted; special tokens never are.
 
-    Of those, the fraction `swapped` becomes a random token of the vocabulary, `kept` stays, and all others are hidden.
+    Of the predicted tokens, the fraction `swapped` is replaced by random tokens of the vocabulary, the fraction `kept`
+    is unchanged, and all others are replaced by the mask token.
     """
 
     chosen: float = 0.15
@@ -33,7 +34,7 @@ class Masking:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A stream of tokens cut into rows: `start`, then the next `max_len - 1` tokens."""
+    """A stream of tokens divided into rows of the token `start` and the next `max_len - 1` tokens."""
 
     tokens: np.ndarray
     max_len: int
@@ -48,24 +49,24 @@ class Blocks:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [N]: tokens of each block."""
-        found = np.full(len(self), self.max_len, np.int64)
-        found[-1] = 1 + len(self.tokens) - (len(self) - 1) * (self.max_len - 1)
-        return found
+        """int64 [N]: the number of tokens of each block."""
+        lengths = np.full(len(self), self.max_len, np.int64)
+        lengths[-1] = 1 + len(self.tokens) - (len(self) - 1) * (self.max_len - 1)
+        return lengths
 
 
 class MaskedBlocks(Dataset[MaskedBatch]):
-    """Turns lists of indices into batches with hidden tokens.
+    """Turns lists of indices into batches with masked tokens.
 
-    The masks of a block in training hang on its place in its batch and on that of the batch among all batches; those of
-    evaluation on the block alone.
+    In training, masks are seeded by the index of the batch and the position in the batch; in evaluation by the index of
+    the block only.
     """
 
     def __init__(self, blocks: Blocks, vocabulary: Vocabulary, masking: Masking, seed: int, fixed_seed: int) -> None:
         self.blocks, self.masking, self.mask = blocks, masking, vocabulary.mask
         self.is_text = np.ones(vocabulary.size, bool)
         self.is_text[list(vocabulary.special)] = False
-        self.words = np.flatnonzero(self.is_text)
+        self.text_ids = np.flatnonzero(self.is_text)
         self.seed, self.fixed_seed = seed, fixed_seed
 
     def __len__(self) -> int:
@@ -85,14 +86,14 @@ class MaskedBlocks(Dataset[MaskedBatch]):
         return MaskedBatch(torch.from_numpy(inputs), None if valid.all() else valid, torch.from_numpy(target))
 
     def hide(self, row: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """The row as the model sees it, and its target; as many tokens are chosen as the fraction says on average."""
-        places = np.flatnonzero(self.is_text[row])
-        chosen = rng.choice(places, int(self.masking.chosen * len(places) + rng.random()), replace=False)
-        seen, target = row.copy(), np.full_like(row, UNMASKED)
+        """The masked row and its target; the number of predicted tokens is the fraction `chosen` on average."""
+        candidates = np.flatnonzero(self.is_text[row])
+        chosen = rng.choice(candidates, int(self.masking.chosen * len(candidates) + rng.random()), replace=False)
+        masked, target = row.copy(), np.full_like(row, UNMASKED)
         target[chosen] = row[chosen]
         kind = rng.random(len(chosen))
         hidden = chosen[kind >= self.masking.swapped + self.masking.kept]
         swapped = chosen[kind < self.masking.swapped]
-        seen[hidden] = self.mask
-        seen[swapped] = rng.choice(self.words, len(swapped))
-        return seen, target
+        masked[hidden] = self.mask
+        masked[swapped] = rng.choice(self.text_ids, len(swapped))
+        return masked, target

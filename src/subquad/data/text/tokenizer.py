@@ -1,4 +1,4 @@
-"""Text to token ids: a published tokenizer, or a byte-level BPE trained on the text at hand; id 0 is always padding."""
+"""Tokenizers: published ones, or a byte-level BPE trained on the text; id 0 is always padding."""
 
 import dataclasses
 import hashlib
@@ -16,7 +16,7 @@ from subquad.data.synthetic import written_once
 from subquad.utils.errors import UserError, first_line
 
 SPECIAL = {"pad_token": "<pad>", "cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
-"""RoBERTa's special tokens, by the names that the transformers library gives their parts; the order is that of ids."""
+"""RoBERTa's special tokens by their names in the transformers library, in the order of their ids."""
 
 _NEEDED = ("pad_token", "cls_token", "sep_token", "mask_token")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -26,9 +26,9 @@ _SMALLEST = 256 + len(SPECIAL)
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The ids of a tokenizer, as models see them: 0 is padding, and what stood there has the id that padding had.
+    """The token ids of a model: those of a tokenizer, but padding and the token of id 0 have exchanged their ids.
 
-    start, end and mask: the tokens <s>, </s> and <mask> by whatever name. special: every token that is no text.
+    start, end, mask: the ids of <s>, </s> and <mask> or their equivalents. special: the ids of all special tokens.
     fingerprint: the first twelve hexadecimal digits of a hash of all tokens and their ids.
     """
 
@@ -41,58 +41,58 @@ class Vocabulary:
 
     @classmethod
     def from_facts(cls, facts: dict[str, Any]) -> "Vocabulary":
-        """What `facts` were made of."""
+        """The vocabulary of JSON-serialisable `facts`."""
         return cls(**{**facts, "special": tuple(facts["special"])})
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The same as JSON holds it."""
+        """The fields as a JSON-serialisable dictionary."""
         return dataclasses.asdict(self)
 
     @property
     def dtype(self) -> type[np.unsignedinteger[Any]]:
-        """The smallest integers that hold every id."""
+        """The smallest integer type for all ids."""
         return np.uint16 if self.size <= 1 << 16 else np.uint32
 
 
 class Tokenizer:
-    """A tokenizer of the transformers library; raises UserError where one cannot serve a masked language model."""
+    """A tokenizer of the transformers library. Raises UserError if it is unsuitable for masked language models."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoTokenizer  # takes seconds, and only needed where text is not yet tokens
+        from transformers import AutoTokenizer  # slow to import, and only needed for text that is not tokenised yet
 
-        # Said aloud, so that the library does not warn of worker processes made later, which never call it.
+        # Set explicitly, so that the library does not warn about later worker processes, which never use it.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         try:
-            opened = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            loaded = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         except Exception as error:  # the library's parser raises bare exceptions
             raise UserError(
                 f"{folder} holds no tokenizer that can be read ({first_line(error)}); give data.tokenizer the folder "
                 "of a tokenizer.json, the name of a published one, or null to train one on the text."
             ) from None
-        lacking = [name for name in _NEEDED if getattr(opened, name, None) is None]
-        if lacking or not hasattr(opened, "backend_tokenizer"):
-            reason = f"has no {lacking[0]}" if lacking else "has no fast form"
+        missing = [name for name in _NEEDED if getattr(loaded, name, None) is None]
+        if missing or not hasattr(loaded, "backend_tokenizer"):
+            reason = f"has no {missing[0]}" if missing else "has no fast form"
             raise UserError(
                 f"The tokenizer in {folder} {reason}; choose one made for masked language models, as RoBERTa's is."
             )
-        self.backend = opened.backend_tokenizer
+        self.backend = loaded.backend_tokenizer
         self.backend.no_padding()
         self.backend.no_truncation()
         self.backend.encode_special_tokens = True  # "<s>" inside a text is text
-        self.padding: int = opened.pad_token_id
-        self.vocabulary = self._describe(opened)
+        self.padding: int = loaded.pad_token_id
+        self.vocabulary = self._describe(loaded)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Ids of each text, without special tokens; the library shares the texts among its threads."""
-        found = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        rows = [np.asarray(one.ids, self.vocabulary.dtype) for one in found]
+        """The ids of each text, without special tokens; the library processes the texts in several threads."""
+        encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        rows = [np.asarray(encoding.ids, self.vocabulary.dtype) for encoding in encodings]
         for row in rows if self.padding else ():
             row[row == 0] = self.padding
         return rows
 
     def documents(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Ids of one document after the other; long ones are cut before line ends, so that threads share them."""
+        """The ids of each document; long documents are divided before line ends to use several threads."""
         waiting: list[tuple[str, bool]] = []
         size = 0
         done: list[np.ndarray] = []
@@ -112,21 +112,21 @@ class Tokenizer:
                 yield np.concatenate(done)
                 done.clear()
 
-    def _describe(self, opened: Any) -> Vocabulary:
-        known = {token: self._seen(place) for token, place in self.backend.get_vocab(with_added_tokens=True).items()}
-        size = max(known.values()) + 1
-        digest = hashlib.sha256(json.dumps(sorted(known.items())).encode()).hexdigest()[:12]
-        start, end, mask = (self._seen(getattr(opened, f"{name}_id")) for name in _NEEDED[1:])
-        special = sorted({self._seen(place) for place in opened.all_special_ids})
+    def _describe(self, loaded: Any) -> Vocabulary:
+        ids = {token: self._model_id(i) for token, i in self.backend.get_vocab(with_added_tokens=True).items()}
+        size = max(ids.values()) + 1
+        digest = hashlib.sha256(json.dumps(sorted(ids.items())).encode()).hexdigest()[:12]
+        start, end, mask = (self._model_id(getattr(loaded, f"{name}_id")) for name in _NEEDED[1:])
+        special = sorted({self._model_id(i) for i in loaded.all_special_ids})
         return Vocabulary(size, start, end, mask, tuple(special), digest)
 
-    def _seen(self, place: int) -> int:
-        """The id that models see."""
-        return {0: self.padding, self.padding: 0}.get(place, place)
+    def _model_id(self, i: int) -> int:
+        """Exchanges the ids 0 and padding."""
+        return {0: self.padding, self.padding: 0}.get(i, i)
 
 
 def pieces(text: str, limit: int = _PIECE) -> Iterator[str]:
-    """The text in parts of at most `limit` characters, each cut before a line end or, where there is none, a blank."""
+    """The text in pieces of at most `limit` characters, divided before a line end or else before a space."""
     start = 0
     while len(text) - start > limit:
         ends = (text.rfind(mark, start + limit // 2, start + limit) for mark in ("\n", " "))
@@ -137,9 +137,9 @@ def pieces(text: str, limit: int = _PIECE) -> Iterator[str]:
 
 
 def train_tokenizer(texts: Iterable[str], vocab: int, folder: Path) -> Path:
-    """Trains a byte-level BPE (Radford et al. 2019, as RoBERTa uses it) of at most `vocab` entries, unless it is there.
+    """Trains a byte-level BPE (Radford et al. 2019, as in RoBERTa) of at most `vocab` entries unless the folder exists.
 
-    The result depends on the texts alone, not on threads. The folder is one that `transformers` opens too.
+    The result does not depend on the number of threads. `transformers` can open the folder too.
     """
     if vocab < _SMALLEST:
         raise UserError(f"data.vocab is {vocab}; all bytes and the special tokens need {_SMALLEST}.")
@@ -148,15 +148,15 @@ def train_tokenizer(texts: Iterable[str], vocab: int, folder: Path) -> Path:
         from tokenizers import Tokenizer as Backend
         from tokenizers import decoders, models, pre_tokenizers, trainers
 
-        made = Backend(models.BPE())
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        made.decoder = decoders.ByteLevel()
+        backend = Backend(models.BPE())
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
             vocab_size=vocab, special_tokens=list(SPECIAL.values()), show_progress=False,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         )  # fmt: skip
-        made.train_from_iterator(texts, trainer)
-        made.save(str(target / "tokenizer.json"))
+        backend.train_from_iterator(texts, trainer)
+        backend.save(str(target / "tokenizer.json"))
         names = {"tokenizer_class": "PreTrainedTokenizerFast", **SPECIAL, "bos_token": "<s>", "eos_token": "</s>"}
         (target / "tokenizer_config.json").write_text(json.dumps(names, indent=1))
 
@@ -164,7 +164,7 @@ def train_tokenizer(texts: Iterable[str], vocab: int, folder: Path) -> Path:
 
 
 def tokenizer_folder(name: str, root: Path) -> Path:
-    """The folder of `data.tokenizer`: itself, or where `fetch_tokenizer` puts a published one."""
+    """The folder of `data.tokenizer`: itself if it exists, else the folder to which `fetch_tokenizer` downloads it."""
     if Path(name).is_dir():
         return Path(name)
     if not _HUB_NAME.fullmatch(name):
@@ -173,18 +173,18 @@ def tokenizer_folder(name: str, root: Path) -> Path:
 
 
 def synthetic_tokenizer(name: str, root: Path) -> Path:
-    """The folder of `write_synthetic_tokenizer`, in place of a published tokenizer; a name that is a folder stays."""
+    """The folder of `data.tokenizer`: itself if it exists, else that of `write_synthetic_tokenizer`."""
     return Path(name) if Path(name).is_dir() else root / "synthetic" / "tokenizer"
 
 
 def write_synthetic_tokenizer(folder: Path) -> Path:
-    """A small tokenizer of a few English words, the same for all made-up data, unless it is there."""
+    """Writes a small tokenizer of a few English words, used for all synthetic data, unless the folder exists."""
     words = "the sea a wave of film and tree was sun good moon bad root is question answer same"
     return train_tokenizer([words], 300, folder)
 
 
 def fetch_tokenizer(name: str, root: Path) -> None:
-    """Downloads a published tokenizer, such as FacebookAI/roberta-base, unless it is here already."""
+    """Downloads a published tokenizer, such as FacebookAI/roberta-base, unless it exists."""
     folder = tokenizer_folder(name, root)
     if folder.is_dir():
         return

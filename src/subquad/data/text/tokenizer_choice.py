@@ -1,4 +1,4 @@
-"""Which tokenizer cuts a text into tokens: a published one, one of your own, or one that is trained on the text."""
+"""The choice of tokenizer for a text: a published one, the user's own, or one trained on the text."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from subquad.utils.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class TokenizerChoice:
-    """`data.tokenizer` and `data.vocab` of a task.
+    """The settings `data.tokenizer` and `data.vocab` of a task.
 
-    name: the folder or name of a tokenizer; None trains one of `vocab` entries on the text. root: the folder of data,
-    below which fetched and trained tokenizers lie. synthetic: a synthetic one in place of a published one.
+    name: the folder or name of a tokenizer; None trains one of `vocab` entries on the text. root: the data folder with
+    downloaded and trained tokenizers. synthetic: uses a synthetic tokenizer in place of a published one.
     """
 
     task: str
@@ -31,20 +31,20 @@ class TokenizerChoice:
     synthetic: bool = False
 
     def fetch(self) -> None:
-        """Downloads a published tokenizer unless it is here already."""
+        """Downloads a published tokenizer unless it exists."""
         if self.name is not None and not self.synthetic:
             fetch_tokenizer(self.name, self.root)
 
     def write_synthetic(self) -> None:
-        """Makes the synthetic one in place of a published one, where that is asked for."""
+        """Writes the synthetic tokenizer if it replaces a published one."""
         if self.name is not None and self.synthetic:
             write_synthetic_tokenizer(self._place)
 
     @property
     def state(self) -> tuple[bool, int | str]:
-        """Whether it is trained on the text, and its size or what changes with its files; the name of a cache has it.
+        """(True, size) of a tokenizer trained on the text, else (False, hash of the files); for naming caches.
 
-        Raises UserError where the files are missing.
+        Raises UserError if the files are missing.
         """
         if self.name is None:
             return True, self.vocab
@@ -56,9 +56,9 @@ class TokenizerChoice:
         return False, ragged.state_of(sorted(self._place.iterdir()))
 
     def opened(self, texts: Iterable[str], mark: str) -> tuple[Tokenizer, Path]:
-        """The tokenizer and its folder; one that has to be trained on `texts` is kept under a name that ends in `mark`.
+        """The tokenizer and its folder; a tokenizer that is trained on `texts` gets a folder name with suffix `mark`.
 
-        Raises UserError where it cannot serve a masked language model.
+        Raises UserError if it is unsuitable for masked language models.
         """
         trained = self.root / "tokenizers" / f"bpe-{self.vocab}-{mark}"
         folder = train_tokenizer(texts, self.vocab, trained) if self.name is None else self._place

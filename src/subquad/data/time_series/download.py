@@ -1,9 +1,9 @@
-"""Fetches a data set of the UEA or TSER archive. They publish no checksums: sizes are checked after parsing."""
+"""Downloads data sets of the UEA and TSER archives, which publish no checksums; sizes are checked after parsing."""
 
 import zipfile
 from pathlib import Path
 
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError
 
 UEA = "https://timeseriesclassification.com/aeon-toolkit/{dataset}.zip"
@@ -17,13 +17,13 @@ ZENODO_RECORDS = {
     "IEEEPPG": 3902710,
     "Covid3Month": 3902690,
 }
-"""Records of the TSER sets (Tan et al. 2021), as aeon lists them."""
+"""Zenodo records of the TSER sets (Tan et al. 2021), from aeon."""
 
 
 def fetch(dataset: str, folder: Path) -> None:
-    """Leaves <dataset>_TRAIN.ts and <dataset>_TEST.ts in `folder`; each appears whole or not at all.
+    """Downloads <dataset>_TRAIN.ts and <dataset>_TEST.ts to `folder`, each atomically.
 
-    Raises UserError when the archive cannot be reached or its file is not what it should be.
+    Raises UserError when the download fails or its content is not as expected.
     """
     import pooch  # needed by `scripts/prepare.py` only
 
@@ -47,9 +47,9 @@ def fetch(dataset: str, folder: Path) -> None:
 
 
 def _take(archive: Path, names: list[str], folder: Path) -> None:
-    """Reads the two files out of the archive by name; nothing else of it touches the disk."""
+    """Extracts the two files from the archive, and no others."""
     with zipfile.ZipFile(archive) as files:
         for name in names:
             [member] = [m for m in files.namelist() if Path(m).name == name] or [name]
-            with whole(folder / name) as place:
-                place.write_bytes(files.read(member))
+            with atomic_write(folder / name) as temporary:
+                temporary.write_bytes(files.read(member))

@@ -1,10 +1,10 @@
-"""What each named time-series data set must look like, so that a wrong or padded copy is noticed before training.
+"""The sizes of the UEA and TSER data sets, for detecting wrong or padded copies before training.
 
-Sizes of the UEA sets: the archive's tags in sktime and the run logs of Time-Series-Library, which agree. Tables typed
-anew in papers and repositories often do not (ERing as 30/30, HandMovementDirection as 320/147): the files decide.
+Sizes of the UEA sets: the archive's tags in sktime and the run logs of Time-Series-Library, which agree. Tables in
+papers and repositories often differ from the files (ERing as 30/30, HandMovementDirection as 320/147).
 Channels and steps of the TSER sets: the archive's channel descriptions (ChangWeiTan/TS-Extrinsic-Regression). Their
-numbers of cases fit the lengths of the recordings: 12,432 + 5,100 are the days of twelve stations in four years,
-95 + 42 the whole days of 19,735 ten-minute steps.
+numbers of cases agree with the lengths of the recordings: 12,432 + 5,100 are the days of twelve stations in four years,
+95 + 42 the complete days of 19,735 ten-minute steps.
 """
 
 import logging
@@ -22,8 +22,8 @@ _log = logging.getLogger(__name__)
 class ArchiveSet:
     """One data set of an archive: its `task=` on the command line and its size.
 
-    `steps` is the longest case of both files; `classes` is None for regression. `counts_from_memory` marks numbers of
-    cases that no source at hand confirms: another number is logged, not refused.
+    `steps` is the longest case of both files; `classes` is None for regression. `counts_from_memory` marks unconfirmed
+    numbers of cases: a different number is logged and does not raise an error.
     """
 
     task: str
@@ -72,29 +72,29 @@ SETS: Mapping[str, ArchiveSet] = {
         "tser/live_fuel_moisture_content", 3493, 1510, 7, 365, counts_from_memory=True
     ),
     "IEEEPPG": ArchiveSet("tser/ieeeppg", 1768, 1328, 5, 1000, counts_from_memory=True),
-    # regression sets that sktime ships: no download needed
+    # regression sets that come with sktime and need no download
     "Covid3Month": ArchiveSet("tser/covid3month", 140, 61, 1, 84),
     "Tecator": ArchiveSet("tser/tecator", 172, 43, 1, 100),
 }
 
 
 def check_size(dataset: str, splits: Mapping[str, Ragged], labels: list[str], source: Path) -> None:
-    """Compares parsed splits `train` and `test` with the table; unknown data sets pass.
+    """Compares parsed splits `train` and `test` with `SETS`; unknown data sets pass.
 
-    Raises UserError that says what was expected and what was found in the folder `source`.
+    Raises UserError with the differences; `source` is the folder of the files.
     """
     known = SETS.get(dataset)
     if known is None:
         return
     train, test = splits["train"], splits["test"]
-    found = {
+    actual = {
         "train": len(train),
         "test": len(test),
         "channels": train.values.shape[1],
         "steps": int(max(train.lengths.max(), test.lengths.max())),
         "classes": len(labels) or None,
     }
-    wrong = {name: value for name, value in found.items() if value != getattr(known, name)}
+    wrong = {name: value for name, value in actual.items() if value != getattr(known, name)}
     if known.counts_from_memory:
         for name in {"train", "test"} & wrong.keys():
             _log.warning(

@@ -1,4 +1,4 @@
-"""Time series of one class (UEA archive) or one real target (TSER archive) each, read from .ts files."""
+"""Classification (UEA archive) and regression (TSER archive) of time series, read from .ts files."""
 
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -27,33 +27,34 @@ Pad = Literal["max_len", "batch"]
 class TimeSeries(SequenceData):
     """One data set of the UEA or the TSER archive, or any other pair of .ts files.
 
-    dataset, kind: the archive's name, e.g. "JapaneseVowels", and what its labels are.
-    root, folder: the files <dataset>_TRAIN.ts and <dataset>_TEST.ts are looked for in `folder` alone if it is given,
-        else in root/uea/<dataset> (classification) or root/tser/<dataset> (regression), then in the installed sktime.
-        Copies that are not the user's own must have the size of the archive's. Parsed once into root/cache/time_series.
-    protocol: "clean" holds `val_fraction` of TRAIN out for validation and leaves TEST for the end. The split is the one
-        of mvts (a stratified shuffle split; a plain one for regression; `split_seed`). Where classes are too small for
-        it - a class with one case, or fewer cases than classes on one side - the training side gets a proportional
-        share with at least one case of every class as far as they go, and validation gets the rest.
-        "paper" is what the published results did: validation *is* TEST, and the best epoch is chosen on it (the
-        commands of mvts pass `--val_pattern TEST`; Flowformer's README says that the best accuracy is reported). That
-        flatters: AppliancesEnergy has RMSE 3.12 when a held-out fifth of TRAIN chooses, 2.72 when TEST does.
-    normalization: names of mvts. "standardization" (x - mean) / sample standard deviation and "minmax"
-        (x - min) / (max - min), per channel over all steps of the training split alone; "per_sample_..." the same
-        within each case. A constant channel is only shifted. A channel without any value in a case is given its
-        training mean, which "standardization" turns into 0.
-    max_len_from: "all" takes the longest case of both files, as Time-Series-Library does: nothing is lost, and only a
-        length is learnt from TEST. "train" takes the longest of TRAIN and clips longer cases, as mvts does.
+    dataset, kind: the archive's name, such as "JapaneseVowels", and the kind of its targets.
+    root, folder: <dataset>_TRAIN.ts and <dataset>_TEST.ts are read from `folder` if given, else from root/uea/<dataset>
+        (classification) or root/tser/<dataset> (regression), else from the installed sktime. Without `folder` their
+        sizes must be the archive's. They are parsed once into root/cache/time_series.
+    protocol: "clean" holds out `val_fraction` of TRAIN for validation and uses TEST only at the end. The split is that
+        of mvts (a stratified shuffle split; not stratified for regression; seed `split_seed`). If classes are too small
+        for it - a class with one case, or fewer cases than classes on one side - the training side gets a proportional
+        share with at least one case of every class where possible, and validation gets the rest.
+        "paper" is the protocol of the published results: validation *is* TEST, and the best epoch is selected on it
+        (the commands of mvts pass `--val_pattern TEST`; Flowformer's README says that the best accuracy is reported).
+        These results are too good: AppliancesEnergy has RMSE 3.12 with selection on a held-out fifth of TRAIN, and 2.72
+        with selection on TEST.
+    normalization: names as in mvts. "standardization" (x - mean) / sample standard deviation and "minmax"
+        (x - min) / (max - min), per channel over all steps of the training split only; "per_sample_..." the same
+        within each case. A constant channel is only shifted. A channel without any value in a case is filled with its
+        training mean, which "standardization" maps to 0.
+    max_len_from: "all" takes the longest case of both files, as in Time-Series-Library: no case is clipped, and only a
+        length is taken from TEST. "train" takes the longest of TRAIN and clips longer cases, as in mvts.
     subsample_factor: keeps every k-th step.
-    max_cases: at most so many cases of TRAIN (before the split) and of TEST, drawn with `split_seed`, spread over the
-        classes in proportion, one of every class as far as they go. Lengths and classes stay those of the full set.
-    pad: "max_len" pads every batch to `spec.max_len` as mvts does, so that its BatchNorm sees as much padding;
-        "batch" pads to the longest row of the batch.
-    synthetic: made-up series of three channels in place of the archive's files.
+    max_cases: maximum number of cases of TRAIN (before the split) and of TEST, drawn with `split_seed` in proportion to
+        the classes, at least one of every class where possible. Lengths and classes stay those of the full set.
+    pad: "max_len" pads every batch to `spec.max_len` as in mvts, whose BatchNorm includes padding; "batch" pads to the
+        longest row of the batch.
+    synthetic: synthetic series of three channels in place of the archive's files.
 
-    Targets are class numbers (int64, sorted labels of TRAIN) or raw values (float32). `fingerprint` names the bytes of
-    the two files as parsed; the settings above are part of a run's configuration and do not enter it.
-    Raises UserError for files that are missing, damaged or of the wrong size, and for a setting that does not exist.
+    Targets are class numbers (int64, sorted labels of TRAIN) or raw values (float32). `fingerprint` identifies the
+    parsed files; the settings above are part of a run's configuration and do not affect it.
+    Raises UserError for files that are missing, damaged or of the wrong size, and for unknown values of settings.
     """
 
     write_synthetic = staticmethod(write_synthetic)
@@ -80,7 +81,7 @@ class TimeSeries(SequenceData):
         self.subsample_factor, self.max_cases, self.pad = subsample_factor, max_cases, pad
 
     def fetch(self) -> None:
-        """Downloads the two files of an archive's data set, unless they are here already."""
+        """Downloads the two files of an archive's data set unless they exist."""
         try:
             _ = self._source
         except UserError:
@@ -89,11 +90,11 @@ class TimeSeries(SequenceData):
             fetch(self.dataset, home(self.root, self.dataset, self.kind))
 
     def require(self) -> None:
-        """Raises UserError where one of the two files is missing."""
+        """Raises UserError if one of the two files is missing."""
         _ = self._source
 
     def prepare_data(self) -> None:
-        """Parses the two files unless their cache exists; only this needs sktime."""
+        """Parses the two files unless their cache exists; parsing needs sktime."""
         if self.synthetic and self.folder is not None:
             written_once(self.folder, partial(write_synthetic, dataset=self.dataset, kind=self.kind, train=24, test=24))
         ragged.prepare(self._cache_folder, self._parse)
@@ -102,15 +103,15 @@ class TimeSeries(SequenceData):
         train, test = (self._some_cases(self._cache.splits[name]) for name in ("train", "test"))
         if self.protocol == "clean":
             fit, held_out = self._split(train.targets)
-            parts = {"train": train.take(fit), "val": train.take(held_out), "test": test}
+            raw = {"train": train.take(fit), "val": train.take(held_out), "test": test}
         else:
-            parts = {"train": train, "test": test}
-        parts = {
+            raw = {"train": train, "test": test}
+        raw = {
             name: _each(rows, lambda case: case[:: self.subsample_factor][: self._max_len])
-            for name, rows in parts.items()
+            for name, rows in raw.items()
         }
-        normalise = _normaliser(parts["train"], self.normalization)
-        splits = {name: _each(rows, normalise) for name, rows in parts.items()}
+        normalise = _normaliser(raw["train"], self.normalization)
+        splits = {name: _each(rows, normalise) for name, rows in raw.items()}
         splits.setdefault("val", splits["test"])
         return splits, self._cache.fingerprint
 
@@ -121,7 +122,7 @@ class TimeSeries(SequenceData):
 
     @property
     def planned_spec(self) -> DataSpec:
-        """As the archive describes the set; what follows from files of your own is known when they have been read."""
+        """The description of an archive's data set; `spec` for the user's own files, which must be read first."""
         known = SETS.get(self.dataset)
         if known is None or self.folder is not None or self.max_len_from != "all":
             return self.spec
@@ -129,8 +130,8 @@ class TimeSeries(SequenceData):
         return DataSpec(max_len=steps, channels=known.channels, classes=known.classes)
 
     @property
-    def pad_to(self) -> int | None:  # read-only here: it follows from the data
-        """Length of every batch in steps, or None where the longest row of a batch sets it."""
+    def pad_to(self) -> int | None:
+        """The length in steps to which every batch is padded; None pads to the longest row of the batch."""
         return self._max_len if self.pad == "max_len" else None
 
     @cached_property
@@ -171,7 +172,7 @@ class TimeSeries(SequenceData):
         return targets if self.kind == "classification" else np.zeros(len(targets), np.int64)
 
     def _split(self, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit  # slow to import, needed here alone
+        from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit  # imported here because it is slow
 
         held_out = int(np.ceil(self.val_fraction * len(targets)))
         if not 0 < held_out < len(targets):
@@ -200,7 +201,7 @@ def _each(rows: Ragged, change: Callable[[np.ndarray], np.ndarray]) -> Ragged:
 
 
 def _proportional(strata: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """`count` sorted indices: classes keep their shares, and no class gets a second case before all have a first."""
+    """`count` sorted indices, drawn in proportion to the classes; every class gets one before any gets a second."""
     order = np.random.default_rng(seed).permutation(len(strata))
     rank = np.empty(len(strata))
     for stratum in np.unique(strata):
@@ -209,27 +210,27 @@ def _proportional(strata: np.ndarray, count: int, seed: int) -> np.ndarray:
     return np.sort(order[np.argsort(rank[order], kind="stable")[:count]])
 
 
-def _normaliser(train: Ragged, how: Normalization) -> Callable[[np.ndarray], np.ndarray]:
-    """A function of one case [steps, channels] that normalises it; statistics, in float64, are those of `train`."""
+def _normaliser(train: Ragged, method: Normalization) -> Callable[[np.ndarray], np.ndarray]:
+    """A function that normalises one case [steps, channels], with float64 statistics of `train`."""
     cases = [train[i] for i in range(len(train))]
     known = np.maximum(sum((~np.isnan(case)).sum(axis=0) for case in cases), 1)
     mean = sum(np.nansum(case, axis=0, dtype=np.float64) for case in cases) / known
     shift, scale = mean, np.ones_like(mean)
-    if how == "standardization":
+    if method == "standardization":
         scale = np.sqrt(sum(np.nansum((case - mean) ** 2, axis=0) for case in cases) / np.maximum(known - 1, 1))
-    elif how == "minmax":
+    elif method == "minmax":
         shift = np.nan_to_num(np.fmin.reduce(train.values, axis=0).astype(np.float64))
         scale = np.nan_to_num(np.fmax.reduce(train.values, axis=0).astype(np.float64)) - shift
 
     def normalise(case: np.ndarray) -> np.ndarray:
         filled = np.where(np.isnan(case), mean, case)
-        if how == "per_sample_std":
+        if method == "per_sample_std":
             centre, spread = filled.mean(axis=0), filled.std(axis=0, ddof=min(1, len(filled) - 1))
-        elif how == "per_sample_minmax":
+        elif method == "per_sample_minmax":
             centre, spread = filled.min(axis=0), np.ptp(filled, axis=0)
         else:
             centre, spread = shift, scale
-        constant = spread <= np.finfo(np.float32).eps * np.abs(centre)  # no more than rounding of the stored values
+        constant = spread <= np.finfo(np.float32).eps * np.abs(centre)  # rounding errors of the stored values
         return ((filled - centre) / np.where(constant, 1.0, spread)).astype(np.float32)
 
     return normalise

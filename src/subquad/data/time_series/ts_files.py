@@ -1,4 +1,4 @@
-"""The .ts files of the UEA and TSER archives: where they lie, how they are read, how a tiny one is written."""
+"""Finds and reads the .ts files of the UEA and TSER archives, and writes synthetic ones."""
 
 import hashlib
 import importlib.util
@@ -23,8 +23,8 @@ _ARCHIVES = {
     "classification": ("uea", "the UEA archive, timeseriesclassification.com"),
     "regression": ("tser", "the TSER archive of Tan et al., tseregression.org"),
 }
-_PARSER_VERSION = 1  # raise it whenever `parse` gives other numbers for the same files: caches are then made anew
-_READER_ERRORS = (OSError, ValueError, TypeError, LookupError, NameError)  # what sktime's reader dies of on bad files
+_PARSER_VERSION = 1  # increase it when `parse` gives other numbers for the same files, so that caches are made anew
+_READER_ERRORS = (OSError, ValueError, TypeError, LookupError, NameError)  # errors of sktime's reader on bad files
 _TIMESTAMPED_VALUE = re.compile(r"\(\s*[^()]*,\s*([^(),]*?)\s*\)")
 
 
@@ -37,7 +37,7 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits that identify the content of both files and the parser that reads them."""
+        """16 hexadecimal digits that identify the content of both files and the version of the parser."""
         digest = hashlib.sha256(str(_PARSER_VERSION).encode())
         for path in (self.train, self.test):
             with path.open("rb") as file:
@@ -46,19 +46,19 @@ class Source:
 
 
 def home(root: Path, dataset: str, kind: Kind) -> Path:
-    """The folder of an archive's data set below the data folder."""
+    """The folder of an archive's data set inside the data folder."""
     return root / _ARCHIVES[kind][0] / dataset
 
 
 def task_of(dataset: str, kind: Kind) -> str:
-    """What follows `task=` for a data set."""
+    """The task of a data set, as in `task=<task>`."""
     return SETS[dataset].task if dataset in SETS else f"{_ARCHIVES[kind][0]}/custom"
 
 
 def find(root: Path, dataset: str, kind: Kind, folder: Path | None) -> Source:
-    """Looks in `folder` if given; else in root/uea or root/tser (by kind), then among the data that sktime ships.
+    """The files in `folder` if given; else in root/uea or root/tser (by kind), else in the installed sktime.
 
-    Raises UserError that names the files, where to put them and the command that fetches them.
+    Raises UserError with the names of the files, their folder and the command that downloads them.
     """
     archive, origin = _ARCHIVES[kind]
     first = folder or home(root, dataset, kind)
@@ -86,11 +86,11 @@ def _shipped(dataset: str) -> list[Path]:
 def parse(source: Source, kind: Kind) -> tuple[dict[str, Ragged], list[str]]:
     """Reads both files into splits `train` and `test` of raw values, float32 [total, channels], and the class names.
 
-    A missing value is interpolated linearly within its case and channel, and the first and last known values are held
-    to both ends (mvts does the same); a channel without a single value stays NaN. Classes are numbered in the sorted
-    order of TRAIN's labels, which sktime's reader has put in lower case. Regression targets stay as they are, and
-    there are no class names.
-    Raises UserError where a file cannot be read or the two do not belong together.
+    Missing values are interpolated linearly within their case and channel, and the first and last known values are
+    extended to both ends (as in mvts); a channel without any value stays NaN. Classes are numbered in the sorted order
+    of TRAIN's labels, which sktime's reader converts to lower case. Regression targets are unchanged and have no class
+    names.
+    Raises UserError if a file cannot be read or the two files do not fit together.
     """
     (train, train_targets), (test, test_targets) = _read(source.train), _read(source.test)
     if train[0].shape[1] != test[0].shape[1]:
@@ -110,7 +110,7 @@ def parse(source: Source, kind: Kind) -> tuple[dict[str, Ragged], list[str]]:
 def _read(path: Path) -> tuple[list[np.ndarray], list[str]]:
     """Every case as float64 [steps, channels], and its label as text."""
     try:
-        # a third party's deprecation notes are nothing the user could mend
+        # The user cannot do anything about sktime's deprecation warnings.
         with warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
             warnings.simplefilter("ignore")
             from sktime.datasets import load_from_tsfile_to_dataframe
@@ -129,10 +129,10 @@ def _read(path: Path) -> tuple[list[np.ndarray], list[str]]:
 
 
 def _without_timestamps(path: Path, scratch: Path) -> Path:
-    """The file itself, or a copy with (time,value) pairs cut down to values.
+    """The file itself, or a copy in which (time,value) pairs are replaced by values.
 
-    sktime's reader cannot read time stamps beside a regression target (sktime issue 3521), which some TSER files have.
-    Their steps are equally spaced, so nothing is lost.
+    sktime's reader cannot read time stamps together with a regression target (sktime issue 3521), which some TSER files
+    have. Their steps are equally spaced, so no information is lost.
     """
     with path.open(encoding="utf-8") as file:
         header = itertools.takewhile(lambda line: not line.strip().lower().startswith("@data"), iter(file.readline, ""))
@@ -150,8 +150,8 @@ def _without_timestamps(path: Path, scratch: Path) -> Path:
 def _case(channels: Sequence[Any], path: Path, number: int) -> np.ndarray:
     lengths = {len(channel) for channel in channels} - {0}  # a channel left empty has no known value
     if len(lengths) != 1:
-        found = f"channels of {' and '.join(map(str, sorted(lengths)))} steps" if lengths else "no time steps"
-        raise UserError(f"Case {number} of {path} has {found}; bring all its channels to one length.")
+        problem = f"channels of {' and '.join(map(str, sorted(lengths)))} steps" if lengths else "no time steps"
+        raise UserError(f"Case {number} of {path} has {problem}; bring all its channels to one length.")
     case = np.full((lengths.pop(), len(channels)), np.nan)
     for column, channel in zip(case.T, channels, strict=True):
         if len(channel):
@@ -162,7 +162,7 @@ def _case(channels: Sequence[Any], path: Path, number: int) -> np.ndarray:
 
 
 def interpolate(series: np.ndarray) -> np.ndarray:
-    """Fills NaN in [steps] linearly, constant beyond the first and last known value; all NaN stays all NaN."""
+    """Fills NaN in [steps] linearly, constant beyond the first and last known value; without values stays NaN."""
     known = np.flatnonzero(~np.isnan(series))
     if len(known) in (0, len(series)):
         return series
@@ -190,11 +190,11 @@ def write_synthetic(
     folder: Path, dataset: str, kind: Kind, *, train: int = 24, test: int = 12, channels: int = 3, classes: int = 3,
     steps: tuple[int, int] = (6, 12), seed: int = 0,
 ) -> None:  # fmt: skip
-    """Writes <dataset>_TRAIN.ts and <dataset>_TEST.ts with the hard cases of real archives in a few kilobytes.
+    """Writes a small <dataset>_TRAIN.ts and <dataset>_TEST.ts with the difficult cases of the archives.
 
     Lengths are drawn from `steps` (shortest, longest), and one test case is a step longer than any train case. Every
-    file has a value missing inside a case, a case whose ends are missing, and a case with one channel wholly missing.
-    A class lifts the level of its cases by one, and a regression target is the level itself, so both can be learnt.
+    file has a value missing inside a case, a case whose ends are missing, and a case with one channel missing. Both
+    targets can be learnt: the mean of a case is its class number or its regression target.
     """
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Features of images on disk, read when a batch asks for them: grids (.pth), regions (.npz), or one HDF5 file a split.
+"""Features of images, read from disk on access: grids (.pth), regions (.npz), or one HDF5 file per split.
 
 Sources: facebookresearch/grid-feats-vqa (2020-07) writes `<split>/<image id>.pth`, a tensor [1, channels, height,
 width]; OpenVQA (2021-09) reads `<split>/COCO_<split>_<image id>.jpg.npz`, whose "x" is [channels, regions].
@@ -24,9 +24,9 @@ _NAME = re.compile(r"(?:.*_)?(\d+)(?:\.jpg)?")
 
 
 class Features(abc.ABC):
-    """Tokens of the images of one split.
+    """The tokens of the images of one split.
 
-    dim: numbers of a token; limit: the most tokens that an image may have.
+    dim: width of a token; limit: the maximum number of tokens of an image.
     """
 
     def __init__(self, where: Path, names: dict[int, str], state: object, dim: int, limit: int) -> None:
@@ -35,7 +35,7 @@ class Features(abc.ABC):
         """Changes with the name or size of any file."""
 
     def __getitem__(self, image: int) -> np.ndarray:
-        """float32 [n, dim]. Raises UserError at features that are damaged or of other sizes."""
+        """The tokens of an image, float32 [n, dim]. Raises UserError for damaged features and for other shapes."""
         where = f"{self.where}/{self.names[image]}"
         try:
             tokens = self._read(self.names[image])
@@ -58,21 +58,21 @@ class Features(abc.ABC):
 
     @abc.abstractmethod
     def _read(self, name: str) -> np.ndarray:
-        """[n, dim], whatever its type."""
+        """The tokens of a file, [n, dim], of any type."""
 
     def require(self, images: Iterable[int]) -> None:
-        """Raises UserError where an image has no features."""
-        wanted = set(images)
-        missing = sorted(wanted - self.names.keys())
+        """Raises UserError if an image has no features."""
+        required = set(images)
+        missing = sorted(required - self.names.keys())
         if missing:
             raise UserError(
-                f"{len(missing):,} of {len(wanted):,} images have no features in {self.where}, the first is image "
+                f"{len(missing):,} of {len(required):,} images have no features in {self.where}, the first is image "
                 f"{missing[0]}; extract them too, or set limits.cases to need fewer."
             )
 
 
 class GridFiles(Features):
-    """One `.pth` an image; only tensors are loaded, code in a pickle is refused."""
+    """One `.pth` file per image; only tensors are unpickled."""
 
     def _read(self, name: str) -> np.ndarray:
         grid: Any = torch.load(self.where / name, map_location="cpu", weights_only=True)
@@ -82,18 +82,18 @@ class GridFiles(Features):
 
 
 class RegionFiles(Features):
-    """One `.npz` an image, without pickles."""
+    """One `.npz` file per image, read without unpickling."""
 
     def _read(self, name: str) -> np.ndarray:
-        # Opened here: numpy leaves a file open that turns out to be damaged.
+        # Opened here, because numpy does not close a damaged file.
         with (self.where / name).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return np.ascontiguousarray(arrays["x"].T)
 
 
 class HDF5Features(Features):
-    """One file a split, which each process opens for itself.
+    """One file per split, which each process opens separately.
 
-    It has a data set [n, dim] for each image, named by its id or its COCO file, or `features` in a group of that name.
+    It has a dataset [n, dim] for each image, named by its id or its COCO file, or `features` in a group of that name.
     """
 
     _opened: tuple[int, Any] | None = None
@@ -111,30 +111,30 @@ class HDF5Features(Features):
 
 
 def open_features(folder: Path, split: str, dim: int, limit: int) -> Features:
-    """The features of a split: `<split>.h5`, or the folder `<split>` full of `.pth` or `.npz`.
+    """The features of a split: `<split>.h5`, or the folder `<split>` with `.pth` or `.npz` files.
 
-    Raises UserError, saying what to put where, when there are none.
+    Raises UserError, with instructions, if there are none.
     """
     packed = folder / f"{split}.h5"
     if packed.is_file():
         return HDF5Features(packed, *_members(packed), dim, limit)
     kinds: dict[str, type[Features]] = {".pth": GridFiles, ".npz": RegionFiles}
-    found: dict[str, dict[int, str]] = {kind: {} for kind in kinds}
+    names: dict[str, dict[int, str]] = {kind: {} for kind in kinds}
     state = []
     if (folder / split).is_dir():
         with os.scandir(folder / split) as entries:
             for entry in entries:
                 if match := _FILE.fullmatch(entry.name):
-                    found[match[2]][int(match[1])] = entry.name
+                    names[match[2]][int(match[1])] = entry.name
                     state.append((entry.name, entry.stat().st_size))
-    present = [kind for kind in kinds if found[kind]]
+    present = [kind for kind in kinds if names[kind]]
     if len(present) != 1:
         reason = "holds both .pth and .npz files" if present else "holds no features"
         raise UserError(
             f"{folder / split} {reason}; put there one <image id>.pth an image (grid features, [1, channels, height, "
             f"width]) or one .npz (region features, x [channels, regions]), or all of them into {packed}."
         )
-    return kinds[present[0]](folder / split, found[present[0]], sorted(state), dim, limit)
+    return kinds[present[0]](folder / split, names[present[0]], sorted(state), dim, limit)
 
 
 def _members(path: Path) -> tuple[dict[int, str], object]:

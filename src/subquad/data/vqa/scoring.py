@@ -1,4 +1,4 @@
-"""How VQA v2 compares answers: normalisation, soft targets, and the official accuracy against ten annotators.
+"""Scores of VQA v2: normalisation of answers, soft targets, and the official accuracy against ten annotators.
 
 Source: Antol et al. 2015, https://arxiv.org/abs/1505.00468; GT-Vision-Lab/VQA (2021-03), vqaEval.py; OpenVQA (2021-09).
 """
@@ -32,29 +32,31 @@ _CONTRACTED = """
     what've when's where'd where's where've who'd who'd've who'll who's who've why'll why're why's won't would've
     wouldn't wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll you're you've
 """
-# A spelling that lacks one apostrophe. Two entries of the published table map a word to itself, four begin with a
-# capital, which no lower-cased word does, and one is the wrong way round.
+# Each spelling lacks one apostrophe. The published table also has two entries that map a word to itself and four with a
+# capital, which no lower-cased word has; one of its entries maps in the wrong direction.
 CONTRACTIONS = {"somebody'd": "somebodyd"} | {
     word[: mark.start()] + word[mark.end() :]: word for word in _CONTRACTED.split() for mark in re.finditer("'", word)
 }
-"""Spellings of contractions that lack an apostrophe, and what they become."""
+"""Maps spellings of contractions that lack an apostrophe to the complete ones."""
 
 _SCORES = (0.0, 0.3, 0.6, 0.9, 1.0)
 
 
 def soft_score(matches: int) -> float:
-    """What an answer is worth that `matches` of the ten annotators gave: 0, 0.3, 0.6, 0.9, and 1 from four on.
+    """The score of an answer that `matches` of the ten annotators gave: 0, 0.3, 0.6, 0.9, and 1 for four or more.
 
-    That is the official average over the ten ways to leave one annotator out of min(matches among the others / 3, 1).
+    This equals the official score: the average of min(matches among the others / 3, 1) over the ten ways to leave out
+    one annotator.
     """
     return _SCORES[min(matches, len(_SCORES) - 1)]
 
 
 def strip_punctuation(text: str) -> str:
-    """Deletes a mark or replaces it by a space, then deletes periods that no digit follows.
+    """Deletes punctuation marks or replaces them by spaces, then deletes periods that no digit follows.
 
-    A mark is deleted everywhere where it stands beside a space anywhere, or where a comma stands between two digits
-    anywhere. At most 32 periods are deleted: the published code passes a flag in the place of the count.
+    All occurrences of a mark are deleted if one of them is next to a space, or if the text has a comma between two
+    digits; otherwise they are replaced by spaces. At most 32 periods are deleted, because the published code passes a
+    flag as the count.
     """
     joined = _DIGITS_WITH_COMMA.search(text) is not None
     result = text
@@ -64,22 +66,22 @@ def strip_punctuation(text: str) -> str:
     return _PERIOD.sub("", result, count=_MOST_PERIODS)
 
 
-@lru_cache(maxsize=1 << 18)  # millions of answers, few of them different
+@lru_cache(maxsize=1 << 18)  # of millions of answers, few are distinct
 def normalise(answer: str) -> str:
-    """The form in which answers are compared: no marks, lower case, digits for numbers up to ten, no articles.
+    """The form in which answers are compared: no punctuation, lower case, digits for numbers up to ten, no articles.
 
-    The training code deletes commas once more afterwards; none is left then.
+    The published training code deletes commas once more afterwards, which has no effect.
     """
     words = [_NUMBERS.get(word, word) for word in strip_punctuation(answer).lower().split()]
     return " ".join(CONTRACTIONS.get(word, word) for word in words if word not in _ARTICLES)
 
 
 def references(answers: Sequence[str], evaluator: Evaluator = "official") -> tuple[Counter[str], bool]:
-    """How often each form of an answer was given, and whether a prediction is normalised before it is looked up.
+    """The number of annotators for each form of an answer, and whether a prediction must be normalised to compare.
 
-    "official" (2021) normalises both sides, but neither where all ten answers are equal: then a prediction must be
-    spelt as they are. "openvqa" always normalises the prediction, and only strips punctuation from the annotators'
-    answers, where they differ.
+    "official" (2021) normalises both sides, or neither if all ten answers are equal: a prediction must then have the
+    same spelling. "openvqa" always normalises the prediction, but only strips punctuation from the annotators' answers,
+    and only if they differ.
     """
     if evaluator == "openvqa":
         same = len(set(answers)) == 1
@@ -93,23 +95,23 @@ def references(answers: Sequence[str], evaluator: Evaluator = "official") -> tup
 
 
 def trim(answer: str) -> str:
-    """Spaces for tabs and line ends, and none around."""
+    """Replaces tabs and line ends by spaces and strips surrounding ones."""
     return answer.replace("\n", " ").replace("\t", " ").strip()
 
 
 def accuracy(prediction: str, answers: Sequence[str], evaluator: Evaluator = "official") -> float:
-    """Score of one prediction against ten answers, from 0 to 1."""
-    given, normalised = references(answers, evaluator)
+    """The score of one prediction against ten answers, from 0 to 1."""
+    counts, normalised = references(answers, evaluator)
     prediction = trim(prediction)
-    return soft_score(given[normalise(prediction) if normalised else prediction])
+    return soft_score(counts[normalise(prediction) if normalised else prediction])
 
 
 def evaluate(
     answered: Iterable[tuple[str, Sequence[str], str]], evaluator: Evaluator = "official"
 ) -> Mapping[str, float]:
-    """Mean score of (prediction, ten answers, answer type), times 100, rounded to two places as the server does.
+    """The mean score of (prediction, ten answers, answer type), times 100, rounded to two decimals as on the server.
 
-    Keys: "overall", and the answer types that occur. Raises UserError where there is nothing to evaluate.
+    Keys: "overall", and the answer types that occur. Raises UserError without predictions.
     """
     scores: dict[str, list[float]] = {}
     for prediction, answers, kind in answered:
@@ -117,5 +119,5 @@ def evaluate(
     everything = [score for of_kind in scores.values() for score in of_kind]
     if not everything:
         raise UserError("There are no predictions to evaluate; give one for each question.")
-    means = {kind: round(100 * sum(part) / len(part), 2) for kind, part in scores.items()}
+    means = {kind: round(100 * sum(of_kind) / len(of_kind), 2) for kind, of_kind in scores.items()}
     return {"overall": round(100 * sum(everything) / len(everything), 2)} | means

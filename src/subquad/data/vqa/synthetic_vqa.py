@@ -1,4 +1,4 @@
-"""Made-up questions on made-up images, in the raw formats of VQA v2, of grid features and of an ALBERT."""
+"""Synthetic questions on images, in the raw formats of VQA v2, of grid features and of an ALBERT."""
 
 import collections
 import json
@@ -21,7 +21,7 @@ _QUESTIONS = (
 
 
 def write(folder: Path) -> Path:
-    """Writes 30 images to train on and 12 to validate on, four questions each, and returns `folder`."""
+    """Writes 30 training and 12 validation images with four questions each to `folder`, and returns it."""
     for number, (split, images) in enumerate(IMAGES.items()):
         ids = [1 + 3 * i + number for i in range(images)]
         _write_texts(folder, split, ids)
@@ -30,7 +30,7 @@ def write(folder: Path) -> Path:
 
 
 def _answers(image: int, question: int) -> tuple[str, tuple[str, ...]]:
-    """Answer type, and what is right in the spellings that annotators choose from."""
+    """The answer type, and the spellings of the correct answer."""
     colour, number = _COLOURS[image // 3 % 3], _NUMBERS[image // 3 % 5 % 3]
     match question:
         case 0:
@@ -49,8 +49,8 @@ def _write_texts(folder: Path, split: str, images: list[int]) -> None:
         for number, text in enumerate(_QUESTIONS):
             kind, spellings = _answers(image, number)
             right = 10 if image % 4 == 0 else int(rng.integers(6, 10))
-            given = [spellings[-1] if right == 10 else str(rng.choice(spellings)) for _ in range(right)]
-            given += [str(rng.choice(["yes", "no", "maybe"])) for _ in range(10 - len(given))]
+            answers = [spellings[-1] if right == 10 else str(rng.choice(spellings)) for _ in range(right)]
+            answers += [str(rng.choice(["yes", "no", "maybe"])) for _ in range(10 - len(answers))]
             place = {"question_id": 1000 * image + number, "image_id": image}
             questions.append({**place, "question": text})
             annotations.append(
@@ -58,10 +58,10 @@ def _write_texts(folder: Path, split: str, images: list[int]) -> None:
                     **place,
                     "question_type": " ".join(text.lower().split()[:2]),
                     "answer_type": kind,
-                    "multiple_choice_answer": collections.Counter(given).most_common(1)[0][0],
+                    "multiple_choice_answer": collections.Counter(answers).most_common(1)[0][0],
                     "answers": [
                         {"answer": answer, "answer_confidence": "yes", "answer_id": i}
-                        for i, answer in enumerate(given, 1)
+                        for i, answer in enumerate(answers, 1)
                     ],
                 }
             )
@@ -78,7 +78,7 @@ def _write_texts(folder: Path, split: str, images: list[int]) -> None:
 
 
 def _write_grids(folder: Path, images: list[int]) -> None:
-    """One tensor [1, 2048, height, width] an image, of mixed sizes; a few channels show colour, number and shirt."""
+    """Writes one tensor [1, 2048, height, width] per image, of various sizes; some channels encode the answers."""
     folder.mkdir(parents=True)
     for image in images:
         rng = np.random.default_rng(image)
@@ -90,7 +90,7 @@ def _write_grids(folder: Path, images: list[int]) -> None:
 
 
 def write_albert(folder: Path) -> None:
-    """A tiny ALBERT with random weights and a tokenizer of letters and a few words, in the format of the hub."""
+    """Writes a tiny ALBERT with random weights and a tokenizer of letters and a few words, in Hugging Face's format."""
     from transformers import AlbertConfig, AlbertModel, AlbertTokenizer, utils
 
     utils.logging.disable_progress_bar()

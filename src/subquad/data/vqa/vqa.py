@@ -26,25 +26,25 @@ from subquad.specs import VQASpec
 from subquad.utils.errors import UserError
 
 ANSWERS = 3129
-"""Answers that are given more than eight times in train and val."""
+"""The number of answers that occur more than eight times in train and val."""
 
 _SPLITS = ("train2014", "val2014")
 
 
 class VQAv2(SplitData):
-    """443,757 questions to train on and 214,354 to validate on, 5 or 6 on each of 82,783 and 40,504 images.
+    """443,757 training and 214,354 validation questions, 5 or 6 on each of 82,783 and 40,504 images.
 
-    folder: the questions and annotations, `root`/vqa_v2 unless given.
-    features: where those of images are, `folder`/features unless given: `<split>/<image id>.pth`, `<split>/*.npz` or
-    `<split>.h5`. image_len: the most tokens of an image (608 cells, or 100 regions); image_dim: numbers of each.
-    text: "words" are ids of MCAN's words, with `glove` the text file of vectors to start from, or null; "albert" are
-    features of a frozen ALBERT, computed once; "albert_tuned" are ids for the ALBERT that the model trains. Its folder
-    is `albert`, `folder`/albert unless given. text_len: the most tokens of a question.
-    evaluator: "official" of 2021, or the copy in "openvqa".
+    folder: the folder of questions and annotations, by default `root`/vqa_v2.
+    features: the folder of image features, by default `folder`/features: `<split>/<image id>.pth`, `<split>/*.npz` or
+    `<split>.h5`. image_len: maximum number of tokens of an image (608 cells or 100 regions). image_dim: their width.
+    text: "words" uses word ids as in MCAN, with embeddings initialised from `glove`, a text file of vectors, if given;
+    "albert" uses features of a frozen ALBERT, computed once; "albert_tuned" uses token ids of an ALBERT that the model
+    trains. albert: the folder of the ALBERT, by default `folder`/albert. text_len: maximum number of tokens of a
+    question. evaluator: "official" (of 2021), or the version in "openvqa".
     protocol: "paper" trains on train2014, validates and tests on val2014, and takes words and answers from both;
-    "clean" keeps `val_fraction` of the training images, by `split_seed`, to validate on, and takes words and answers
-    from train2014 alone. cases: at most so many questions of train2014 and of val2014, whole images first.
-    synthetic: made-up files in place of the published ones.
+    "clean" holds out `val_fraction` of the training images by `split_seed` for validation, and takes words and answers
+    from train2014 only. cases: the maximum number of questions of train2014 and of val2014, as complete images.
+    synthetic: synthetic files in place of the published ones.
     """
 
     def __init__(
@@ -92,22 +92,22 @@ class VQAv2(SplitData):
             return dataclasses.replace(spec, vocab=self._albert["vocab"], albert=str(self.albert))
         vocab = vqa_text.UNKNOWN + 1 + len(facts["words"])
         vectors = self._cache.splits.get("vectors")
-        start = None if vectors is None else torch.from_numpy(np.array(vectors.values))
-        return dataclasses.replace(spec, vocab=vocab, word_vectors=start)
+        initial = None if vectors is None else torch.from_numpy(np.array(vectors.values))
+        return dataclasses.replace(spec, vocab=vocab, word_vectors=initial)
 
     def fetch(self) -> None:
-        """Downloads questions and annotations unless they are here; features and ALBERT are put in place by hand."""
+        """Downloads questions and annotations unless they exist; the user must provide features and ALBERT."""
         if not self.synthetic:
             vqa_files.fetch(self.folder)
 
     def require(self) -> None:
-        """Raises UserError where questions, annotations, features or ALBERT are missing."""
+        """Raises UserError if questions, annotations, features or ALBERT are missing."""
         _ = self.cache_folder
         for split in _SPLITS:
             open_features(self.features, split, self.image_dim, self.image_len)
 
     def prepare_data(self) -> None:
-        """Reads questions and annotations once, and computes features of questions where they are asked for."""
+        """Reads questions and annotations once, and computes features of questions for text="albert"."""
         if self.synthetic:
             written_once(self.folder, synthetic_vqa.write)
             if self.text != "words":
@@ -139,13 +139,13 @@ class VQAv2(SplitData):
         return VQADataset(self.splits[split], self._cache.splits["texts"], self.spec.classes)
 
     def baselines(self) -> dict[str, float]:
-        """The most common answer, and that of questions of the same type, by the official score."""
+        """The official accuracy of the best constant answer, and of the best answer for each type of question."""
         train, test = self.splits["train"], self.splits["test"]
-        worth = np.zeros((len(self._cache.facts["question_types"]), self.spec.classes))
-        of_row = np.repeat(train.rows[:, Column.QUESTION_TYPE], train.soft.lengths)
-        np.add.at(worth, (of_row, train.soft.values[:, 0].astype(np.int64)), train.soft.values[:, 1])
-        common = int(worth.sum(0).argmax())
-        of_type = np.where(worth.any(1), worth.argmax(1), common)
+        scores = np.zeros((len(self._cache.facts["question_types"]), self.spec.classes))
+        types = np.repeat(train.rows[:, Column.QUESTION_TYPE], train.soft.lengths)
+        np.add.at(scores, (types, train.soft.values[:, 0].astype(np.int64)), train.soft.values[:, 1])
+        common = int(scores.sum(0).argmax())
+        of_type = np.where(scores.any(1), scores.argmax(1), common)
         guesses = {
             f'always "{self._cache.facts["answers"][common]}"': np.full(len(test), common),
             "most common of the question type": of_type[test.rows[:, Column.QUESTION_TYPE]],
@@ -154,12 +154,12 @@ class VQAv2(SplitData):
 
     @staticmethod
     def write_synthetic(root: Path) -> Path:
-        """Writes made-up questions, annotations and grid features into `root`, and returns it."""
+        """Writes synthetic questions, annotations and grid features to `root`, and returns it."""
         return synthetic_vqa.write(root)
 
     @cached_property
     def cache_folder(self) -> Path:
-        """Where questions, answers and scores are kept; the name tells apart sources and settings that differ."""
+        """The folder of the cache, named by the state of the sources and by the settings that affect its content."""
         sources = vqa_files.files(self.folder)
         if self.glove and not self.glove.is_file():
             raise UserError(f"{self.glove} is missing; set data.glove to a text file of GloVe vectors, or to null.")
@@ -182,41 +182,42 @@ class VQAv2(SplitData):
 
     def _open(self, split: str) -> VQASplit:
         features = open_features(self.features, split, self.image_dim, self.image_len)
-        # In memory, a few dozen bytes a question: slices of memory-mapped arrays are slow.
+        # Copied to memory (a few dozen bytes per question), because slices of memory-mapped arrays are slow.
         rows, soft, official = (
-            dataclasses.replace(part, values=np.array(part.values))
-            for part in (self._cache.splits[f"{split}{kind}"] for kind in ("", "_soft", "_official"))
+            dataclasses.replace(table, values=np.array(table.values))
+            for table in (self._cache.splits[f"{split}{kind}"] for kind in ("", "_soft", "_official"))
         )
-        whole = VQASplit(rows.values, soft, official, features)
-        if self.cases is not None and self.cases < len(whole):
-            images, place = np.unique(whole.images, return_inverse=True)
+        questions = VQASplit(rows.values, soft, official, features)
+        if self.cases is not None and self.cases < len(questions):
+            images, index = np.unique(questions.images, return_inverse=True)
             shuffled = np.random.default_rng([self.split_seed, split == "val2014"]).permutation(len(images))
-            whole = whole.take(np.sort(np.argsort(shuffled[place], kind="stable")[: self.cases]))
-        features.require(whole.images.tolist())
-        return whole
+            questions = questions.take(np.sort(np.argsort(shuffled[index], kind="stable")[: self.cases]))
+        features.require(questions.images.tolist())
+        return questions
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         pairs = {split: vqa_files.read_split(self.folder, split, not self.synthetic) for split in _SPLITS}
-        seen = [pair for split in (_SPLITS if self.protocol == "paper" else _SPLITS[:1]) for pair in pairs[split]]
-        answers = frequent_answers(annotation.chosen for _, annotation in seen)
+        sources = _SPLITS if self.protocol == "paper" else _SPLITS[:1]  # of the lists of answers and words
+        source_pairs = [pair for split in sources for pair in pairs[split]]
+        answers = frequent_answers(annotation.chosen for _, annotation in source_pairs)
         if self.protocol == "paper" and not self.synthetic and len(answers) != ANSWERS:
             raise UserError(
                 f"The annotations in {self.folder} give {len(answers)} answers more than 8 times where {ANSWERS} are "
                 "expected; fetch them again."
             )
-        vocabulary = sorted({word for question, _ in seen for word in vqa_text.words(question.text)})
+        vocabulary = sorted({word for question, _ in source_pairs for word in vqa_text.words(question.text)})
         questions = sorted({question.text for split in _SPLITS for question, _ in pairs[split]})
         if self.text == "words":
             tokens = vqa_text.word_ids(questions, vocabulary, self.text_len)
         else:
             tokens = vqa_text.albert_ids(self.albert, questions, self.text_len)
         order = sorted(range(len(questions)), key=lambda i: (len(tokens[i]), questions[i]))
-        number = {questions[i]: place for place, i in enumerate(order)}
+        index = {questions[i]: position for position, i in enumerate(order)}
         types = sorted({annotation.question_type for split in _SPLITS for _, annotation in pairs[split]})
-        parts = {"texts": ragged.lay_out([tokens[i] for i in order], np.zeros(len(order), np.int64))}
+        tables = {"texts": ragged.lay_out([tokens[i] for i in order], np.zeros(len(order), np.int64))}
         if self.glove:
             vectors = vqa_text.glove(self.glove, vocabulary)
-            parts["vectors"] = Ragged(vectors, np.array([0, len(vectors)]), np.zeros(1, np.int64))
+            tables["vectors"] = Ragged(vectors, np.array([0, len(vectors)]), np.zeros(1, np.int64))
         for split in _SPLITS:
-            parts |= tabulate(split, pairs[split], answers, number, types, self.evaluator)
-        return parts, {"answers": answers, "words": vocabulary, "question_types": types}
+            tables |= tabulate(split, pairs[split], answers, index, types, self.evaluator)
+        return tables, {"answers": answers, "words": vocabulary, "question_types": types}

@@ -1,4 +1,4 @@
-"""Questions and annotations of VQA v2, as published.
+"""Reads the published questions and annotations of VQA v2.
 
 Source: Goyal et al. 2017, https://arxiv.org/abs/1612.00837; https://visualqa.org/download.html.
 """
@@ -12,11 +12,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from subquad.data.vqa.scoring import ANNOTATORS, ANSWER_TYPES
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError, first_line
 
 COUNTS = {"train2014": (443_757, 82_783), "val2014": (214_354, 40_504), "test2015": (447_793, 81_434)}
-"""Questions of each split and the images that they are about."""
+"""The number of questions of each split and of their images."""
 
 _ADDRESS = "https://s3.amazonaws.com/cvmlp/vqa/mscoco/vqa/"
 _ARCHIVES = {
@@ -43,7 +43,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """One entry of an annotations file: the answer chosen as the most common, and those of the ten annotators."""
+    """One entry of an annotations file: `chosen`, the most common answer, and the answers of the ten annotators."""
 
     question_id: int
     image_id: int
@@ -54,56 +54,57 @@ class Annotation:
 
 
 def questions_file(folder: Path, split: str) -> Path:
-    """Where the questions of a split lie."""
+    """The path of the questions of a split."""
     return folder / f"v2_OpenEnded_mscoco_{split}_questions.json"
 
 
 def annotations_file(folder: Path, split: str) -> Path:
-    """Where the annotations of a split lie."""
+    """The path of the annotations of a split."""
     return folder / f"v2_mscoco_{split}_annotations.json"
 
 
 def files(folder: Path) -> list[Path]:
-    """The four files to train and validate on. Raises UserError, saying what to put where, when one is missing."""
-    found = [folder / name for name in _ARCHIVES]
-    for path in found:
+    """The four files of train and val. Raises UserError, with instructions, when one is missing."""
+    paths = [folder / name for name in _ARCHIVES]
+    for path in paths:
         if not path.is_file():
             raise UserError(
                 f"{path} is missing; run `python scripts/prepare.py task=vqa_v2`, or unpack "
                 f"{_ADDRESS}{_ARCHIVES[path.name][0]} in {folder}."
             )
-    return found
+    return paths
 
 
 def read_questions(folder: Path, split: str, genuine: bool = True) -> list[Question]:
-    """Questions in the order of the file; where `genuine`, their number and that of images are the published ones.
+    """The questions in the order of the file.
 
-    Raises UserError at a file that is damaged, of another kind or of another size.
+    Raises UserError for a file that is damaged or has another format, and if `genuine` also for other numbers of
+    questions or images than the published ones.
     """
     path = questions_file(folder, split)
-    found: list[Question] = _entries(path, "questions", Question)
-    counts = len(found), len({question.image_id for question in found})
+    questions: list[Question] = _entries(path, "questions", Question)
+    counts = len(questions), len({question.image_id for question in questions})
     if genuine and counts != COUNTS[split]:
         expected = "{:,} on {:,}".format(*COUNTS[split])
         raise UserError(
             f"{path} holds {counts[0]:,} questions on {counts[1]:,} images where {expected} are expected; fetch it "
             "again."
         )
-    if len({question.question_id for question in found}) < len(found):
+    if len({question.question_id for question in questions}) < len(questions):
         raise UserError(f"{path} holds a question twice; fetch it again.")
-    return found
+    return questions
 
 
 def read_split(folder: Path, split: str, genuine: bool = True) -> list[tuple[Question, Annotation]]:
-    """Questions with their annotations, in the order of the questions.
+    """The questions with their annotations, in the order of the questions.
 
-    Raises UserError where the two files do not belong together, or a question lacks one of its ten answers.
+    Raises UserError if the two files do not fit together, or if a question has fewer than ten answers.
     """
     questions = read_questions(folder, split, genuine)
     path = annotations_file(folder, split)
-    found: list[Annotation] = _entries(path, "annotations", Annotation)
-    annotations = {annotation.question_id: annotation for annotation in found}
-    if len(annotations) != len(found) or annotations.keys() != {question.question_id for question in questions}:
+    entries: list[Annotation] = _entries(path, "annotations", Annotation)
+    annotations = {annotation.question_id: annotation for annotation in entries}
+    if len(annotations) != len(entries) or annotations.keys() != {question.question_id for question in questions}:
         raise UserError(
             f"{path} does not annotate the {len(questions):,} questions of {questions_file(folder, split).name}, each "
             "once; take both from the same release."
@@ -127,7 +128,7 @@ def read_split(folder: Path, split: str, genuine: bool = True) -> list[tuple[Que
 def _entries(path: Path, key: str, kind: type) -> list[Any]:
     try:
         with path.open(encoding="utf-8") as file:
-            found = json.load(file, object_hook=_compact)[key]
+            entries = json.load(file, object_hook=_compact)[key]
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); fetch it again.") from None
     except (ValueError, RecursionError) as error:
@@ -135,15 +136,15 @@ def _entries(path: Path, key: str, kind: type) -> list[Any]:
         raise UserError(f"{path} is damaged ({reason}); delete it and fetch it again.") from None
     except (KeyError, TypeError):
         raise UserError(f"{path} holds no {key} of VQA v2; put the published file there.") from None
-    if not isinstance(found, list) or not found or not all(isinstance(entry, kind) for entry in found):
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, kind) for entry in entries):
         raise UserError(f"{path} holds no {key} of VQA v2; put the published file there.")
-    return found
+    return entries
 
 
 def _compact(entry: dict[str, Any]) -> Any:
-    """What is needed of a JSON object: as plain objects the 4.4 million answers would take gigabytes.
+    """Reduces a JSON object to its needed values; the 4.4 million answers would otherwise take gigabytes.
 
-    Raises KeyError or TypeError where something is missing or of another type.
+    Raises KeyError or TypeError for a value that is missing or of another type.
     """
     if "answer_id" in entry:
         return sys.intern(entry["answer"])
@@ -171,7 +172,7 @@ def _text(value: Any) -> str:
 
 
 def fetch(folder: Path) -> None:
-    """Downloads and checks the archives whose files are missing. Raises UserError when one cannot be had."""
+    """Downloads and checks the archives whose files are missing. Raises UserError when that fails."""
     import pooch  # needed by `scripts/prepare.py` only
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -191,13 +192,13 @@ def fetch(folder: Path) -> None:
 
 
 def take(packed: Path, target: Path) -> None:
-    """Takes the file named like `target` out of a zip; it appears whole or not at all, and nothing else does.
+    """Extracts the file named like `target` from a zip archive, atomically, and no others.
 
-    Raises KeyError where the archive holds no such file.
+    Raises KeyError if the archive has no such file.
     """
     with zipfile.ZipFile(packed) as archive:
         members = [item for item in archive.infolist() if PurePosixPath(item.filename).name == target.name]
         if not members:
             raise KeyError(target.name)
-        with whole(target) as place, archive.open(members[0]) as source, place.open("wb") as file:
+        with atomic_write(target) as temporary, archive.open(members[0]) as source, temporary.open("wb") as file:
             shutil.copyfileobj(source, file)

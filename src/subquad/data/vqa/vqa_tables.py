@@ -1,4 +1,4 @@
-"""Questions and annotations of VQA as arrays: what is asked about which image, and what each answer is worth."""
+"""Questions and annotations of VQA as arrays: images, texts and types of questions, and the scores of answers."""
 
 import collections
 from collections.abc import Iterable, Sequence
@@ -16,11 +16,11 @@ from subquad.data.vqa.scoring import ANSWER_TYPES, Evaluator, normalise, referen
 from subquad.data.vqa.vqa_files import Annotation, Question
 from subquad.specs import VQABatch
 
-_AT_LEAST = 9
+_LEAST_COUNT = 9
 
 
 class Column(IntEnum):
-    """What the four numbers of a row are: image id, number of the question's text, answer type, question type."""
+    """The columns of a row: image id, index of the question's text, answer type, question type."""
 
     IMAGE = 0
     TEXT = 1
@@ -29,9 +29,9 @@ class Column(IntEnum):
 
 
 def frequent_answers(chosen: Iterable[str]) -> list[str]:
-    """Normalised answers that are chosen for at least nine questions, the most frequent first."""
+    """The normalised answers of at least nine questions, the most frequent first."""
     counts = collections.Counter(map(normalise, chosen))
-    return sorted((answer for answer, n in counts.items() if n >= _AT_LEAST), key=lambda a: (-counts[a], a))
+    return sorted((answer for answer, n in counts.items() if n >= _LEAST_COUNT), key=lambda a: (-counts[a], a))
 
 
 def tabulate(
@@ -40,35 +40,35 @@ def tabulate(
 ) -> dict[str, Ragged]:  # fmt: skip
     """Rows, soft targets (`<name>_soft`) and official scores (`<name>_official`); the targets of all are question ids.
 
-    `answers` are normal forms, which an evaluator leaves as they are. What is not among them cannot be predicted.
+    `answers` are the answers that can be predicted, in normalised form, which an evaluator does not change.
     """
-    place = {answer: i for i, answer in enumerate(answers)}
+    index = {answer: i for i, answer in enumerate(answers)}
     rows: list[tuple[int, ...]] = []
     soft: list[list[tuple[int, float]]] = []
     official: list[list[tuple[int, float]]] = []
     for question, annotation in pairs:
         kinds = ANSWER_TYPES.index(annotation.answer_type), question_types.index(annotation.question_type)
         rows.append((question.image_id, texts[question.text], *kinds))
-        for worth, given in (
+        for scores, counts in (
             (soft, collections.Counter(map(normalise, annotation.answers))),
             (official, references(annotation.answers, evaluator)[0]),
         ):
-            worth.append([(place[form], soft_score(n)) for form, n in given.items() if form in place])
+            scores.append([(index[form], soft_score(n)) for form, n in counts.items() if form in index])
     ids = np.array([question.question_id for question, _ in pairs], np.int64)
     table = Ragged(np.array(rows, np.int64), np.arange(len(rows) + 1), ids)
     lists = {f"{name}_soft": soft, f"{name}_official": official}
     return {name: table} | {
-        key: ragged.lay_out([np.array(entries, np.float32).reshape(-1, 2) for entries in part], ids)
-        for key, part in lists.items()
+        key: ragged.lay_out([np.array(entries, np.float32).reshape(-1, 2) for entries in scores], ids)
+        for key, scores in lists.items()
     }
 
 
 @dataclass(frozen=True, slots=True)
 class VQASplit:
-    """Some questions.
+    """The questions of a split.
 
-    rows: int64 [N, 4], see `Column`; soft, official: for each row its answers that are worth something, [k, 2] answer
-    and score, to train on and to evaluate with.
+    rows: int64 [N, 4], see `Column`. soft, official: for each row the answers with a positive score, [k, 2] answer and
+    score; `soft` for training, `official` for evaluation.
     """
 
     rows: np.ndarray
@@ -81,31 +81,32 @@ class VQASplit:
 
     @property
     def lengths(self) -> np.ndarray:
-        """All alike: what a row costs is the size of its image, which is not known before its file is read.
+        """All equal, because the size of an image is not known before its file is read.
 
-        Validation then follows the file, where questions on one image stand together and it is read once a batch.
+        Validation then keeps the order of the file, in which questions on one image are adjacent, so that the image is
+        read once per batch.
         """
         return np.full(len(self), self.features.limit, np.int64)
 
     @property
     def images(self) -> np.ndarray:
-        """int64 [N]: the image that each question is about."""
+        """int64 [N]: the image of each question."""
         return self.rows[:, Column.IMAGE]
 
-    def take(self, chosen: np.ndarray) -> "VQASplit":
-        """The chosen questions."""
-        return VQASplit(self.rows[chosen], self.soft.take(chosen), self.official.take(chosen), self.features)
+    def take(self, indices: np.ndarray) -> "VQASplit":
+        """The questions of these indices."""
+        return VQASplit(self.rows[indices], self.soft.take(indices), self.official.take(indices), self.features)
 
     def mean_score(self, guess: np.ndarray) -> float:
-        """Official accuracy of one answer for each row."""
+        """The official accuracy of the predictions `guess`, one answer for each row."""
         right = self.official.values[:, 0].astype(np.int64) == np.repeat(guess, self.official.lengths)
         return float(self.official.values[right, 1].sum(dtype=np.float64) / len(self))
 
 
 class VQADataset(Dataset[VQABatch]):
-    """Turns lists of indices into batches; an image that several questions are about is read once.
+    """Turns lists of indices into batches; an image with several questions is read once.
 
-    texts: token ids or features of the questions, by number.
+    texts: token ids or features of the questions, by index of the text.
     """
 
     def __init__(self, split: VQASplit, texts: Ragged, classes: int) -> None:
@@ -133,12 +134,12 @@ class VQADataset(Dataset[VQABatch]):
         return torch.from_numpy(dense)
 
 
-def _padded(parts: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Parts [n, ...] below one another, zeros behind each; and which are real, None where all are."""
-    lengths = np.array([len(part) for part in parts])
-    kind = np.float32 if np.issubdtype(parts[0].dtype, np.floating) else np.int64
-    padded = np.zeros((len(parts), lengths.max(), *parts[0].shape[1:]), kind)
-    for row, part in zip(padded, parts, strict=True):
-        row[: len(part)] = part
+def _padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Rows [n, ...] padded with zeros on the right, and the mask of real positions, None without padding."""
+    lengths = np.array([len(row) for row in rows])
+    kind = np.float32 if np.issubdtype(rows[0].dtype, np.floating) else np.int64
+    padded = np.zeros((len(rows), lengths.max(), *rows[0].shape[1:]), kind)
+    for target, row in zip(padded, rows, strict=True):
+        target[: len(row)] = row
     valid = np.arange(lengths.max()) < lengths[:, None]
     return torch.from_numpy(padded), None if valid.all() else torch.from_numpy(valid)

@@ -1,4 +1,4 @@
-"""Questions of VQA as tokens: MCAN's words, with or without GloVe vectors, or the tokens and features of an ALBERT.
+"""Questions of VQA as tokens: words as in MCAN, with or without GloVe vectors, or the tokens or features of an ALBERT.
 
 Sources: MILVLG/openvqa (2021-09), vqa_loader.py; Lan et al. 2020, https://arxiv.org/abs/1909.11942.
 """
@@ -20,22 +20,22 @@ from subquad.data.ragged import Ragged
 from subquad.utils.errors import UserError, first_line
 
 UNKNOWN = 1
-"""The id of a word that the vocabulary lacks; 0 is padding, words follow from 2 on."""
+"""The id of a word outside the vocabulary; 0 is padding, and the words of the vocabulary start at 2."""
 
 _DROPPED = str.maketrans("-/", "  ", ".,'!?\"()*#:;")
 _ALBERT_FILES = ("config.json", "model.safetensors")
 _TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
-_AT_ONCE = 256
+_BATCH_SIZE = 256
 
 
 def words(question: str) -> list[str]:
-    """Lower case, without most marks, cut at blanks, hyphens and slashes."""
+    """The words of a question in lower case, without most punctuation, split at spaces, hyphens and slashes."""
     return question.lower().translate(_DROPPED).split()
 
 
 def word_ids(questions: Iterable[str], vocabulary: Sequence[str], length: int) -> list[np.ndarray]:
-    """Ids of at most `length` words of each question; one without any has one unknown word."""
-    known = {word: place for place, word in enumerate(vocabulary, UNKNOWN + 1)}
+    """The ids of at most `length` words of each question; a question without words becomes one unknown word."""
+    known = {word: i for i, word in enumerate(vocabulary, UNKNOWN + 1)}
     return [
         np.array([known.get(word, UNKNOWN) for word in words(question)[:length]] or [UNKNOWN], np.int32)
         for question in questions
@@ -43,13 +43,13 @@ def word_ids(questions: Iterable[str], vocabulary: Sequence[str], length: int) -
 
 
 def glove(path: Path, vocabulary: Sequence[str], dim: int = 300) -> np.ndarray:
-    """float32 [UNKNOWN + 1 + words, dim]: vectors of a text file of GloVe, 0 where it has none for a word.
+    """float32 [UNKNOWN + 1 + words, dim]: the vectors of a text file of GloVe, 0 for words that it does not have.
 
-    Raises UserError at a file of another kind, and where no word is found.
+    Raises UserError for a file of another format, and if it has none of the words.
     """
-    known = {word: place for place, word in enumerate(vocabulary, UNKNOWN + 1)}
+    known = {word: i for i, word in enumerate(vocabulary, UNKNOWN + 1)}
     vectors = np.zeros((UNKNOWN + 1 + len(vocabulary), dim), np.float32)
-    found = 0
+    matches = 0
     try:
         with path.open(encoding="utf-8") as file:
             for line in file:
@@ -58,31 +58,31 @@ def glove(path: Path, vocabulary: Sequence[str], dim: int = 300) -> np.ndarray:
                     raise ValueError(f"a line of {len(numbers)} numbers where {dim} are expected")
                 if word in known:
                     vectors[known[word]] = np.array(numbers, np.float32)
-                    found += 1
+                    matches += 1
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} holds no word vectors that can be read ({error}); set data.glove to the text file of GloVe's "
             f"{dim}-dimensional vectors (https://nlp.stanford.edu/projects/glove), or to null to learn them."
         ) from None
-    if not found:
+    if not matches:
         raise UserError(f"{path} has a vector for none of the {len(known):,} words of the questions; set data.glove.")
     return vectors
 
 
 def albert_files(folder: Path) -> list[Path]:
-    """Configuration, weights and tokenizer of an ALBERT. Raises UserError, saying what to put where."""
-    found = [folder / name for name in (*_ALBERT_FILES, *_TOKENIZER_FILES) if (folder / name).is_file()]
-    names = {path.name for path in found}
+    """The configuration, weights and tokenizer of an ALBERT. Raises UserError, with instructions, if one is missing."""
+    paths = [folder / name for name in (*_ALBERT_FILES, *_TOKENIZER_FILES) if (folder / name).is_file()]
+    names = {path.name for path in paths}
     if not names.issuperset(_ALBERT_FILES) or not names.intersection(_TOKENIZER_FILES):
         raise UserError(
             f"{folder} holds no ALBERT; put config.json, model.safetensors and tokenizer.json (or spiece.model) of "
             "https://huggingface.co/albert/albert-base-v2 there, set data.albert, or choose data.text=words."
         )
-    return found
+    return paths
 
 
 def albert_facts(folder: Path) -> dict[str, Any]:
-    """`width` of its features, size of its vocabulary (`vocab`) and `digest` of all its files."""
+    """The `width` of an ALBERT's features, the size of its vocabulary (`vocab`) and the `digest` of all its files."""
     digest = hashlib.sha256()
     for path in albert_files(folder):
         with path.open("rb") as file:
@@ -96,23 +96,23 @@ def albert_facts(folder: Path) -> dict[str, Any]:
 
 
 def albert_ids(folder: Path, questions: Sequence[str], length: int) -> list[np.ndarray]:
-    """Ids of at most `length` tokens of each question, among them [CLS] and [SEP]."""
+    """The ids of at most `length` tokens of each question, including [CLS] and [SEP]."""
     from transformers import AutoTokenizer  # takes seconds
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        found = tokenizer(list(questions), truncation=True, max_length=length)["input_ids"]
+        rows = tokenizer(list(questions), truncation=True, max_length=length)["input_ids"]
     except Exception as error:  # the library's parser raises bare exceptions
         raise UserError(
             f"{folder} holds no tokenizer that can be read ({first_line(error)}); take the published files."
         ) from None
-    return [np.array(ids, np.int32) for ids in found]
+    return [np.array(ids, np.int32) for ids in rows]
 
 
 def embed(folder: Path, questions: Ragged, target: Path, scratch: Path) -> None:
-    """Writes the last layer of a frozen ALBERT for each question to `target`: float16, one row a token.
+    """Writes the last hidden states of a frozen ALBERT for each question to `target`: float16, one row per token.
 
-    `questions` are best sorted by length. Features go through a file in `scratch`, never through memory as a whole.
+    Sorting `questions` by length saves time. Features are first written to a file in `scratch` to save memory.
     """
     ragged.prepare(target, lambda: _features(folder, questions, scratch / "features"))
 
@@ -123,8 +123,8 @@ def _features(folder: Path, questions: Ragged, path: Path) -> tuple[dict[str, Ra
     width = int(model.config.hidden_size)
     try:
         with path.open("wb") as file, torch.no_grad(), progress("features of questions", len(questions)) as done:
-            for start in range(0, len(questions), _AT_ONCE):
-                rows = [np.asarray(questions[i]) for i in range(start, min(start + _AT_ONCE, len(questions)))]
+            for start in range(0, len(questions), _BATCH_SIZE):
+                rows = [np.asarray(questions[i]) for i in range(start, min(start + _BATCH_SIZE, len(questions)))]
                 ids, valid = pad(rows)
                 hidden = model(input_ids=ids.to(device), attention_mask=valid.to(device)).last_hidden_state
                 hidden[valid.to(device)].to(torch.float16).cpu().numpy().tofile(file)
@@ -138,7 +138,7 @@ def _features(folder: Path, questions: Ragged, path: Path) -> tuple[dict[str, Ra
 
 
 def pad(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids int64 [b, n], 0 where a row has ended, and which are real."""
+    """The ids int64 [b, n], padded with 0, and the mask of real ones."""
     lengths = np.array([len(row) for row in rows])
     ids = np.zeros((len(rows), lengths.max()), np.int64)
     for padded, row in zip(ids, rows, strict=True):

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 from subquad.utils.display import as_typed
 
 
@@ -30,7 +30,7 @@ def write_whole(path: Path, text: str) -> None:
     with suppress(OSError, ValueError):
         if path.read_text(encoding="utf-8") == text:
             return
-    with whole(path, several=True) as place:
+    with atomic_write(path, several=True) as place:
         place.write_text(text, encoding="utf-8", errors="replace")
 
 

@@ -15,7 +15,7 @@ from subquad.report.text_formats import latex, markdown
 from subquad.report.verdict_style import MARKS
 from subquad.results.model import KINDS, CellResults, Content, Run, TableResults
 from subquad.results.verdict import Verdict
-from subquad.utils.atomic import whole
+from subquad.utils.atomic import atomic_write
 
 MANIFEST = ".pages.json"
 """What the last call wrote; of that, what this one does not write is removed."""
@@ -99,7 +99,7 @@ class _Site:
     def _copied(self, source: Path, kind: str, name: str, suffix: str) -> dict[str, str]:
         plain = f"{kind}/{re.sub(r'[^A-Za-z0-9_.+-]', '-', name)}{suffix}"
         target = self.folder / plain
-        with whole(target, several=True) as place:
+        with atomic_write(target, several=True) as place:
             shutil.copyfile(source, place)
         self.written.add(plain)
         return {"href": plain, "name": name}

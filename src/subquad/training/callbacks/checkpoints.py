@@ -10,8 +10,6 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from subquad.utils.atomic import whole
-
 
 class AtomicCheckpoints(TorchCheckpointIO):
     """Writes checkpoints atomically: a full disk or a kill leaves either the old file or the complete new one.
@@ -22,7 +20,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Saves a checkpoint; where the disk is full, raises OSError and keeps the previous one."""
-        with whole(Path(path)) as partial, partial.open("wb") as file:
+        with atomic_write(Path(path)) as partial, partial.open("wb") as file:
             torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
