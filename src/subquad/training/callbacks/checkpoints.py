@@ -10,6 +10,8 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
+from subquad.utils.atomic import atomic_write
+
 
 class AtomicCheckpoints(TorchCheckpointIO):
     """Writes checkpoints atomically: a full disk or a kill leaves either the old file or the complete new one.
