@@ -14,7 +14,7 @@ from jaxtyping import install_import_hook
 
 # Before the first import of the package: every annotated shape is checked while tests run.
 install_import_hook(
-    [f"subquad.{floor}" for floor in ("attention", "ops", "blocks", "backbones")], typechecker="beartype.beartype"
+    [f"subquad.{layer}" for layer in ("attention", "ops", "blocks", "backbones")], typechecker="beartype.beartype"
 )
 
 import torch  # noqa: E402

@@ -1,8 +1,8 @@
 """Runs of two processes, and how to compare them with runs of one.
 
 As a program: one of the two, which trains several runs one after another, as importing torch takes longer than all of
-them. `LOCAL_RANK=<0 or 1> python tests/processes.py <file of JSON>`; the file holds for each run its words, the number
-of steps after which both processes raise (or null), and the port to meet at.
+them. `LOCAL_RANK=<0 or 1> python tests/processes.py <file of JSON>`; the file holds for each run its overrides, the
+number of steps after which both processes raise (or null), and the port to meet at.
 """
 
 import json
@@ -61,7 +61,7 @@ def command_lines() -> list[str]:
 
 
 def told(data: Path, outputs: Path, case: str, *trainer: str) -> tuple[str, ...]:
-    """The words of a case, by another trainer than one process on a CPU where there are any of it."""
+    """The overrides of a case, by another trainer than one process on a CPU where there are any of it."""
     kept = (word for word in CASES[case] if not trainer or word != "trainer=cpu")
     return (*kept, *trainer, f"paths.data={data}", f"paths.outputs={outputs}")
 
@@ -98,7 +98,7 @@ def train_together(place: Path, runs: Sequence[tuple[Sequence[str], int | None]]
     """Trains runs, each by two processes; `place` is a new folder. Returns what the two said."""
     place.mkdir(parents=True)
     listed = place / "runs.json"
-    listed.write_text(json.dumps([[words, after, _free_port()] for words, after in runs]))
+    listed.write_text(json.dumps([[overrides, after, _free_port()] for overrides, after in runs]))
     return two_processes(place, __file__, str(listed))
 
 
@@ -124,11 +124,11 @@ def two_processes(place: Path, *command: str) -> list[str]:
 
 
 def main(listed: Path) -> None:
-    for words, after, port in json.loads(listed.read_text()):
+    for overrides, after, port in json.loads(listed.read_text()):
         os.environ["MASTER_PORT"] = str(port)
         try:
             with nullcontext() if after is None else crash(after):
-                trained(compose_run(words))
+                trained(compose_run(overrides))
         except SystemExit as end:  # how the second process ends a run
             if end.code and after is None:
                 raise

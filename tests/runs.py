@@ -48,9 +48,9 @@ def data_root(base: Path) -> Path:
     return folder
 
 
-def composed(data: Path, outputs: Path, *words: str) -> DictConfig:
+def composed(data: Path, outputs: Path, *overrides: str) -> DictConfig:
     """The configuration of a command, with its folders."""
-    return compose_run([*words, f"paths.data={data}", f"paths.outputs={outputs}"])
+    return compose_run([*overrides, f"paths.data={data}", f"paths.outputs={outputs}"])
 
 
 def prepared(config: DictConfig) -> SplitData:
@@ -93,11 +93,11 @@ def crash(step: int) -> Iterator[None]:
         yield
 
 
-def program(data: Path, outputs: Path, script: str, *words: str) -> tuple[list[str], dict[str, Any]]:
+def program(data: Path, outputs: Path, script: str, *overrides: str) -> tuple[list[str], dict[str, Any]]:
     """What to give to subprocess to run a run_script of the project; no threads compete in tests."""
     places = {"SUBQUAD_DATA": str(data), "SUBQUAD_OUTPUTS": str(outputs)}
     known = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
-    return [sys.executable, str(ROOT / script), *words], {
+    return [sys.executable, str(ROOT / script), *overrides], {
         "env": {**known, **places},
         "cwd": outputs.parent,
         "text": True,
@@ -106,17 +106,17 @@ def program(data: Path, outputs: Path, script: str, *words: str) -> tuple[list[s
     }
 
 
-def run_script(data: Path, outputs: Path, script: str, *words: str) -> "subprocess.CompletedProcess[str]":
+def run_script(data: Path, outputs: Path, script: str, *overrides: str) -> "subprocess.CompletedProcess[str]":
     """Runs a program to its end."""
-    command, settings = program(data, outputs, script, *words)
+    command, settings = program(data, outputs, script, *overrides)
     return subprocess.run(command, timeout=300, check=False, **settings)
 
 
-def answer(*words: str) -> "subprocess.CompletedProcess[str]":
+def answer(*overrides: str) -> "subprocess.CompletedProcess[str]":
     """Runs a script to its end in this process, which saves the imports: for what is said, not for what is measured."""
     out, err, status = io.StringIO(), io.StringIO(), None
     with (
-        mock.patch.object(sys, "argv", [str(ROOT / words[0]), *words[1:]]),
+        mock.patch.object(sys, "argv", [str(ROOT / overrides[0]), *overrides[1:]]),
         mock.patch.dict(os.environ),
         redirect_stdout(out),
         redirect_stderr(err),
@@ -129,7 +129,7 @@ def answer(*words: str) -> "subprocess.CompletedProcess[str]":
     if isinstance(status, str):  # as the interpreter would
         err.write(f"{status}\n")
         status = 1
-    return subprocess.CompletedProcess([*words], status or 0, out.getvalue(), err.getvalue())
+    return subprocess.CompletedProcess([*overrides], status or 0, out.getvalue(), err.getvalue())
 
 
 def weights(run: Path, name: str = "best.ckpt") -> dict[str, torch.Tensor]:

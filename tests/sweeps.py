@@ -18,16 +18,16 @@ def settings(outputs: Path, environment: Mapping[str, str] | None = None) -> dic
     return {"cwd": ROOT, "env": env, "text": True}
 
 
-def reproduce(outputs: Path, *words: str, environment: Mapping[str, str] | None = None) -> str:
+def reproduce(outputs: Path, *overrides: str, environment: Mapping[str, str] | None = None) -> str:
     """What the whole sweep prints."""
-    done = subprocess.run([*REPRODUCE, *words], capture_output=True, **settings(outputs, environment))
+    done = subprocess.run([*REPRODUCE, *overrides], capture_output=True, **settings(outputs, environment))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def page(outputs: Path) -> str:
     """The table as the page has it."""
-    words = ("table=primal_dual/9", "format=markdown", "scale=smoke")
-    done = subprocess.run([sys.executable, "scripts/report.py", *words], capture_output=True, **settings(outputs))
+    overrides = ("table=primal_dual/9", "format=markdown", "scale=smoke")
+    done = subprocess.run([sys.executable, "scripts/report.py", *overrides], capture_output=True, **settings(outputs))
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -106,7 +106,7 @@ class Record:
 class Measurement:
     """The measured value of a table's cell, a number or a text, with the machine, the versions and the time.
 
-    words: the overrides of the cell. note: how it was measured, where that differs from what `measure` requests.
+    overrides: those of the cell. note: how it was measured, where that differs from what `measure` requests.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT

@@ -16,15 +16,15 @@ MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
 TEXT = ("task=mlm/text", "data=synthetic", "scale=smoke", "attention=softmax", "trainer=cpu")
 
 
-def refusal(data, outputs, *words) -> str:
+def refusal(data, outputs, *overrides) -> str:
     with pytest.raises(Exception) as caught:  # noqa: PT011  Hydra wraps what a constructor raises
-        trained(composed(data, outputs, *words))
+        trained(composed(data, outputs, *overrides))
     error = caught.value
     return str(error if isinstance(error, UserError) else error.__cause__)
 
 
 @pytest.mark.parametrize(
-    ("words", "cause"),
+    ("overrides", "cause"),
     [
         ((*TEXT, "data.split_seed=-1"), "data.split_seed is -1; it should be greater than or equal to 0"),
         ((*TEXT, "+data.sizes=9"), "data of MaskedText has no key sizes; it has batch_size, column"),
@@ -39,18 +39,18 @@ def refusal(data, outputs, *words) -> str:
         ),
         ((*MOTIONS, "seed=x"), "seed is x; it must lie between 0 and 4294967295, a whole number."),
         (("task=uea/custom", "attention=softmax"), "data.dataset has no value; set data.dataset=<value>"),
-        ((*MOTIONS, "tags=[[a]]"), "tags has ['a']; it takes words, as in tags=[first,second]."),
+        ((*MOTIONS, "tags=[[a]]"), "tags has ['a']; it takes overrides, as in tags=[first,second]."),
         ((*MOTIONS, "+backbone.pooling=cls"), "backbone of MVTSEncoder has no key pooling; it has attention, dim"),
         ((*MOTIONS, "+attention.fuse=true"), "attention of Softmax has no key fuse; did you mean attention.fused?"),
     ],
-    ids=lambda words: words[-1] if isinstance(words, tuple) else "",
+    ids=lambda overrides: overrides[-1] if isinstance(overrides, tuple) else "",
 )
-def test_what_does_not_go_together_is_named(data, outputs, words, cause):
-    assert cause in refusal(data, outputs, *words)
+def test_what_does_not_go_together_is_named(data, outputs, overrides, cause):
+    assert cause in refusal(data, outputs, *overrides)
 
 
 @pytest.mark.parametrize(
-    ("words", "cause"),
+    ("overrides", "cause"),
     [
         (
             ["recipe=luna", "task=digits"],
@@ -67,12 +67,12 @@ def test_what_does_not_go_together_is_named(data, outputs, words, cause):
         (["task=digits", "trainer.zzz=1"], "+trainer.zzz= adds a further argument of its class."),
     ],
 )
-def test_the_command_line_says_it_without_a_traceback(data, outputs, words, cause):
-    done = run_script(data, outputs, "train.py", *words)
+def test_the_command_line_says_it_without_a_traceback(data, outputs, overrides, cause):
+    done = run_script(data, outputs, "train.py", *overrides)
     assert done.returncode != 0
     assert cause in done.stderr
     assert "Traceback" not in done.stderr
-    if words[0] == "recipe=luna":
+    if overrides[0] == "recipe=luna":
         assert "the recipe's sizes, which has listops, text, retrieval, image, pathfinder" in done.stderr
 
 
@@ -133,9 +133,9 @@ def test_a_run_says_where_its_tokenizer_is_every_time(data, outputs, caplog):
 
 
 def test_the_table_of_made_up_data_says_so(data, outputs, capsys):
-    for words, said in ((("data=synthetic",), True), ((), False)):
+    for overrides, said in ((("data=synthetic",), True), ((), False)):
         shutil.rmtree(outputs, ignore_errors=True)
-        trained(composed(data, outputs, *MOTIONS, *words))
+        trained(composed(data, outputs, *MOTIONS, *overrides))
         run = record_of(outputs)
         show(records.read(run), run)
         assert ("synthetic (data=synthetic)" in capsys.readouterr().out) == said

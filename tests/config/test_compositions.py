@@ -25,15 +25,15 @@ def outputs(tmp_path, monkeypatch):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """The words of every composition."""
+    """The overrides of every composition."""
     seen, of = [], Composition.of
-    monkeypatch.setattr(Composition, "of", lambda words: (seen.append(words), of(words))[1])
+    monkeypatch.setattr(Composition, "of", lambda overrides: (seen.append(overrides), of(overrides))[1])
     return seen
 
 
-def kept(words=WORDS):
+def kept(overrides=WORDS):
     index = Compositions()
-    found = index[words]
+    found = index[overrides]
     index.save()
     return found
 
@@ -107,7 +107,7 @@ def test_many_are_composed_by_several_processes_as_by_one(outputs, monkeypatch):
     monkeypatch.setattr(spread.threading, "active_count", lambda: 1)
     every = [(*WORDS, f"attention.d_p={width}") for width in (3, 4, 5)]
     together = Compositions().all([*every, every[0]])
-    assert together == [Composition.of(words) for words in (*every, every[0])]
+    assert together == [Composition.of(overrides) for overrides in (*every, every[0])]
     assert len({found.folder for found in together}) == 3
     with pytest.raises(UserError, match='There is no attention "dbaa"'):
         Compositions().all([*every, ("attention=dbaa",)])

@@ -129,8 +129,8 @@ PLACES = {
 }  # fmt: skip
 
 
-def read(*words: str) -> Any:
-    return composed(Path("/data"), Path("/outputs"), "paths.run=/run", *words)
+def read(*overrides: str) -> Any:
+    return composed(Path("/data"), Path("/outputs"), "paths.run=/run", *overrides)
 
 
 def agree(config: Any, expected: dict[str, Any]) -> None:

@@ -27,20 +27,20 @@ COMPOSITIONS = Compositions()
 LINE = ("task=digits", "recipe=small_vit", "attention=softmax")
 
 
-def setting_of(words):
-    return cost.setting_of(words, COMPOSITIONS)
+def setting_of(overrides):
+    return cost.setting_of(overrides, COMPOSITIONS)
 
 
 def trainable(setting):
     return parameters_of([setting])[0]
 
 
-def setting(*words: str):
-    return setting_of([*LINE, *words])
+def setting(*overrides: str):
+    return setting_of([*LINE, *overrides])
 
 
 @pytest.mark.parametrize(
-    ("words", "steps"),
+    ("overrides", "steps"),
     [
         (("task=lra/listops", "recipe=luna"), 5000),
         (("task=lra/listops", "recipe=luna", "scale=smoke"), 4),
@@ -51,15 +51,15 @@ def setting(*words: str):
         (("task=uea/custom", "data.dataset=Mine", "data.folder=/nowhere"), None),
     ],
 )
-def test_steps_are_those_of_the_recipe(words, steps):
-    assert setting_of(words).steps == steps
+def test_steps_are_those_of_the_recipe(overrides, steps):
+    assert setting_of(overrides).steps == steps
 
 
 def test_a_run_of_the_same_family_tells_time_parameters_and_disk(data, outputs):
     """Compares the size of checkpoints with the files of a real run, and the family with that of its record."""
-    words = [*LINE, "scale=smoke", "trainer=cpu"]
-    record = trained(composed(data, outputs, *words))
-    known = setting_of(words)
+    overrides = [*LINE, "scale=smoke", "trainer=cpu"]
+    record = trained(composed(data, outputs, *overrides))
+    known = setting_of(overrides)
     assert record.steps == known.steps
     assert family_of(record.config) == known.family
     states = optimizer_states(known.module["optimizer"])
@@ -76,8 +76,8 @@ def test_a_run_of_the_same_family_tells_time_parameters_and_disk(data, outputs):
 
 
 def test_a_family_is_what_decides_the_time_of_a_step():
-    def family(*words: str) -> str:
-        return setting_of(["task=uea/japanese_vowels", "attention=softmax", *words]).family
+    def family(*overrides: str) -> str:
+        return setting_of(["task=uea/japanese_vowels", "attention=softmax", *overrides]).family
 
     one = family()
     assert one == family("scale=smoke") == family("protocol=clean") == family("trainer=ddp")  # the same steps
@@ -207,8 +207,8 @@ def test_a_model_of_the_archive_is_known_without_its_files(tmp_path):
 
 @pytest.mark.parametrize("task", ["lra/retrieval", "tser/covid3month", "digits", "mlm/text"])
 def test_made_up_batches_train(task, data):
-    words = [f"task={task}", "data=synthetic", "scale=smoke", f"paths.data={data}", "recipe.batch_size=2"]
-    known = setting_of(words)
+    overrides = [f"task={task}", "data=synthetic", "scale=smoke", f"paths.data={data}", "recipe.batch_size=2"]
+    known = setting_of(overrides)
     spec = spec_of(known.data, prepare=True)
     module = instantiate(known.module, _convert_="all")(spec=spec)
     batch = random_batch(module.network, spec, 2)
@@ -219,11 +219,11 @@ def test_made_up_batches_train(task, data):
 
 @pytest.mark.slow
 def test_the_script_prints_a_plan(data, outputs):
-    words = ("table=primal_dual/9", "rows=[BasicMotions,Cricket]", "columns=[Softmax]", "seeds=[0,1]")
+    overrides = ("table=primal_dual/9", "rows=[BasicMotions,Cricket]", "columns=[Softmax]", "seeds=[0,1]")
     broken = outputs / "runs" / "broken" / "result.json"
     broken.parent.mkdir(parents=True)
     broken.write_text("{")
-    shown = run_script(data, outputs, "scripts/plan.py", *words)
+    shown = run_script(data, outputs, "scripts/plan.py", *overrides)
     assert shown.returncode == 0, shown.stderr
     assert f"Left out: {broken} is not a record" in shown.stderr
     assert "4 runs, 0 finished, 4 left." in shown.stdout
@@ -257,10 +257,10 @@ def test_a_model_that_starts_from_published_weights_is_counted_without_them(monk
         raise AssertionError("weights were asked for")
 
     monkeypatch.setattr("subquad.backbones.pretrained.published", refuse)
-    words = ("task=cifar/cifar10", "backbone=pvt_v2", "attention=ecoformer", "recipe=ecoformer_scratch")
-    asked = setting_of((*words, "backbone.pretrained=hub"))
+    overrides = ("task=cifar/cifar10", "backbone=pvt_v2", "attention=ecoformer", "recipe=ecoformer_scratch")
+    asked = setting_of((*overrides, "backbone.pretrained=hub"))
     assert asked.module["backbone"]["pretrained"] == "hub"
-    assert trainable(asked) == trainable(setting_of(words)) > 1_000_000
+    assert trainable(asked) == trainable(setting_of(overrides)) > 1_000_000
 
 
 def test_no_word_of_a_plan_is_cut_at_eighty_columns(monkeypatch, capsys):

@@ -119,10 +119,10 @@ def blocks(report: Any, path: Path) -> list[dict[str, Any]]:
 
 def test_a_report_has_the_table_and_how_it_stands(part, tmp_path):
     report = wandb_report.report(part, FULL, [], TARGET, "2026-01-05")
-    table, words, heading, lines, _ = blocks(report, tmp_path / "r.json")[1:]
+    table, state, heading, lines, _ = blocks(report, tmp_path / "r.json")[1:]
     assert "| Softmax | 89.9 ± 1.1 (90.0±1.0), reproduced |" in table["content"]
-    assert "16 cells: 1 reproduced, 1 below, 2 too few seeds, 11 not run, 1 new. Made 2026-01-05" in words["content"]
-    assert "python scripts/reproduce.py table=one/1 logger=wandb" in words["content"]
+    assert "16 cells: 1 reproduced, 1 below, 2 too few seeds, 11 not run, 1 new. Made 2026-01-05" in state["content"]
+    assert "python scripts/reproduce.py table=one/1 logger=wandb" in state["content"]
     assert heading["children"][0]["text"] == "Which curve is which cell"
     [run] = part.cells["DBA", "Accuracy"].results[0].runs
     assert f"| DBA | Accuracy | `{setting_name('dba', run.record.fingerprint)}` | 0 |" in lines["content"]
@@ -134,13 +134,13 @@ def test_a_report_has_the_table_and_how_it_stands(part, tmp_path):
 
 def test_other_scales_are_reports_of_their_own(part, tmp_path):
     report = wandb_report.report(part, Scope("laptop"), SHOWN, TARGET, "2026-01-05")
-    table, words, *_, grid, _ = blocks(report, tmp_path / "r.json")[1:]
+    table, overrides, *_, grid, _ = blocks(report, tmp_path / "r.json")[1:]
     assert report.title == "Subquad one 1 (scale laptop)"
     assert "no reproduction" in table["content"]
     assert "89.9" not in table["content"]
     assert "33.3" in table["content"]
-    assert "1 measured at another scale" in words["content"]
-    assert "table=one/1 scale=laptop logger=wandb" in words["content"]
+    assert "1 measured at another scale" in state["content"]
+    assert "table=one/1 scale=laptop logger=wandb" in state["content"]
     [runs] = grid["metadata"]["runSets"]
     assert ["scale:laptop"] in [each["value"] for each in runs["filters"]["filters"]]
 
@@ -193,7 +193,7 @@ def test_without_the_package_it_says_how_to_get_it(part, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("overrides", "says"),
     [
         ([], "Which table"), (["table=one/1"], 'There is no table "one/1"'),
         (["table=dba/2", "scale=huge"], "no scale"),
@@ -201,8 +201,8 @@ def test_without_the_package_it_says_how_to_get_it(part, monkeypatch):
     ],
 )  # fmt: skip
 @pytest.mark.slow
-def test_mistakes_are_one_sentence(data, outputs, words, says):
-    done = run_script(data, outputs, "scripts/dashboard.py", *words)
+def test_mistakes_are_one_sentence(data, outputs, overrides, says):
+    done = run_script(data, outputs, "scripts/dashboard.py", *overrides)
     assert done.returncode == 1
     assert says in done.stderr
     assert "Traceback" not in done.stderr
@@ -215,8 +215,8 @@ def test_without_an_account_it_is_kept_and_said(data, outputs, monkeypatch):
     monkeypatch.setenv("HOME", str(outputs))
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     kept = outputs / "tables/dba/2/dashboard-laptop.json"
-    words = ("table=dba/2", "scale=laptop", "logger.wandb.project=papers", "logger.wandb.entity=lab")
-    done = run_script(data, outputs, "scripts/dashboard.py", *words, "logger.wandb.offline=false")
+    overrides = ("table=dba/2", "scale=laptop", "logger.wandb.project=papers", "logger.wandb.entity=lab")
+    done = run_script(data, outputs, "scripts/dashboard.py", *overrides, "logger.wandb.offline=false")
     assert done.returncode == 1
     assert done.stdout.splitlines() == [str(kept)]
     assert json.loads(kept.read_text())["project"] == {"name": "papers", "entityName": "lab"}

@@ -18,24 +18,24 @@ def test_a_finished_run_is_found_with_its_weights(data, outputs, monkeypatch):
     monkeypatch.setenv("SUBQUAD_DATA", str(data))
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(outputs))
     store = RunStore(["data=synthetic"])
-    words = [word for word in WORDS if word != "data=synthetic"]
-    assert store.metrics(words) is store.history(words) is store.network(words) is None
+    overrides = [word for word in WORDS if word != "data=synthetic"]
+    assert store.metrics(overrides) is store.history(overrides) is store.network(overrides) is None
     with pytest.raises(UserError, match=r"train it first: python train\.py"):
         head_distance(WORDS, "mean", 0)
 
     record = trained(composed(data, outputs, *WORDS, "seed=0"))
-    assert store.metrics(words) == record.metrics
-    assert store.scores(words) == record.baselines
-    [logged] = [row for row in store.history(words).values() if "val/loss" in row]
+    assert store.metrics(overrides) == record.metrics
+    assert store.scores(overrides) == record.baselines
+    [logged] = [row for row in store.history(overrides).values() if "val/loss" in row]
     assert logged["val/loss"] == pytest.approx(record.metrics["val/loss"], rel=1e-5)
-    network, kept = store.network(words), weights(store.spec(words).folder)
+    network, kept = store.network(overrides), weights(store.spec(overrides).folder)
     assert all(torch.equal(kept[f"network.{name}"], value) for name, value in network.state_dict().items())
-    fresh = store.network(words, trained=False)
+    fresh = store.network(overrides, trained=False)
     assert not torch.equal(fresh.head.weight, network.head.weight)
     assert not network.training
-    assert "seed=3" in store.command(words, 3)
+    assert "seed=3" in store.command(overrides, 3)
 
-    rows = store.data(words).batched("test")
+    rows = store.data(overrides).batched("test")
     inputs = [rows.__getitems__([place]).network_inputs for place in range(3)]
     mean, spread = head_distances(network, inputs)
     assert head_distance(WORDS, "mean", 0, rows=3) == pytest.approx(mean)
@@ -45,23 +45,23 @@ def test_a_finished_run_is_found_with_its_weights(data, outputs, monkeypatch):
 
 @pytest.mark.slow
 def test_one_command_trains_and_draws(data, outputs):
-    words = ["figure=dba/3", "scale=smoke", "data=synthetic", "trainer=cpu"]
-    first = run_script(data, outputs, "scripts/figure.py", *words)
+    overrides = ["figure=dba/3", "scale=smoke", "data=synthetic", "trainer=cpu"]
+    first = run_script(data, outputs, "scripts/figure.py", *overrides)
     assert first.returncode == 0, first.stderr
     assert first.stdout.count("not run: python train.py") == 2
     assert "run=true" in first.stdout
-    second = run_script(data, outputs, "scripts/figure.py", *words, "run=true")
+    second = run_script(data, outputs, "scripts/figure.py", *overrides, "run=true")
     assert second.returncode == 0, second.stderr
     assert "not run" not in second.stdout
     found = json.loads((outputs / "figures" / "dba" / "3" / "3.json").read_text())
-    assert found["words"] == words[1:]
+    assert found["overrides"] == overrides[1:]
     assert found["numbers"]["sides"]["Linformer"]["change_between_samples"] == 0
     assert found["numbers"]["samples"][0]["row"] == 0
     assert (outputs / "figures" / "dba" / "3" / "3.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("overrides", "said"),
     [
         (("scripts/figure.py",), "Which figure?"),
         (("scripts/figure.py", "figure=dba/9"), 'There is no figure "dba/9"'),
@@ -70,8 +70,8 @@ def test_one_command_trains_and_draws(data, outputs):
         (("scripts/check_theorems.py", "topic=none"), 'There is no topic "none"'),
     ],
 )
-def test_mistakes_are_answered_by_a_sentence(words, said):
-    done = answer(*words)
+def test_mistakes_are_answered_by_a_sentence(overrides, said):
+    done = answer(*overrides)
     assert done.returncode == 1
     assert said in done.stderr
     assert "Traceback" not in done.stderr

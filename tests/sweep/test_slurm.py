@@ -319,7 +319,7 @@ def launcher(data, outputs, settings, commands, monkeypatch):
     config = composed(data, outputs, *MOTIONS, "seed=0")
     found = Slurm(**settings | {"poll_seconds": 0})
     loader = mock.Mock()
-    loader.load_sweep_config = lambda _, words: composed(data, outputs, *MOTIONS, *words)
+    loader.load_sweep_config = lambda _, overrides: composed(data, outputs, *MOTIONS, *overrides)
     whole = OmegaConf.create({"hydra": {"overrides": {"hydra": ["hydra/launcher=slurm", "hydra.verbose=true"]}}})
     monkeypatch.setattr(sys, "argv", ["train.py", "-m", "--config-dir", "mine", "seed=0,1"])
     with mock.patch("hydra.core.hydra_config.HydraConfig.set_config"):
@@ -333,8 +333,8 @@ def test_a_sweep_hears_of_each_run(launcher, data, outputs, commands):
     with mock.patch.object(slurm.submit.__globals__["SlurmJob"], "__init__", return_value=None) as made:
         finished, failed = found.launch([["seed=0"], ["seed=1"]], 0)
     [call] = made.call_args_list
-    words = call.args[0]
-    assert words == (str(Path("train.py").absolute()), "--config-dir", "mine", "hydra.verbose=true", "seed=1")
+    overrides = call.args[0]
+    assert overrides == (str(Path("train.py").absolute()), "--config-dir", "mine", "hydra.verbose=true", "seed=1")
     assert finished.status == JobStatus.COMPLETED
     assert finished.return_value == records.read(run).metrics["val/accuracy"]
     assert failed.status == JobStatus.FAILED
@@ -352,14 +352,14 @@ def test_an_interrupt_leaves_the_jobs_in_the_queue(launcher, caplog):
 
 
 @pytest.mark.parametrize(
-    ("words", "hidden", "sentence"),
+    ("overrides", "hidden", "sentence"),
     [
         (["-m"], "submitit", "hydra/launcher=slurm needs submitit; pip install subquad[slurm]"),
         (["-m"], "sbatch", "hydra/launcher=slurm finds no sbatch here; start it where Slurm's commands work"),
         ([], "", "hydra/launcher= is for sweeps, also for those of one run; add -m."),
     ],
 )
-def test_what_is_missing_is_named(data, outputs, tmp_path, monkeypatch, words, hidden, sentence):
+def test_what_is_missing_is_named(data, outputs, tmp_path, monkeypatch, overrides, hidden, sentence):
     outputs.mkdir()
     if hidden == "submitit":
         (tmp_path / "submitit.py").write_text("raise ImportError")
@@ -368,7 +368,7 @@ def test_what_is_missing_is_named(data, outputs, tmp_path, monkeypatch, words, h
     else:
         pytest.importorskip("submitit")
         monkeypatch.setenv("PATH", str(tmp_path))
-    done = run_script(data, outputs, "train.py", *words, "hydra/launcher=slurm", *MOTIONS)
+    done = run_script(data, outputs, "train.py", *overrides, "hydra/launcher=slurm", *MOTIONS)
     assert done.returncode == 1
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr

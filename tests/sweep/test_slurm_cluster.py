@@ -55,9 +55,9 @@ def slurm(one_node):
         yield environment
 
 
-def started(data, outputs, environment, *words, stderr=subprocess.PIPE) -> "subprocess.Popen[str]":
+def started(data, outputs, environment, *overrides, stderr=subprocess.PIPE) -> "subprocess.Popen[str]":
     outputs.parent.mkdir(exist_ok=True)
-    command, settings = program(data, outputs, "train.py", *words)
+    command, settings = program(data, outputs, "train.py", *overrides)
     return subprocess.Popen(command, **settings | {"env": settings["env"] | environment, "stderr": stderr})
 
 
@@ -157,9 +157,9 @@ def _killed_and_preempted(data, outputs, slurm) -> tuple[str, str]:
 def test_the_page_of_a_killed_sweep_is_that_of_one_left_alone(tmp_path, slurm):
     """The test kills the command, and the process of a job before its training ends."""
     killed, alone = tmp_path / "killed", tmp_path / "alone"
-    words = ("seeds=[0]", *SLURM[1:])
+    overrides = ("seeds=[0]", *SLURM[1:])
     with (
-        subprocess.Popen([*REPRODUCE, *words], stdout=subprocess.DEVNULL, **settings(killed, slurm)) as first,
+        subprocess.Popen([*REPRODUCE, *overrides], stdout=subprocess.DEVNULL, **settings(killed, slurm)) as first,
         subprocess.Popen([*REPRODUCE, "seeds=[0]"], stdout=subprocess.DEVNULL, **settings(alone)) as undisturbed,
     ):
         wait_for(lambda: len(list(killed.rglob("slurm.json"))) == 4, "the submission of four runs")
@@ -169,14 +169,14 @@ def test_the_page_of_a_killed_sweep_is_that_of_one_left_alone(tmp_path, slurm):
         first.kill()
         undisturbed.wait(timeout=240)
     assert undisturbed.returncode == 0
-    reproduce(killed, *words, environment=slurm)
+    reproduce(killed, *overrides, environment=slurm)
     assert not list(killed.rglob(records.ERROR))
     assert page(killed) == page(alone)
 
 
 def test_two_processes_of_a_job_train_to_the_numbers_of_one(data, outputs, tmp_path, slurm):
-    words = tuple(word for word in CASES["batch norm"] if word != "trainer=cpu")
-    with started(data, outputs, slurm, *SLURM, *words, *DDP, "trainer.devices=2") as waiting:
+    overrides = tuple(word for word in CASES["batch norm"] if word != "trainer=cpu")
+    with started(data, outputs, slurm, *SLURM, *overrides, *DDP, "trainer.devices=2") as waiting:
         _, text = waiting.communicate(timeout=240)
     assert waiting.returncode == 0, text
     config = composed(data, tmp_path / "alone", *CASES["batch norm"])

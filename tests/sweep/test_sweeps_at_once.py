@@ -18,8 +18,10 @@ BUSY = "Another process is training this run right now"
 @pytest.fixture
 def jobs(tmp_path, monkeypatch):
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path / "outputs"))
-    words = ("task=digits", "recipe=small_vit")
-    jobs = [RunSpec((*words, f"seed={s}"), tmp_path / f"outputs/runs/digits/dba/0123456789ab-s{s}") for s in range(3)]
+    overrides = ("task=digits", "recipe=small_vit")
+    jobs = [
+        RunSpec((*overrides, f"seed={s}"), tmp_path / f"outputs/runs/digits/dba/0123456789ab-s{s}") for s in range(3)
+    ]
     for job in jobs:
         job.folder.mkdir(parents=True)
     return jobs

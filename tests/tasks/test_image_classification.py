@@ -128,7 +128,7 @@ def test_one_batch_is_learnt_by_heart(tmp_path, attention):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ("task=digits", "attention=dba"),
         ("task=digits", "attention=softmax"),
@@ -139,8 +139,8 @@ def test_one_batch_is_learnt_by_heart(tmp_path, attention):
     ],
     ids=" ".join,
 )
-def test_a_run_trains_on_the_synthetic(data, outputs, words):
-    record = trained(composed(data, outputs, *words, *TINY, "scale=smoke", "data=synthetic"))
+def test_a_run_trains_on_the_synthetic(data, outputs, overrides):
+    record = trained(composed(data, outputs, *overrides, *TINY, "scale=smoke", "data=synthetic"))
     assert record.steps >= 1
     assert {"test/accuracy", "test/top5_accuracy", "val/accuracy", "val/loss", "train/loss"} <= set(record.metrics)
     assert record.config["data"]["synthetic"]

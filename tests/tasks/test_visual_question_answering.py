@@ -126,8 +126,8 @@ def test_dba_learns_a_batch(data):
         module.training_step(one).backward()
         optimizer.step()
     # Soft targets cannot be fitted below their own entropy.
-    floor = torch.nn.functional.binary_cross_entropy(one.target, one.target, reduction="sum").item() / len(one)
-    assert module.loss(module(one), one.target).item() - floor < 0.1 < first - floor
+    lowest = torch.nn.functional.binary_cross_entropy(one.target, one.target, reduction="sum").item() / len(one)
+    assert module.loss(module(one), one.target).item() - lowest < 0.1 < first - lowest
     assert (module(one).argmax(1) == one.target.argmax(1)).float().mean() > 0.9
 
 

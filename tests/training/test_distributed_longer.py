@@ -71,8 +71,8 @@ def test_one_process_goes_on_with_a_run_of_two(together, alone, data, name):
 LINE = (*(word for word in CASES["fitted"] if word != "trainer=cpu"), *DDP)
 
 
-def started(data, outputs, script, *words, **places):
-    command, settings = program(data, outputs, script, *words)
+def started(data, outputs, script, *overrides, **places):
+    command, settings = program(data, outputs, script, *overrides)
     settings["env"] |= places
     return subprocess.Popen(command, **settings)
 
@@ -84,11 +84,11 @@ def wait_for(process, found):
     assert process.poll() is None, process.communicate()
 
 
-def gone(words):
+def gone(overrides):
     """Whether all processes of a command have ended; a killed one may take a moment."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        if not any(str(words) in line for line in command_lines()):
+        if not any(str(overrides) in line for line in command_lines()):
             return True
         time.sleep(0.1)
     return False
@@ -163,8 +163,8 @@ def test_the_failure_of_one_process_ends_all_and_is_kept(data, outputs, tmp_path
 
 
 def test_a_sweep_trains_each_combination_by_two_processes_once(data, outputs):
-    words = (*LINE, "limits.epochs=1", f"paths.outputs={outputs}", "logger=wandb", "seed=0,1", "-m")
-    done = run_script(data, outputs, "train.py", *words)
+    overrides = (*LINE, "limits.epochs=1", f"paths.outputs={outputs}", "logger=wandb", "seed=0,1", "-m")
+    done = run_script(data, outputs, "train.py", *overrides)
     assert done.returncode == 0, done.stderr
     assert {record.seed for record in records.read_all(outputs / "runs")} == {0, 1}
     assert "Traceback" not in done.stderr

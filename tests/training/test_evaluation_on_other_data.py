@@ -55,10 +55,10 @@ def test_the_network_is_given_the_longer_expressions(finished, monkeypatch):
 
 
 def test_figures_evaluate_the_same_longer_expressions(finished, data):
-    words = [*WORDS, "backbone=blrp", *ENCODER]
+    overrides = [*WORDS, "backbone=blrp", *ENCODER]
     store = RunStore([f"paths.data={data}", f"paths.outputs={finished.parents[4]}"])
     longer = {"multiply": 3}
-    network, batches = store.network(words, changes=longer), store.data(words, changes=longer).test_dataloader()
+    network, batches = store.network(overrides, changes=longer), store.data(overrides, changes=longer).test_dataloader()
     with torch.no_grad():
         right = torch.cat([network(*batch.network_inputs).argmax(-1) == batch.target for batch in batches])
     assert float(right.double().mean()) == pytest.approx(evaluated(finished, multiply=3)[1])

@@ -48,5 +48,8 @@ def test_a_run_fits_at_its_first_batch_and_after_so_many_passes_and_resumes_to_t
 
 
 def test_the_callback_is_no_part_of_what_a_run_is(data, tmp_path):
-    names = {fingerprint(identity(composed(data, tmp_path, *WORDS, *words))) for words in ((), ("~callbacks.refresh",))}
+    names = {
+        fingerprint(identity(composed(data, tmp_path, *WORDS, *overrides)))
+        for overrides in ((), ("~callbacks.refresh",))
+    }
     assert len(names) == 1

@@ -26,8 +26,8 @@ def softmax_run(tmp_path_factory, data):
 
 
 def test_ecoformer_starts_from_a_run_with_softmax(softmax_run, data, outputs, caplog):
-    words = ("attention=ecoformer", f"ckpt_path={softmax_run}/checkpoints/best.ckpt", "optimizer.lr=0")
-    config = composed(data, outputs, *DIGITS, *words)
+    overrides = ("attention=ecoformer", f"ckpt_path={softmax_run}/checkpoints/best.ckpt", "optimizer.lr=0")
+    config = composed(data, outputs, *DIGITS, *overrides)
     with caplog.at_level(logging.INFO):
         trained(config)
     assert "2 x EcoFormer: took query, value, out; new: anchors, mean, planes, fitted." in caplog.text
@@ -96,8 +96,8 @@ def test_a_network_trains_in_evaluation_mode_where_the_recipe_says_so(data, outp
     monkeypatch.setattr(ViT, "forward", noted)
     for eval_mode in (True, False):
         modes.clear()
-        words = (f"+recipe.eval_mode={eval_mode}", "limits.epochs=2", "attention=softmax")
-        trained(composed(data, outputs, *DIGITS, *words))
+        overrides = (f"+recipe.eval_mode={eval_mode}", "limits.epochs=2", "attention=softmax")
+        trained(composed(data, outputs, *DIGITS, *overrides))
         training = [mode[:2] for mode in modes if mode[2]]
         assert set(training) == {(not eval_mode, not eval_mode)}
         assert len(training) == 2
@@ -111,7 +111,7 @@ PYRAMIDS = ("backbone=pvt_v2", "backbone=twins_svt", "backbone=deit_tiny")
 @pytest.mark.parametrize("backbone", PYRAMIDS)
 @pytest.mark.parametrize("task", ["digits", "cifar/cifar10"])
 def test_small_images_train_in_every_vision_backbone(data, outputs, task, backbone, attention):
-    words = (
+    overrides = (
         f"task={task}",
         backbone,
         f"attention={attention}",
@@ -119,7 +119,7 @@ def test_small_images_train_in_every_vision_backbone(data, outputs, task, backbo
         "limits.cases=8",
         "recipe.batch_size=30",
     )
-    config = composed(data, outputs, *DIGITS[1:], *(words[:4] if task == "digits" else words))
+    config = composed(data, outputs, *DIGITS[1:], *(overrides[:4] if task == "digits" else overrides))
     record = trained(config)
     assert record.steps >= 1
     assert 0 <= record.metrics["test/accuracy"] <= 1
@@ -131,7 +131,7 @@ def test_small_images_train_in_every_vision_backbone(data, outputs, task, backbo
 
 
 @pytest.mark.parametrize(
-    ("words", "cause"),
+    ("overrides", "cause"),
     [
         (("backbone=pvt_v2",), r"images of 8 x 8 are too small; set data\.size=32 or more"),
         (("backbone=twins_svt",), r"images of 8 x 8 are too small; set data\.size=32 or more"),
@@ -143,6 +143,6 @@ def test_small_images_train_in_every_vision_backbone(data, outputs, task, backbo
     ],
     ids=str,
 )
-def test_images_that_are_too_small_are_refused(data, outputs, words, cause):
+def test_images_that_are_too_small_are_refused(data, outputs, overrides, cause):
     with pytest.raises(UserError, match=cause):
-        trained(composed(data, outputs, *DIGITS, *words))
+        trained(composed(data, outputs, *DIGITS, *overrides))

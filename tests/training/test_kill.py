@@ -24,16 +24,16 @@ STEPS = (
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, data):
     found = {}
-    for name, words in (("epochs", EPOCHS), ("steps", STEPS)):
+    for name, overrides in (("epochs", EPOCHS), ("steps", STEPS)):
         outputs = tmp_path_factory.mktemp(name) / "outputs"
-        assert run_script(data, outputs, "train.py", *words).returncode == 0
-        found[words] = record_of(outputs)
+        assert run_script(data, outputs, "train.py", *overrides).returncode == 0
+        found[overrides] = record_of(outputs)
     return found
 
 
-def kill_after(rows: int, data: Path, outputs: Path, *words: str) -> None:
+def kill_after(rows: int, data: Path, outputs: Path, *overrides: str) -> None:
     """Starts a run and kills it soon after its history has this many rows and a checkpoint has been written."""
-    command, settings = program(data, outputs, "train.py", *words)
+    command, settings = program(data, outputs, "train.py", *overrides)
     with subprocess.Popen(command, **settings) as process:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
@@ -49,14 +49,14 @@ def kill_after(rows: int, data: Path, outputs: Path, *words: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [[1], [3], [2, 4]], ids=str)
-@pytest.mark.parametrize("words", [EPOCHS, STEPS], ids=["epochs", "steps"])
-def test_a_killed_run_started_again_ends_as_one_that_was_left_alone(data, outputs, undisturbed, words, rows):
+@pytest.mark.parametrize("overrides", [EPOCHS, STEPS], ids=["epochs", "steps"])
+def test_a_killed_run_started_again_ends_as_one_that_was_left_alone(data, outputs, undisturbed, overrides, rows):
     for number in rows:
-        kill_after(number, data, outputs, *words)
-    done = run_script(data, outputs, "train.py", *words)
+        kill_after(number, data, outputs, *overrides)
+    done = run_script(data, outputs, "train.py", *overrides)
     assert done.returncode == 0, done.stderr
     assert "Resuming from the last checkpoint" in done.stderr
-    run, expected = record_of(outputs), undisturbed[words]
+    run, expected = record_of(outputs), undisturbed[overrides]
     assert (run / "metrics.csv").read_text() == (expected / "metrics.csv").read_text()
     assert records.read(run).metrics == records.read(expected).metrics
     for name in ("best.ckpt", "last.ckpt"):
@@ -70,12 +70,12 @@ def living(group: int) -> list[str]:
     return [pid for pid, its, state in rows if int(its) == group and not state.startswith("Z")]
 
 
-def signal_after(rows: int, number: signal.Signals, data: Path, outputs: Path, *words: str) -> tuple[int, str]:
+def signal_after(rows: int, number: signal.Signals, data: Path, outputs: Path, *overrides: str) -> tuple[int, str]:
     """Sends a signal to all processes of a run soon after its history has this many rows.
 
     Returns its exit status and standard error.
     """
-    command, settings = program(data, outputs, "train.py", *words)
+    command, settings = program(data, outputs, "train.py", *overrides)
     with subprocess.Popen(command, **settings, start_new_session=True) as process:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
@@ -96,12 +96,12 @@ def signal_after(rows: int, number: signal.Signals, data: Path, outputs: Path, *
 
 @pytest.mark.slow
 def test_signals_to_all_processes_with_workers_are_interruptions(data, outputs, undisturbed):
-    words = (*EPOCHS, "data.num_workers=2")
+    overrides = (*EPOCHS, "data.num_workers=2")
     for rows, number, status in ((1, signal.SIGTERM, 130), (2, signal.SIGKILL, -9)):
-        returned, errors = signal_after(rows, number, data, outputs, *words)
+        returned, errors = signal_after(rows, number, data, outputs, *overrides)
         assert returned == status, errors
         assert not any(outputs.rglob("error.json"))
-    done = run_script(data, outputs, "train.py", *words)
+    done = run_script(data, outputs, "train.py", *overrides)
     assert done.returncode == 0, done.stderr
     run, expected = record_of(outputs), undisturbed[EPOCHS]
     assert (run / "metrics.csv").read_text() == (expected / "metrics.csv").read_text()

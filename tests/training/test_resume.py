@@ -25,9 +25,9 @@ STEPS = (
 def undisturbed(tmp_path_factory, data):
     outputs = tmp_path_factory.mktemp("undisturbed")
     found = {}
-    for words in (EPOCHS, STEPS):
-        config = composed(data, outputs, *words)
-        found[words] = trained(config), Path(config.paths.run)
+    for overrides in (EPOCHS, STEPS):
+        config = composed(data, outputs, *overrides)
+        found[overrides] = trained(config), Path(config.paths.run)
     return found
 
 
@@ -102,19 +102,19 @@ def test_a_run_killed_after_training_and_before_its_record_keeps_its_numbers(dat
     assert_same(Path(config.paths.run), undisturbed[EPOCHS][1])
 
 
-@pytest.mark.parametrize(("words", "step"), [(STEPS, 11), (EPOCHS, 99)], ids=["in training", "before its record"])
-def test_an_interrupted_run_that_moved_ends_as_one_that_did_not(data, outputs, undisturbed, tmp_path, words, step):
+@pytest.mark.parametrize(("overrides", "step"), [(STEPS, 11), (EPOCHS, 99)], ids=["in training", "before its record"])
+def test_an_interrupted_run_that_moved_ends_as_one_that_did_not(data, outputs, undisturbed, tmp_path, overrides, step):
     """The best epoch is the first one, which is trained before the move."""
     with (
         crash(step),
         mock.patch.object(records, "write", side_effect=RuntimeError("plug")),
         pytest.raises(RuntimeError, match="plug"),
     ):
-        trained(composed(data, outputs, *words))
+        trained(composed(data, outputs, *overrides))
     shutil.move(outputs, tmp_path / "moved")
-    config = composed(data, tmp_path / "moved", *words)
+    config = composed(data, tmp_path / "moved", *overrides)
     trained(config)
-    assert_same(Path(config.paths.run), undisturbed[words][1])
+    assert_same(Path(config.paths.run), undisturbed[overrides][1])
     assert not outputs.exists()
 
 
@@ -143,31 +143,31 @@ def test_a_best_checkpoint_of_another_epoch_is_refused(data, outputs):
 def own_files(folder: Path, cases: int) -> tuple[str, ...]:
     """Writes a custom data set, whose files users may change, and returns the overrides of a run on it."""
     write_synthetic(folder, dataset="Own", kind="classification", train=cases, test=24)
-    words = ("task=uea/custom", "data.dataset=Own", f"data.folder={folder}", "attention=softmax", "scale=smoke")
-    return (*words, "limits.epochs=4", "recipe.batch_size=6", *TINY)
+    overrides = ("task=uea/custom", "data.dataset=Own", f"data.folder={folder}", "attention=softmax", "scale=smoke")
+    return (*overrides, "limits.epochs=4", "recipe.batch_size=6", *TINY)
 
 
 DIFFER = r"data differ from those .* \(fingerprint \w{16} now, \w{16} then\); restore the old files, or delete .*-s0 to"
 
 
 def test_an_interrupted_run_whose_data_changed_is_refused(data, outputs, tmp_path):
-    words = own_files(tmp_path / "own", 24)
+    overrides = own_files(tmp_path / "own", 24)
     with crash(9), pytest.raises(RuntimeError, match="plug"):
-        trained(composed(data, outputs, *words))
+        trained(composed(data, outputs, *overrides))
     own_files(tmp_path / "own", 25)
     with pytest.raises(UserError, match=DIFFER):
-        trained(composed(data, outputs, *words))
+        trained(composed(data, outputs, *overrides))
 
 
 def test_a_finished_run_whose_data_changed_is_not_shown_as_if_nothing_had(data, outputs, tmp_path):
-    words = (*own_files(tmp_path / "own", 24), "limits.epochs=1", f"paths.data={data}", f"paths.outputs={outputs}")
-    trained(compose_run(words))
+    overrides = (*own_files(tmp_path / "own", 24), "limits.epochs=1", f"paths.data={data}", f"paths.outputs={outputs}")
+    trained(compose_run(overrides))
     own_files(tmp_path / "own", 25)
-    done = answer("train.py", *words)
+    done = answer("train.py", *overrides)
     assert done.returncode == 1
     assert re.search(DIFFER, done.stderr)
     shutil.rmtree(tmp_path / "own")
-    done = answer("train.py", *words)
+    done = answer("train.py", *overrides)
     assert (done.returncode, "test/accuracy" in done.stdout) == (0, True)
     assert "was trained on cannot be checked: " in done.stderr
 
@@ -187,9 +187,9 @@ def test_a_damaged_checkpoint_of_a_run_is_named(data, outputs, name, content):
 
 
 def test_a_run_read_by_worker_processes_is_the_same_run(data, outputs, undisturbed):
-    words = (*EPOCHS, "data.num_workers=1")
+    overrides = (*EPOCHS, "data.num_workers=1")
     with crash(5), pytest.raises(RuntimeError, match="plug"):
-        trained(composed(data, outputs, *words))
-    config = composed(data, outputs, *words)
+        trained(composed(data, outputs, *overrides))
+    config = composed(data, outputs, *overrides)
     trained(config)
     assert_same(Path(config.paths.run), undisturbed[EPOCHS][1])

@@ -127,9 +127,9 @@ def test_the_paper_protocol_tests_on_what_it_validates_on_and_the_clean_one_does
     assert paper.fingerprint != clean.fingerprint
 
 
-def refused(data, outputs, *words):
+def refused(data, outputs, *overrides):
     """The message of the UserError that ends a run, after checking that the run has written no record."""
-    config = composed(data, outputs, *words)
+    config = composed(data, outputs, *overrides)
     with pytest.raises((UserError, InstantiationException)) as caught:
         trained(config)
     error = _user_error(caught.value)
@@ -150,8 +150,8 @@ def test_a_truncated_file_of_ones_own_is_named(data, outputs, tmp_path):
     folder.mkdir()
     for split in ("TRAIN", "TEST"):
         (folder / f"Mine_{split}.ts").write_text("@problemName Mine\n@classLabel true a b\n@data\n1,2,3:a\n1,2,")
-    words = ("task=uea/custom", "data.dataset=Mine", f"data.folder={folder}", "scale=smoke")
-    assert "Mine_TRAIN.ts" in refused(data, outputs, *words)
+    overrides = ("task=uea/custom", "data.dataset=Mine", f"data.folder={folder}", "scale=smoke")
+    assert "Mine_TRAIN.ts" in refused(data, outputs, *overrides)
 
 
 def test_a_damaged_cache_is_named(outputs, tmp_path):
@@ -224,7 +224,7 @@ def test_weights_that_do_not_fit_are_refused(data, outputs, tmp_path):
 
 
 def test_the_last_checkpoint_is_tested_where_none_is_monitored(data, outputs):
-    words = (
+    overrides = (
         "task=lra/listops",
         "scale=smoke",
         "limits.steps=4",
@@ -232,7 +232,7 @@ def test_the_last_checkpoint_is_tested_where_none_is_monitored(data, outputs):
         "scheduler.warmup=1",
         *TINY,
     )
-    config = composed(data, outputs, *words, "optimizer.lr=0.1", "callbacks.best.monitor=null")
+    config = composed(data, outputs, *overrides, "optimizer.lr=0.1", "callbacks.best.monitor=null")
     record, run = trained(config), Path(config.paths.run)
     accuracies = [
         row["val/accuracy"] for row in records.read_history(run / "metrics.csv").values() if "val/loss" in row
@@ -243,8 +243,8 @@ def test_the_last_checkpoint_is_tested_where_none_is_monitored(data, outputs):
 
 
 def test_a_run_that_ends_before_its_first_validation_says_so(data, outputs):
-    words = ("task=lra/listops", "scale=smoke", "limits.steps=1", "recipe.steps_per_epoch=5", *TINY)
-    assert "before its first validation" in refused(data, outputs, *words)
+    overrides = ("task=lra/listops", "scale=smoke", "limits.steps=1", "recipe.steps_per_epoch=5", *TINY)
+    assert "before its first validation" in refused(data, outputs, *overrides)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_numbers_that_make_no_sense_are_named(data, outputs, word, cause):
 
 
 @pytest.mark.parametrize(
-    ("words", "cause"),
+    ("overrides", "cause"),
     [
         (["attention=dbaa"], 'There is no attention "dbaa"'),
         (["-m", "attention=glob(zz*)"], "selects nothing"),
@@ -277,8 +277,8 @@ def test_numbers_that_make_no_sense_are_named(data, outputs, word, cause):
     ],
     ids=["misspelt choice", "empty glob", "unknown key", "missing data"],
 )
-def test_the_command_line_fails_with_one_sentence(data, outputs, words, cause):
-    done = run_script(data, outputs, "train.py", *words)
+def test_the_command_line_fails_with_one_sentence(data, outputs, overrides, cause):
+    done = run_script(data, outputs, "train.py", *overrides)
     assert done.returncode != 0
     assert cause in done.stderr
     assert "Traceback" not in done.stderr
@@ -305,8 +305,8 @@ def test_an_evaluation_without_a_run_asks_for_one(data, outputs):
 
 @pytest.mark.slow
 def test_a_sweep_writes_a_record_for_each_combination(data, outputs):
-    words = ("-m", "attention=softmax,dba", "seed=0,1", "task=uea/basic_motions", "scale=smoke", *TINY)
-    done = run_script(data, outputs, "train.py", *words)
+    overrides = ("-m", "attention=softmax,dba", "seed=0,1", "task=uea/basic_motions", "scale=smoke", *TINY)
+    done = run_script(data, outputs, "train.py", *overrides)
     assert done.returncode == 0, done.stderr
     found = records.read_all(outputs / "runs")
     assert {(r.attention, r.seed) for r in found} == {("softmax", 0), ("softmax", 1), ("dba", 0), ("dba", 1)}
@@ -331,14 +331,14 @@ def test_the_evaluation_program_prints_both_numbers(finished, data):
 def test_two_processes_on_one_run_the_second_says_so(data, outputs):
     import subprocess
 
-    words = (*MOTIONS, "limits.epochs=4000")
-    command, settings = program(data, outputs, "train.py", *words)
+    overrides = (*MOTIONS, "limits.epochs=4000")
+    command, settings = program(data, outputs, "train.py", *overrides)
     first = subprocess.Popen(command, **settings)
     try:
         deadline = time.monotonic() + 60
         while not list(outputs.rglob("last.ckpt")) and time.monotonic() < deadline:
             time.sleep(0.05)
-        second = run_script(data, outputs, "train.py", *words)
+        second = run_script(data, outputs, "train.py", *overrides)
         assert first.poll() is None
     finally:
         first.kill()
@@ -349,7 +349,7 @@ def test_two_processes_on_one_run_the_second_says_so(data, outputs):
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         (("task=lra/text", "data.max_len=0"), "Text needs data.max_len of at least 1"),
         (("task=digits", "data.val_fraction=x"), "val_fraction"),
@@ -357,8 +357,8 @@ def test_two_processes_on_one_run_the_second_says_so(data, outputs):
         (("task=lra/text", "data.cases=-1"), "data.cases of at least 1"),
     ],
 )
-def test_what_cannot_be_prepared_is_answered_by_a_sentence(data, outputs, words, sentence):
-    done = answer("scripts/prepare.py", *words, "data=synthetic", f"paths.data={data}", f"paths.outputs={outputs}")
+def test_what_cannot_be_prepared_is_answered_by_a_sentence(data, outputs, overrides, sentence):
+    done = answer("scripts/prepare.py", *overrides, "data=synthetic", f"paths.data={data}", f"paths.outputs={outputs}")
     assert done.returncode == 1
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr

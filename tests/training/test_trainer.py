@@ -22,7 +22,7 @@ MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
 
 
 @pytest.mark.parametrize(
-    ("words", "cause"),
+    ("overrides", "cause"),
     [
         (["trainer.precision=16-mixed"], "A CPU cannot train with trainer.precision=16-mixed; choose bf16-mixed"),
         (["trainer.devices=2"], "There are 2 processes but no strategy for them; choose trainer=ddp"),
@@ -38,10 +38,10 @@ MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_go_together_is_answered_before_anything_starts(data, outputs, words, cause):
-    if torch.cuda.is_available() and words in (["trainer=ddp"], ["trainer=fsdp"]):
+def test_what_cannot_go_together_is_answered_before_anything_starts(data, outputs, overrides, cause):
+    if torch.cuda.is_available() and overrides in (["trainer=ddp"], ["trainer=fsdp"]):
         pytest.skip("there is a GPU")
-    config = composed(data, outputs, *MOTIONS, "recipe.batch_size=4", *words)
+    config = composed(data, outputs, *MOTIONS, "recipe.batch_size=4", *overrides)
     with pytest.raises(UserError) as caught:
         trained(config)
     assert cause in str(caught.value)
@@ -79,8 +79,8 @@ def test_half_precision_trains_recomputed_parts(data, outputs):
 
 
 def test_the_steps_and_the_time_are_those_of_the_optimiser(data, outputs):
-    words = ("recipe.batch_size=4", "limits.epochs=2", "trainer.accumulate_grad_batches=2")
-    config = composed(data, outputs, *MOTIONS, *words)
+    overrides = ("recipe.batch_size=4", "limits.epochs=2", "trainer.accumulate_grad_batches=2")
+    config = composed(data, outputs, *MOTIONS, *overrides)
     record = trained(config)
     assert record.steps == 2 * 6  # of 24 cases
     assert list(records.read_history(Path(config.paths.run) / "metrics.csv")) == [5, 11, 12]
@@ -89,8 +89,8 @@ def test_the_steps_and_the_time_are_those_of_the_optimiser(data, outputs):
 def test_a_run_in_parts_is_evaluated_a_part_at_a_time(data, outputs, monkeypatch):
     sizes = []
     monkeypatch.setattr(split_data, "EvalBatches", lambda *args: sizes.append(args[1]) or EvalBatches(*args))
-    words = ("recipe.batch_size=12", "limits.epochs=1", "trainer.accumulate_grad_batches=4")
-    config = composed(data, outputs, *MOTIONS, *words)
+    overrides = ("recipe.batch_size=12", "limits.epochs=1", "trainer.accumulate_grad_batches=4")
+    config = composed(data, outputs, *MOTIONS, *overrides)
     record = trained(config)
     with one_thread():
         assert evaluate(Path(config.paths.run), "test")[1] == pytest.approx(record.metrics["test/accuracy"])
@@ -124,15 +124,15 @@ def test_a_compiled_run_is_evaluated_and_resumed_like_any_other(data, outputs):
 
     from subquad.training.evaluation import evaluate
 
-    words = (
+    overrides = (
         "task=uea/basic_motions", "attention=ecoformer", "attention.bits=4", "attention.anchors=5", "scale=smoke",
         "attention.refit_epochs=1", "limits.epochs=2", "recipe.batch_size=8", "backbone.dropout=0.0", *TINY,
     )  # fmt: skip
-    plain = trained(composed(data, outputs / "plain", *words))
-    config = composed(data, outputs / "compiled", *words, "compile_model=true")
+    plain = trained(composed(data, outputs / "plain", *overrides))
+    config = composed(data, outputs / "compiled", *overrides, "compile_model=true")
     with crash(4), pytest.raises(RuntimeError, match="plug"):
         trained(config)
-    record = trained(composed(data, outputs / "compiled", *words, "compile_model=true"))
+    record = trained(composed(data, outputs / "compiled", *overrides, "compile_model=true"))
     assert record.fingerprint == plain.fingerprint
     assert record.metrics["val/loss"] == pytest.approx(plain.metrics["val/loss"], rel=0.05)  # codes flip by rounding
     found = weights(Path(config.paths.run))

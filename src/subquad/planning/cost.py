@@ -81,7 +81,7 @@ class Pace:
 class StepTime:
     """Median seconds of `steps` training steps on one device, with the run's batch size and no padding.
 
-    The attributes are the keys of the JSON file; `words` are the overrides of the run.
+    The attributes are the keys of the JSON file; `overrides` are those of the run.
     """
 
     family: str
@@ -89,7 +89,7 @@ class StepTime:
     steps: int
     batch_size: int
     parameters: int
-    words: list[str]
+    overrides: list[str]
     machine: dict[str, Any]
     versions: dict[str, str]
     commit: str

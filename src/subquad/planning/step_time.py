@@ -63,7 +63,7 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
             raise UserError(f"A batch of {size} does not fit the memory here ({first_line(error)}).") from None
     measured = StepTime(
         family=setting.family, seconds=statistics.median(clock.seconds), steps=steps, batch_size=size,
-        parameters=module.parameter_count, words=list(setting.overrides),
+        parameters=module.parameter_count, overrides=list(setting.overrides),
         **machine.facts(),
     )  # fmt: skip
     if module.device.type != "cuda" and not clock.gpu:

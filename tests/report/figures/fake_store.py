@@ -10,7 +10,7 @@ from subquad.utils.errors import UserError
 
 
 class FakeStore:
-    """`metrics` and `history` by the joined words of a run; `networks` and `data` likewise, or one for all runs.
+    """`metrics` and `history` by the joined overrides of a run; `networks` and `data` likewise, or one for all runs.
 
     longer: data by `multiply`; only networks with `any_length` fit them.
     """
@@ -20,29 +20,29 @@ class FakeStore:
         self.known_metrics, self.known_history = metrics or {}, history or {}
         self.networks, self.made_data = networks or {}, data
 
-    def attention(self, name, words=()):
-        return load_factory(name if "=" in name else f"attention={name}", words)
+    def attention(self, name, overrides=()):
+        return load_factory(name if "=" in name else f"attention={name}", overrides)
 
-    def metrics(self, words, seed=0):
-        return self.known_metrics.get((*words, seed))
+    def metrics(self, overrides, seed=0):
+        return self.known_metrics.get((*overrides, seed))
 
-    def scores(self, words, seed=0):
+    def scores(self, overrides, seed=0):
         return {}
 
-    def history(self, words, seed=0):
-        return self.known_history.get((*words, seed))
+    def history(self, overrides, seed=0):
+        return self.known_history.get((*overrides, seed))
 
-    def data(self, words, seed=0, changes=None):
+    def data(self, overrides, seed=0, changes=None):
         return self.longer[changes["multiply"]] if changes else self.made_data
 
-    def network(self, words, seed=0, trained=True, changes=None):
-        found = self.networks.get((*words, seed, trained))
+    def network(self, overrides, seed=0, trained=True, changes=None):
+        found = self.networks.get((*overrides, seed, trained))
         if found and changes and not hasattr(found, "any_length"):
             raise UserError("These weights do not fit.")
         return found
 
-    def command(self, words, seed=0):
-        return " ".join([*words, f"seed={seed}"])
+    def command(self, overrides, seed=0):
+        return " ".join([*overrides, f"seed={seed}"])
 
 
 class Rows:

@@ -35,7 +35,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def figure_svg(figure: Any) -> Markup:
-    """A matplotlib figure as markup to stand in a page; its words stay words. Closes the figure."""
+    """A matplotlib figure as markup to stand in a page; its text stays selectable. Closes the figure."""
     import io
 
     from matplotlib import pyplot as plt
