@@ -134,7 +134,7 @@ def test_a_report_has_the_table_and_how_it_stands(part, tmp_path):
 
 def test_other_scales_are_reports_of_their_own(part, tmp_path):
     report = wandb_report.report(part, Scope("laptop"), SHOWN, TARGET, "2026-01-05")
-    table, overrides, *_, grid, _ = blocks(report, tmp_path / "r.json")[1:]
+    table, state, *_, grid, _ = blocks(report, tmp_path / "r.json")[1:]
     assert report.title == "Subquad one 1 (scale laptop)"
     assert "no reproduction" in table["content"]
     assert "89.9" not in table["content"]
