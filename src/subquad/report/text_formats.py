@@ -101,7 +101,7 @@ _TEX = {
     '"': "''", "µ": r"$\mu$", "→": r"$\rightarrow$", "≈": r"$\approx$", "ö": r'\"o', "ü": r'\"u', "ä": r'\"a',
     "é": r"\'e", "ó": r"\'o",
 }  # fmt: skip
-"""What LaTeX reads as a command or, without more packages, not at all."""
+"""Characters that LaTeX reads as commands, or that need further packages."""
 
 
 def _tex(text: str) -> str:

@@ -16,7 +16,7 @@ from subquad.training.wandb_run import setting_name
 from subquad.utils.errors import UserError, first_line
 
 STEPS = "trainer/global_step"
-"""What Lightning's logger calls optimiser steps."""
+"""The name of optimiser steps in Lightning's logger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

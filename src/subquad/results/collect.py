@@ -80,7 +80,7 @@ def _scopes(scan: Scan, measurements: Mapping[Path, Measurement]) -> list[Scope]
 
 
 def _unknown(scope: Scope) -> list[str]:
-    """What of a scope has no file in configs/."""
+    """The choices of a scope that have no file in configs/."""
     chosen = {"scale": scope.scale, "protocol": scope.protocol}
     return [f"{group} {name!r}" for group, name in chosen.items() if name not in options(group)]
 
@@ -265,7 +265,7 @@ def _data(cell: Cell) -> list[tuple[str, ...]]:
 
 
 def _metrics(folder: Path, run: Run, cell: Cell) -> Mapping[str, float]:
-    """What a run reached on the data that a cell asks for; empty if it was not evaluated on them."""
+    """The metrics of a run on the data of a cell; empty if it was not evaluated on them."""
     return records.read_evaluation(folder, cell.eval_data) or {} if cell.eval_data else run.record.metrics
 
 

@@ -18,12 +18,12 @@ def command_line(program: str, overrides: Iterable[Any]) -> str:
 
 
 def table_command(table: Table) -> str:
-    """What fills a table."""
+    """The command that fills a table."""
     return command_line("python scripts/reproduce.py", [f"table={table.name}"])
 
 
 def cell_command(table: Table, cell: Cell) -> str:
-    """What fills one cell: a mean with its parts, and a part that is not printed with the mean that shows it."""
+    """The command that fills one cell: a mean with its parts, or a hidden part with the mean that shows it."""
     shown = [column.name for column in table.columns]
     rows, columns = {cell.row}, {cell.column}
     if cell.mean:

@@ -8,7 +8,7 @@ from subquad.results.table import Cell, Table
 from subquad.utils.errors import UserError
 
 Values = Mapping[tuple[str, str], Mapping[int, float]]
-"""What each cell shows, by row and column, then by seed."""
+"""Values of cells by row and column, then by seed."""
 
 
 def compare_lines(table: Table, values: Values, names: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What cells of tables measure instead of training: `measure: {_target_: subquad.results.measures.<function>, ...}`.
+"""Measurements of cells that are not trained: `measure: {_target_: subquad.results.measures.<function>, ...}`.
 
 Each function takes the overrides of its cell, as train.py does, and its own settings from the table. It returns a
 number, or text where the paper prints text; `Noted` adds how a number was measured if that differs from the request.
@@ -21,7 +21,7 @@ Mode = Literal["inference", "training"]
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A measured value and how it was measured, where that is not as asked for."""
+    """A measured value with a note on how it was measured, if that differs from the request."""
 
     value: float | str
     note: str = ""

@@ -7,7 +7,7 @@ from subquad.utils.errors import explain
 
 
 def missing_data(settings: Mapping[str, Any]) -> str | None:
-    """What is missing of data with these resolved settings, as a sentence with the remedy; None if nothing is.
+    """The missing files of data with these resolved settings, as a sentence with the remedy; None if none are missing.
 
     Looks for files and reads none of them. Synthetic data need nothing, and torch is not imported for them.
     """

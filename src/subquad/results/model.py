@@ -89,7 +89,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellResult:
-    """What is known of a cell in one scope.
+    """The result of a cell in one scope.
 
     text: mean and standard deviation, or the text that was read; empty if nothing is known.
     values: by seed, in the unit of the table; the only key of a value without a seed is 0.
@@ -144,7 +144,7 @@ KINDS = {
     "trained": "Results of training", "measured": "Costs, counted or measured",
     "stated": "Settings and constants, compared with the configuration: no experiment",
 }  # fmt: skip
-"""What fills a cell, with its heading: agreement means something else for each."""
+"""Kinds of cells with their headings; agreement has a different meaning for each."""
 
 _STATED = frozenset({"setting", "energy_cost", "complexity"})
 """Functions of results/measures.py that read settings and constants."""

@@ -21,7 +21,7 @@ class Printed:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """What `38.10±0.40`, `44M`, `6.1` or words, joined by underscores, say; None for a dash, an empty cell.
+        """Parses `38.10±0.40`, `44M`, `6.1`, or words joined by underscores; None for a dash, an empty cell.
 
         A suffix B, M or K counts billions, millions or thousands of the unit and stays with the number: 44M is 44 in a
         column of millions.

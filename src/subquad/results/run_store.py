@@ -45,7 +45,7 @@ class RunStore:
         return None if record is None else record.baselines
 
     def history(self, overrides: Overrides, seed: int = 0) -> Mapping[int, Mapping[str, float]] | None:
-        """What a finished run logged, by optimiser step."""
+        """The logged values of a finished run, by optimiser step."""
         run = self.spec(overrides, seed)
         return records.read_history(run.folder / "metrics.csv") if run.finished else None
 

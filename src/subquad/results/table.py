@@ -43,7 +43,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """What a cell shows: the value `name` of a record (or what `measure` returns), multiplied by `scale_by`."""
+    """The quantity of a cell: `name` in a record (or the value of `measure`), multiplied by `scale_by`."""
 
     name: str = "value"
     label: str = ""

@@ -11,7 +11,7 @@ from subquad.report.html.page import figure_svg, write_page
 
 EXPLICIT, SOFTMAX = "softmax_explicit", "softmax"
 GROUP = ("level", "mode", "dim", "batch", "dtype", "compiled")
-"""What tells one table of the page from another."""
+"""The settings that distinguish the tables of the page."""
 
 
 def write_bench_page(path: Path, results: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> None:

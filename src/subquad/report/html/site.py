@@ -18,7 +18,7 @@ from subquad.results.verdict import Verdict
 from subquad.utils.atomic import atomic_write
 
 MANIFEST = ".pages.json"
-"""What the last call wrote; of that, what this one does not write is removed."""
+"""Lists the files of the last call; files that a call does not write again are removed."""
 
 
 def write_site(folder: Path, content: Content) -> Path:
