@@ -69,7 +69,7 @@ def _write_pages(config: Any, paths: list[str]) -> None:
 
 def _print_table(config: Any, paths: list[str]) -> None:
     from subquad.cli.table_arguments import chosen_scope
-    from subquad.report.text_formats import latex, markdown
+    from subquad.report.markdown_latex import latex, markdown
     from subquad.results.collect import gather
 
     scope = chosen_scope(config)

@@ -9,7 +9,7 @@ from typing import Any
 
 from subquad.config.compose import compose_run
 from subquad.records import write_json
-from subquad.report.text_formats import markdown
+from subquad.report.markdown_latex import markdown
 from subquad.results.model import Scope, TableResults
 from subquad.results.verdict import Verdict
 from subquad.training.wandb_run import setting_name

@@ -11,7 +11,7 @@ from typing import Any
 
 from subquad.report.html.page import write_page, write_whole
 from subquad.report.html.view_models import Cells, run_facts, run_row, table_facts
-from subquad.report.text_formats import latex, markdown
+from subquad.report.markdown_latex import latex, markdown
 from subquad.report.verdict_style import MARKS
 from subquad.results.model import KINDS, CellResults, Content, Run, TableResults
 from subquad.results.verdict import Verdict

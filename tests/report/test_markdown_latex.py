@@ -6,7 +6,7 @@ import pytest
 from made_pages import build
 
 from subquad.config.choices import options
-from subquad.report.text_formats import _LETTERS, _TEX, latex, markdown
+from subquad.report.markdown_latex import _LETTERS, _TEX, latex, markdown
 from subquad.results.model import Scope
 from subquad.results.verdict import Verdict
 
