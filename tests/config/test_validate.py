@@ -39,7 +39,7 @@ def refusal(data, outputs, *overrides) -> str:
         ),
         ((*MOTIONS, "seed=x"), "seed is x; it must lie between 0 and 4294967295, a whole number."),
         (("task=uea/custom", "attention=softmax"), "data.dataset has no value; set data.dataset=<value>"),
-        ((*MOTIONS, "tags=[[a]]"), "tags has ['a']; it takes overrides, as in tags=[first,second]."),
+        ((*MOTIONS, "tags=[[a]]"), "tags has ['a']; it takes words, as in tags=[first,second]."),
         ((*MOTIONS, "+backbone.pooling=cls"), "backbone of MVTSEncoder has no key pooling; it has attention, dim"),
         ((*MOTIONS, "+attention.fuse=true"), "attention of Softmax has no key fuse; did you mean attention.fused?"),
     ],
