@@ -356,7 +356,7 @@ def test_an_interrupt_leaves_the_jobs_in_the_queue(launcher, caplog):
     [
         (["-m"], "submitit", "hydra/launcher=slurm needs submitit; pip install subquad[slurm]"),
         (["-m"], "sbatch", "hydra/launcher=slurm finds no sbatch here; start it where Slurm's commands work"),
-        ([], "", "hydra/launcher= is for sweeps, also for those of one run; add -m."),
+        ([], "", "hydra/launcher= works in sweeps only, which may have a single run; add -m."),
     ],
 )
 def test_what_is_missing_is_named(data, outputs, tmp_path, monkeypatch, overrides, hidden, sentence):
