@@ -96,7 +96,7 @@ def test_features_are_the_last_layer_of_each_question_alone(albert, tmp_path):
 def test_batches_do_not_show_in_the_features(albert, tmp_path, monkeypatch):
     questions = ragged.lay_out(vqa_text.albert_ids(albert, QUESTIONS[::-1], 17), np.zeros(3, np.int64))
     vqa_text.embed(albert, questions, tmp_path / "one", tmp_path)
-    monkeypatch.setattr(vqa_text, "_AT_ONCE", 2)
+    monkeypatch.setattr(vqa_text, "_BATCH_SIZE", 2)
     vqa_text.embed(albert, questions, tmp_path / "two", tmp_path)
     one, two = (ragged.read(tmp_path / name).splits["features"] for name in ("one", "two"))
     assert np.array_equal(one.offsets, two.offsets)
