@@ -1,4 +1,4 @@
-"""Compositions are kept for the next command until something that they depend on changes."""
+"""Compositions are cached for the next command until something that they depend on changes."""
 
 import json
 import shutil
@@ -25,10 +25,10 @@ def outputs(tmp_path, monkeypatch):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """The words of every composition."""
-    seen, of = [], Composition.of
-    monkeypatch.setattr(Composition, "of", lambda words: (seen.append(words), of(words))[1])
-    return seen
+    """The overrides of every composition."""
+    composed, of = [], Composition.of
+    monkeypatch.setattr(Composition, "of", lambda overrides: (composed.append(overrides), of(overrides))[1])
+    return composed
 
 
 def kept(words=WORDS):
@@ -114,7 +114,7 @@ def test_many_are_composed_by_several_processes_as_by_one(outputs, monkeypatch):
 
 
 def test_a_run_that_starts_from_a_file_is_composed_each_time(outputs):
-    """The file may change, and with it what the run is."""
+    """The file may change, and with it the identity of the run."""
     weights = outputs / "weights.ckpt"
     of_file, of_run = (
         (*WORDS, f"ckpt_path={path}") for path in (weights, outputs / "0123456789ab-s0/checkpoints/best.ckpt")

@@ -1,4 +1,4 @@
-"""Published settings: what a command makes of them, task by task, and the parameters that papers print."""
+"""Experiments: the composed settings task by task, and the numbers of parameters that papers print."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def read(*words: str) -> Any:
 
 
 def built(config: Any, spec: Any) -> torch.nn.Module:
-    """The network of a configuration, without memory."""
+    """The network of a configuration on the meta device."""
     factory = instantiate(config.task.module.backbone, _convert_="all")
     with torch.device("meta"):
         return factory(spec=spec)
@@ -172,7 +172,7 @@ def _header(experiment: str) -> str:
 
 
 def test_parameters_of_blrp():
-    """258K are printed; a vocabulary of 17 and the biases of Φ, which change nothing, make 257,546."""
+    """The paper prints 258K; a vocabulary of 17 and the biases of Φ, which have no effect, give 257,546."""
     config = read("experiment=blrp/lra", "backbone.phi_bias=true")
     printed = built(config, DataSpec(max_len=2000, vocab=17, classes=10))
     assert sum(p.numel() for p in printed.parameters()) == 257_546
@@ -184,7 +184,7 @@ SHARED = [("linformer_none", 288), ("linformer", 24), ("linformer_kv", 12), ("li
 @pytest.mark.parametrize(("attention", "matrices"), SHARED)
 @pytest.mark.parametrize(("experiment", "n", "k"), [("512_128", 512, 128), ("512_256", 512, 256)])
 def test_matrices_of_linformer_in_twelve_layers_of_twelve_heads(experiment, n, k, attention, matrices):
-    """Section 4 of the paper; n k weights each, so 18.9M, 1.57M, 0.79M and 65,536 at n = 512 and k = 128."""
+    """Section 4 of the paper: n k weights each, thus 18.9M, 1.57M, 0.79M and 65,536 at n = 512 and k = 128."""
     config = read(f"experiment=linformer/mlm_{experiment}", "data.folder=/text", f"attention={attention}")
     assert (config.data.max_len, config.attention.k) == (n, k)
     network = built(config, TextSpec(max_len=n, vocab=300, tokenizer="ab"))
@@ -198,7 +198,7 @@ def test_matrices_of_linformer_in_twelve_layers_of_twelve_heads(experiment, n, k
 
 
 def test_softmax_is_a_row_of_linformers_tables():
-    """What sets k for every Linformer says nothing to other mechanisms."""
+    """The setting of k for every Linformer has no effect on other mechanisms."""
     for experiment in ("mlm_512_128", "glue"):
         config = read(f"experiment=linformer/{experiment}", "data.tokenizer=/t", "attention=softmax")
         check_settings("attention", OmegaConf.to_container(config.attention))

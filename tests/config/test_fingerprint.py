@@ -1,4 +1,4 @@
-"""What counts as the same run and what does not."""
+"""Settings that change the fingerprint of a run, and settings that do not."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every data set of every family keeps, on small real configurations."""
+"""Requirements on every data set, tested with small real configurations."""
 
 import functools
 import math
@@ -29,7 +29,7 @@ TASKS = {
     "tser/beijing_pm10_quality": ("data=synthetic", "data.max_len_from=train", "data.normalization=minmax"),
 }
 TWICE = ("tser/covid3month", "tser/tecator")
-"""Sets that contain some series more than once, as they come from the archive."""
+"""Data sets of the archive that contain some series more than once."""
 WITH_TEST_AS_VAL = ("uea", "tser", "lra/text", "glue", "text/imdb")
 
 

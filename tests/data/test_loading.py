@@ -1,4 +1,4 @@
-"""From rows on disk to batches: the order of training, padding, worker processes, and the store itself."""
+"""From rows on disk to batches: the order of training, padding, worker processes, and the cache."""
 
 import errno
 import os
@@ -174,7 +174,7 @@ def test_trivial_baselines_count_what_needs_no_model():
     assert [len(batch) for batch in Memory(batch_size=4, seed=0, eval_batch_size=15).val_dataloader()] == [15, 5]
 
 
-# the store
+# the cache
 
 
 @pytest.fixture

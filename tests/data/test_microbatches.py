@@ -1,4 +1,4 @@
-"""What processes and accumulation make of a batch: every row once, weights that add up, the same random draws."""
+"""Microbatches of processes and accumulation: every row once, weights that add up, the same random draws."""
 
 import pickle
 
@@ -144,14 +144,14 @@ class Memory(SequenceData):
 
 
 class Pretended:
-    """What data ask of a trainer."""
+    """The attributes of a trainer that data use."""
 
     accumulate_grad_batches, global_rank, world_size = 4, 1, 2
 
 
 @pytest.mark.parametrize(("given", "batch", "size"), [(None, 24, 3), (None, 8, 1), (None, 4, 1), (5, 24, 5)])
 def test_as_many_rows_are_evaluated_at_once_as_trained_on(given, batch, size):
-    """By each of 2 processes with 4 parts a step."""
+    """Each of 2 processes has 4 microbatches per step."""
     data = Memory(batch_size=batch, seed=0, eval_batch_size=given)
     assert data.eval_batch_size == (given or batch)
     data.trainer = Pretended()

@@ -1,4 +1,4 @@
-"""From a masked language model to a label: weights that are taken over, those that do not fit, and learning."""
+"""Fine-tuning a masked language model for classification: transferred weights, unsuitable weights, and learning."""
 
 import functools
 from pathlib import Path

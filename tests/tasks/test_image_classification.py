@@ -1,4 +1,4 @@
-"""Training on images: the loss, the accuracies, what is decayed, the schedule, and whole runs."""
+"""Training on images: loss, accuracies, weight decay, schedule, and complete runs."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Masked language models: what the numbers mean, that they learn, and that a run that was cut short repeats itself."""
+"""Masked language models: metrics, learning, and reproducible resuming of interrupted runs."""
 
 import functools
 import math
@@ -130,7 +130,7 @@ def _backbone(config, spec):
 
 
 def test_the_neighbours_of_a_hidden_token_are_put_to_use(data, outputs):
-    """Below what token frequencies reach: each text of the synthetic data has one subject."""
+    """The perplexity falls below that of token frequencies, because each synthetic text has one subject."""
     words = ("attention=softmax", "limits.steps=120", "recipe.steps_per_epoch=60", "backbone.dim=64", "backbone.ffn=64")
     words += ("optimizer.lr=0.01", "scheduler.warmup=10", "backbone.dropout=0.0", "backbone.order=pre")
     found = trained(composed(data, outputs, *TEXT, *words))

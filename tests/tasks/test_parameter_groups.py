@@ -1,4 +1,4 @@
-"""Groups of parameters: which are in which, and that every schedule multiplies each group's own rate."""
+"""Groups of parameters: their members, and schedules that scale the learning rate of each group."""
 
 import functools
 
@@ -26,7 +26,7 @@ def module(network):
 
 
 def rates(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, tuple[float, float]]:
-    """Rate and decay of every parameter, by its name; each is in one group."""
+    """The learning rate and weight decay of every parameter by name; each is in exactly one group."""
     names = {id(p): name for name, p in network.named_parameters()}
     found = [
         (names[id(p)], (group["lr"], group["weight_decay"]))

@@ -1,4 +1,4 @@
-"""Visual question answering: loss and accuracy as printed, a batch that is learnt, whole runs on synthetic data."""
+"""Visual question answering: loss and accuracy as published, fitting a batch, complete runs on synthetic data."""
 
 import functools
 from pathlib import Path
@@ -77,7 +77,7 @@ def test_a_type_without_questions_is_not_logged(monkeypatch):
 
 
 def test_the_metric_is_the_evaluator_on_the_strings_of_the_answers(data):
-    """Overall and by type, to the two decimals of the server, for arbitrary predictions."""
+    """The accuracies overall and by type equal those of the server, to two decimals, for arbitrary predictions."""
     source = VQAv2(root=str(data), synthetic=True, batch_size=7, seed=0)
     source.prepare_data()
     answers = source._cache.facts["answers"]
@@ -86,7 +86,7 @@ def test_the_metric_is_the_evaluator_on_the_strings_of_the_answers(data):
     generator = torch.Generator().manual_seed(0)
     said = []
     for part in source.val_dataloader():
-        outputs = torch.rand(part.scores.shape, generator=generator) + part.scores  # right more often than not
+        outputs = torch.rand(part.scores.shape, generator=generator) + part.scores  # mostly correct predictions
         module._count(module.val_metric, outputs, part)
         said += [answers[i] for i in outputs.argmax(1).tolist()]
     found = {name: round(100 * value.item(), 2) for name, value in module.val_metric.compute().items()}
@@ -126,14 +126,14 @@ def test_dba_learns_a_batch(data):
         module.training_step(one).backward()
         optimizer.step()
     # Soft targets cannot be fitted below their own entropy.
-    floor = torch.nn.functional.binary_cross_entropy(one.target, one.target, reduction="sum").item() / len(one)
-    assert module.loss(module(one), one.target).item() - floor < 0.1 < first - floor
+    entropy = torch.nn.functional.binary_cross_entropy(one.target, one.target, reduction="sum").item() / len(one)
+    assert module.loss(module(one), one.target).item() - entropy < 0.1 < first - entropy
     assert (module(one).argmax(1) == one.target.argmax(1)).float().mean() > 0.9
 
 
 @pytest.mark.slow
 def test_the_stand_in_is_learnt_by_heart(data):
-    """Every question of it, through the metric: 95 % of what its ten annotators leave attainable."""
+    """The metric over all questions reaches 95 % of the maximum that the ten annotators' answers allow."""
     source = VQAv2(root=str(data), synthetic=True, batch_size=24, seed=0)
     source.prepare_data()
     module = task(functools.partial(DBA, d_p=8, d_in=16), source.spec)

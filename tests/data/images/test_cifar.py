@@ -1,4 +1,4 @@
-"""CIFAR in its binary form, and its grey pixels as sequences."""
+"""CIFAR in its binary version, and its grey pixels as sequences."""
 
 import tarfile
 

@@ -1,4 +1,4 @@
-"""What all image sets keep: splits, batches, seeded changes; and what digits and CIFAR are."""
+"""Image data: splits, batches, seeded augmentation, digits and CIFAR."""
 
 import random
 import threading
@@ -130,7 +130,7 @@ def test_generators_come_back_after_an_error():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-# changes of images
+# augmentation
 
 
 def picture(side=48):
@@ -161,7 +161,7 @@ def test_crops_differ_by_what_they_leave_to_chance(crop):
     assert one.shape == (3, 32, 32)
     assert torch.equal(one, other) == (crop == "none")
     assert torch.equal(one, whole) == (crop == "none")
-    if crop == "padded":  # every pixel is one of the picture or padding
+    if crop == "padded":  # every pixel is from the picture or padding
         known = {*whole.flatten(1).T.unique(dim=0).sum(1).tolist()}
         black = ((0 - torch.tensor([0.485, 0.456, 0.406])) / torch.tensor([0.229, 0.224, 0.225])).sum().item()
         assert {round(v, 4) for v in one.sum(0).flatten().tolist()} <= {round(v, 4) for v in (*known, black)}

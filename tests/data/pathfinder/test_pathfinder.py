@@ -1,4 +1,4 @@
-"""Pathfinder: the images' published statistics, the reader of the release, and its refusals."""
+"""Pathfinder: statistics of generated images, the reader of the release, and its errors."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_brightness_is_stretched_to_eight_bits(images):
 
 
 def test_statistics_are_the_published_generators(images):
-    """Of 3,000 images by its code: mean .0788, sd .200, 66.0 % zeros, 8.5 % above 127, 348 (sd 39) not zero."""
+    """3,000 images of the public code: mean .0788, sd .200, 66.0 % zeros, 8.5 % above 127, 348 (sd 39) not zero."""
     pictures, labels = images
     lit = (pictures > 0).sum((1, 2))
     error = 39 / np.sqrt(len(pictures))
@@ -55,11 +55,11 @@ def test_statistics_are_the_published_generators(images):
 
 
 def test_markers_lie_where_the_label_says():
-    """Of two contours far from one another only a marker at each end of one can be joined: both discs are bright."""
+    """The markers lie at the two ends of one contour (label 1) or at ends of both: both discs are bright."""
     for number in range(20):
         image, _ = draw(SETTINGS[32], 0, number)
         bright = np.argwhere(image >= 0.45 * 255)
-        assert len(bright) >= 8  # two discs of radius 1.5 hold at least four full pixels each
+        assert len(bright) >= 8  # two discs of radius 1.5 contain at least four full pixels each
 
 
 def test_paddles_are_drawn_once_for_each_heading():

@@ -1,4 +1,4 @@
-"""Pairs of texts: tokens, labels, cuts, batches of both sides, training, and every way the files can be wrong."""
+"""Pairs of texts: tokens, labels, truncation, batches of both sides, training, and errors of files."""
 
 import ast
 import itertools
@@ -35,7 +35,7 @@ def text(row):
 
 
 def raw(root, split):
-    """Label and the two literals of each row, as they stand in the file."""
+    """The label and the two literals of each row, as in the file."""
     lines = (root / "synthetic" / "aan" / FILES[split]).read_bytes().splitlines()
     return [(row[0], row[3], row[4]) for row in (line.split(b"\t") for line in lines)]
 

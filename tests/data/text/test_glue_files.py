@@ -1,4 +1,4 @@
-"""GLUE on disk: tab-separated and parquet files say the same, and every way they can be wrong is named."""
+"""GLUE on disk: tab-separated and parquet files give the same rows, and errors of files are reported."""
 
 import zipfile
 
@@ -12,7 +12,7 @@ from subquad.utils.errors import UserError
 
 
 def as_parquet(folder, target, name):
-    """The same rows as the hub keeps them: numbers for labels, one file or more for a split."""
+    """The same rows as on Hugging Face: numbers for labels, one file or more per split."""
     table = TABLES[name]
     for split, other in (("train", "train"), ("dev", "validation")):
         rows = glue_files.read(glue_files.files(folder, name)[split], name, split, genuine=False)

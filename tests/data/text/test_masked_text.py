@@ -1,4 +1,4 @@
-"""Masked text: packing, splits, masks that are drawn anew or fixed, and the contract of every data set."""
+"""Masked text: packing, splits, random and fixed masks, and the requirements on every data set."""
 
 import dataclasses
 import os
@@ -222,7 +222,7 @@ def test_a_block_of_special_tokens_has_nothing_to_predict():
     assert (batch.target == UNMASKED).all()
 
 
-# the contract of every data set
+# requirements on every data set
 
 
 def assert_equal(one, other):
@@ -286,7 +286,7 @@ def test_the_baseline_is_what_counting_gives(root):
     assert counted == pytest.approx((4 / 7 * 1 / 7) ** -0.5)
 
 
-# what can be wrong
+# errors
 
 
 @pytest.mark.parametrize(

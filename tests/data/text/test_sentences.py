@@ -1,4 +1,4 @@
-"""Labelled texts as tokens: layout, cuts, protocols and the tokenizer that they share with a language model."""
+"""Tokenised labelled texts: layout, truncation, protocols, and the tokenizer of a language model."""
 
 from pathlib import Path
 
@@ -133,7 +133,7 @@ def test_prepared_rows_are_opened_without_their_tokenizer(root, monkeypatch):
 
 
 def test_made_up_texts_of_all_kinds_share_a_made_up_tokenizer(tmp_path):
-    """In place of a published one, so that weights of a language model fit."""
+    """The synthetic tokenizer replaces a published one, so that weights of a language model fit."""
     published = {"tokenizer": "FacebookAI/roberta-base"}
     sets = [prepared(Glue, tmp_path, name="sst2", **published), prepared(Reviews, tmp_path, **published)]
     text = MaskedText(root=str(tmp_path), max_len=16, val_fraction=0.1, test_fraction=0.1, batch_size=4, seed=0,

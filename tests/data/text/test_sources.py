@@ -1,4 +1,4 @@
-"""Documents of text on disk: files, paragraphs, sets of the `datasets` library, and what can be wrong with them."""
+"""Text documents on disk: files, paragraphs, data sets of the `datasets` library, and their errors."""
 
 import numpy as np
 import pytest

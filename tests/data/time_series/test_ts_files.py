@@ -1,4 +1,4 @@
-"""Time-series files: missing values, what is looked for where, what is refused, and the cache of what was read."""
+"""Time-series files: missing values, search for files, errors, and the cache."""
 
 import sys
 from pathlib import Path
@@ -235,7 +235,7 @@ def test_every_set_runs_from_its_synthetic(tmp_path, name):
 
 
 def of_size(known, **changes):
-    """Splits and labels as large as an archive's, at no cost."""
+    """Splits and labels of an archive's size, without allocated memory."""
     size = {key: getattr(known, key) for key in ("train", "test", "channels", "steps", "classes")} | changes
     values = np.broadcast_to(np.float32(0), (size["steps"], size["channels"]))
     splits = {

@@ -1,4 +1,4 @@
-"""Features of images in their three formats: grids, regions and HDF5, whole or damaged."""
+"""Features of images in three formats: grids, regions and HDF5, intact and damaged."""
 
 import os
 import pickle
