@@ -34,26 +34,26 @@ LEAVES = [name for family in ("uea/", "tser/") for name in [task for task in TAS
 OWN_SET = ("data.dataset=Mine", "data.folder=/mine")
 
 
-def compose(*words: str) -> Any:
+def compose(*overrides: str) -> Any:
     # A constant name for the run, because computing its fingerprint takes most of the time of resolving.
-    return composed(Path("/data"), Path("/outputs"), "paths.run=/run", *words)
+    return composed(Path("/data"), Path("/outputs"), "paths.run=/run", *overrides)
 
 
 @cache  # several tests use each task
-def resolved(*words: str) -> dict[str, Any]:
-    own = OWN_SET if any(word.endswith("/custom") for word in words) else ()
-    found = OmegaConf.to_container(compose(*words, *own), resolve=True, throw_on_missing=True)
-    assert isinstance(found, dict)
-    return found
+def resolved(*overrides: str) -> dict[str, Any]:
+    own = OWN_SET if any(word.endswith("/custom") for word in overrides) else ()
+    config = OmegaConf.to_container(compose(*overrides, *own), resolve=True, throw_on_missing=True)
+    assert isinstance(config, dict)
+    return config
 
 
 def targets(node: Any, where: str = "") -> dict[str, dict[str, Any]]:
     """The nodes with a _target_ by path."""
-    found = {where: node} if isinstance(node, dict) and "_target_" in node else {}
+    nodes = {where: node} if isinstance(node, dict) and "_target_" in node else {}
     if isinstance(node, dict):
         for key, value in node.items():
-            found |= targets(value, f"{where}.{key}".lstrip("."))
-    return found
+            nodes |= targets(value, f"{where}.{key}".lstrip("."))
+    return nodes
 
 
 def assert_callable(where: str, node: dict[str, Any]) -> None:
@@ -95,8 +95,8 @@ def test_every_scale_composes(task, scale):
 def test_what_smoke_changes_hides_no_width_that_the_heads_do_not_divide():
     for path in [CONFIGS / "scale" / "smoke.yaml", *(CONFIGS / "scale" / "smoke").rglob("*.yaml")]:
         assert not re.search(r"^[^#]*\b((dim|heads|patch):|model: *\w)", path.read_text(), re.MULTILINE), path
-    words = ("task=cifar/cifar10", "recipe=blrp_images", "attention=softmax")
-    small, published = (resolved(*words, f"scale={scale}")["backbone"] for scale in ("smoke", "paper"))
+    overrides = ("task=cifar/cifar10", "recipe=blrp_images", "attention=softmax")
+    small, published = (resolved(*overrides, f"scale={scale}")["backbone"] for scale in ("smoke", "paper"))
     assert small["layers"] < published["layers"]
     assert [small[key] for key in ("dim", "heads", "patch")] == [published[key] for key in ("dim", "heads", "patch")]
 
@@ -130,21 +130,21 @@ def test_every_task_takes_a_standalone_backbone(task):
 
 
 def test_the_segment_of_a_recipe_reaches_the_backbone():
-    words = ("task=lra/listops", "backbone=blrp", "recipe=blrp")
-    assert resolved(*words)["backbone"]["segment"] == resolved(*words)["backbone"]["latents"] == 100
-    changed = resolved(*words, "recipe.sizes.listops.segment=50", "backbone.latents=7")["backbone"]
+    overrides = ("task=lra/listops", "backbone=blrp", "recipe=blrp")
+    assert resolved(*overrides)["backbone"]["segment"] == resolved(*overrides)["backbone"]["latents"] == 100
+    changed = resolved(*overrides, "recipe.sizes.listops.segment=50", "backbone.latents=7")["backbone"]
     assert (changed["segment"], changed["latents"]) == (50, 7)
     assert resolved("task=lra/listops", "backbone=blrp", "recipe=luna")["backbone"]["segment"] == 100
 
 
 def test_a_backbone_and_what_it_does_not_read_are_refused_together():
-    words = ("task=lra/listops", "backbone=blrp")
-    assert resolved(*words, "backbone.dim=32")["backbone"]["dim"] == 32
+    overrides = ("task=lra/listops", "backbone=blrp")
+    assert resolved(*overrides, "backbone.dim=32")["backbone"]["dim"] == 32
     with pytest.raises(UserError, match='no setting "layers" in backbone'):
-        compose_run([*words, "backbone.layers=3"])
+        compose_run([*overrides, "backbone.layers=3"])
     for word in ("attention=luna", "attention.d_p=3"):
         with pytest.raises(SystemExit, match=f"{word} has no effect on backbone=blrp"):
-            _ = compose_run([*words, word]).paths.run
+            _ = compose_run([*overrides, word]).paths.run
 
 
 @pytest.mark.parametrize("word", ["attention=s4", "attention@exact=tlb", "attention=dba,blrp"])
@@ -202,11 +202,11 @@ def test_the_sizes_of_recipes_belong_to_tasks():
 
 def concrete(base: type) -> set[type]:
     """All concrete subclasses of a base in the package."""
-    found = set()
+    classes = set()
     for child in base.__subclasses__():
-        found |= concrete(child) | (set() if inspect.isabstract(child) else {child})
+        classes |= concrete(child) | (set() if inspect.isabstract(child) else {child})
     packages = ("subquad.attention.", "subquad.backbones.", "subquad.data.")  # references of benchmarks are no choices
-    return {child for child in found if child.__module__.startswith(packages)}
+    return {child for child in classes if child.__module__.startswith(packages)}
 
 
 def test_every_mechanism_has_a_config():

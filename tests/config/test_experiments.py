@@ -14,8 +14,8 @@ from subquad.config.settings import check_settings
 from subquad.specs import DataSpec, TextSpec, VQASpec
 
 
-def read(*words: str) -> Any:
-    config = composed(Path("/data"), Path("/outputs"), "paths.run=/run", *words)
+def read(*overrides: str) -> Any:
+    config = composed(Path("/data"), Path("/outputs"), "paths.run=/run", *overrides)
     return OmegaConf.create(OmegaConf.to_container(config, resolve=True))
 
 
@@ -82,7 +82,7 @@ def test_the_weights_of_the_mean_are_the_printed_ones():
 
 
 @pytest.mark.parametrize(
-    ("words", "beta"),
+    ("overrides", "beta"),
     [
         (("primal_dual/uea", "task=uea/heartbeat", "attention=attention_bn"), 0.55),
         (("primal_dual/uea", "task=uea/heartbeat", "attention=sparse_bn_sh"), 0.5),
@@ -95,18 +95,18 @@ def test_the_weights_of_the_mean_are_the_printed_ones():
         (("primal_dual/uea", "attention.beta=0.9"), 0.9),
     ],
 )
-def test_each_task_gets_its_weight_of_the_mean(words, beta):
-    config = read(f"experiment={words[0]}", *words[1:])
+def test_each_task_gets_its_weight_of_the_mean(overrides, beta):
+    config = read(f"experiment={overrides[0]}", *overrides[1:])
     assert config.attention.get("beta") == beta
     check_settings("attention", OmegaConf.to_container(config.attention))
-    if "uea" in words[0]:
+    if "uea" in overrides[0]:
         assert config.backbone.heads == 8
 
 
 def test_a_task_without_a_printed_weight_asks_for_one(data, outputs):
-    words = ("experiment=primal_dual/uea", "task=uea/lsst", "attention=linear_bn", "data=synthetic", "scale=smoke")
+    overrides = ("experiment=primal_dual/uea", "task=uea/lsst", "attention=linear_bn", "data=synthetic", "scale=smoke")
     with pytest.raises(ValueError, match=r"attention\.beta is None; it should be a valid number"):
-        trained(composed(data, outputs, *words, "trainer=cpu"))
+        trained(composed(data, outputs, *overrides, "trainer=cpu"))
     assert read("attention=linear_bn").attention.beta == 1.0
 
 
@@ -134,13 +134,13 @@ def test_every_task_of_an_experiment_composes(experiment):
 
 
 def test_tlb_has_the_sizes_of_its_code():
-    found = {}
+    sizes_by_task = {}
     for task in TASKS["tlb/lra"]:
         config = read("experiment=tlb/lra", f"task={task}")
         encoder = config.backbone
         sizes = (encoder.latents, encoder.segment, encoder.self_layers, encoder.dim, config.optimizer.lr)
-        found[task] = (*sizes, config.data.batch_size, config.trainer.max_steps, config.data.get("max_len"))
-    assert found == {
+        sizes_by_task[task] = (*sizes, config.data.batch_size, config.trainer.max_steps, config.data.get("max_len"))
+    assert sizes_by_task == {
         "lra/listops": (100, 100, 2, 512, pytest.approx(0.0125 / 1000**0.5, rel=1e-4), 32, 5000, None),
         "lra/text": (10, 10, 2, 256, pytest.approx(0.025 / 8000**0.5, rel=1e-4), 32, 20_000, 4000),
         "lra/retrieval": (10, 10, 2, 128, pytest.approx(0.025 / 8000**0.5, rel=1e-4), 128, 20_000, 4000),
@@ -217,9 +217,9 @@ PAIRS = [
     [pytest.param(*pair, marks=[pytest.mark.slow] * (place > 2)) for place, pair in enumerate(PAIRS)],
 )
 def test_pairs_of_texts_are_trained(data, outputs, attention, recipe):
-    words = ("task=lra/retrieval", "data=synthetic", "scale=smoke", "trainer=cpu", "data.max_len=40")
+    overrides = ("task=lra/retrieval", "data=synthetic", "scale=smoke", "trainer=cpu", "data.max_len=40")
     small = ("backbone.dim=16", "backbone.heads=2", "backbone.ffn=16")
-    record = trained(composed(data, outputs, *words, *small, f"attention={attention}", f"recipe={recipe}"))
+    record = trained(composed(data, outputs, *overrides, *small, f"attention={attention}", f"recipe={recipe}"))
     assert 0 <= record.metrics["test/accuracy"] <= 1
     assert record.steps == 4
 
@@ -230,5 +230,5 @@ def test_no_experiment_is_left_out():
     text = {f"linformer/mlm_{sizes}" for sizes in ("512_128", "512_256", "1024_256", "2048_256", "4096_256")}
     known = single | counted | text | set(TASKS)
     images = ("cifar", "imagenet")
-    found = {name for name in options("experiment") if not name.split("/")[1].startswith(images)}
-    assert {name for name in found if "s4" not in name} == known
+    experiments = {name for name in options("experiment") if not name.split("/")[1].startswith(images)}
+    assert {name for name in experiments if "s4" not in name} == known

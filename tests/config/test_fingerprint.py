@@ -13,8 +13,8 @@ from subquad.utils.errors import UserError
 BASE = ("task=uea/japanese_vowels", "attention=dba")
 
 
-def name(*words: str) -> str:
-    return fingerprint(identity(compose_run([*BASE, *words])))
+def name(*overrides: str) -> str:
+    return fingerprint(identity(compose_run([*BASE, *overrides])))
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def base() -> str:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ("trainer=cpu",),
         ("logger=wandb",),
@@ -48,12 +48,12 @@ def base() -> str:
     ],
     ids=" ".join,
 )
-def test_place_device_display_and_seed_do_not_change_a_run(base, words):
-    assert name(*words) == base
+def test_place_device_display_and_seed_do_not_change_a_run(base, overrides):
+    assert name(*overrides) == base
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ("attention.d_p=17",),
         ("attention=softmax",),
@@ -74,13 +74,13 @@ def test_place_device_display_and_seed_do_not_change_a_run(base, words):
     ],
     ids=" ".join,
 )
-def test_what_decides_the_numbers_changes_a_run(base, words):
-    assert name(*words) != base
+def test_what_decides_the_numbers_changes_a_run(base, overrides):
+    assert name(*overrides) != base
 
 
 def test_workers_of_a_generator_do_not_change_a_run():
-    words = ("task=lra/listops", "attention=dba", "scale=smoke")
-    assert name(*words) == name(*words, "+data.workers=2") != name(*words, "data.data_seed=1")
+    overrides = ("task=lra/listops", "attention=dba", "scale=smoke")
+    assert name(*overrides) == name(*overrides, "+data.workers=2") != name(*overrides, "data.data_seed=1")
 
 
 def test_a_key_of_an_attention_that_is_not_used_changes_nothing(base):
@@ -90,22 +90,22 @@ def test_a_key_of_an_attention_that_is_not_used_changes_nothing(base):
 
 
 def test_a_backbone_without_attention_counts_what_it_reads_and_no_attention():
-    words = ("backbone=blrp", "task=uea/japanese_vowels")
-    own = name(*words)
-    assert own == name(*words, "recipe.sizes.japanese_vowels.layers=9") == name(*words, "attention=luna")
-    assert own not in {name(), name(*words, "backbone=tlb")}
+    overrides = ("backbone=blrp", "task=uea/japanese_vowels")
+    own = name(*overrides)
+    assert own == name(*overrides, "recipe.sizes.japanese_vowels.layers=9") == name(*overrides, "attention=luna")
+    assert own not in {name(), name(*overrides, "backbone=tlb")}
     for change in (
         "backbone.dim=64",
         "recipe.sizes.japanese_vowels.heads=4",
         "backbone.segment=10",
         "backbone.phi=single",
     ):
-        assert name(*words, change) != own
+        assert name(*overrides, change) != own
 
 
 def test_every_task_has_its_own_fingerprint():
-    found = {name(f"task={task}") for task in ("uea/japanese_vowels", "uea/basic_motions", "tser/tecator")}
-    assert len(found) == 3
+    names = {name(f"task={task}") for task in ("uea/japanese_vowels", "uea/basic_motions", "tser/tecator")}
+    assert len(names) == 3
 
 
 def test_the_run_folder_names_task_attention_fingerprint_and_seed(base):
@@ -122,7 +122,7 @@ def test_the_fingerprint_is_taken_before_anything_is_resolved(base):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["attention=dbaa"], "There is no attention.*dbaa.*dba"),
         (["task=uea/nothing"], "There is no task"),
@@ -132,9 +132,9 @@ def test_the_fingerprint_is_taken_before_anything_is_resolved(base):
     ],
     ids=str,
 )
-def test_misspelt_words_are_refused_with_the_choices(words, message):
+def test_misspelt_words_are_refused_with_the_choices(overrides, message):
     with pytest.raises(UserError, match=message):
-        compose_run([*words])
+        compose_run([*overrides])
 
 
 def test_the_protocol_counts_even_where_the_data_do_not_ask_for_it():

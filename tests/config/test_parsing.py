@@ -14,9 +14,9 @@ def composed(tmp_path):
     (tmp_path / "size" / "small.yaml").write_text("dim: 8\n")
     (tmp_path / "main.yaml").write_text("defaults: [{size: small}, _self_]\nseed: 0\nlimits: {steps: 5}\n")
 
-    def run(*words):
+    def run(*overrides):
         with initialize_config_dir(str(tmp_path), version_base="1.3"):
-            return compose("main", list(words))
+            return compose("main", list(overrides))
 
     return run
 

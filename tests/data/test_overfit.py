@@ -55,8 +55,8 @@ def runs():
 
 @pytest.mark.parametrize(("task", "attention"), list(runs()))
 def test_a_few_steps_of_a_run(data, outputs, task, attention):
-    words = (f"task={task}", *TASKS[task], f"attention={attention}", *TINY, "recipe.batch_size=8")
-    record = trained(composed(data, outputs, *words))
+    overrides = (f"task={task}", *TASKS[task], f"attention={attention}", *TINY, "recipe.batch_size=8")
+    record = trained(composed(data, outputs, *overrides))
     metric = "rmse" if task.startswith("tser") else "accuracy"
     assert record.metrics.keys() == {"train/loss", "val/loss", f"val/{metric}", f"test/{metric}"}
     assert record.steps > 0

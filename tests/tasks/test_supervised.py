@@ -78,8 +78,8 @@ def test_scores_do_not_depend_on_the_batches(kind, ends, monkeypatch):
     module = regression() if kind == "regression" else classification(Softmax)
     batch, outputs = tokens(), torch.randn(16, 1 if kind == "regression" else 10)
     target = torch.randn(16) if kind == "regression" else batch.target
-    found = {}
-    monkeypatch.setattr(module, "log", lambda name, value: found.update({name: float(value)}))
+    logged = {}
+    monkeypatch.setattr(module, "log", lambda name, value: logged.update({name: float(value)}))
     for start, end in itertools.pairwise([0, *ends, 16]):
         rows = slice(start, end)
         monkeypatch.setattr(module.network, "forward", lambda *_, rows=rows: outputs[rows])
@@ -95,7 +95,7 @@ def test_scores_do_not_depend_on_the_batches(kind, ends, monkeypatch):
         right = float((outputs.argmax(1) == target).float().mean())
         loss = float(torch.nn.functional.cross_entropy(outputs, target))
         expected = {"val/loss": loss, "val/accuracy": right, "test/accuracy": right}
-    assert found == pytest.approx(expected)
+    assert logged == pytest.approx(expected)
 
 
 def test_accuracy_is_a_fraction_of_rows():

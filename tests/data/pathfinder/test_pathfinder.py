@@ -12,8 +12,8 @@ BATCHING = {"batch_size": 4, "seed": 0}
 
 
 def drawn(count, size=32, seed=0):
-    found = [draw(SETTINGS[size], seed, number) for number in range(count)]
-    return np.stack([image for image, _ in found]), np.array([label for _, label in found])
+    drawn = [draw(SETTINGS[size], seed, number) for number in range(count)]
+    return np.stack([image for image, _ in drawn]), np.array([label for _, label in drawn])
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +109,12 @@ def read(release, tmp_path, **settings):
 def test_the_release_is_read_with_its_labels(release, tmp_path):
     data = read(release, tmp_path)
     pictures = {image.tobytes(): label for image, label in zip(*drawn(40, seed=1), strict=True)}
-    seen = 0
+    checked = 0
     for rows in data.splits.values():
         for i in range(len(rows)):
             assert pictures[rows[i].tobytes()] == rows.targets[i]
-            seen += 1
-    assert seen == len(pictures) == 40
+            checked += 1
+    assert checked == len(pictures) == 40
 
 
 def test_its_split_is_torchs_seeded_permutation(release, tmp_path):

@@ -67,9 +67,9 @@ def test_the_archive_reads_like_its_folder(tmp_path):
     packed = archive_of(folder, tmp_path / "a.tar.gz")
     data = ByteText(root=str(tmp_path / "data"), source=str(packed), **BATCHING)
     data.synthetic = True  # another source with as many rows as the synthetic data
-    found = dict(sorted(data._reviews()))
-    assert len(found) == 96
-    assert found == dict(sorted(_reviews_of(folder, tmp_path)))
+    reviews = dict(sorted(data._reviews()))
+    assert len(reviews) == 96
+    assert reviews == dict(sorted(_reviews_of(folder, tmp_path)))
     assert not (tmp_path / "data").exists()
 
 

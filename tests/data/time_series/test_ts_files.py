@@ -213,14 +213,14 @@ def test_a_changed_file_is_parsed_anew_and_changes_the_fingerprint(tmp_path, cha
 
 
 def test_every_known_set_has_its_configuration_and_no_other_exists():
-    found = {}
+    tasks = {}
     for group in ("uea", "tser"):
         for path in (CONFIGS / group).glob("[!_]*.yaml"):
             config = yaml.safe_load(path.read_text())
             assert config["task"]["key"] == path.stem
             if path.stem != "custom":
-                found[config["data"]["dataset"]] = f"{group}/{path.stem}"
-    assert found == {name: known.task for name, known in SETS.items()}
+                tasks[config["data"]["dataset"]] = f"{group}/{path.stem}"
+    assert tasks == {name: known.task for name, known in SETS.items()}
     assert all((known.classes is None) == known.task.startswith("tser/") for known in SETS.values())
 
 

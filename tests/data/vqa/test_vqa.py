@@ -177,8 +177,8 @@ def test_one_seed_gives_one_order_and_any_epoch_can_come_first(root):
         loader = made(root, seed=seed, steps_per_epoch=3).train_dataloader()
         for number in numbers:
             loader.batch_sampler.set_epoch(number)
-            found = list(loader)
-        return found
+            batches = list(loader)
+        return batches
 
     def equal(a, b):
         return all(same(x, y) for x, y in zip(a, b, strict=True))
@@ -200,9 +200,9 @@ def test_workers_change_nothing(root, text):
 def test_validation_and_test_see_every_question_once_in_the_order_of_the_file(root, protocol):
     data = made(root, protocol=protocol)
     for name in ("val", "test"):
-        found = torch.cat([batch.target for batch in getattr(data, f"{name}_dataloader")()])
+        targets = torch.cat([batch.target for batch in getattr(data, f"{name}_dataloader")()])
         everything = data.batched(name).__getitems__(list(range(len(data.splits[name]))))
-        assert torch.equal(found, everything.target)
+        assert torch.equal(targets, everything.target)
 
 
 def test_the_seed_of_training_does_not_change_the_splits(root):
