@@ -1,4 +1,4 @@
-"""Compositions are kept for the next command until something that they depend on changes."""
+"""Compositions are cached for the next command until something that they depend on changes."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from subquad.config.fingerprint import identity
 from subquad.utils import spread
 from subquad.utils.errors import UserError
 
-WORDS = ("task=digits", "attention=dba", "scale=smoke")
+OVERRIDES = ("task=digits", "attention=dba", "scale=smoke")
 
 
 @pytest.fixture
@@ -26,26 +26,26 @@ def outputs(tmp_path, monkeypatch):
 @pytest.fixture
 def counted(monkeypatch):
     """The overrides of every composition."""
-    seen, of = [], Composition.of
-    monkeypatch.setattr(Composition, "of", lambda overrides: (seen.append(overrides), of(overrides))[1])
-    return seen
+    composed, of = [], Composition.of
+    monkeypatch.setattr(Composition, "of", lambda overrides: (composed.append(overrides), of(overrides))[1])
+    return composed
 
 
-def kept(overrides=WORDS):
+def kept(overrides=OVERRIDES):
     index = Compositions()
-    found = index[overrides]
+    composition = index[overrides]
     index.save()
-    return found
+    return composition
 
 
 def test_a_composition_is_what_train_py_would_run(outputs):
-    found, config = kept(), compose.compose_run(WORDS)
-    assert f"{found.folder}-s0" == config.paths.run
-    assert found.outputs == str(outputs)
-    assert found.attention == "dba"
-    assert found.identity == identity(config)
-    assert found.data == OmegaConf.to_container(config.data, resolve=True)
-    assert found.module == OmegaConf.to_container(config.task.module, resolve=True)
+    composition, config = kept(), compose.compose_run(OVERRIDES)
+    assert f"{composition.folder}-s0" == config.paths.run
+    assert composition.outputs == str(outputs)
+    assert composition.attention == "dba"
+    assert composition.identity == identity(config)
+    assert composition.data == OmegaConf.to_container(config.data, resolve=True)
+    assert composition.module == OmegaConf.to_container(config.task.module, resolve=True)
 
 
 def test_the_next_command_composes_nothing(outputs, counted):
@@ -91,7 +91,7 @@ def test_a_table_changes_no_composition(outputs, counted, tmp_path, monkeypatch)
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"state": 1}', '{"compositions": {"a": {}}}'])
 def test_a_damaged_file_costs_time_and_no_more(outputs, text):
     (outputs / "compositions.json").write_text(text)
-    assert kept() == Composition.of(WORDS)
+    assert kept() == Composition.of(OVERRIDES)
     assert Compositions()._cache.compositions
 
 
@@ -105,19 +105,19 @@ def test_many_are_composed_by_several_processes_as_by_one(outputs, monkeypatch):
     monkeypatch.setattr(spread, "_CALLS_PER_PROCESS", 1)
     monkeypatch.setattr(spread, "usable_cores", lambda: 2)
     monkeypatch.setattr(spread.threading, "active_count", lambda: 1)
-    every = [(*WORDS, f"attention.d_p={width}") for width in (3, 4, 5)]
+    every = [(*OVERRIDES, f"attention.d_p={width}") for width in (3, 4, 5)]
     together = Compositions().all([*every, every[0]])
     assert together == [Composition.of(overrides) for overrides in (*every, every[0])]
-    assert len({found.folder for found in together}) == 3
+    assert len({composition.folder for composition in together}) == 3
     with pytest.raises(UserError, match='There is no attention "dbaa"'):
         Compositions().all([*every, ("attention=dbaa",)])
 
 
 def test_a_run_that_starts_from_a_file_is_composed_each_time(outputs):
-    """The file may change, and with it what the run is."""
+    """The file may change, and with it the identity of the run."""
     weights = outputs / "weights.ckpt"
     of_file, of_run = (
-        (*WORDS, f"ckpt_path={path}") for path in (weights, outputs / "0123456789ab-s0/checkpoints/best.ckpt")
+        (*OVERRIDES, f"ckpt_path={path}") for path in (weights, outputs / "0123456789ab-s0/checkpoints/best.ckpt")
     )
     weights.write_bytes(b"a")
     first = kept(of_file)

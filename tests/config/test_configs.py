@@ -1,4 +1,4 @@
-"""Every file of configs/ stands for itself: it composes, what it names exists and takes what it is given."""
+"""Every file of configs/ composes, and its targets exist and accept its arguments."""
 
 import importlib
 import inspect
@@ -30,34 +30,34 @@ from subquad.utils.errors import UserError
 FILES = sorted(CONFIGS.rglob("*.yaml"))
 TASKS = options("task")
 LEAVES = [name for family in ("uea/", "tser/") for name in [task for task in TASKS if task.startswith(family)][1:]]
-"""Sets that differ from the first of their family in facts alone."""
+"""Tasks that differ from the first of their family only in sizes and texts."""
 OWN_SET = ("data.dataset=Mine", "data.folder=/mine")
 
 
 def compose(*overrides: str) -> Any:
-    # A plain name for the run: its fingerprint, tested elsewhere, is most of the time of resolving.
+    # A constant name for the run, because computing its fingerprint takes most of the time of resolving.
     return composed(Path("/data"), Path("/outputs"), "paths.run=/run", *overrides)
 
 
-@cache  # several tests ask for each task
+@cache  # several tests use each task
 def resolved(*overrides: str) -> dict[str, Any]:
     own = OWN_SET if any(word.endswith("/custom") for word in overrides) else ()
-    found = OmegaConf.to_container(compose(*overrides, *own), resolve=True, throw_on_missing=True)
-    assert isinstance(found, dict)
-    return found
+    config = OmegaConf.to_container(compose(*overrides, *own), resolve=True, throw_on_missing=True)
+    assert isinstance(config, dict)
+    return config
 
 
 def targets(node: Any, where: str = "") -> dict[str, dict[str, Any]]:
-    """Every node with a _target_, by its path."""
-    found = {where: node} if isinstance(node, dict) and "_target_" in node else {}
+    """The nodes with a _target_ by path."""
+    nodes = {where: node} if isinstance(node, dict) and "_target_" in node else {}
     if isinstance(node, dict):
         for key, value in node.items():
-            found |= targets(value, f"{where}.{key}".lstrip("."))
-    return found
+            nodes |= targets(value, f"{where}.{key}".lstrip("."))
+    return nodes
 
 
 def assert_callable(where: str, node: dict[str, Any]) -> None:
-    """The target exists and takes these arguments; a partial one may lack some that the code adds."""
+    """The target exists and accepts these arguments; the code may add missing arguments of a partial target."""
     target = get_method(node["_target_"]) if "." in node["_target_"] else None
     assert callable(target), f"{where}: {node['_target_']}"
     arguments = {key: value for key, value in node.items() if not key.startswith("_")}
@@ -119,7 +119,7 @@ def test_every_standalone_backbone_composes(task, name):
 
 @pytest.mark.parametrize("task", [name for name in TASKS if name not in LEAVES])
 def test_every_task_takes_a_standalone_backbone(task):
-    """Its widths are those of the task's recipe, where the recipe states widths."""
+    """The widths are those of the task's recipe, if the recipe sets widths."""
     assert set(encoders()) == {"s4", "s4d", "s4_dba", "tlb", "blrp"}
     config = resolved(f"task={task}", "backbone=tlb")
     model = config["task"]["module"]["backbone"]
@@ -201,12 +201,12 @@ def test_the_sizes_of_recipes_belong_to_tasks():
 
 
 def concrete(base: type) -> set[type]:
-    """Every class below a base that can be made, wherever in the package."""
-    found = set()
+    """All concrete subclasses of a base in the package."""
+    classes = set()
     for child in base.__subclasses__():
-        found |= concrete(child) | (set() if inspect.isabstract(child) else {child})
-    shelves = ("subquad.attention.", "subquad.backbones.", "subquad.data.")  # a benchmark's references are no choices
-    return {child for child in found if child.__module__.startswith(shelves)}
+        classes |= concrete(child) | (set() if inspect.isabstract(child) else {child})
+    packages = ("subquad.attention.", "subquad.backbones.", "subquad.data.")  # references of benchmarks are no choices
+    return {child for child in classes if child.__module__.startswith(packages)}
 
 
 def test_every_mechanism_has_a_config():

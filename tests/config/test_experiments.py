@@ -1,4 +1,4 @@
-"""Published settings: what a command makes of them, task by task, and the parameters that papers print."""
+"""Experiments: the composed settings task by task, and the numbers of parameters that papers print."""
 
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from subquad.config.settings import check_settings
 from subquad.specs import DataSpec, TextSpec, VQASpec
 
 
-def read(*words: str) -> Any:
-    config = composed(Path("/data"), Path("/outputs"), "paths.run=/run", *words)
+def read(*overrides: str) -> Any:
+    config = composed(Path("/data"), Path("/outputs"), "paths.run=/run", *overrides)
     return OmegaConf.create(OmegaConf.to_container(config, resolve=True))
 
 
 def built(config: Any, spec: Any) -> torch.nn.Module:
-    """The network of a configuration, without memory."""
+    """The network of a configuration on the meta device."""
     factory = instantiate(config.task.module.backbone, _convert_="all")
     with torch.device("meta"):
         return factory(spec=spec)
@@ -82,7 +82,7 @@ def test_the_weights_of_the_mean_are_the_printed_ones():
 
 
 @pytest.mark.parametrize(
-    ("words", "beta"),
+    ("overrides", "beta"),
     [
         (("primal_dual/uea", "task=uea/heartbeat", "attention=attention_bn"), 0.55),
         (("primal_dual/uea", "task=uea/heartbeat", "attention=sparse_bn_sh"), 0.5),
@@ -95,18 +95,18 @@ def test_the_weights_of_the_mean_are_the_printed_ones():
         (("primal_dual/uea", "attention.beta=0.9"), 0.9),
     ],
 )
-def test_each_task_gets_its_weight_of_the_mean(words, beta):
-    config = read(f"experiment={words[0]}", *words[1:])
+def test_each_task_gets_its_weight_of_the_mean(overrides, beta):
+    config = read(f"experiment={overrides[0]}", *overrides[1:])
     assert config.attention.get("beta") == beta
     check_settings("attention", OmegaConf.to_container(config.attention))
-    if "uea" in words[0]:
+    if "uea" in overrides[0]:
         assert config.backbone.heads == 8
 
 
 def test_a_task_without_a_printed_weight_asks_for_one(data, outputs):
-    words = ("experiment=primal_dual/uea", "task=uea/lsst", "attention=linear_bn", "data=synthetic", "scale=smoke")
+    overrides = ("experiment=primal_dual/uea", "task=uea/lsst", "attention=linear_bn", "data=synthetic", "scale=smoke")
     with pytest.raises(ValueError, match=r"attention\.beta is None; it should be a valid number"):
-        trained(composed(data, outputs, *words, "trainer=cpu"))
+        trained(composed(data, outputs, *overrides, "trainer=cpu"))
     assert read("attention=linear_bn").attention.beta == 1.0
 
 
@@ -134,13 +134,13 @@ def test_every_task_of_an_experiment_composes(experiment):
 
 
 def test_tlb_has_the_sizes_of_its_code():
-    found = {}
+    sizes_by_task = {}
     for task in TASKS["tlb/lra"]:
         config = read("experiment=tlb/lra", f"task={task}")
         encoder = config.backbone
         sizes = (encoder.latents, encoder.segment, encoder.self_layers, encoder.dim, config.optimizer.lr)
-        found[task] = (*sizes, config.data.batch_size, config.trainer.max_steps, config.data.get("max_len"))
-    assert found == {
+        sizes_by_task[task] = (*sizes, config.data.batch_size, config.trainer.max_steps, config.data.get("max_len"))
+    assert sizes_by_task == {
         "lra/listops": (100, 100, 2, 512, pytest.approx(0.0125 / 1000**0.5, rel=1e-4), 32, 5000, None),
         "lra/text": (10, 10, 2, 256, pytest.approx(0.025 / 8000**0.5, rel=1e-4), 32, 20_000, 4000),
         "lra/retrieval": (10, 10, 2, 128, pytest.approx(0.025 / 8000**0.5, rel=1e-4), 128, 20_000, 4000),
@@ -172,7 +172,7 @@ def _header(experiment: str) -> str:
 
 
 def test_parameters_of_blrp():
-    """258K are printed; a vocabulary of 17 and the biases of Φ, which change nothing, make 257,546."""
+    """The paper prints 258K; a vocabulary of 17 and the biases of Φ, which have no effect, give 257,546."""
     config = read("experiment=blrp/lra", "backbone.phi_bias=true")
     printed = built(config, DataSpec(max_len=2000, vocab=17, classes=10))
     assert sum(p.numel() for p in printed.parameters()) == 257_546
@@ -184,7 +184,7 @@ SHARED = [("linformer_none", 288), ("linformer", 24), ("linformer_kv", 12), ("li
 @pytest.mark.parametrize(("attention", "matrices"), SHARED)
 @pytest.mark.parametrize(("experiment", "n", "k"), [("512_128", 512, 128), ("512_256", 512, 256)])
 def test_matrices_of_linformer_in_twelve_layers_of_twelve_heads(experiment, n, k, attention, matrices):
-    """Section 4 of the paper; n k weights each, so 18.9M, 1.57M, 0.79M and 65,536 at n = 512 and k = 128."""
+    """Section 4 of the paper: n k weights each, thus 18.9M, 1.57M, 0.79M and 65,536 at n = 512 and k = 128."""
     config = read(f"experiment=linformer/mlm_{experiment}", "data.folder=/text", f"attention={attention}")
     assert (config.data.max_len, config.attention.k) == (n, k)
     network = built(config, TextSpec(max_len=n, vocab=300, tokenizer="ab"))
@@ -198,7 +198,7 @@ def test_matrices_of_linformer_in_twelve_layers_of_twelve_heads(experiment, n, k
 
 
 def test_softmax_is_a_row_of_linformers_tables():
-    """What sets k for every Linformer says nothing to other mechanisms."""
+    """The setting of k for every Linformer has no effect on other mechanisms."""
     for experiment in ("mlm_512_128", "glue"):
         config = read(f"experiment=linformer/{experiment}", "data.tokenizer=/t", "attention=softmax")
         check_settings("attention", OmegaConf.to_container(config.attention))
@@ -231,5 +231,5 @@ def test_no_experiment_is_left_out():
     text = {f"linformer/mlm_{sizes}" for sizes in ("512_128", "512_256", "1024_256", "2048_256", "4096_256")}
     known = single | counted | text | set(TASKS)
     images = ("cifar", "imagenet")
-    found = {name for name in options("experiment") if not name.split("/")[1].startswith(images)}
-    assert {name for name in found if "s4" not in name} == known
+    experiments = {name for name in options("experiment") if not name.split("/")[1].startswith(images)}
+    assert {name for name in experiments if "s4" not in name} == known

@@ -1,4 +1,4 @@
-"""What counts as the same run and what does not."""
+"""Settings that change the fingerprint of a run, and settings that do not."""
 
 import re
 from pathlib import Path
@@ -104,8 +104,8 @@ def test_a_backbone_without_attention_counts_what_it_reads_and_no_attention():
 
 
 def test_every_task_has_its_own_fingerprint():
-    found = {name(f"task={task}") for task in ("uea/japanese_vowels", "uea/basic_motions", "tser/tecator")}
-    assert len(found) == 3
+    names = {name(f"task={task}") for task in ("uea/japanese_vowels", "uea/basic_motions", "tser/tecator")}
+    assert len(names) == 3
 
 
 def test_the_run_folder_names_task_attention_fingerprint_and_seed(base):

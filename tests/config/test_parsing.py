@@ -1,4 +1,4 @@
-"""Files of configurations are parsed once a process, again when they change, and compositions share nothing."""
+"""Configuration files are parsed once per process and when they change, and compositions share no objects."""
 
 import pytest
 from hydra import compose, initialize_config_dir

@@ -1,4 +1,4 @@
-"""Recipes against the tables of their sources, value by value; copied from those, not from the files."""
+"""Recipes compared with the tables of their sources, value by value; values are copied from the sources."""
 
 from pathlib import Path
 from typing import Any
@@ -134,23 +134,23 @@ def read(*overrides: str) -> Any:
 
 
 def agree(config: Any, expected: dict[str, Any]) -> None:
-    """Every expected value at its place; None where the place is empty or missing."""
-    found = {place: OmegaConf.select(config, place) for place in expected}
-    found = {k: OmegaConf.to_container(v) if OmegaConf.is_config(v) else v for k, v in found.items()}
+    """The composed values for all expected keys; None where a key is empty or missing."""
+    actual = {place: OmegaConf.select(config, place) for place in expected}
+    actual = {k: OmegaConf.to_container(v) if OmegaConf.is_config(v) else v for k, v in actual.items()}
     close = {k: pytest.approx(v, rel=1e-4) if isinstance(v, float) else v for k, v in expected.items()}
-    assert found == close
+    assert actual == close
 
 
 def rows() -> list[tuple[str, str, dict[str, Any]]]:
-    found = []
+    cases = []
     for recipe, (tasks, table, more) in TABLES.items():
         lines = table.strip().splitlines()
         assert len(lines) == len(tasks)
         for i, (task, line) in enumerate(zip(tasks, lines, strict=True)):
             values = dict(zip(COLUMNS.split(), map(float, line.split()), strict=True))
             places = {PLACES.get(name, f"backbone.{name}"): value for name, value in values.items()}
-            found.append((recipe, task, places | {place: each[i] for place, each in more.items()}))
-    return found
+            cases.append((recipe, task, places | {place: each[i] for place, each in more.items()}))
+    return cases
 
 
 @pytest.mark.parametrize(("recipe", "task", "expected"), rows(), ids=lambda x: x if isinstance(x, str) else "")
@@ -173,7 +173,7 @@ def test_retrieval_combines_features_as_published(recipe, expected):
     assert (model.combine, model.head_layers, model.head_hidden) == expected
 
 
-# DBA, Table 8, which prints the settings of Zerveas et al., but for SpokenArabicDigits (README of their code). TSER: a
+# DBA, Table 8, which prints the settings of Zerveas et al., except SpokenArabicDigits (README of their code). TSER: a
 # public reproduction of their Table 15.
 SERIES = """
 uea/ethanol_concentration    1  8  64 256
@@ -276,7 +276,7 @@ def test_ecoformer_learns_its_hash_anew_as_often_as_the_paper_says(experiment, e
     [("mcan", 512, 2048, 1e-4, 64, 1), ("mcan_large", 1024, 4096, 7e-5, 64, 2)],
 )
 def test_questions_on_images_are_trained_as_published(recipe, dim, ffn, lr, batch, parts):
-    """Yu et al. 2019, openvqa: a quarter of the rate more in each of three epochs, a fifth at the 11th and the 13th."""
+    """Yu et al. 2019, openvqa: warm-up by a quarter of the rate in three epochs, divided by 5 in the 11th and 13th."""
     agree(
         read("task=vqa_v2", f"recipe={recipe}"),
         {"backbone.layers": 6, "backbone.heads": 8, "backbone.dim": dim, "backbone.ffn": ffn, "backbone.dropout": 0.1}
@@ -313,7 +313,7 @@ def test_labels_are_fine_tuned_as_roberta(task, steps, warmup):
 
 def test_no_recipe_for_sequences_is_without_a_table():
     covered = {*TABLES, "mvts", "dba_series", "flowformer", "mcan", "mcan_large", "linformer_mlm", "glue"}
-    covered |= {recipe for recipe in options("recipe") if recipe.startswith("s4_")}  # tested with their encoder
+    covered |= {recipe for recipe in options("recipe") if recipe.startswith("s4_")}  # tested with their backbone
     assert covered <= set(options("recipe"))
     for recipe in set(options("recipe")) - covered:
         sizes = OmegaConf.load(CONFIGS / "recipe" / f"{recipe}.yaml").recipe.get("sizes", {})

@@ -1,4 +1,4 @@
-"""What every data set of every family keeps, on small real configurations."""
+"""Requirements on every data set, tested with small real configurations."""
 
 import functools
 import math
@@ -29,7 +29,7 @@ TASKS = {
     "tser/beijing_pm10_quality": ("data=synthetic", "data.max_len_from=train", "data.normalization=minmax"),
 }
 TWICE = ("tser/covid3month", "tser/tecator")
-"""Sets that contain some series more than once, as they come from the archive."""
+"""Data sets of the archive that contain some series more than once."""
 WITH_TEST_AS_VAL = ("uea", "tser", "lra/text", "glue", "text/imdb")
 
 
@@ -38,8 +38,8 @@ def root(tmp_path_factory):
     return data_root(tmp_path_factory.getbasetemp())
 
 
-def make(root, task, *words):
-    return prepared(composed(root, root / "unused", f"task={task}", *TASKS[task], *words))
+def make(root, task, *overrides):
+    return prepared(composed(root, root / "unused", f"task={task}", *TASKS[task], *overrides))
 
 
 shared = functools.cache(make)
@@ -119,9 +119,9 @@ def test_the_seed_of_training_does_not_change_the_splits(root, task):
 
 def test_baselines_are_finite_and_named(root, task):
     data = shared(root, task, "protocol=paper")
-    found = data.baselines()
-    assert found
-    for score in found.values():
+    baselines = data.baselines()
+    assert baselines
+    for score in baselines.values():
         assert math.isfinite(score)
         assert score > 0
         assert data.spec.classes is None or score < 1

@@ -1,4 +1,4 @@
-"""Workers of loaders and signals: a worker obeys the process that started it, and no other."""
+"""Signals to loader workers: a worker ends at SIGTERM from the process that started it, and from no other."""
 
 import signal
 import subprocess
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 
 class Numbers(Dataset[torch.Tensor]):
-    """As many as asked for."""
+    """The numbers 0 to 39."""
 
     def __len__(self) -> int:
         return 40
@@ -26,7 +26,7 @@ class Numbers(Dataset[torch.Tensor]):
 
 @pytest.fixture
 def started() -> Iterator[tuple[Any, list[Any]]]:
-    """An iterator that has begun, and its processes."""
+    """A started iterator and its worker processes."""
     iterator = iter(Loader(Numbers(), batch_size=1, num_workers=2))
     assert next(iterator) == 0
     yield iterator, iterator._workers

@@ -1,4 +1,4 @@
-"""From rows on disk to batches: the order of training, padding, worker processes, and the store itself."""
+"""From rows on disk to batches: the order of training, padding, worker processes, and the cache."""
 
 import errno
 import os
@@ -28,20 +28,20 @@ def rows(lengths=(3, 1, 4, 2, 5), channels=None, dtype=np.uint8):
 
 
 def epochs(batches, numbers):
-    found = []
+    batch_list = []
     for number in numbers:
         batches.set_epoch(number)
-        found += list(batches)
-    return found
+        batch_list += list(batches)
+    return batch_list
 
 
 def test_each_pass_covers_every_row_once_and_keeps_the_small_last_batch():
     batches = TrainBatches(LENGTHS, 8, seed=0)
     assert len(batches) == 13
     for epoch in range(3):
-        found = epochs(batches, [epoch])
-        assert sorted(i for batch in found for i in batch) == list(range(103))
-        assert sorted(map(len, found)) == [7] + [8] * 12
+        batch_list = epochs(batches, [epoch])
+        assert sorted(i for batch in batch_list for i in batch) == list(range(103))
+        assert sorted(map(len, batch_list)) == [7] + [8] * 12
 
 
 def test_batches_are_a_pure_function_of_seed_and_epoch():
@@ -88,9 +88,9 @@ def test_a_batch_that_cannot_be_shared_is_refused():
 
 
 def test_evaluation_sees_every_row_once_in_order_of_length():
-    found = list(EvalBatches(LENGTHS, 10))
-    assert len(EvalBatches(LENGTHS, 10)) == len(found) == 11
-    order = [i for batch in found for i in batch]
+    batches = list(EvalBatches(LENGTHS, 10))
+    assert len(EvalBatches(LENGTHS, 10)) == len(batches) == 11
+    order = [i for batch in batches for i in batch]
     assert sorted(order) == list(range(103))
     assert (np.diff(LENGTHS[order]) >= 0).all()
     shares = [i for rank in range(3) for batch in EvalBatches(LENGTHS, 10, rank, 3) for i in batch]
@@ -174,7 +174,7 @@ def test_trivial_baselines_count_what_needs_no_model():
     assert [len(batch) for batch in Memory(batch_size=4, seed=0, eval_batch_size=15).val_dataloader()] == [15, 5]
 
 
-# the store
+# the cache
 
 
 @pytest.fixture
@@ -191,10 +191,10 @@ def equal(a, b):
 
 
 def test_what_is_written_is_read(cache):
-    found = ragged.read(cache)
-    assert found.splits.keys() == {"train", "test"}
-    assert equal(found.splits["train"], rows())
-    assert found.facts == {"about": [1, "x"]}
+    stored = ragged.read(cache)
+    assert stored.splits.keys() == {"train", "test"}
+    assert equal(stored.splits["train"], rows())
+    assert stored.facts == {"about": [1, "x"]}
     assert [path.name for path in cache.parent.iterdir()] == ["set"]
     assert ragged.read(cache.parent / "none") is None
 
@@ -283,9 +283,9 @@ def test_another_error_of_the_disk_is_not_called_full(cache, monkeypatch):
 
 def test_writing_replaces_an_existing_cache(cache):
     ragged.write(cache, {"train": rows((1,))}, {})
-    found = ragged.read(cache)
-    assert found.splits.keys() == {"train"}
-    assert equal(found.splits["train"], rows((1,)))
+    stored = ragged.read(cache)
+    assert stored.splits.keys() == {"train"}
+    assert equal(stored.splits["train"], rows((1,)))
     shutil.rmtree(cache)
     assert ragged.read(cache) is None
 
@@ -302,13 +302,13 @@ def test_sequences_are_laid_end_to_end_in_the_asked_type():
 
 def test_the_state_of_files_follows_name_size_and_time(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
-    found = set()
+    states = set()
     for path, text, when in ((one, "a", 1), (one, "ab", 1), (one, "ab", 2), (other, "ab", 2)):
         path.write_text(text)
         os.utime(path, ns=(when, when))
-        found.add(ragged.state_of([path]))
-    assert len(found | {ragged.state_of([one, other])}) == 5
-    assert ragged.state_of([one]) in found
+        states.add(ragged.state_of([path]))
+    assert len(states | {ragged.state_of([one, other])}) == 5
+    assert ragged.state_of([one]) in states
 
 
 def test_what_is_not_prepared_names_the_command(cache):

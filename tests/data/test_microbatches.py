@@ -1,4 +1,4 @@
-"""What processes and accumulation make of a batch: every row once, weights that add up, the same random draws."""
+"""Microbatches of processes and accumulation: every row once, weights that add up, the same random draws."""
 
 import pickle
 
@@ -28,20 +28,20 @@ def sequences(rows):
 @pytest.mark.parametrize(("rows", "parts", "sizes"), [(8, 4, [2, 2, 2, 2]), (5, 2, [3, 2]), (7, 3, [3, 2, 2])])
 def test_parts_hold_every_row_once_in_sizes_that_differ_by_one(rows, parts, sizes):
     batch, indices = sequences(rows), Rows(list(range(rows)), place=4)
-    found = cut(batch, indices, parts)
-    assert [len(part) for part in found] == [part.weight for part in found] == sizes
-    assert torch.cat([part.batch.inputs for part in found]).equal(batch.inputs)
-    assert torch.cat([part.batch.target for part in found]).equal(batch.target)
-    assert [part.first for part in found] == [True] + [False] * (parts - 1)
-    assert {part.share for part in found} == {rows}
-    assert all(part.whole is indices for part in found)
+    microbatches = cut(batch, indices, parts)
+    assert [len(part) for part in microbatches] == [part.weight for part in microbatches] == sizes
+    assert torch.cat([part.batch.inputs for part in microbatches]).equal(batch.inputs)
+    assert torch.cat([part.batch.target for part in microbatches]).equal(batch.target)
+    assert [part.first for part in microbatches] == [True] + [False] * (parts - 1)
+    assert {part.share for part in microbatches} == {rows}
+    assert all(part.whole is indices for part in microbatches)
 
 
 def test_where_rows_run_out_one_stands_in_and_counts_nothing():
-    found = cut(sequences(2), Rows([5, 9], place=0), 4)
-    assert [len(part) for part in found] == [1, 1, 1, 1]
-    assert [part.weight for part in found] == [1, 1, 0, 0]
-    assert {part.share for part in found} == {2}
+    microbatches = cut(sequences(2), Rows([5, 9], place=0), 4)
+    assert [len(part) for part in microbatches] == [1, 1, 1, 1]
+    assert [part.weight for part in microbatches] == [1, 1, 0, 0]
+    assert {part.share for part in microbatches} == {2}
 
 
 def test_masked_text_counts_hidden_tokens():
@@ -80,10 +80,10 @@ def test_processes_hold_every_row_once_and_one_without_rows_stands_in(world):
     ("rows", "size", "world"), [(33, 8, 2), (33, 2, 4), (5, 1, 2), (9, 3, 4), (4, 8, 4), (41, 6, 3)]
 )
 def test_processes_evaluate_every_row_once_in_equally_many_batches(rows, size, world):
-    found = [list(EvalBatches(LENGTHS[:rows], size, rank, world)) for rank in range(world)]
-    assert len({len(batches) for batches in found}) == 1
-    assert sorted(i for batches in found for batch in batches for i in batch) == list(range(rows))
-    assert all(0 < len(batch) <= size + (size == 1) for batches in found for batch in batches)
+    of_ranks = [list(EvalBatches(LENGTHS[:rows], size, rank, world)) for rank in range(world)]
+    assert len({len(batches) for batches in of_ranks}) == 1
+    assert sorted(i for batches in of_ranks for batch in batches for i in batch) == list(range(rows))
+    assert all(0 < len(batch) <= size + (size == 1) for batches in of_ranks for batch in batches)
 
 
 def test_fewer_rows_than_processes_cannot_be_evaluated():
@@ -144,14 +144,14 @@ class Memory(SequenceData):
 
 
 class Pretended:
-    """What data ask of a trainer."""
+    """The attributes of a trainer that data use."""
 
     accumulate_grad_batches, global_rank, world_size = 4, 1, 2
 
 
 @pytest.mark.parametrize(("given", "batch", "size"), [(None, 24, 3), (None, 8, 1), (None, 4, 1), (5, 24, 5)])
 def test_as_many_rows_are_evaluated_at_once_as_trained_on(given, batch, size):
-    """By each of 2 processes with 4 parts a step."""
+    """Each of 2 processes has 4 microbatches per step."""
     data = Memory(batch_size=batch, seed=0, eval_batch_size=given)
     assert data.eval_batch_size == (given or batch)
     data.trainer = Pretended()

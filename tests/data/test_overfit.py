@@ -1,4 +1,4 @@
-"""Can a small model learn the data of each sequence task at all? One batch by heart, and a few steps of a whole run."""
+"""A small model can fit one batch of each sequence task, and a run of a few steps works."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ PER_TASK = {
 
 @pytest.mark.parametrize("task", TASKS)
 def test_one_batch_is_learnt_by_heart(data, tmp_path, task):
-    """The loss falls below 0.1 nat; that of regression below a tenth of the targets' variance."""
+    """The loss falls below 0.1 nat, in regression below a tenth of the targets' variance."""
     family = PER_TASK.get(task.partition("/")[0], ())
     config = composed(data, tmp_path, f"task={task}", *TASKS[task], "attention=dba", *SMALL, *family)
     rows = prepared(config)
@@ -46,7 +46,7 @@ def test_one_batch_is_learnt_by_heart(data, tmp_path, task):
 
 
 def runs():
-    """Softmax of 1,024 pixels is slow; Retrieval runs in test_byte_pairs."""
+    """Softmax on 1,024 pixels is slow; Retrieval is trained in test_byte_pairs."""
     for task in (name for name in TASKS if name != "lra/retrieval"):
         for attention in ("dba", "softmax"):
             slow = attention == "softmax" and task in ("lra/image", "lra/pathfinder32")
@@ -55,8 +55,8 @@ def runs():
 
 @pytest.mark.parametrize(("task", "attention"), list(runs()))
 def test_a_few_steps_of_a_run(data, outputs, task, attention):
-    words = (f"task={task}", *TASKS[task], f"attention={attention}", *TINY, "recipe.batch_size=8")
-    record = trained(composed(data, outputs, *words))
+    overrides = (f"task={task}", *TASKS[task], f"attention={attention}", *TINY, "recipe.batch_size=8")
+    record = trained(composed(data, outputs, *overrides))
     metric = "rmse" if task.startswith("tser") else "accuracy"
     assert record.metrics.keys() == {"train/loss", "val/loss", f"val/{metric}", f"test/{metric}"}
     assert record.steps > 0

@@ -1,4 +1,4 @@
-"""From a masked language model to a label: weights that are taken over, those that do not fit, and learning."""
+"""Fine-tuning a masked language model for classification: transferred weights, unsuitable weights, and learning."""
 
 import functools
 from pathlib import Path
@@ -30,8 +30,8 @@ def pretrained(tmp_path_factory, data):
 @pytest.mark.parametrize("task", ["glue/sst2", "text/imdb"])
 def test_the_encoder_of_a_language_model_is_taken_over(data, outputs, pretrained, task):
     checkpoint, tokenizer = pretrained
-    words = (f"task={task}", *SMALL, f"ckpt_path={checkpoint}", f"data.tokenizer={tokenizer}", "optimizer.lr=0")
-    config = composed(data, outputs, *words)
+    overrides = (f"task={task}", *SMALL, f"ckpt_path={checkpoint}", f"data.tokenizer={tokenizer}", "optimizer.lr=0")
+    config = composed(data, outputs, *overrides)
     trained(config)
     start, given = weights(Path(config.paths.run)), torch.load(checkpoint, weights_only=True)["state_dict"]
     encoder = [name for name in start if name.startswith("network.encoder.")]
@@ -71,24 +71,24 @@ def test_a_classifier_goes_on_from_a_classifier(data, outputs, tmp_path):
     assert torch.equal(start["network.head.weight"], given["network.head.weight"])
 
 
-@pytest.mark.parametrize(("task", "choice"), [("glue/qnli", "attention=dba"), ("glue/qqp", "backbone=tlb")])
-def test_other_attentions_train_too(data, outputs, task, choice):
-    words = ("backbone.dim=16", "backbone.heads=2", "backbone.ffn=16", "trainer=cpu")
-    found = trained(composed(data, outputs, f"task={task}", "data=synthetic", "scale=smoke", choice, *words))
-    assert 0 <= found.metrics["test/accuracy"] <= 1
-    assert found.steps == 4
+@pytest.mark.parametrize(("task", "mechanism"), [("glue/qnli", "attention=dba"), ("glue/qqp", "backbone=tlb")])
+def test_other_attentions_train_too(data, outputs, task, mechanism):
+    overrides = ("backbone.dim=16", "backbone.heads=2", "backbone.ffn=16", "trainer=cpu")
+    record = trained(composed(data, outputs, f"task={task}", "data=synthetic", "scale=smoke", mechanism, *overrides))
+    assert 0 <= record.metrics["test/accuracy"] <= 1
+    assert record.steps == 4
 
 
 def test_the_word_that_decides_is_found(data, outputs):
-    words = (
+    overrides = (
         "limits.steps=60",
         "recipe.steps_per_epoch=30",
         "optimizer.lr=0.01",
         "scheduler.warmup=5",
         "limits.cases=null",
     )
-    found = trained(composed(data, outputs, *SENTENCES, *words))
-    assert found.metrics["test/accuracy"] > 0.95
+    record = trained(composed(data, outputs, *SENTENCES, *overrides))
+    assert record.metrics["test/accuracy"] > 0.95
 
 
 @pytest.mark.parametrize("attention", [Softmax, functools.partial(DBA, d_p=4, d_in=8)], ids=["softmax", "dba"])

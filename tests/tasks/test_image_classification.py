@@ -1,4 +1,4 @@
-"""Training on images: the loss, the accuracies, what is decayed, the schedule, and whole runs."""
+"""Training on images: loss, accuracies, weight decay, schedule, and complete runs."""
 
 from functools import partial
 
@@ -98,14 +98,14 @@ def test_the_schedule_is_timms():
     def optimizer():
         return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
 
-    theirs = CosineLRScheduler(optimizer(), t_initial=12, lr_min=0.01, warmup_t=3, warmup_lr_init=0.001)
+    timm_schedule = CosineLRScheduler(optimizer(), t_initial=12, lr_min=0.01, warmup_t=3, warmup_lr_init=0.001)
     ours, rates = optimizer(), []
     schedule = epoch_cosine(ours, total_steps=60, epochs=12, warmup_epochs=3, start_lr=0.001, final_lr=0.01)
     for _ in range(60):
         rates.append(ours.param_groups[0]["lr"])
         ours.step()
         schedule.step()
-    expected = [theirs._get_lr(epoch)[0] for epoch in range(12)]
+    expected = [timm_schedule._get_lr(epoch)[0] for epoch in range(12)]
     assert rates[::5] == pytest.approx(expected)
     assert rates[4::5] == pytest.approx(expected)
     assert ours.param_groups[0]["lr"] == pytest.approx(0.01)

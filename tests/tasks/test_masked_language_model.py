@@ -1,4 +1,4 @@
-"""Masked language models: what the numbers mean, that they learn, and that a run that was cut short repeats itself."""
+"""Masked language models: metrics, learning, and reproducible resuming of interrupted runs."""
 
 import functools
 import math
@@ -60,11 +60,11 @@ def test_the_loss_is_the_mean_over_the_hidden_tokens():
 def test_cross_entropy_a_few_rows_at_a_time(rows, dtype, monkeypatch):
     monkeypatch.setattr(cross_entropy, "NUMBERS_AT_ONCE", 4 * 50)
     logits, target = (torch.randn(rows, 50) * 5).to(dtype).requires_grad_(), torch.randint(0, 50, (rows,))
-    found = cross_entropy.summed_cross_entropy(logits, target)
-    expected = F.cross_entropy(logits.to(found.dtype), target, reduction="sum")
-    torch.testing.assert_close(found, expected)
-    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    torch.testing.assert_close(*(torch.autograd.grad(loss / 7, logits)[0] for loss in (found, expected)))
+    loss_sum = cross_entropy.summed_cross_entropy(logits, target)
+    expected = F.cross_entropy(logits.to(loss_sum.dtype), target, reduction="sum")
+    torch.testing.assert_close(loss_sum, expected)
+    assert loss_sum.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(*(torch.autograd.grad(loss / 7, logits)[0] for loss in (loss_sum, expected)))
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -105,7 +105,7 @@ def test_one_batch_is_fitted(attention):
 @pytest.mark.parametrize("attention", ["dba", "softmax", "linformer_layer"])
 def test_the_recorded_perplexity_is_exact_whatever_the_batches(data, outputs, attention):
     config = composed(data, outputs, *TEXT, f"attention={attention}", "data.eval_batch_size=3")
-    found = trained(config).metrics
+    metrics = trained(config).metrics
     module = MaskedLanguageModel(
         prepared(config).spec, functools.partial(_backbone, config), torch.optim.Adam, constant
     ).eval()
@@ -118,9 +118,9 @@ def test_the_recorded_perplexity_is_exact_whatever_the_batches(data, outputs, at
         nll += F.cross_entropy(logits, target, reduction="sum").item()
         hits += (logits.argmax(-1) == target).sum().item()
         tokens += len(target)
-    assert found["test/perplexity"] == pytest.approx(math.exp(nll / tokens), rel=1e-5)
-    assert found["test/accuracy"] == pytest.approx(hits / tokens, rel=1e-5)
-    assert found["val/loss"] == pytest.approx(math.log(found["val/perplexity"]), rel=1e-5)
+    assert metrics["test/perplexity"] == pytest.approx(math.exp(nll / tokens), rel=1e-5)
+    assert metrics["test/accuracy"] == pytest.approx(hits / tokens, rel=1e-5)
+    assert metrics["val/loss"] == pytest.approx(math.log(metrics["val/perplexity"]), rel=1e-5)
 
 
 def _backbone(config, spec):
@@ -130,22 +130,31 @@ def _backbone(config, spec):
 
 
 def test_the_neighbours_of_a_hidden_token_are_put_to_use(data, outputs):
-    """Below what token frequencies reach: each text of the synthetic data has one subject."""
-    words = ("attention=softmax", "limits.steps=120", "recipe.steps_per_epoch=60", "backbone.dim=64", "backbone.ffn=64")
-    words += ("optimizer.lr=0.01", "scheduler.warmup=10", "backbone.dropout=0.0", "backbone.order=pre")
-    found = trained(composed(data, outputs, *TEXT, *words))
-    assert found.metrics["val/perplexity"] < found.baselines["token frequencies"] / 2
-    assert found.metrics["test/perplexity"] < found.baselines["token frequencies"] / 2
+    """The perplexity falls below that of token frequencies, because each synthetic text has one subject."""
+    overrides = (
+        "attention=softmax",
+        "limits.steps=120",
+        "recipe.steps_per_epoch=60",
+        "backbone.dim=64",
+        "backbone.ffn=64",
+    )
+    overrides += ("optimizer.lr=0.01", "scheduler.warmup=10", "backbone.dropout=0.0", "backbone.order=pre")
+    record = trained(composed(data, outputs, *TEXT, *overrides))
+    assert record.metrics["val/perplexity"] < record.baselines["token frequencies"] / 2
+    assert record.metrics["test/perplexity"] < record.baselines["token frequencies"] / 2
 
 
 @pytest.mark.slow
 def test_a_run_that_crashed_ends_as_one_that_did_not(data, outputs, tmp_path):
-    words = (*TEXT, "attention=softmax", "limits.steps=6", "recipe.steps_per_epoch=3", "optimizer.lr=0.01")
-    whole, cut = composed(data, tmp_path / "whole", *words), composed(data, outputs, *words, "data.num_workers=1")
+    overrides = (*TEXT, "attention=softmax", "limits.steps=6", "recipe.steps_per_epoch=3", "optimizer.lr=0.01")
+    whole, cut = (
+        composed(data, tmp_path / "whole", *overrides),
+        composed(data, outputs, *overrides, "data.num_workers=1"),
+    )
     trained(whole)
     with crash(4), pytest.raises(RuntimeError, match="plug"):
         trained(cut)
-    trained(composed(data, outputs, *words))
+    trained(composed(data, outputs, *overrides))
     one, other = Path(whole.paths.run), Path(cut.paths.run)
     assert identical(weights(one, "last.ckpt"), weights(other, "last.ckpt"))
     assert records.read(one).metrics == records.read(other).metrics

@@ -1,4 +1,4 @@
-"""Groups of parameters: which are in which, and that every schedule multiplies each group's own rate."""
+"""Groups of parameters: their members, and schedules that scale the learning rate of each group."""
 
 import functools
 
@@ -26,15 +26,15 @@ def module(network):
 
 
 def rates(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, tuple[float, float]]:
-    """Rate and decay of every parameter, by its name; each is in one group."""
+    """The learning rate and weight decay of every parameter by name; each is in exactly one group."""
     names = {id(p): name for name, p in network.named_parameters()}
-    found = [
+    settings = [
         (names[id(p)], (group["lr"], group["weight_decay"]))
         for group in optimizer.param_groups
         for p in group["params"]
     ]
-    assert len(found) == len(dict(found)) == len(names)
-    return dict(found)
+    assert len(settings) == len(dict(settings)) == len(names)
+    return dict(settings)
 
 
 def s4(**rates):
@@ -43,34 +43,34 @@ def s4(**rates):
 
 def test_every_parameter_of_s4_has_its_rate_and_decay():
     model = module(s4(**RATES))
-    found = rates(model.network, model.make_optimizer(model.optimized()))
+    settings = rates(model.network, model.make_optimizer(model.optimized()))
     own = {"log_dt": (0.002, 0), "c": (0.003, 0.05)} | dict.fromkeys(("log_decay", "frequency", "b", "p"), (0.001, 0))
     plain = {"skip": (0.01, 0.05), "out.weight": (0.01, 0.05), "out.bias": (0.01, 0)}
     for layer in (0, 1):
         for name, want in own.items():
-            assert found.pop(f"blocks.{layer}.layer.kernel.{name}") == want
+            assert settings.pop(f"blocks.{layer}.layer.kernel.{name}") == want
         for name, want in plain.items():
-            assert found.pop(f"blocks.{layer}.layer.{name}") == want
+            assert settings.pop(f"blocks.{layer}.layer.{name}") == want
         for name in ("weight", "bias"):
-            assert found.pop(f"blocks.{layer}.norm.{name}") == (0.01, 0)
+            assert settings.pop(f"blocks.{layer}.norm.{name}") == (0.01, 0)
     undecayed = dict.fromkeys(("embed.weight", "norm.weight", "norm.bias", "head.bias"), (0.01, 0))
-    assert found == undecayed | {"head.weight": (0.01, 0.05)}
+    assert settings == undecayed | {"head.weight": (0.01, 0.05)}
 
 
 def test_rates_that_are_not_given_are_the_optimisers():
     model = module(s4())
-    found = rates(model.network, model.make_optimizer(model.optimized()))
-    assert {lr for lr, _ in found.values()} == {0.01}
-    assert found["blocks.0.layer.kernel.log_dt"] == (0.01, 0)
-    assert found["blocks.0.layer.kernel.c"] == (0.01, 0.05)
+    settings = rates(model.network, model.make_optimizer(model.optimized()))
+    assert {lr for lr, _ in settings.values()} == {0.01}
+    assert settings["blocks.0.layer.kernel.log_dt"] == (0.01, 0)
+    assert settings["blocks.0.layer.kernel.c"] == (0.01, 0.05)
 
 
 def test_dual_encoder_group_as_their_encoder_does():
     towers = DualEncoder(SPEC, s4(**RATES), head_hidden=5)
-    found = rates(towers, torch.optim.AdamW(towers.parameter_groups(), lr=0.01, weight_decay=0.05))
-    assert found["tower.blocks.0.layer.kernel.b"] == (0.001, 0)
-    assert found["head.0.bias"] == (0.01, 0)
-    assert found["head.0.weight"] == (0.01, 0.05)
+    settings = rates(towers, torch.optim.AdamW(towers.parameter_groups(), lr=0.01, weight_decay=0.05))
+    assert settings["tower.blocks.0.layer.kernel.b"] == (0.001, 0)
+    assert settings["head.0.bias"] == (0.01, 0)
+    assert settings["head.0.weight"] == (0.01, 0.05)
     transformer = functools.partial(SequenceEncoder, attention=Softmax, layers=1, dim=4, heads=1, ffn=4)
     [group] = DualEncoder(SPEC, transformer).parameter_groups()
     assert set(group) == {"params"}

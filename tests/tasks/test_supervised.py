@@ -1,4 +1,4 @@
-"""The two kinds of tasks learn: a few rows are fitted in seconds."""
+"""Classification and regression fit a few rows in seconds."""
 
 import functools
 import itertools
@@ -22,7 +22,7 @@ SERIES = DataSpec(max_len=12, channels=3)
 
 
 def fitted(module, batch, steps):
-    """The loss after so many steps on one batch."""
+    """The loss after training on one batch."""
     optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -74,12 +74,12 @@ def test_rmse_is_the_root_over_the_whole_split():
 @pytest.mark.parametrize("ends", [[], [1], [2, 5, 15]], ids=str)
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_scores_do_not_depend_on_the_batches(kind, ends, monkeypatch):
-    """Of 16 rows with known outputs, in batches of any sizes."""
+    """The metrics of 16 rows with known outputs do not depend on the batches."""
     module = regression() if kind == "regression" else classification(Softmax)
     batch, outputs = tokens(), torch.randn(16, 1 if kind == "regression" else 10)
     target = torch.randn(16) if kind == "regression" else batch.target
-    found = {}
-    monkeypatch.setattr(module, "log", lambda name, value: found.update({name: float(value)}))
+    logged = {}
+    monkeypatch.setattr(module, "log", lambda name, value: logged.update({name: float(value)}))
     for start, end in itertools.pairwise([0, *ends, 16]):
         rows = slice(start, end)
         monkeypatch.setattr(module.network, "forward", lambda *_, rows=rows: outputs[rows])
@@ -95,7 +95,7 @@ def test_scores_do_not_depend_on_the_batches(kind, ends, monkeypatch):
         right = float((outputs.argmax(1) == target).float().mean())
         loss = float(torch.nn.functional.cross_entropy(outputs, target))
         expected = {"val/loss": loss, "val/accuracy": right, "test/accuracy": right}
-    assert found == pytest.approx(expected)
+    assert logged == pytest.approx(expected)
 
 
 def test_accuracy_is_a_fraction_of_rows():

@@ -1,4 +1,4 @@
-"""Visual question answering: loss and accuracy as printed, a batch that is learnt, whole runs on synthetic data."""
+"""Visual question answering: loss and accuracy as published, fitting a batch, complete runs on synthetic data."""
 
 import functools
 from pathlib import Path
@@ -53,10 +53,10 @@ def test_accuracy_is_the_mean_of_scores_as_a_whole_and_by_type():
     for part in (whole, batch(1)):
         outputs = torch.tensor([[0.0, 3.0, 1.0], [9.0, 2.0, 3.0], [0.0, 0.0, 5.0], [1.0, 0.0, -1.0]])[: len(part)]
         module._count(module.val_metric, outputs, part)
-    found = {name: value.item() for name, value in module.val_metric.compute().items()}
+    accuracies = {name: value.item() for name, value in module.val_metric.compute().items()}
     scores = [0.3, 0.0, 1.0, 0.6, 0.3]
     expected = {"accuracy": sum(scores) / 5, "accuracy_yes_no": 0.3, "accuracy_number": 1.0, "accuracy_other": 0.3}
-    assert found == pytest.approx(expected)
+    assert accuracies == pytest.approx(expected)
 
 
 def test_sums_of_scores_are_exact():
@@ -77,24 +77,24 @@ def test_a_type_without_questions_is_not_logged(monkeypatch):
 
 
 def test_the_metric_is_the_evaluator_on_the_strings_of_the_answers(data):
-    """Overall and by type, to the two decimals of the server, for arbitrary predictions."""
+    """The accuracies overall and by type equal those of the server, to two decimals, for arbitrary predictions."""
     source = VQAv2(root=str(data), synthetic=True, batch_size=7, seed=0)
     source.prepare_data()
     answers = source._cache.facts["answers"]
     module = task(spec=source.spec)
     pairs = vqa_files.read_split(source.folder, "val2014", genuine=False)
     generator = torch.Generator().manual_seed(0)
-    said = []
+    predicted = []
     for part in source.val_dataloader():
-        outputs = torch.rand(part.scores.shape, generator=generator) + part.scores  # right more often than not
+        outputs = torch.rand(part.scores.shape, generator=generator) + part.scores  # mostly correct predictions
         module._count(module.val_metric, outputs, part)
-        said += [answers[i] for i in outputs.argmax(1).tolist()]
-    found = {name: round(100 * value.item(), 2) for name, value in module.val_metric.compute().items()}
+        predicted += [answers[i] for i in outputs.argmax(1).tolist()]
+    accuracies = {name: round(100 * value.item(), 2) for name, value in module.val_metric.compute().items()}
     official = evaluate(
         (answer, annotation.answers, annotation.answer_type)
-        for answer, (_, annotation) in zip(said, pairs, strict=True)
+        for answer, (_, annotation) in zip(predicted, pairs, strict=True)
     )
-    assert found == pytest.approx(
+    assert accuracies == pytest.approx(
         {
             "accuracy": official["overall"],
             "accuracy_yes_no": official["yes/no"],
@@ -107,12 +107,12 @@ def test_the_metric_is_the_evaluator_on_the_strings_of_the_answers(data):
 
 def test_a_place_that_does_not_exist_is_refused(data, outputs):
     with pytest.raises(UserError, match=r"backbone\.studied is"):
-        trained(composed(data, outputs, *WORDS, "backbone.studied=[middle]"))
+        trained(composed(data, outputs, *SMOKE, "backbone.studied=[middle]"))
 
 
 def test_an_encoder_of_one_sequence_is_refused(data, outputs):
     with pytest.raises(UserError, match=r"TLBEncoder reads .* and the data of this task are"):
-        trained(composed(data, outputs, *WORDS[:3], "backbone=tlb"))
+        trained(composed(data, outputs, *SMOKE[:3], "backbone=tlb"))
 
 
 def test_dba_learns_a_batch(data):
@@ -126,14 +126,14 @@ def test_dba_learns_a_batch(data):
         module.training_step(one).backward()
         optimizer.step()
     # Soft targets cannot be fitted below their own entropy.
-    lowest = torch.nn.functional.binary_cross_entropy(one.target, one.target, reduction="sum").item() / len(one)
-    assert module.loss(module(one), one.target).item() - lowest < 0.1 < first - lowest
+    entropy = torch.nn.functional.binary_cross_entropy(one.target, one.target, reduction="sum").item() / len(one)
+    assert module.loss(module(one), one.target).item() - entropy < 0.1 < first - entropy
     assert (module(one).argmax(1) == one.target.argmax(1)).float().mean() > 0.9
 
 
 @pytest.mark.slow
 def test_the_stand_in_is_learnt_by_heart(data):
-    """Every question of it, through the metric: 95 % of what its ten annotators leave attainable."""
+    """The metric over all questions reaches 95 % of the maximum that the ten annotators' answers allow."""
     source = VQAv2(root=str(data), synthetic=True, batch_size=24, seed=0)
     source.prepare_data()
     module = task(functools.partial(DBA, d_p=8, d_in=16), source.spec)
@@ -144,9 +144,9 @@ def test_the_stand_in_is_learnt_by_heart(data):
         with torch.no_grad():
             for part in batches:
                 module._count(module.val_metric, module(part), part)
-        found = module.val_metric.compute()["accuracy"].item()
+        accuracy = module.val_metric.compute()["accuracy"].item()
         module.val_metric.reset()
-        return found
+        return accuracy
 
     best = torch.cat([part.scores.max(1).values for part in batches])
     assert len(best) == 120
@@ -159,11 +159,11 @@ def test_the_stand_in_is_learnt_by_heart(data):
     assert before < 0.7 * best.mean() < 0.95 * best.mean() < score()
 
 
-WORDS = ("task=vqa_v2", "data=synthetic", "scale=smoke", *TINY)
+SMOKE = ("task=vqa_v2", "data=synthetic", "scale=smoke", *TINY)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ("attention=dba",),
         ("attention=softmax", "protocol=clean"),
@@ -171,10 +171,10 @@ WORDS = ("task=vqa_v2", "data=synthetic", "scale=smoke", *TINY)
         pytest.param(("attention=local", "data.text=albert_tuned"), marks=pytest.mark.slow),
         pytest.param(("recipe=mcan_large", "limits.epochs=2"), marks=pytest.mark.slow),
     ],
-    ids=lambda words: words[0],
+    ids=lambda overrides: overrides[0],
 )
-def test_runs_train_and_record_accuracy_by_type(data, outputs, words):
-    record = trained(composed(data, outputs, *WORDS, *words))
+def test_runs_train_and_record_accuracy_by_type(data, outputs, overrides):
+    record = trained(composed(data, outputs, *SMOKE, *overrides))
     for split in ("val", "test"):
         names = [f"{split}/accuracy{kind}" for kind in ("", "_yes_no", "_number", "_other")]
         assert all(0 <= record.metrics[name] <= 1 for name in names)
@@ -184,12 +184,12 @@ def test_runs_train_and_record_accuracy_by_type(data, outputs, words):
 
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(data, tmp_path):
-    words = (*WORDS, "attention=dba", "limits.epochs=3")
-    whole = composed(data, tmp_path / "whole", *words)
+    overrides = (*SMOKE, "attention=dba", "limits.epochs=3")
+    whole = composed(data, tmp_path / "whole", *overrides)
     expected = trained(whole)
-    broken = composed(data, tmp_path / "broken", *words)
+    broken = composed(data, tmp_path / "broken", *overrides)
     with crash(3), pytest.raises(RuntimeError, match="plug"):  # in the middle of the second epoch
-        trained(composed(data, tmp_path / "broken", *words))
-    record = trained(composed(data, tmp_path / "broken", *words))
+        trained(composed(data, tmp_path / "broken", *overrides))
+    record = trained(composed(data, tmp_path / "broken", *overrides))
     assert identical(*(weights(Path(config.paths.run)) for config in (whole, broken)))
     assert record.metrics == expected.metrics

@@ -1,4 +1,4 @@
-"""A file is replaced as a whole, and nothing else stays."""
+"""Files are replaced atomically, and temporary files are removed."""
 
 import os
 from pathlib import Path

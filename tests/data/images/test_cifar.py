@@ -1,4 +1,4 @@
-"""CIFAR in its binary form, and its grey pixels as sequences."""
+"""CIFAR in its binary version, and its grey pixels as sequences."""
 
 import tarfile
 
@@ -25,10 +25,10 @@ def test_records_are_read_as_they_were_written(tmp_path, name, label_bytes):
 
 def test_files_follow_one_another(tmp_path):
     cifar_files.write_synthetic(tmp_path, "cifar10")
-    found = cifar_files.files(tmp_path, "cifar10")
-    together = cifar_files.read(found["train"], "cifar10")
+    files = cifar_files.files(tmp_path, "cifar10")
+    together = cifar_files.read(files["train"], "cifar10")
     assert len(together[1]) == 200
-    assert np.array_equal(together[0][40:80], cifar_files.read(found["train"][1:2], "cifar10")[0])
+    assert np.array_equal(together[0][40:80], cifar_files.read(files["train"][1:2], "cifar10")[0])
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_sequences_are_pixels_row_by_row(tmp_path):
     data = GreyCIFAR(root=str(tmp_path), synthetic=True, **BATCHING)
     data.prepare_data()
     assert {name: len(rows) for name, rows in data.splits.items()} == {"train": 180, "val": 20, "test": 40}
-    found = cifar_files.files(data.home, "cifar10")
-    images, labels = cifar_files.read([found["test"][0]], "cifar10")
+    files = cifar_files.files(data.home, "cifar10")
+    images, labels = cifar_files.read([files["test"][0]], "cifar10")
     assert np.array_equal(data.splits["test"][3].reshape(32, 32), to_grey(images)[3])
     assert data.splits["test"].targets.tolist() == labels.tolist()
     assert data.spec.max_len == 1024

@@ -1,4 +1,4 @@
-"""ImageNet in folders and in shards: order, labels, and every way the files can be wrong."""
+"""ImageNet in folders and in shards: order, labels, and errors of files."""
 
 import io
 import json
@@ -34,7 +34,7 @@ def home(written, tmp_path):
 
 
 def opened(home, root, files="folder", synthetic=True, **settings):
-    """With the counts of the genuine set unless `synthetic`; `home` is read in any case."""
+    """ImageNet in `home`, with the row counts of the published set required unless `synthetic`."""
     data = ImageNet(root=str(root), folder=str(home), files=files, **SETTINGS, **settings)
     data.synthetic = synthetic
     data.home = home
@@ -147,7 +147,7 @@ def test_shards_without_hugging_faces_description_are_read(home, tmp_path):
     ],
 )
 def test_what_is_wrong_with_folders_is_named(home, tmp_path, monkeypatch, change, cause):
-    known = imagenet_files.wnids()[:8]  # those of the synthetic data: it is then complete
+    known = imagenet_files.wnids()[:8]  # the classes of the synthetic data, which are then complete
     monkeypatch.setattr(imagenet_files, "wnids", lambda: known)
     change(home)
     with pytest.raises(UserError, match=cause):

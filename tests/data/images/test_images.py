@@ -1,4 +1,4 @@
-"""What all image sets keep: splits, batches, seeded changes; and what digits and CIFAR are."""
+"""Image data: splits, batches, seeded augmentation, digits and CIFAR."""
 
 import random
 import threading
@@ -17,13 +17,13 @@ from subquad.data.images.images import RepeatedBatches
 from subquad.specs import ImageBatch
 from subquad.utils.errors import UserError
 
-WORDS = ("scale=smoke", "data=synthetic")
+SMOKE = ("scale=smoke", "data=synthetic")
 TASKS = {
-    "digits": WORDS,
-    "cifar/cifar10": (*WORDS, "data.augment.auto_augment=rand-m9-mstd0.5-inc1", "data.augment.mixup=0.8"),
-    "cifar/cifar100": (*WORDS, "recipe.sizes.cifar100.side=40"),
-    "imagenet": WORDS,
-    "imagenet in shards": (*WORDS, "data.files=parquet", "recipe.augment.cutmix=0"),
+    "digits": SMOKE,
+    "cifar/cifar10": (*SMOKE, "data.augment.auto_augment=rand-m9-mstd0.5-inc1", "data.augment.mixup=0.8"),
+    "cifar/cifar100": (*SMOKE, "recipe.sizes.cifar100.side=40"),
+    "imagenet": SMOKE,
+    "imagenet in shards": (*SMOKE, "data.files=parquet", "recipe.augment.cutmix=0"),
 }
 
 
@@ -37,8 +37,8 @@ def task(request):
     return request.param
 
 
-def make(root, task, *words):
-    return prepared(composed(root, root / "unused", f"task={task.split()[0]}", *TASKS[task], *words))
+def make(root, task, *overrides):
+    return prepared(composed(root, root / "unused", f"task={task.split()[0]}", *TASKS[task], *overrides))
 
 
 def equal(one, other):
@@ -46,11 +46,11 @@ def equal(one, other):
 
 
 def stream(data, epochs):
-    loader, found = data.train_dataloader(), []
+    loader, batches = data.train_dataloader(), []
     for epoch in epochs:
         loader.batch_sampler.set_epoch(epoch)
-        found += list(loader)
-    return found
+        batches += list(loader)
+    return batches
 
 
 def test_batches_are_what_the_spec_says(root, task):
@@ -76,39 +76,41 @@ def test_splits_are_disjoint_where_the_protocol_says_so(root, task):
     def rows(split):
         return [np.asarray(split[i]).tobytes() for i in range(len(split))]
 
-    words = () if task == "digits" else ("limits.cases=null",)
-    clean = {name: rows(split) for name, split in make(root, task, "protocol=clean", *words).splits.items()}
+    overrides = () if task == "digits" else ("limits.cases=null",)
+    clean = {name: rows(split) for name, split in make(root, task, "protocol=clean", *overrides).splits.items()}
     assert not set(clean["train"]) & set(clean["val"])
     assert not set(clean["test"]) & {*clean["train"], *clean["val"]}
-    paper = {name: rows(split) for name, split in make(root, task, *words).splits.items()}
+    paper = {name: rows(split) for name, split in make(root, task, *overrides).splits.items()}
     if task == "digits":
         assert paper == clean
     else:
         assert paper["val"] == paper["test"] == clean["test"]
         assert sorted(paper["train"]) == sorted(clean["train"] + clean["val"])
-    again = {name: rows(split) for name, split in make(root, task, "protocol=clean", "seed=3", *words).splits.items()}
+    again = {
+        name: rows(split) for name, split in make(root, task, "protocol=clean", "seed=3", *overrides).splits.items()
+    }
     assert again == clean
 
 
 def test_evaluation_sees_every_row_once_and_always_alike(root, task):
     data = make(root, task)
-    found = list(data.test_dataloader())
-    targets = torch.cat([batch.target for batch in found])
+    batches = list(data.test_dataloader())
+    targets = torch.cat([batch.target for batch in batches])
     assert np.array_equal(np.sort(targets.numpy()), np.sort(data.splits["test"].targets))
-    assert all(equal(a, b) for a, b in zip(found, data.test_dataloader(), strict=True))
+    assert all(equal(a, b) for a, b in zip(batches, data.test_dataloader(), strict=True))
     assert 0 <= data.baselines()["majority class"] < 1
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
 def test_training_does_not_depend_on_workers_or_on_what_came_before(root, task):
-    words = ("data.steps_per_epoch=2", "data.batch_size=6")
-    whole = stream(make(root, task, *words), [0, 1])
+    overrides = ("data.steps_per_epoch=2", "data.batch_size=6")
+    whole = stream(make(root, task, *overrides), [0, 1])
     for other in (
-        stream(make(root, task, *words, "data.num_workers=2"), [0, 1]),
-        stream(make(root, task, *words), [1]),
+        stream(make(root, task, *overrides, "data.num_workers=2"), [0, 1]),
+        stream(make(root, task, *overrides), [1]),
     ):
         assert all(equal(a, b) for a, b in zip(whole[-len(other) :], other, strict=True))
-    assert not equal(whole[0], stream(make(root, task, *words, "seed=1"), [0])[0])
+    assert not equal(whole[0], stream(make(root, task, *overrides, "seed=1"), [0])[0])
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "digits"])
@@ -130,7 +132,7 @@ def test_generators_come_back_after_an_error():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-# changes of images
+# augmentation
 
 
 def picture(side=48):
@@ -143,9 +145,9 @@ def test_evaluation_takes_the_middle_in_the_colours_of_imagenet():
     from PIL import Image
 
     flat = Image.new("RGB", (40, 60), (255, 0, 0))
-    found = evaluation(32)(flat)
+    result = evaluation(32)(flat)
     expected = (torch.tensor([1.0, 0, 0]) - torch.tensor([0.485, 0.456, 0.406])) / torch.tensor([0.229, 0.224, 0.225])
-    torch.testing.assert_close(found, expected[:, None, None].expand(3, 32, 32))
+    torch.testing.assert_close(result, expected[:, None, None].expand(3, 32, 32))
     edged = Image.new("RGB", (256, 256), (0, 0, 0))
     edged.paste((255, 255, 255), (16, 16, 240, 240))
     assert (evaluation(224)(edged) > 0).all()
@@ -161,7 +163,7 @@ def test_crops_differ_by_what_they_leave_to_chance(crop):
     assert one.shape == (3, 32, 32)
     assert torch.equal(one, other) == (crop == "none")
     assert torch.equal(one, whole) == (crop == "none")
-    if crop == "padded":  # every pixel is one of the picture or padding
+    if crop == "padded":  # every pixel is from the picture or padding
         known = {*whole.flatten(1).T.unique(dim=0).sum(1).tolist()}
         black = ((0 - torch.tensor([0.485, 0.456, 0.406])) / torch.tensor([0.229, 0.224, 0.225])).sum().item()
         assert {round(v, 4) for v in one.sum(0).flatten().tolist()} <= {round(v, 4) for v in (*known, black)}
@@ -286,9 +288,9 @@ def test_digits_are_enlarged_between_their_pixels(tmp_path):
 def test_a_changed_scikit_learn_is_noticed(monkeypatch):
     import sklearn.datasets
 
-    found = sklearn.datasets.load_digits()
-    found.images = found.images[:-1]
-    monkeypatch.setattr(sklearn.datasets, "load_digits", lambda: found)
+    bunch = sklearn.datasets.load_digits()
+    bunch.images = bunch.images[:-1]
+    monkeypatch.setattr(sklearn.datasets, "load_digits", lambda: bunch)
     with pytest.raises(UserError, match="not the known 1,797 images"):
         digits.genuine()
 

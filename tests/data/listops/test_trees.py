@@ -20,7 +20,7 @@ def sample():
 
 
 def depths_and_counts(tokens):
-    """Deepest level with a node, and the number of arguments of every operator."""
+    """The deepest level with a node, and the number of arguments of every operator."""
     counts, pending, deepest = [], [], 1
     for token in tokens:
         if token == CLOSE:
@@ -58,7 +58,7 @@ def test_trees_reach_the_deepest_level_and_no_further(max_depth):
 
 
 def test_shares_follow_the_published_distribution(sample):
-    # Figures of the benchmark's own setting; each tolerance is four standard errors of a sample of this size.
+    # Expected values of the benchmark's settings; each tolerance is four standard errors of a sample of this size.
     sequences, acceptance = sample
     lengths = sequences.lengths
     assert acceptance == pytest.approx(0.0830, abs=4 * (0.083 * 0.917 / (COUNT / 0.083)) ** 0.5)
@@ -154,6 +154,6 @@ def test_work_is_returned_in_order_and_stops_when_closed():
 
 
 def test_nothing_is_drawn_when_stderr_is_no_terminal(capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("FORCE_COLOR", "1")  # would make rich believe in a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich assume a terminal
     write_synthetic(tmp_path)
     assert capsys.readouterr() == ("", "")

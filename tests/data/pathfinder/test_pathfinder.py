@@ -1,4 +1,4 @@
-"""Pathfinder: the images' published statistics, the reader of the release, and its refusals."""
+"""Pathfinder: statistics of generated images, the reader of the release, and its errors."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ BATCHING = {"batch_size": 4, "seed": 0}
 
 
 def drawn(count, size=32, seed=0):
-    found = [draw(SETTINGS[size], seed, number) for number in range(count)]
-    return np.stack([image for image, _ in found]), np.array([label for _, label in found])
+    drawn = [draw(SETTINGS[size], seed, number) for number in range(count)]
+    return np.stack([image for image, _ in drawn]), np.array([label for _, label in drawn])
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_brightness_is_stretched_to_eight_bits(images):
 
 
 def test_statistics_are_the_published_generators(images):
-    """Of 3,000 images by its code: mean .0788, sd .200, 66.0 % zeros, 8.5 % above 127, 348 (sd 39) not zero."""
+    """3,000 images of the public code: mean .0788, sd .200, 66.0 % zeros, 8.5 % above 127, 348 (sd 39) not zero."""
     pictures, labels = images
     lit = (pictures > 0).sum((1, 2))
     error = 39 / np.sqrt(len(pictures))
@@ -55,11 +55,11 @@ def test_statistics_are_the_published_generators(images):
 
 
 def test_markers_lie_where_the_label_says():
-    """Of two contours far from one another only a marker at each end of one can be joined: both discs are bright."""
+    """The markers lie at the two ends of one contour (label 1) or at ends of both: both discs are bright."""
     for number in range(20):
         image, _ = draw(SETTINGS[32], 0, number)
         bright = np.argwhere(image >= 0.45 * 255)
-        assert len(bright) >= 8  # two discs of radius 1.5 hold at least four full pixels each
+        assert len(bright) >= 8  # two discs of radius 1.5 contain at least four full pixels each
 
 
 def test_paddles_are_drawn_once_for_each_heading():
@@ -109,12 +109,12 @@ def read(release, tmp_path, **settings):
 def test_the_release_is_read_with_its_labels(release, tmp_path):
     data = read(release, tmp_path)
     pictures = {image.tobytes(): label for image, label in zip(*drawn(40, seed=1), strict=True)}
-    seen = 0
+    checked = 0
     for rows in data.splits.values():
         for i in range(len(rows)):
             assert pictures[rows[i].tobytes()] == rows.targets[i]
-            seen += 1
-    assert seen == len(pictures) == 40
+            checked += 1
+    assert checked == len(pictures) == 40
 
 
 def test_its_split_is_torchs_seeded_permutation(release, tmp_path):

@@ -1,4 +1,4 @@
-"""Pairs of texts: tokens, labels, cuts, batches of both sides, training, and every way the files can be wrong."""
+"""Pairs of texts: tokens, labels, truncation, batches of both sides, training, and errors of files."""
 
 import ast
 import itertools
@@ -35,7 +35,7 @@ def text(row):
 
 
 def raw(root, split):
-    """Label and the two literals of each row, as they stand in the file."""
+    """The label and the two literals of each row, as in the file."""
     lines = (root / "synthetic" / "aan" / FILES[split]).read_bytes().splitlines()
     return [(row[0], row[3], row[4]) for row in (line.split(b"\t") for line in lines)]
 
@@ -82,9 +82,9 @@ def test_texts_of_one_subject_belong_together(root):
     subjects = ({"parser", "tree", "grammar's"}, {"naïve", "Bayes", "corpus"})
     for i in range(len(rows)):
         words = [set(text(side[i]).decode().split()) for side in (rows.first, rows.second)]
-        found = [{place for place in (0, 1) if w & subjects[place]} for w in words]
-        assert max(map(len, found)) == 1
-        assert not all(found) or (found[0] == found[1]) == bool(rows.targets[i])
+        subjects_of = [{place for place in (0, 1) if w & subjects[place]} for w in words]
+        assert max(map(len, subjects_of)) == 1
+        assert not all(subjects_of) or (subjects_of[0] == subjects_of[1]) == bool(rows.targets[i])
     assert 10 < rows.targets.sum() < 38
 
 
@@ -103,7 +103,7 @@ def test_fewer_cases_are_a_seeded_part_of_each_split(root):
         texts = [text(rows.first[i]) for i in range(10)]
         everything = [text(whole.splits[split].first[i]) for i in range(SIZES[split])]
         assert texts == [text(again.splits[split].first[i]) for i in range(10)]
-        places = [everything.index(found) for found in texts]
+        places = [everything.index(text) for text in texts]
         assert places == sorted(places) != list(range(10))
         assert rows.targets.tolist() == whole.splits[split].targets[places].tolist()
     assert len(make(root, cases=1000).splits["test"]) == 16
@@ -115,7 +115,7 @@ def test_fewer_cases_are_a_seeded_part_of_each_split(root):
 @pytest.mark.parametrize("literals", ["kept", "decoded"])
 def test_batches_are_what_the_spec_says(root, literals):
     data = make(root, literals=literals, max_len=150)
-    seen = 0
+    count = 0
     for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()):
         for batch in loader:
             assert isinstance(batch, PairBatch)
@@ -129,8 +129,8 @@ def test_batches_are_what_the_spec_says(root, literals):
                 real = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
                 assert real.any(1).all()
                 assert torch.equal(tokens > 0, real)
-                seen += 1
-    assert seen == 2 * (6 + 2 + 2)
+                count += 1
+    assert count == 2 * (6 + 2 + 2)
 
 
 def test_a_batch_holds_its_rows(root):
@@ -170,8 +170,8 @@ def test_splits_share_no_row_and_validation_and_test_see_each_row_once(root):
     assert len({row[1:] for row in rows}) == len(rows) == 80
     for name in ("val", "test"):
         batches = list(getattr(data, f"{name}_dataloader")())
-        seen = [bytes((row[row > 0] - 1).tolist()) for batch in batches for row in batch.first]
-        assert sorted(seen) == sorted(row[1] for row in rows if row[0] == name)
+        texts = [bytes((row[row > 0] - 1).tolist()) for batch in batches for row in batch.first]
+        assert sorted(texts) == sorted(row[1] for row in rows if row[0] == name)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on one core
@@ -222,8 +222,10 @@ def test_a_few_steps_train(data, outputs, choice):
 
 
 def test_the_fingerprint_tells_apart_how_the_towers_combine(data, outputs):
-    words = (*SMOKE, "attention=softmax", *TINY)
-    runs = {composed(data, outputs, *words, f"task.module.backbone.combine={c}").paths.run for c in ("nli", "concat")}
+    overrides = (*SMOKE, "attention=softmax", *TINY)
+    runs = {
+        composed(data, outputs, *overrides, f"task.module.backbone.combine={c}").paths.run for c in ("nli", "concat")
+    }
     assert len(runs) == 2
 
 

@@ -1,4 +1,4 @@
-"""Film reviews byte by byte: order, labels, cuts, protocols, and every way the source can be wrong."""
+"""Film reviews byte by byte: order, labels, truncation, protocols, and errors of the source."""
 
 import tarfile
 
@@ -66,10 +66,10 @@ def test_the_archive_reads_like_its_folder(tmp_path):
     folder = ByteText.write_synthetic(tmp_path)
     packed = archive_of(folder, tmp_path / "a.tar.gz")
     data = ByteText(root=str(tmp_path / "data"), source=str(packed), **BATCHING)
-    data.synthetic = True  # a source of its own with the number of rows of synthetic data
-    found = dict(sorted(data._reviews()))
-    assert len(found) == 96
-    assert found == dict(sorted(_reviews_of(folder, tmp_path)))
+    data.synthetic = True  # another source with as many rows as the synthetic data
+    reviews = dict(sorted(data._reviews()))
+    assert len(reviews) == 96
+    assert reviews == dict(sorted(_reviews_of(folder, tmp_path)))
     assert not (tmp_path / "data").exists()
 
 

@@ -1,4 +1,4 @@
-"""GLUE on disk: tab-separated and parquet files say the same, and every way they can be wrong is named."""
+"""GLUE on disk: tab-separated and parquet files give the same rows, and errors of files are reported."""
 
 import zipfile
 
@@ -12,7 +12,7 @@ from subquad.utils.errors import UserError
 
 
 def as_parquet(folder, target, name):
-    """The same rows as the hub keeps them: numbers for labels, one file or more for a split."""
+    """The same rows as on Hugging Face: numbers for labels, one file or more per split."""
     table = TABLES[name]
     for split, other in (("train", "train"), ("dev", "validation")):
         rows = glue_files.read(glue_files.files(folder, name)[split], name, split, genuine=False)
@@ -50,16 +50,16 @@ def test_texts_are_taken_as_they_are(tmp_path):
     paths = written(
         tmp_path, "qnli", '0\t"a\tis "" b\tentailment', "1\tnaïve \\n\t\tnot_entailment", "2\tx\r\ty\tentailment"
     )
-    found = glue_files.read(paths, "qnli", "train", genuine=False)
-    assert found.first == ['"a', "naïve \\n", "x\r"]
-    assert found.second == ['is "" b', "", "y"]
-    assert found.targets.tolist() == [0, 1, 0]
-    assert found.targets.dtype == np.int64
+    rows = glue_files.read(paths, "qnli", "train", genuine=False)
+    assert rows.first == ['"a', "naïve \\n", "x\r"]
+    assert rows.second == ['is "" b', "", "y"]
+    assert rows.targets.tolist() == [0, 1, 0]
+    assert rows.targets.dtype == np.int64
 
 
 def test_windows_line_ends_are_no_text(tmp_path):
-    found = glue_files.read(written(tmp_path, "sst2", "0\ta b\t1", ending="\r\n"), "sst2", "train", genuine=False)
-    assert (found.first, found.targets.tolist()) == (["a b"], [1])
+    rows = glue_files.read(written(tmp_path, "sst2", "0\ta b\t1", ending="\r\n"), "sst2", "train", genuine=False)
+    assert (rows.first, rows.targets.tolist()) == (["a b"], [1])
 
 
 @pytest.mark.parametrize(

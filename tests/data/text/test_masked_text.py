@@ -1,4 +1,4 @@
-"""Masked text: packing, splits, masks that are drawn anew or fixed, and the contract of every data set."""
+"""Masked text: packing, splits, random and fixed masks, and the requirements on every data set."""
 
 import dataclasses
 import os
@@ -68,14 +68,14 @@ def test_blocks_hold_the_whole_text_in_order_without_padding(root, tokenizer):
 def test_documents_end_with_a_separator_and_none_is_in_two_splits(root, tokenizer):
     data = prepared(root)
     folder = root / "synthetic" / "masked_text"
-    told = {path.read_text(encoding="utf-8") for path in folder.rglob("*.txt")}
-    found = {}
+    files = {path.read_text(encoding="utf-8") for path in folder.rglob("*.txt")}
+    decoded = {}
     for name, blocks in data.splits.items():
         *documents, rest = read(tokenizer, blocks.tokens).split("</s>")
         assert rest == ""
-        found[name] = documents
-    assert {name: len(documents) for name, documents in found.items()} == {"train": 32, "val": 4, "test": 4}
-    assert sorted(told) == sorted(text for documents in found.values() for text in documents)
+        decoded[name] = documents
+    assert {name: len(documents) for name, documents in decoded.items()} == {"train": 32, "val": 4, "test": 4}
+    assert sorted(files) == sorted(text for documents in decoded.values() for text in documents)
 
 
 @pytest.mark.parametrize(("tokens", "lengths"), [(8, [5, 5]), (9, [5, 5, 2]), (1, [2]), (4, [5])])
@@ -222,7 +222,7 @@ def test_a_block_of_special_tokens_has_nothing_to_predict():
     assert (batch.target == UNMASKED).all()
 
 
-# the contract of every data set
+# requirements on every data set
 
 
 def assert_equal(one, other):
@@ -254,9 +254,9 @@ def test_evaluation_sees_every_block_once(root):
     data = prepared(root)
     for name in ("val", "test"):
         blocks = data.splits[name]
-        seen = [row for batch in getattr(data, f"{name}_dataloader")() for row in uncovered(batch)]
+        uncovered_rows = [row for batch in getattr(data, f"{name}_dataloader")() for row in uncovered(batch)]
         expected = [torch.from_numpy(np.pad(blocks[i], (0, 32 - len(blocks[i])))) for i in range(len(blocks))]
-        padded = [torch.nn.functional.pad(row, (0, 32 - len(row))) for row in seen]
+        padded = [torch.nn.functional.pad(row, (0, 32 - len(row))) for row in uncovered_rows]
         assert sorted(map(tuple, torch.stack(padded).tolist())) == sorted(map(tuple, torch.stack(expected).tolist()))
 
 
@@ -264,11 +264,11 @@ def test_evaluation_sees_every_block_once(root):
 def test_batches_do_not_hang_on_workers_or_on_where_training_began(root):
     def epochs(numbers, **settings):
         loader = prepared(root, steps_per_epoch=5, **settings).train_dataloader()
-        found = []
+        batches = []
         for number in numbers:
             loader.batch_sampler.set_epoch(number)
-            found += list(loader)
-        return found
+            batches += list(loader)
+        return batches
 
     whole = epochs([0, 1, 2])
     for one, other in zip(whole, epochs([0, 1, 2], num_workers=2), strict=True):
@@ -279,14 +279,14 @@ def test_batches_do_not_hang_on_workers_or_on_where_training_began(root):
 
 
 def test_the_baseline_is_what_counting_gives(root):
-    [found] = prepared(root).baselines().values()
-    assert 5 < found < 60
+    [perplexity] = prepared(root).baselines().values()
+    assert 5 < perplexity < 60
     vocabulary = dataclasses.replace(VOCABULARY, size=8)
     counted = unigram_perplexity(np.array([5, 5, 5, 6, 2, 2, 2, 2, 2]), np.array([5, 7, 2]), vocabulary)
     assert counted == pytest.approx((4 / 7 * 1 / 7) ** -0.5)
 
 
-# what can be wrong
+# errors
 
 
 @pytest.mark.parametrize(

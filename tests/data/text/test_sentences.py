@@ -1,4 +1,4 @@
-"""Labelled texts as tokens: layout, cuts, protocols and the tokenizer that they share with a language model."""
+"""Tokenised labelled texts: layout, truncation, protocols, and the tokenizer of a language model."""
 
 from pathlib import Path
 
@@ -38,12 +38,12 @@ def read(tokenizer, row):
 
 def test_rows_are_texts_between_their_marks(root, tokenizer):
     data = prepared(Glue, root, name="qnli")
-    told = data.texts()
+    texts = data.texts()
     for name in ("train", "test"):
         rows = data.splits[name]
-        assert rows.targets.tolist() == told[name].targets.tolist()
+        assert rows.targets.tolist() == texts[name].targets.tolist()
         for i in range(len(rows)):
-            assert read(tokenizer, rows[i]) == f"<s>{told[name].first[i]}</s></s>{told[name].second[i]}</s>"
+            assert read(tokenizer, rows[i]) == f"<s>{texts[name].first[i]}</s></s>{texts[name].second[i]}</s>"
     single = prepared(Glue, root, name="sst2")
     own = Tokenizer(Path(single._cache.facts["tokenizer"]))
     assert read(own, single.splits["test"][3]) == f"<s>{single.texts()['test'].first[3]}</s>"
@@ -51,12 +51,12 @@ def test_rows_are_texts_between_their_marks(root, tokenizer):
 
 def test_labels_follow_from_the_words(root):
     for name, word in (("sst2", "moving"), ("qnli", None), ("qqp", None)):
-        told = prepared(Glue, root, name=name).texts()["test"]
-        for i, label in enumerate(told.targets):
+        texts = prepared(Glue, root, name=name).texts()["test"]
+        for i, label in enumerate(texts.targets):
             if word:
-                assert (word in told.first[i]) == label
+                assert (word in texts.first[i]) == label
             else:
-                same = told.second[i].split()[1] in told.first[i]
+                same = texts.second[i].split()[1] in texts.first[i]
                 assert same == (label == (1 if name == "qqp" else 0))
 
 
@@ -133,7 +133,7 @@ def test_prepared_rows_are_opened_without_their_tokenizer(root, monkeypatch):
 
 
 def test_made_up_texts_of_all_kinds_share_a_made_up_tokenizer(tmp_path):
-    """In place of a published one, so that weights of a language model fit."""
+    """The synthetic tokenizer replaces a published one, so that weights of a language model fit."""
     published = {"tokenizer": "FacebookAI/roberta-base"}
     sets = [prepared(Glue, tmp_path, name="sst2", **published), prepared(Reviews, tmp_path, **published)]
     text = MaskedText(root=str(tmp_path), max_len=16, val_fraction=0.1, test_fraction=0.1, batch_size=4, seed=0,

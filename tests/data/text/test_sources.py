@@ -1,4 +1,4 @@
-"""Documents of text on disk: files, paragraphs, sets of the `datasets` library, and what can be wrong with them."""
+"""Text documents on disk: files, paragraphs, data sets of the `datasets` library, and their errors."""
 
 import numpy as np
 import pytest
@@ -69,12 +69,12 @@ def scratch(tmp_path):
 
 @pytest.mark.parametrize("kind", ["saved", "splits", "parquet", "json"])
 def test_data_sets_are_read_whatever_their_form(tmp_path, scratch, kind):
-    found = read_dataset(saved(kind, tmp_path / "set"), "text", scratch)
-    assert list(found["train"]) == ROWS["text"]
-    assert len(found["train"]) == 3
-    assert list(found["train"].take(np.array([2, 0]))) == ["é", "a b"]
-    assert ("test" in found) == (kind in ("splits", "parquet"))
-    assert "test" not in found or list(found["test"]) == ["c d"]
+    splits = read_dataset(saved(kind, tmp_path / "set"), "text", scratch)
+    assert list(splits["train"]) == ROWS["text"]
+    assert len(splits["train"]) == 3
+    assert list(splits["train"].take(np.array([2, 0]))) == ["é", "a b"]
+    assert ("test" in splits) == (kind in ("splits", "parquet"))
+    assert "test" not in splits or list(splits["test"]) == ["c d"]
 
 
 def test_one_file_is_a_data_set_too(tmp_path, scratch):

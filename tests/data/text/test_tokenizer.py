@@ -1,4 +1,4 @@
-"""Tokenizers: ids as models see them, the same whatever the threads, and every way a tokenizer can be unfit."""
+"""Tokenizers: the ids of models, independence of the number of threads, and errors of unsuitable tokenizers."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def own(folder):
 
 @pytest.fixture(scope="module")
 def moved(folder, tmp_path_factory):
-    """The same tokens with RoBERTa's ids: <s> is 0 and <pad> is 1."""
+    """A tokenizer with the same tokens but RoBERTa's ids: <s> is 0 and <pad> is 1."""
     target = tmp_path_factory.mktemp("moved")
     stored = json.loads((folder / "tokenizer.json").read_text())
     exchange = {0: 1, 1: 0}

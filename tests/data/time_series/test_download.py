@@ -1,4 +1,4 @@
-"""Fetching from the archives, against a server on this machine."""
+"""Downloads from the archives, with a local server."""
 
 import functools
 import http.server
@@ -16,7 +16,7 @@ from subquad.utils.errors import UserError
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Path]:
-    """A folder served over HTTP; the archive's addresses lead there."""
+    """A folder served over HTTP in place of the archives' addresses."""
     folder = tmp_path / "served"
     folder.mkdir()
 

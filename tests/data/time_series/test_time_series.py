@@ -1,4 +1,4 @@
-"""Time-series data sets as models get them: sizes, batches, normalisation, splits and subsets."""
+"""Time-series data sets: sizes, batches, normalisation, splits and subsets."""
 
 import numpy as np
 import pytest
@@ -152,7 +152,7 @@ def test_constant_channels_and_single_steps_stay_finite(tmp_path, how):
 
 
 def cases_of(data: TimeSeries, *splits: str) -> list[bytes]:
-    """Cases as bytes; comparable within one module, whose splits share one normalisation."""
+    """Cases as bytes, comparable between the splits of one data set, which have the same normalisation."""
     return [data.splits[name][i].tobytes() for name in splits for i in range(len(data.splits[name]))]
 
 

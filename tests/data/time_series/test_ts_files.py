@@ -1,4 +1,4 @@
-"""Time-series files: missing values, what is looked for where, what is refused, and the cache of what was read."""
+"""Time-series files: missing values, search for files, errors, and the cache."""
 
 import sys
 from pathlib import Path
@@ -214,14 +214,14 @@ def test_a_changed_file_is_parsed_anew_and_changes_the_fingerprint(tmp_path, cha
 
 
 def test_every_known_set_has_its_configuration_and_no_other_exists():
-    found = {}
+    tasks = {}
     for group in ("uea", "tser"):
         for path in (CONFIGS / group).glob("[!_]*.yaml"):
             config = yaml.safe_load(path.read_text())
             assert config["task"]["key"] == path.stem
             if path.stem != "custom":
-                found[config["data"]["dataset"]] = f"{group}/{path.stem}"
-    assert found == {name: known.task for name, known in SETS.items()}
+                tasks[config["data"]["dataset"]] = f"{group}/{path.stem}"
+    assert tasks == {name: known.task for name, known in SETS.items()}
     assert all((known.classes is None) == known.task.startswith("tser/") for known in SETS.values())
 
 
@@ -236,7 +236,7 @@ def test_every_set_runs_from_its_synthetic(tmp_path, name):
 
 
 def of_size(known, **changes):
-    """Splits and labels as large as an archive's, at no cost."""
+    """Splits and labels of an archive's size, without allocated memory."""
     size = {key: getattr(known, key) for key in ("train", "test", "channels", "steps", "classes")} | changes
     values = np.broadcast_to(np.float32(0), (size["steps"], size["channels"]))
     splits = {

@@ -1,4 +1,4 @@
-"""How the tests of time-series data get their data: shipped sets, synthetic data, and files written by hand."""
+"""Data for the tests of time series: sets of sktime, synthetic data, and files written by hand."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Features of images in their three formats: grids, regions and HDF5, whole or damaged."""
+"""Features of images in three formats: grids, regions and HDF5, intact and damaged."""
 
 import os
 import pickle
@@ -57,9 +57,9 @@ def test_every_format_gives_tokens_of_mixed_number(root):
     features = opened(root)
     assert features.names.keys() == {9, 25}
     for image in GRIDS:
-        found = features[image]
-        assert found.dtype == np.float32
-        assert np.allclose(found, tokens(image), atol=1e-3)
+        result = features[image]
+        assert result.dtype == np.float32
+        assert np.allclose(result, tokens(image), atol=1e-3)
     assert [len(features[image]) for image in (9, 25)] == [12, 10]
 
 

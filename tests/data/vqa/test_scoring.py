@@ -1,4 +1,4 @@
-"""How answers are compared: each expected form is worked out by the published rules, not by running the code."""
+"""Normalisation and scores of answers; expected forms follow from the published rules, not from running the code."""
 
 from fractions import Fraction
 
@@ -23,7 +23,7 @@ FORMS = [
     ("a", ""),
     ("ate", "ate"),
     ("dont", "don't"),
-    ("don't", "don't"),  # an apostrophe is no mark
+    ("don't", "don't"),  # an apostrophe is not a mark
     ("whos there", "who's there"),
     ("5 oclock", "5 o'clock"),
     ("twas", "'twas"),
@@ -56,12 +56,12 @@ FORMS = [
     ("5.", "5"),
     ("3.5.", "3.5"),
     ("1. 2", "1 2"),
-    ("v.2", "v.2"),  # what stands before a period does not matter
+    ("v.2", "v.2"),  # the character before a period does not matter
     ("mr. smith", "mr smith"),
     ("u.s.a", "usa"),
     ("5 a.m.", "5 am"),
     ("a.", ""),  # "a" once the period is gone
-    ("." * 40, "." * 8),  # 32 deletions and no more
+    ("." * 40, "." * 8),  # at most 32 deletions
     ("11:30", "11:30"),  # no colon among the marks
     ("50%", "50%"),
     ("$5", "$5"),
@@ -86,7 +86,7 @@ def test_normal_forms(answer, expected):
 
 @pytest.mark.parametrize("answer", [answer for answer, _ in FORMS])
 def test_normal_forms_stay_as_they_are(answer):
-    """Nor is a comma left, which the training code deletes once more."""
+    """No comma is left either; the published training code deletes commas once more."""
     form = normalise(answer)
     assert "," not in form
     assert normalise(form) == form or answer == "." * 40

@@ -1,4 +1,4 @@
-"""VQA v2 as batches: the contract of every data set, and answers, scores and splits as published."""
+"""VQA v2 as batches: requirements on every data set, and answers, scores and splits as published."""
 
 import dataclasses
 import json
@@ -93,7 +93,7 @@ def raw(data, split):
 
 @pytest.mark.parametrize("evaluator", ["official", "openvqa"])
 def test_targets_and_scores_are_those_of_the_ten_answers(root, evaluator):
-    """For every question and every answer of the list, the evaluator's own verdict on that string."""
+    """For every question and every answer of the list, the batch has the evaluator's score of that answer."""
     data = made(root, evaluator=evaluator)
     answers = data._cache.facts["answers"]
     pairs = raw(data, "val2014")
@@ -167,7 +167,7 @@ def test_rows_keep_their_scores_in_a_subset(root):
         chosen = [rows.index(tuple(row)) for row in cut.splits[name].rows.tolist()]
         assert len(chosen) == 10
         assert chosen == sorted(chosen)
-        assert len({rows[i][0] for i in chosen}) == 3  # whole images first: 4 + 4 + 2
+        assert len({rows[i][0] for i in chosen}) == 3  # complete images first: 4 + 4 + 2
         few = cut.batched(name).__getitems__(list(range(10)))
         assert same(few, whole.batched(name).__getitems__(chosen))
 
@@ -177,8 +177,8 @@ def test_one_seed_gives_one_order_and_any_epoch_can_come_first(root):
         loader = made(root, seed=seed, steps_per_epoch=3).train_dataloader()
         for number in numbers:
             loader.batch_sampler.set_epoch(number)
-            found = list(loader)
-        return found
+            batches = list(loader)
+        return batches
 
     def equal(a, b):
         return all(same(x, y) for x, y in zip(a, b, strict=True))
@@ -200,9 +200,9 @@ def test_workers_change_nothing(root, text):
 def test_validation_and_test_see_every_question_once_in_the_order_of_the_file(root, protocol):
     data = made(root, protocol=protocol)
     for name in ("val", "test"):
-        found = torch.cat([batch.target for batch in getattr(data, f"{name}_dataloader")()])
+        targets = torch.cat([batch.target for batch in getattr(data, f"{name}_dataloader")()])
         everything = data.batched(name).__getitems__(list(range(len(data.splits[name]))))
-        assert torch.equal(found, everything.target)
+        assert torch.equal(targets, everything.target)
 
 
 def test_the_seed_of_training_does_not_change_the_splits(root):

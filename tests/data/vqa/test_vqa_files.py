@@ -1,4 +1,4 @@
-"""The question and annotation files of VQA v2: read as written, and everything that can be wrong is named."""
+"""The question and annotation files of VQA v2, and their errors."""
 
 import json
 import zipfile
@@ -18,7 +18,7 @@ def folder(tmp_path):
 
 
 def changed(path, change):
-    """The JSON file with `change` made to its list of entries."""
+    """Applies `change` to the list of entries of a JSON file."""
     content = json.loads(path.read_text())
     [key] = {"questions", "annotations"} & content.keys()
     change(content[key])
@@ -134,7 +134,7 @@ def test_only_the_wanted_member_is_taken_and_it_lands_where_it_should(tmp_path):
 
 
 def fetched(folder, archives):
-    """What `fetch` does where the network brings these archives."""
+    """Runs `fetch` with these archives in place of downloads."""
 
     def retrieve(url, known_hash, fname, path, progressbar):
         assert known_hash.startswith("sha256:")

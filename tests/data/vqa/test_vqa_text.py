@@ -28,8 +28,8 @@ def test_words(question, words):
 
 
 def test_ids_are_cut_and_never_empty():
-    found = vqa_text.word_ids(["The dog, the cat", "?", "a zebra"], ["cat", "dog", "the"], 3)
-    assert [ids.tolist() for ids in found] == [[4, 3, 4], [1], [1, 1]]
+    rows = vqa_text.word_ids(["The dog, the cat", "?", "a zebra"], ["cat", "dog", "the"], 3)
+    assert [ids.tolist() for ids in rows] == [[4, 3, 4], [1], [1, 1]]
 
 
 def test_vectors_are_read_for_known_words_only(tmp_path):

@@ -96,7 +96,7 @@ class MaskedText(SplitData):
 
     def load(self) -> tuple[dict[str, Blocks], str]:
         log.info(
-            "The tokenizer of this text is %s; set data.tokenizer to it in tasks that fine-tune the model.",
+            "The tokenizer of this text is %s; tasks that fine-tune its model (ckpt_path=) need it as data.tokenizer.",
             self._cache.facts["tokenizer"],
         )
         start = self._vocabulary.start
