@@ -96,6 +96,7 @@ def test_fine_tuning_takes_it_over():
     assert target.get_parameter(SHARED).grad.any()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
 def test_it_compiles_with_its_gradient():

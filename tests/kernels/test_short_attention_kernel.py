@@ -282,6 +282,7 @@ def test_three_parts_are_left_to_torch() -> None:
     assert_close(softmax_attention(q, *parts), F.scaled_dot_product_attention(q, k, v))
 
 
+@pytest.mark.slow
 def test_off_in_a_process_of_its_own() -> None:
     program = (
         "import torch; from subquad.kernels.short_attention_kernel import takes; x = torch.randn(1, 1, 64, 64); "
