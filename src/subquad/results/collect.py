@@ -175,11 +175,10 @@ class Collector:
     def results(self, table: Table) -> dict[Place, CellResult]:
         """The result of each cell; in a scope other than the full one, only of those that have runs or a value."""
         own = {place: self._cell(cell) for place, cell in table.cells.items() if not cell.mean}
-        means = {place: self._mean(cell, own) for place, cell in table.cells.items() if cell.mean}
-        found = {place: (own | means)[place] for place in table.cells}
+        every = {p: self._mean(cell, own) if cell.mean else own[p] for p, cell in table.cells.items()}
         if self.known is None or self.scope == FULL:
-            return found
-        return {place: result for place, result in found.items() if result.text or result.runs}
+            return every
+        return {place: result for place, result in every.items() if result.text or result.runs}
 
     def _cell(self, cell: Cell) -> CellResult:
         if cell.measure and not cell.unavailable:
