@@ -34,7 +34,7 @@ struct ForwardPass : ThreadTeam {
         : ThreadTeam{c, rank, size}, maps(c, maps_at), row(c, row_at) {
         Memory m(at);
         turned = m.take(3 * c.p * c.dim), rows = m.take(c.p * c.dim);
-        each = whole(3 * c.p * c.dim) + 2 * whole(3 * c.p) + TOKENS * 4 * c.p;
+        each = round_up(3 * c.p * c.dim) + 2 * round_up(3 * c.p) + TOKENS * 4 * c.p;
         own = m.take(each * size), size_of_all = m.size();
     }
 
@@ -59,7 +59,7 @@ struct ForwardPass : ThreadTeam {
     // Adds a tile of tokens to this thread's compressed rows, and stores the tile's weights W'_r for the expansion.
     void compress(long number, long first, long count, float *own) const {
         const long d = c.dim, p = c.p, width = 4 * p;
-        float *top = own + whole(3 * p * d), *sum = top + whole(3 * p), *logits = sum + whole(3 * p);
+        float *top = own + round_up(3 * p * d), *sum = top + round_up(3 * p), *logits = sum + round_up(3 * p);
         const float *x = c.x + (number * c.tokens + first) * d;
         multiply(logits, width, {x, d, 1}, maps.g, width, count, width, d, false);
         for (long i = 0; i < count; i++) {
@@ -99,7 +99,7 @@ struct ForwardPass : ThreadTeam {
         const long d = c.dim, p = c.p;
         share(3 * p, LANES, [&](long from, long count) {
             for (long j = from; j < from + count; j++) {
-                const long tops = whole(3 * p * d) + j, sums = tops + whole(3 * p);
+                const long tops = round_up(3 * p * d) + j, sums = tops + round_up(3 * p);
                 float most = LEAST, total = 0, part[size];
                 for (long t = 0; t < size; t++)
                     if (own[t * each + tops] > most) most = own[t * each + tops];
@@ -168,9 +168,9 @@ struct ForwardPass : ThreadTeam {
         const long d = c.dim, p = c.p;
         if (first || c.z_step) map(number);
         float *mine = own + rank * each;
-        for (long i = 0; i < whole(3 * p * d); i++) mine[i] = 0;
-        for (long i = 0; i < whole(3 * p); i++)
-            mine[whole(3 * p * d) + i] = LEAST, mine[whole(3 * p * d) + whole(3 * p) + i] = 0;
+        for (long i = 0; i < round_up(3 * p * d); i++) mine[i] = 0;
+        for (long i = 0; i < round_up(3 * p); i++)
+            mine[round_up(3 * p * d) + i] = LEAST, mine[round_up(3 * p * d) + round_up(3 * p) + i] = 0;
         tiles([&](long from, long count) { compress(number, from, count, mine); });
         wait();
         gather(number);

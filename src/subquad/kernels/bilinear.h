@@ -23,7 +23,7 @@ struct Memory {
     float *start, *end;
 
     explicit Memory(float *at) : start(at), end(at) {}
-    float *take(long count) { return end += whole(count), end - whole(count); }
+    float *take(long count) { return end += round_up(count), end - round_up(count); }
     long size() const { return end - start; }
 };
 

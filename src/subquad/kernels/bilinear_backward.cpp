@@ -45,7 +45,7 @@ struct BackwardPass : ThreadTeam {
     long size_of_all;
 
     BackwardPass(const Call &c, const Gradients &to, long rank, long size, long number)
-        : ThreadTeam{c, rank, size}, to(to), number(number), padded(whole(c.p + c.e)), maps(c, maps_of(c, number)),
+        : ThreadTeam{c, rank, size}, to(to), number(number), padded(round_up(c.p + c.e)), maps(c, maps_of(c, number)),
           row(c, row_of(c, number)), a(c.a + number * 3 * c.p * c.dim) {
         const long d = c.dim, p = c.p;
         Memory m(to.scratch);

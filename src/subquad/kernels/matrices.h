@@ -64,7 +64,7 @@ void multiply(float *c, long c_row, Matrix a, const float *b, long b_row, long r
     for (; width - j >= LANES; j += LANES) columns<1>(c + j, c_row, a, b + j, b_row, rows, depth, add);
 }
 
-inline long whole(long count) { return (count + LANES - 1) / LANES * LANES; }
+inline long round_up(long count) { return (count + LANES - 1) / LANES * LANES; }
 
 inline long offset(const long *step, long row, long head, long token) {
     return row * step[0] + head * step[1] + token * step[2];

@@ -46,7 +46,7 @@ struct Tile {
 
     Tile(const Call &call, long row, long head, long number)
         : call(call), row(row), head(head), first(number * QUERIES),
-          count(call.queries - first < QUERIES ? call.queries - first : QUERIES), width(whole(count)) {}
+          count(call.queries - first < QUERIES ? call.queries - first : QUERIES), width(round_up(count)) {}
 
     // Calls f(part, index of its first key).
     template <class F> inline void each_part(F f) const {
@@ -171,7 +171,7 @@ long tile_size() { return QUERIES; }
 
 // Size of the scratch memory of one thread, in floats.
 long room(const Call *call) {
-    return whole(QUERIES * (call->features + call->channels + 2 * call->keys + 2));
+    return round_up(QUERIES * (call->features + call->channels + 2 * call->keys + 2));
 }
 
 void forward(const Call *call) {

@@ -30,12 +30,12 @@ def compare_lines(table: Table, values: Values, names: Sequence[str]) -> list[st
     for where, a, b in pairs:
         if a.metric != b.metric or a.metric.better == "equal":
             raise UserError(f"{first} and {second} are not compared at {where}: their metric has no better side.")
-        ours, theirs = (values.get((cell.row, cell.column), {}) for cell in (a, b))
+        ours, other = (values.get((cell.row, cell.column), {}) for cell in (a, b))
         sign, unit = (-1.0 if a.metric.better == "lower" else 1.0), a.metric.unit
-        paired = [sign * (ours[seed] - theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+        paired = [sign * (ours[seed] - other[seed]) for seed in sorted(ours.keys() & other.keys())]
         if paired:
             differences.append(statistics.fmean(paired))
-        lines.append(f"{where}: {_on_one(first, second, compare(_signed(ours, sign), _signed(theirs, sign)), unit)}")
+        lines.append(f"{where}: {_on_one(first, second, compare(_signed(ours, sign), _signed(other, sign)), unit)}")
     units = {a.metric.unit for _, a, _ in pairs}
     return lines if len(pairs) == 1 else [*lines, _on_all(first, second, across(differences), len(pairs), units)]
 

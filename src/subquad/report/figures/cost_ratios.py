@@ -37,10 +37,10 @@ class CostRatios(Figure):
             for dim in self.dims:
                 sides = [self._factory(store, side, dim) for side in (self.ours, self.baseline)]
                 for length in self.lengths:
-                    ours, theirs = (self._costs(factory, mode, dim, length) for factory in sides)
+                    ours, other = (self._costs(factory, mode, dim, length) for factory in sides)
                     rows.append({
-                        "mode": mode, "dim": dim, "length": length, "ours": ours, "baseline": theirs,
-                        "ratios": {what: ours[what] / theirs[what] for what in ours},
+                        "mode": mode, "dim": dim, "length": length, "ours": ours, "baseline": other,
+                        "ratios": {what: ours[what] / other[what] for what in ours},
                     })  # fmt: skip
         return {"rows": rows, "missing": []}
 
