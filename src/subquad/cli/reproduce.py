@@ -49,6 +49,7 @@ def main() -> int:
     choices = tuple(override for override in passed if override not in of_sweep)
     dashboard = wandb_table.is_chosen(choices)
     runs = RunIndex(choices)
+    runs.compose((cell for table in tables for cell in table if cell.trained or cell.chained), _import_data)
     failed = config.run and _train(runs, tables, seeds, of_sweep, dashboard)
     measuring = "scale=smoke" not in choices if config.measure is None else config.measure
     scope = scope_of(runs, tables)
@@ -67,6 +68,11 @@ def main() -> int:
             sys.stdout.write("\n".join(compare_lines(table, values, sides)) + "\n")
     runs.compositions.save()
     return int(failed or unusable)
+
+
+def _import_data() -> None:
+    """Imports what looks for missing data, about a second, while other processes compose."""
+    import subquad.data.split_data  # noqa: F401
 
 
 def _train(

@@ -30,8 +30,14 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
             config = compose("train", checked, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(str(error)) from None
-    HydraConfig.instance().set_config(config)
     OmegaConf.set_struct(config, None)
+    hydra = config._get_node("hydra")
+    # As HydraConfig.set_config, which copies the node; its parent stays the configuration of the run.
+    held = OmegaConf.create({}, flags={"no_deepcopy_set_nodes": True})
+    held["hydra"] = hydra
+    OmegaConf.set_readonly(held.hydra, True)
+    held.hydra._set_parent(config)
+    HydraConfig.instance().cfg = held  # type: ignore[assignment]
     del config["hydra"]
     return config
 

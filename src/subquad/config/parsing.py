@@ -2,12 +2,14 @@
 
 import copy
 import functools
+import gc
 import itertools
 import os
 import pickle
 from collections.abc import Sequence
 from typing import Any
 
+import hydra.version
 import omegaconf._utils
 import omegaconf.base
 from hydra._internal import defaults_list
@@ -15,6 +17,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.plugins.config_source import ConfigResult
 from omegaconf import flag_override, grammar_parser
 from omegaconf.errors import OmegaConfBaseException
 
@@ -26,13 +29,16 @@ def parse_files_once() -> None:
     Hydra parses some 25 files for each run that it composes, and spends as much time again on copying them, on
     interpolations in defaults lists that have none, and on traversing the result after each merged file. OmegaConf
     parses each interpolation whenever it is resolved. A sweep, a table or a test session composes hundreds of runs from
-    the same files.
+    the same files. A composition creates so many objects that the garbage collector would traverse those of all
+    imported modules about once per run; objects that exist now are excluded.
     """
+    gc.freeze()
     parse = functools.lru_cache(maxsize=4096)(grammar_parser.parse)  # parse trees are only read, so sharing is safe
     for module in (omegaconf.base, omegaconf._utils):
         setattr(module, "parse", parse)  # noqa: B010
     setattr(OverridesParser, "parse_rule", _parsing_once(OverridesParser.parse_rule))  # noqa: B010
     setattr(ConfigRepository, "load_config", _remembering(ConfigRepository.load_config))  # noqa: B010
+    setattr(hydra.version, "_get_version", functools.cache(hydra.version._get_version))  # noqa: B010
     setattr(defaults_list, "_create_interpolation_map", _where_needed(defaults_list._create_interpolation_map))  # noqa: B010
     setattr(ConfigRepository, "__deepcopy__", lambda self, memo: copy.copy(self))  # noqa: B010  # to replace its sources
     loader: Any = ConfigLoaderImpl
@@ -52,12 +58,30 @@ def _parsing_once(parse: Any) -> Any:
     return parse_rule
 
 
-def _remembering(load: Any) -> Any:
-    """`ConfigRepository.load_config` with a cache; pickled, because callers change the configuration that they load.
+class _ParsedFile(ConfigResult):
+    """A loaded file. Each copy has its own configuration, created at its first use: most callers need the header only.
 
-    The attribute `file` of a result identifies the file and its state.
+    file: identifies the file and its state.
     """
-    parsed: dict[tuple[str | int, ...], bytes] = {}
+
+    def __init__(self, result: ConfigResult, file: tuple[str | int, ...]) -> None:
+        vars(self).update({key: value for key, value in vars(result).items() if key != "config"})
+        self.file, self._pickled, self._config = file, pickle.dumps(result.config), None
+
+    @property
+    def config(self) -> Any:
+        if self._config is None:
+            self._config = pickle.loads(self._pickled)
+        return self._config
+
+    @config.setter
+    def config(self, config: Any) -> None:
+        self._config = config
+
+
+def _remembering(load: Any) -> Any:
+    """`ConfigRepository.load_config` with a cache. Callers may change the configuration that they load."""
+    parsed: dict[tuple[str | int, ...], _ParsedFile] = {}
 
     @functools.wraps(load)
     def load_config(self: ConfigRepository, config_path: str) -> Any:
@@ -70,10 +94,8 @@ def _remembering(load: Any) -> Any:
             state = os.stat(os.path.join(source.path, source._normalize_file_name(config_path)))
             key += (state.st_mtime_ns, state.st_ctime_ns, state.st_size)
         if key not in parsed:
-            result = load(self, config_path)
-            result.file = key
-            parsed[key] = pickle.dumps(result)
-        return pickle.loads(parsed[key])
+            parsed[key] = _ParsedFile(load(self, config_path), key)
+        return copy.copy(parsed[key])
 
     return load_config
 

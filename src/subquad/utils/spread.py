@@ -1,5 +1,6 @@
 """Maps a function over many items on all cores."""
 
+import gc
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,7 +26,8 @@ def spread(function: Callable[[T], R], items: Sequence[T], meanwhile: Callable[[
     workers = min(usable_cores(), len(items) // _CALLS_PER_PROCESS + 1)
     if workers == 1 or threading.active_count() > 1:
         return [function(item) for item in items]
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+    # These processes end soon; without garbage collection they take a quarter less time.
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=gc.disable) as pool:
         results = pool.map(function, items, chunksize=8)
         if meanwhile is not None:
             meanwhile()
