@@ -74,8 +74,8 @@ def prepare_process() -> None:
 
     By default, waiting threads spin for a long time, which blocks other programs on the same cores. A short spin has no
     measurable cost; without any, small models would train at half the speed. Memory that a step frees is kept for the
-    next step. The last garbage collection of the interpreter, which takes up to a second after torch is imported, is left
-    out. Environment variables that the user has set are not changed.
+    next step. The interpreter's last garbage collection is left out: with torch, it would take up to a second.
+    Environment variables that the user has set are not changed.
     """
     atexit.register(gc.freeze)
     if "OMP_WAIT_POLICY" not in os.environ:
