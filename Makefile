@@ -20,7 +20,7 @@ $(READY): requirements.lock pyproject.toml
 
 setup: $(READY)  ## Create .venv and install the locked packages
 
-demo: $(READY)  ## Train DBA on ListOps at laptop scale (about three minutes) and show the result
+demo: $(READY)  ## Train DBA on ListOps at laptop scale (one to three minutes) and show the result
 	$(BIN)/python train.py attention=dba task=lra/listops scale=laptop
 
 test: $(READY)  ## Run the test suite on up to four cores
