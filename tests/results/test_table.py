@@ -229,6 +229,7 @@ def changed(*path: str, to: object) -> str:
         (("columns", "Avg.", "mean"), ["Text", "Imag"], "there is no Imag to take a mean of; it averages Text, Image"),
         (("columns", "Avg.", "mean"), ["With hidden"], "there is no With hidden to take a mean of"),
         (("metric", "better"), "more", "better is more; choose higher, lower, equal"),
+        (("metric", "scale_by"), "x", "scale_by is x; it takes a number"),
         (("metric", "nme"), "x", "is not as the format asks for"),
         (("seeds",), 0, "trained cells need seeds of at least 1"),
         (("title",), None, "is not as the format asks for"),

@@ -54,6 +54,8 @@ class Metric:
     def __post_init__(self) -> None:
         if self.better not in get_args(Direction):
             raise UserError(f"better is {self.better}; choose {', '.join(get_args(Direction))}.")
+        if type(self.scale_by) not in (int, float):
+            raise UserError(f"scale_by is {self.scale_by}; it takes a number.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
