@@ -232,6 +232,8 @@ def changed(*path: str, to: object) -> str:
         (("metric", "scale_by"), "x", "scale_by is x; it takes a number"),
         (("metric", "nme"), "x", "is not as the format asks for"),
         (("seeds",), 0, "trained cells need seeds of at least 1"),
+        (("seeds",), "x", "is not as the format asks for"),
+        (("rows", "BAN"), "attention=softmax", "is not as the format asks for"),
         (("title",), None, "is not as the format asks for"),
         (("rows",), None, "is not as the format asks for"),
     ],

@@ -196,7 +196,7 @@ def load(path: Path, name: str) -> Table:
         return _table(node, name)
     except UserError as error:
         raise UserError(f"Table {name}: {error}") from None
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise UserError(
             f"Table {name} is not as the format asks for ({error}); see subquad/results/table.py."
         ) from None
@@ -292,8 +292,8 @@ def _cell(
         seeds=counts[-1],
         printed=printed.get(place),
         from_prior_work=any(s.get("from_prior_work") for s in settings),
-        notes=tuple(s["note"] for s in (settings[1], settings[0], *own) if s.get("note")),
-        unavailable=next((reason for reason in reasons if reason), empty),
+        notes=tuple(str(s["note"]) for s in (settings[1], settings[0], *own) if s.get("note")),
+        unavailable=str(next((reason for reason in reasons if reason), empty)),
     )
 
 
