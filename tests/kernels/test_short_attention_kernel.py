@@ -88,6 +88,29 @@ def test_equals_softmax_written_out(shape: tuple[int, ...], mask: str, heads_fir
             assert_close(got.double(), want, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("mask", ["all", "padding", "each"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_drops_the_weights_that_torchs_operators_drop(parts: int, mask: str) -> None:
+    shape = (2, 3, 130, 101, 16, 32)
+    inputs, seen = tensors(shape), masks(shape)[mask]
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        sizes = [101] if parts == 1 else [37, 64]
+        return softmax_attention(q, k.split(sizes, 2), v.split(sizes, 2), seen, 0.3)
+
+    with torch.profiler.profile() as profile:
+        ours = with_gradients(attend, inputs)
+    assert "subquad::short_attention_backward" in {event.name for event in profile.events()}
+    assert len(ours) == 4
+    with torchs_own():
+        plain = with_gradients(attend, inputs)
+    with torch.no_grad(), threads(3):
+        assert_close(attend(*inputs), plain[0], atol=1e-5, rtol=1e-5)
+    for got, want in zip(ours, plain, strict=True):
+        assert_close(got, want, atol=2e-5, rtol=1e-5)
+
+
 def test_large_logits_neither_overflow_nor_lose_their_order() -> None:
     q, k, v = tensors(SHAPES["a window"])
     ours = with_gradients(short_attention, [q, k, v], None, 20.0)

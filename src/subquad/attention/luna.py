@@ -28,7 +28,7 @@ class Luna(Attention):
         latent_norm: apply LayerNorm to the learned P, which then starts at N(0, 1/d) and not at N(0, 1).
         latent_dropout: dropout of the learned P, after its norm, and of each P' that is passed to the next layer.
 
-    Why the fast path is equal: products are associated so that, if h·l ≤ d, no n x d query, key or value is formed:
+    Why the fast path is equal: products are associated so that, if h·l < d, no n x d query, key or value is formed:
     P W_pq,h W_pk,hᵀ multiplies the context itself, and the compressed rows are projected afterwards.
 
     Released code: latent_norm where the embeddings have a norm, latent_dropout as all hidden dropout; the weights of
@@ -126,7 +126,7 @@ class Luna(Attention):
 
     @property
     def _narrow(self) -> bool:
-        return self.heads * self.l <= self.site.dim
+        return self.heads * self.l < self.site.dim
 
     @property
     def _scale(self) -> float:

@@ -2,12 +2,33 @@
 
 import ctypes
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from subquad.kernels.operands import loaded, may_run
 
 _KERNEL = "dropout"
+
+STEPS = 1 << 16
+"""Probabilities are rounded to multiples of 1 / STEPS, and so is the scale, which keeps the mean exact."""
+
+
+def new_seed() -> int:
+    """Draws a seed for `random_bits` from torch's generator."""
+    return int(torch.randint(2**62, ()))
+
+
+def random_bits(seed: int, count: int) -> Tensor:
+    """16 random bits for each of `count` entries, as int16."""
+    generator = np.random.SFC64(seed)
+    return torch.from_numpy(generator.random_raw((count + 3) // 4).view(np.int16)[:count])
+
+
+def threshold(p: float) -> tuple[int, float]:
+    """The least value of the random bits of entries that dropout with probability p keeps, and 1 / P(keep)."""
+    dropped = round(p * STEPS)
+    return dropped - STEPS // 2, STEPS / (STEPS - dropped)
 
 
 def takes(x: Tensor) -> bool:

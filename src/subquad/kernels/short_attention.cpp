@@ -4,9 +4,13 @@
 //     P = exp(scale · Q Kᵀ - L)            dV = Pᵀ dY
 //     dS = scale · P ⊙ (dY Vᵀ - D)         D = Σ_j P ⊙ dY Vᵀ      dQ = dS K      dK = dSᵀ Q
 //
+// With dropout, M is 0 at dropped weights and 1 / P(keep) elsewhere; Y and dV take M ⊙ P for P, and dS and D take
+// M ⊙ dY Vᵀ for dY Vᵀ.
+//
 // Logits are stored transposed, as [keys, queries]: one instruction processes the logits of 8 or 16 queries, and the
 // maximum, the exponential and the sums over keys need no operations across lanes. All products use `multiply`.
 
+#include <cstdint>
 #include <omp.h>
 
 #include "matrices.h"
@@ -17,6 +21,7 @@ constexpr long QUERIES = 64;     // queries of a tile
 constexpr float HIDDEN = -3e38f; // logit of a masked key
 
 typedef unsigned char Bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef int16_t Shorts __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 // Keys and values in one tensor each. Strides of all operands are those of batch, heads and tokens; dk and dv have a
 // leading axis of chunks.
@@ -30,9 +35,11 @@ struct Part {
 // The operands of one call. Keys consist of one or two parts, in this order.
 struct Call {
     long batch, heads, queries, keys, features, channels, chunks, threads, parts;
-    float scale;
+    float scale, share;         // share: 1 / P(keep)
+    long least;                 // weights whose random bits are below it are dropped
     const float *q, *dy;
-    const unsigned char *seen; // keys are its fourth axis; null if no key is masked
+    const unsigned char *seen;  // keys are its fourth axis; null if no key is masked
+    const int16_t *bits;        // random, [batch, heads, queries, keys]; null without dropout
     float *y, *lse, *scratch;  // lse: [batch, heads, queries]; scratch: `threads` times `room` floats
     float *dq;
     long q_step[3], y_step[3], dy_step[3], dq_step[3], seen_step[4];
@@ -85,6 +92,31 @@ struct Tile {
         }
     }
 
+    // M, [keys, width].
+    void kept(float *to) const {
+        const int16_t *bits = call.bits + ((row * call.heads + head) * call.queries + first) * call.keys;
+        const Integers least = Integers{} + static_cast<int>(call.least);
+        for (long j = 0; j < call.keys; j += LANES) {
+            const long some = call.keys - j < LANES ? call.keys - j : LANES;
+            for (long i = 0; i < width; i += LANES) {
+                Vector rows[LANES];
+#pragma GCC unroll 16
+                for (int r = 0; r < LANES; r++) {
+                    Shorts drawn = {};
+                    const int16_t *from = bits + (i + r) * call.keys + j;
+                    if (i + r < count) {
+                        if (some == LANES) drawn = *reinterpret_cast<const Shorts *>(from);
+                        else
+                            for (long d = 0; d < some; d++) drawn[d] = from[d];
+                    }
+                    rows[r] = __builtin_convertvector(drawn, Integers) >= least ? Vector{} + call.share : Vector{};
+                }
+                turn<1>(rows);
+                for (long d = 0; d < some; d++) at(to + (j + d) * width + i) = rows[d];
+            }
+        }
+    }
+
     // scale · K Qᵀ, [keys, width]; `turned` is scratch memory for scale · Qᵀ.
     void logits(float *to, float *turned) const {
         transpose(turned, call.q + offset(call.q_step, row, head, first), call.q_step[2], call.features, call.scale);
@@ -97,7 +129,9 @@ struct Tile {
 
     void forward(float *room) const {
         float *weights = room + call.features * QUERIES, *share = weights + call.keys * QUERIES;
+        float *mask = share + 2 * QUERIES;
         logits(weights, room);
+        if (call.bits) kept(mask);
         for (long i = 0; i < width; i += LANES) {
             Vector top = at(weights + i), sum = {};
             for (long j = 1; j < call.keys; j++) {
@@ -111,6 +145,8 @@ struct Tile {
             at(share + i) = (top <= HIDDEN) & (sum == sum) ? Vector{} : 1.0f / sum; // keeps NaN
             at(share + QUERIES + i) = top;
         }
+        if (call.bits)
+            for (long i = 0; i < call.keys * width; i += LANES) at(weights + i) *= at(mask + i);
         float *y = call.y + offset(call.y_step, row, head, first);
         each_part([&](const Part &part, long from) {
             const float *values = part.v + offset(part.v_step, row, head, 0);
@@ -127,8 +163,9 @@ struct Tile {
 
     void backward(float *room, long chunk, bool add) const {
         float *turned = room, *weights = turned + (call.features + call.channels) * QUERIES;
-        float *slopes = weights + call.keys * QUERIES, *lse = slopes + call.keys * QUERIES;
+        float *slopes = weights + call.keys * QUERIES, *lse = slopes + call.keys * QUERIES, *mask = lse + QUERIES;
         logits(weights, turned);
+        if (call.bits) kept(mask);
         const float *kept = call.lse + (row * call.heads + head) * call.queries + first;
         for (long i = 0; i < width; i++) lse[i] = i < count ? kept[i] : -HIDDEN;
         const float *dy = call.dy + offset(call.dy_step, row, head, first);
@@ -141,10 +178,13 @@ struct Tile {
             Vector mean = {};
             for (long j = i; j < call.keys * width; j += width) {
                 at(weights + j) = exponential(at(weights + j) - at(lse + i));
+                if (call.bits) at(slopes + j) *= at(mask + j);
                 mean += at(weights + j) * at(slopes + j);
             }
-            for (long j = i; j < call.keys * width; j += width)
+            for (long j = i; j < call.keys * width; j += width) {
                 at(slopes + j) = at(weights + j) * (at(slopes + j) - mean) * call.scale;
+                if (call.bits) at(weights + j) *= at(mask + j);
+            }
         }
         const float *q = call.q + offset(call.q_step, row, head, first);
         float *dq = call.dq + offset(call.dq_step, row, head, first);
@@ -171,7 +211,7 @@ long tile_size() { return QUERIES; }
 
 // Size of the scratch memory of one thread, in floats.
 long room(const Call *call) {
-    return round_up(QUERIES * (call->features + call->channels + 2 * call->keys + 2));
+    return round_up(QUERIES * (call->features + call->channels + (call->bits ? 3 : 2) * call->keys + 2));
 }
 
 void forward(const Call *call) {

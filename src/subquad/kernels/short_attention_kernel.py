@@ -5,6 +5,7 @@ efficient. See `short_attention.cpp` for the formulas.
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from subquad.kernels.dropout_kernel import new_seed, random_bits, threshold
 from subquad.kernels.operands import chunks, fit, like, loaded, point, rows, scratch
 
 MOST_KEYS = 1024
@@ -38,8 +40,9 @@ class _Call(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_long) for name in _COUNTS),
-        ("scale", ctypes.c_float),
-        *((name, ctypes.c_void_p) for name in ("q", "dy", "seen", "y", "lse", "scratch", "dq")),
+        *((name, ctypes.c_float) for name in ("scale", "share")),
+        ("least", ctypes.c_long),
+        *((name, ctypes.c_void_p) for name in ("q", "dy", "seen", "bits", "y", "lse", "scratch", "dq")),
         *((f"{name}_step", ctypes.c_long * 3) for name in ("q", "y", "dy", "dq")),
         ("seen_step", ctypes.c_long * 4),
         ("part", _Part * 2),
@@ -65,27 +68,33 @@ def short_attention(
     values: Sequence[Float[Tensor, "b h _ c"]],
     seen: Bool[Tensor, "#b #h #n #m"] | None,
     scale: float,
+    dropout_p: float = 0.0,
 ) -> Float[Tensor, "b h n c"]:
-    """softmax(scale · Q Kᵀ) V over visible keys, for operands that `takes` accepts; 0 for a query without visible keys.
+    """dropout(softmax(scale · Q Kᵀ)) V over visible keys, for operands that `takes` accepts.
+
+    A query without visible keys gets 0. Random bits of dropped weights are drawn again for the gradients, not kept.
 
     Args:
         keys: one or two tensors, which are used as if concatenated along the tokens, without a copy.
         values: tensors with the tokens of `keys`.
         seen: True where a query sees a key; None if no key is masked.
     """
+    seed = new_seed() if dropout_p else 0
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, *keys, *values)):
-        y: Tensor = _ShortAttention.apply(seen, scale, q, *keys, *values)
+        y: Tensor = _ShortAttention.apply(seen, scale, dropout_p, seed, q, *keys, *values)
         return y
-    return torch.ops.subquad.short_attention(q, keys, values, seen, scale)[0]
+    return torch.ops.subquad.short_attention(q, keys, values, seen, scale, dropout_p, seed)[0]
 
 
 class _ShortAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, seen: Tensor | None, scale: float, q: Tensor, *parts: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, seen: Tensor | None, scale: float, dropout_p: float, seed: int, q: Tensor, *parts: Tensor
+    ) -> Tensor:
         count = len(parts) // 2
-        y, lse = torch.ops.subquad.short_attention(q, parts[:count], parts[count:], seen, scale)
+        ctx.numbers = scale, dropout_p, seed
+        y, lse = torch.ops.subquad.short_attention(q, parts[:count], parts[count:], seen, *ctx.numbers)
         ctx.save_for_backward(seen, lse, q, *parts)
-        ctx.scale = scale
         return y
 
     @staticmethod
@@ -94,26 +103,34 @@ class _ShortAttention(torch.autograd.Function):
         seen, lse, q, *parts = ctx.saved_tensors
         count = len(parts) // 2
         gradients = torch.ops.subquad.short_attention_backward(
-            dy, q, parts[:count], parts[count:], seen, lse, ctx.scale
+            dy, q, parts[:count], parts[count:], seen, lse, *ctx.numbers
         )
-        return None, None, *gradients
+        return None, None, None, None, *gradients
 
 
 def _forward(
-    q: Tensor, keys: list[Tensor], values: list[Tensor], seen: Tensor | None, scale: float
+    q: Tensor, keys: list[Tensor], values: list[Tensor], seen: Tensor | None, scale: float, dropout_p: float, seed: int
 ) -> tuple[Tensor, Tensor]:
     """y, with the memory layout [b, n, h, c], and the logarithm of each query's sum of weights."""
     batch, heads, queries, _ = q.shape
     y = q.new_empty(batch, queries, heads, values[0].shape[3]).transpose(1, 2)
     lse = q.new_empty(batch, heads, queries)
     parts = [{"k": rows(k), "v": rows(v)} for k, v in zip(keys, values, strict=True)]
-    call, _kept = _call(parts, seen, scale, q=rows(q), y=y, lse=lse)
+    call, _kept = _call(parts, seen, (scale, dropout_p, seed), q=rows(q), y=y, lse=lse)
     loaded(_KERNEL).forward(ctypes.byref(call))
     return y, lse
 
 
 def _backward(
-    dy: Tensor, q: Tensor, keys: list[Tensor], values: list[Tensor], seen: Tensor | None, lse: Tensor, scale: float
+    dy: Tensor,
+    q: Tensor,
+    keys: list[Tensor],
+    values: list[Tensor],
+    seen: Tensor | None,
+    lse: Tensor,
+    scale: float,
+    dropout_p: float,
+    seed: int,
 ) -> list[Tensor]:
     """Gradients of q, keys and values, each with the memory layout of its operand."""
     # With few heads, the queries of each head are divided among threads, with separate gradients of keys and values.
@@ -124,7 +141,7 @@ def _backward(
         parts.append({"k": k, "v": v, "dk": dk, "dv": dv})
     q = rows(q)
     dq = like(q)
-    call, _kept = _call(parts, seen, scale, q=q, dy=rows(dy), lse=lse, dq=dq)
+    call, _kept = _call(parts, seen, (scale, dropout_p, seed), q=q, dy=rows(dy), lse=lse, dq=dq)
     call.chunks = count
     loaded(_KERNEL).backward(ctypes.byref(call))
     gradients = [part[name] for name in ("dk", "dv") for part in parts]
@@ -132,9 +149,13 @@ def _backward(
 
 
 def _call(
-    parts: list[dict[str, Tensor]], seen: Tensor | None, scale: float, **operands: Tensor
+    parts: list[dict[str, Tensor]], seen: Tensor | None, numbers: tuple[float, float, int], **operands: Tensor
 ) -> tuple[_Call, list[Tensor]]:
-    """The arguments of a call, and the tensors whose addresses they contain, which must outlive the call."""
+    """The arguments of a call, and the tensors whose addresses they contain, which must outlive the call.
+
+    `numbers` are the scale, the dropout probability and the seed of its random bits.
+    """
+    scale, dropout_p, seed = numbers
     q, keys = operands["q"], sum(part["k"].shape[2] for part in parts)
     sizes = (*q.shape[:3], keys, q.shape[3], parts[0]["v"].shape[3])
     call = _Call(*sizes, threads=torch.get_num_threads(), parts=len(parts), scale=scale)
@@ -142,6 +163,9 @@ def _call(
         # The kernel reads masks with contiguous queries, or one row for all queries.
         turned = seen if seen.shape[2] == 1 or seen.stride(2) <= 1 else seen.mT.contiguous().mT
         operands["seen"] = turned.expand(*q.shape[:3], keys)
+    if dropout_p:
+        call.least, call.share = threshold(dropout_p)
+        operands["bits"] = random_bits(seed, math.prod((*q.shape[:3], keys)))
     point(call, **operands)
     for structure, part in zip(call.part, parts, strict=False):
         point(structure, **part)
@@ -151,7 +175,8 @@ def _call(
 
 _operators = torch.library.Library("subquad", "FRAGMENT")
 _operands = "Tensor q, Tensor[] keys, Tensor[] values, Tensor? seen"
-_operators.define(f"short_attention({_operands}, float scale) -> (Tensor, Tensor)")
-_operators.define(f"short_attention_backward(Tensor dy, {_operands}, Tensor lse, float scale) -> Tensor[]")
+_numbers = "float scale, float dropout_p, int seed"
+_operators.define(f"short_attention({_operands}, {_numbers}) -> (Tensor, Tensor)")
+_operators.define(f"short_attention_backward(Tensor dy, {_operands}, Tensor lse, {_numbers}) -> Tensor[]")
 _operators.impl("short_attention", _forward, "CPU")
 _operators.impl("short_attention_backward", _backward, "CPU")

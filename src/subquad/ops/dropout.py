@@ -5,19 +5,15 @@ On a CPU torch draws one number of full precision for each entry, which takes lo
 
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from subquad.kernels.dropout_kernel import drop_by, select, takes
+from subquad.kernels.dropout_kernel import STEPS, drop_by, new_seed, random_bits, select, takes, threshold
 
 _WORTH = 1 << 16
 """Least number of entries for which this is faster than torch."""
-
-_STEPS = 1 << 16
-"""Probabilities are rounded to multiples of 1 / _STEPS, and so is the scale, which keeps the mean exact."""
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
@@ -25,23 +21,26 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
 
     The random state is torch's, but the dropped entries are not those of `F.dropout`.
     """
-    dropped = round(p * _STEPS)
     if not training or p == 0:
         return x
-    if x.device.type != "cpu" or x.numel() < _WORTH or torch.compiler.is_compiling() or not 0 < dropped < _STEPS:
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or not in_16_bits(p, x.numel()):
         return F.dropout(x, p)
-    y: Tensor = _Dropout.apply(x, dropped)
+    y: Tensor = _Dropout.apply(x, p)
     return y
+
+
+def in_16_bits(p: float, entries: int) -> bool:
+    """Whether dropout on a CPU draws 16 bits for each of this many entries. Otherwise torch draws them."""
+    return entries >= _WORTH and 0 < round(p * STEPS) < STEPS
 
 
 class _Dropout(torch.autograd.Function):
     """y = keep ⊙ x / P(keep); one byte for each entry is saved for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:
-        generator = np.random.SFC64(int(torch.randint(2**62, ())))
-        bits = torch.from_numpy(generator.random_raw((x.numel() + 3) // 4).view(np.int16)[: x.numel()])
-        least, ctx.scale = dropped - _STEPS // 2, _STEPS / (_STEPS - dropped)
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
+        bits = random_bits(new_seed(), x.numel())
+        least, ctx.scale = threshold(p)
         if takes(x):
             y, keep = drop_by(x, bits, least, ctx.scale)
         else:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from subquad.kernels.short_attention_kernel import short_attention, takes
-from subquad.ops.dropout import dropout
+from subquad.ops.dropout import dropout, in_16_bits
 from subquad.ops.masks import masked_softmax
 
 Parts = Tensor | Sequence[Tensor]
@@ -23,8 +23,8 @@ def softmax_attention(
 ) -> Tensor:
     """Y = dropout(softmax(scale · Q Kᵀ)) V, as `F.scaled_dot_product_attention` with the same arguments.
 
-    Queries that see no key get zeros. Without dropout, and on a GPU, this calls torch's fused kernel, or for few keys
-    on a CPU the package's own.
+    Queries that see no key get zeros. Without dropout, and on a GPU, this calls torch's fused kernel; for few keys on a
+    CPU the package's own, which drops the same weights as the operators that it replaces.
 
     Args:
         q: [..., n, e].
@@ -35,8 +35,9 @@ def softmax_attention(
     """
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     keys, values = ((x,) if isinstance(x, Tensor) else x for x in (k, v))
-    if dropout_p == 0 and takes(q, keys, values, attn_mask):
-        return short_attention(q, keys, values, attn_mask, scale)
+    weights_count = math.prod(q.shape[:-1]) * sum(x.shape[-2] for x in keys)
+    if (dropout_p == 0 or in_16_bits(dropout_p, weights_count)) and takes(q, keys, values, attn_mask):
+        return short_attention(q, keys, values, attn_mask, scale, dropout_p)
     k, v = (x[0] if len(x) == 1 else torch.cat(tuple(x), -2) for x in (keys, values))
     plain = q.dtype in (torch.float32, torch.float64) and (attn_mask is None or attn_mask.dtype == torch.bool)
     if dropout_p == 0 or q.device.type != "cpu" or not plain or torch.compiler.is_compiling():
