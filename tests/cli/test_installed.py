@@ -14,7 +14,7 @@ from subquad import records
 
 pytestmark = pytest.mark.slow
 
-SOURCES = ("src", "configs", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+SOURCES = ("src", "configs", "docs/results", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 MOTIONS = ("task=uea/basic_motions", "data=synthetic", "scale=smoke", *TINY)
 
 
@@ -35,6 +35,7 @@ def installed(tmp_path_factory):
     base = tmp_path_factory.mktemp("installed")
     source, built = base / "source", base / "built"
     source.mkdir()
+    (source / "docs").mkdir()
     for name in SOURCES:
         path = ROOT / name
         copied = {"ignore": shutil.ignore_patterns("*.egg-info", "__pycache__")} if path.is_dir() else {}

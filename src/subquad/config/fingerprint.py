@@ -23,7 +23,7 @@ _KEPT = ("task", "data", "trainer", "callbacks", "protocol", "scale", "recipe", 
 _KNOWN: dict[str, dict[str, Any]] = {}
 """Identities by configuration. Every path of a run refers to its fingerprint, and resolving a configuration is slow."""
 
-_NOT_IDENTITY = {
+NOT_IDENTITY = {
     "trainer": (
         "accelerator", "devices", "num_nodes", "strategy", "callbacks", "logger", "default_root_dir", "profiler",
         "log_every_n_steps", "enable_progress_bar", "enable_model_summary", "plugins", "accumulate_grad_batches",
@@ -58,7 +58,7 @@ def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
     """
     copied = pickle.loads(pickle.dumps(config))
     with flag_override(copied, ["struct", "readonly"], False):
-        for node, left in ((copied, plain), *((copied[section], plain[section]) for section in _NOT_IDENTITY)):
+        for node, left in ((copied, plain), *((copied[section], plain[section]) for section in NOT_IDENTITY)):
             for key in set(node) - set(left):
                 del node[key]
         copied.paths, copied.seed = plain["paths"], plain["seed"]
@@ -66,7 +66,7 @@ def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
     assert isinstance(resolved, dict)
     kept = {key: resolved[key] for key in _KEPT}
     kept["task"]["module"] = {k: v for k, v in kept["task"]["module"].items() if k != "compile_model"}
-    kept["recipe"] = {k: v for k, v in kept["recipe"].items() if k not in _NOT_IDENTITY["recipe"]}
+    kept["recipe"] = {k: v for k, v in kept["recipe"].items() if k not in NOT_IDENTITY["recipe"]}
     kept["ckpt_path"] = None if kept["ckpt_path"] is None else weights_name(Path(kept["ckpt_path"]))
     return kept
 
@@ -78,7 +78,7 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     plain = {key: value for key, value in plain.items() if key not in ("hydra", "logger", "tags")}
     plain["paths"] = dict.fromkeys(plain["paths"], "")
     plain["seed"] = 0
-    for section, keys in _NOT_IDENTITY.items():
+    for section, keys in NOT_IDENTITY.items():
         plain[section] = {k: v for k, v in plain[section].items() if k not in keys or section == "recipe"}
     return {str(key): value for key, value in plain.items()}
 

@@ -2,30 +2,32 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
+from subquad.report.terminal import OF_PROJECT
 from subquad.report.verdict_style import MARKS
 from subquad.results.footnotes import notes
-from subquad.results.model import FULL, CellResult, CellResults, Scope, TableResults
+from subquad.results.model import FULL, PROJECT, CellResult, CellResults, Scope, TableResults
 from subquad.results.verdict import Verdict
 
 DASH = "—"
-_QUIET = (Verdict.NOT_RUN, Verdict.NEEDS_DATA)
 
 
 def markdown(results: TableResults, scope: Scope = FULL) -> str:
     """A table of GitHub's Markdown: each cell as ours, printed in brackets, and the verdict in words."""
 
     def cell(value: CellResult | None, printed: str) -> str:
-        if value is None or not value.text:
+        if value is None:
             return f"{DASH} ({_md(printed)})" if printed else DASH
-        return f"{_md(value.text)}{f' ({_md(printed)})' if printed else ''}, {value.verdict.value}"
+        mark = OF_PROJECT if value.scope.project else ""
+        return f"{_md(value.text)}{mark}{f' ({_md(printed)})' if printed else ''}, {value.verdict.value}"
 
     lines = [f"**{_md(results.table.title + scope.note)}**", ""]
     head, *body = _grid(results, scope, cell)
     lines += [f"| {' | '.join(_md(name) for name in head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     lines += [f"| {_md(row[0])} | {' | '.join(row[1:])} |" for row in body]
     notes = [f"- {_md(note)}" for note in _notes(results)]
-    return "\n".join([*lines, "", _md(_legend(results)), *(["", *notes] if notes else [])]) + "\n"
+    return "\n".join([*lines, "", _md(_legend(results, scope, OF_PROJECT)), *(["", *notes] if notes else [])]) + "\n"
 
 
 def latex(results: TableResults, scope: Scope = FULL) -> str:
@@ -33,14 +35,16 @@ def latex(results: TableResults, scope: Scope = FULL) -> str:
 
     def cell(value: CellResult | None, printed: str) -> str:
         shown = rf" {{\footnotesize({_tex(printed)})}}" if printed else ""
-        if value is None or not value.text:
+        if value is None:
             return f"--{shown}"
-        return rf"{_tex(value.text)}$^{{\mathrm{{{_LETTERS[value.verdict]}}}}}${shown}"
+        mark = rf"{_PROJECT_LETTER}\," if value.scope.project else ""
+        return rf"{_tex(value.text)}$^{{\mathrm{{{mark}{_LETTERS[value.verdict]}}}}}${shown}"
 
     head, *body = _grid(results, scope, cell)
-    verdicts = {found.verdict for cell in results.shown if (found := cell.within(scope))} - {*_QUIET}
+    verdicts = {found.verdict for cell in results.shown if (found := _shown(cell, scope))}
     letters = "; ".join(f"{_LETTERS[v]}: {v.value}" for v in MARKS if v in verdicts)
-    caption = f"{results.table.title + scope.note}. {_legend(results)}{f' {letters}.' if letters else ''}"
+    legend = _legend(results, scope, _PROJECT_LETTER)
+    caption = f"{results.table.title + scope.note}. {legend}{f' {letters}.' if letters else ''}"
     notes = [rf"\par {_tex(note)}" for note in _notes(results)]
     return "\n".join([
         r"% \usepackage{booktabs}, \usepackage{textcomp}",
@@ -59,13 +63,24 @@ _LETTERS = {
 }  # fmt: skip
 
 
-def _legend(results: TableResults) -> str:
+_PROJECT_LETTER = "p"
+
+
+def _shown(cell: CellResults, scope: Scope) -> CellResult | None:
+    """The result that fills a cell: ours, else the project's; None without a number."""
+    found = map(cell.within, (scope, replace(scope, project=True)))
+    return next((result for result in found if result is not None and result.text), None)
+
+
+def _legend(results: TableResults, scope: Scope, mark: str) -> str:
     seeds = (
         f"mean ± standard deviation over the seeds that have run, of {results.table.counts}; "
         if results.table.counts not in ("", "1")
         else ""
     )
-    return f"Ours: {seeds}printed values in brackets ({results.table.source}); a dash is not measured."
+    project = any((shown := _shown(cell, scope)) and shown.scope.project for cell in results.shown)
+    marked = f" {mark}: {PROJECT.label} (docs/results)." if project else ""
+    return f"Ours: {seeds}printed values in brackets ({results.table.source}); a dash is not measured.{marked}"
 
 
 def _notes(results: TableResults) -> list[str]:
@@ -78,7 +93,7 @@ def _grid(results: TableResults, scope: Scope, write: Callable[[CellResult | Non
     lines = [["", *columns]]
     for row in results.table.rows:
         cells = (results.cells.get((row.name, column)) for column in columns)
-        lines.append([row.name, *("" if p is None else write(p.within(scope), _printed(p)) for p in cells)])
+        lines.append([row.name, *("" if p is None else write(_shown(p, scope), _printed(p)) for p in cells)])
     return lines
 
 

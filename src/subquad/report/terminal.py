@@ -2,14 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
 from subquad.results.footnotes import notes
-from subquad.results.model import CellResult, Scope, TableResults
-from subquad.results.table import Place, Table
+from subquad.results.model import PROJECT, CellResult, Scope, TableResults
+from subquad.results.table import Cell, Place, Table
 from subquad.results.verdict import Verdict
 
 _COLOUR = {
@@ -20,21 +21,29 @@ _COLOUR = {
 NEEDS_DATA = "×"
 """The mark of a cell that was not run because its data are not on this machine."""
 
+OF_PROJECT = "°"
+"""The mark of a number that the project measured (docs/results)."""
+
 
 def show_table(results: TableResults, scope: Scope) -> None:
     """Prints each cell as `ours (printed)`, coloured by its verdict, then notes, missing data and remarks.
 
-    A dash is a cell that has not been measured; one whose data are missing has a mark of its own.
+    A dash is a cell that has not been measured; one whose data are missing has a mark of its own. A number that the
+    project measured stands behind ours, with a mark.
     """
     table, found = results.table, results.within(scope)
+    project = results.within(replace(scope, project=True))
     columns = {
-        column.name: [_text(table, found, (row.name, column.name)) for row in table.rows] for column in table.columns
+        column.name: [_text(table, found, project, (row.name, column.name)) for row in table.rows]
+        for column in table.columns
     }
     console = Console(highlight=False)
     console.print(f"[bold]{table.name}: {table.title}[/]{scope.note}", soft_wrap=True)
     for part in _parts([row.name for row in table.rows], columns, console):
         console.print(part)
     console.print(f"[dim]{table.source}; printed values in brackets[/]", soft_wrap=True)
+    if any(result.text for result in project.values()):
+        console.print(f"[dim]{OF_PROJECT} {PROJECT.label} (docs/results), not here[/]", soft_wrap=True)
     if missing := dict.fromkeys(result.missing_data for result in found.values() if result.missing_data):
         console.print(f"{NEEDS_DATA} {Verdict.NEEDS_DATA.value} that are not on this machine:", soft_wrap=True)
         for reason in missing:
@@ -71,13 +80,19 @@ def _grid(rows: Sequence[str], columns: Mapping[str, Sequence[str]], names: Sequ
     return grid
 
 
-def _text(table: Table, results: Mapping[Place, CellResult], place: Place) -> str:
+def _text(table: Table, results: Mapping[Place, CellResult], project: Mapping[Place, CellResult], place: Place) -> str:
     if place not in results:
         return ""
     cell, result = table.cells[place], results[place]
+    numbers = [_number(cell, result)] if result.text else []
+    if place in project and project[place].text:
+        numbers.append(f"{_number(cell, project[place])}{OF_PROJECT}")
+    missing = NEEDS_DATA if result.verdict is Verdict.NEEDS_DATA else "-"
     printed = "" if cell.printed is None else f" [dim]({escape(cell.printed.text)})[/]"
-    if not result.text:
-        return f"{NEEDS_DATA if result.verdict is Verdict.NEEDS_DATA else '-'}{printed}"
-    colour, ours = _COLOUR.get(result.verdict), escape(result.text)
+    return f"{' '.join(numbers) or missing}{printed}"
+
+
+def _number(cell: Cell, result: CellResult) -> str:
+    colour, text = _COLOUR.get(result.verdict), escape(result.text)
     counted = f" [dim]{len(result.values)}/{cell.seeds}[/]" if result.verdict is Verdict.INCOMPLETE else ""
-    return f"{f'[{colour}]{ours}[/]' if colour else ours}{counted}{printed}"
+    return f"{f'[{colour}]{text}[/]' if colour else text}{counted}"

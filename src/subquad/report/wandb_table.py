@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 from subquad.config.compose import compose_run
 from subquad.records import fingerprint
 from subquad.results.cells import RunSpec
-from subquad.results.model import Scope, TableResults
+from subquad.results.model import PROJECT, Scope, TableResults
 
 COLUMNS = (
     "row", "column", "mean", "std", "half width (95 %)", "seeds", "printed", "printed value", "printed spread", "unit",
-    "better", "verdict", "notes",
+    "better", "verdict", "notes", PROJECT.label, "its verdict",
 )  # fmt: skip
 
 
@@ -74,6 +74,7 @@ def log_table(results: TableResults, scope: Scope, choices: Sequence[str]) -> Pa
 def table_rows(results: TableResults, scope: Scope) -> list[list[Any]]:
     """A list for each printed cell in the order of COLUMNS; None where there is no number."""
     rows = []
+    project = results.within(dataclasses.replace(scope, project=True))
     for place, result in results.within(scope).items():
         cell, summary = results.table.cells[place], result.summary
         if cell.column not in {column.name for column in results.table.columns}:
@@ -84,5 +85,9 @@ def table_rows(results: TableResults, scope: Scope) -> list[list[Any]]:
         )
         remarks = "; ".join(text for text in (*cell.notes, cell.unavailable, result.missing_data) if text)
         unit, better = cell.metric.unit, cell.metric.better
-        rows.append([*place, *numbers, len(result.values), *printed, unit, better, result.verdict.value, remarks])
+        kept = project.get(place)
+        by_project = (None, "") if kept is None or kept.summary is None else (kept.summary.mean, kept.verdict.value)
+        rows.append(
+            [*place, *numbers, len(result.values), *printed, unit, better, result.verdict.value, remarks, *by_project]
+        )
     return rows

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from subquad.results import measurement_cache
 from subquad.results.cells import RunIndex, load_table, seeds_of
 from subquad.results.commands import cell_command, table_command
 from subquad.results.mean import mean_values
-from subquad.results.model import FULL, CellResult, CellResults, Content, Problem, Run, Scope, TableResults
+from subquad.results.model import FULL, PROJECT, CellResult, CellResults, Content, Problem, Run, Scope, TableResults
 from subquad.results.scan import Scan, newest, read_measurements, read_run, scan_runs
 from subquad.results.statistics import summarise
+from subquad.results.store import Store
 from subquad.results.table import Cell, Place, Table
 from subquad.results.verdict import Verdict, cell_verdict
 from subquad.utils.errors import UserError
@@ -37,27 +38,35 @@ def gather(names: Sequence[str], overrides: Sequence[str] = (), progress: Progre
     """
     compositions = Compositions()
     outputs = Path(compositions[overrides].outputs)
-    scan = scan_runs(outputs / "runs")
+    scan, store = scan_runs(outputs / "runs"), Store.read()
     measurements, broken = read_measurements(outputs / "measured")
     broken += _unknown_scopes(scan)
     tables = [load_table(name) for name in names]
     found: dict[str, list[Mapping[Place, CellResult]]] = {table.name: [] for table in tables}
-    for scope in _scopes(scan, measurements):
-        known = {(run.record.task, run.record.attention) for run in scan.runs.values() if run.scope == scope}
+    scopes = [FULL, *_scopes(scan.runs.values(), measurements.values(), FULL)]
+    scopes += _scopes(store.pages.values(), store.measurements.values(), PROJECT)
+    for scope in scopes:
         runs = RunIndex([*scope.choices, *overrides], compositions)
-        measured = partial(measurement_cache.find, measurements, runs)
-        collector = Collector(scope=scope, runs=runs, read=scan.runs.get, measured=measured, known=known)
+        if scope.project:
+            collector = _of_project(store, runs, scope)
+        else:
+            collector = Collector(
+                scope=scope, runs=runs, read=scan.runs.get, known=_known(scan.runs.values(), scope),
+                measured=partial(measurement_cache.find, measurements, runs),
+            )  # fmt: skip
         collector.compose(tables)
         for table in tables:
             progress(table.name)
             found[table.name].append(collector.results(table))
-    compositions.save()
     results = [_table_results(table, found[table.name]) for table in tables]
     in_tables = {run.key for table in results for cell in table.cells.values() for r in cell.results for run in r.runs}
+    outdated = store.outdated(compositions)
+    compositions.save()
     return Content(
         tables=results, runs=list(scan.runs.values()),
         own=[run for run in scan.runs.values() if run.key not in in_tables],
-        broken=[*scan.broken, *broken], failed=scan.failed, unfinished=scan.unfinished,
+        project=list(store.pages.values()), outdated=outdated,
+        broken=[*scan.broken, *broken, *store.broken], failed=scan.failed, unfinished=scan.unfinished,
         pictures=sorted((outputs / "figures").rglob("*.png")), benches=newest(outputs / "bench", "*/index.html", 5),
         made=records.now(),
     )  # fmt: skip
@@ -73,10 +82,24 @@ def _number(text: str) -> tuple[int, str]:
     return (int(digits or 1000), rest)
 
 
-def _scopes(scan: Scan, measurements: Mapping[Path, Measurement]) -> list[Scope]:
-    """Full scope, then every other that a run or a measurement has and that can be composed."""
-    found = {run.scope for run in scan.runs.values()} | {Scope.of(kept.overrides) for kept in measurements.values()}
-    return [FULL, *sorted(scope for scope in found - {FULL} if not _unknown(scope))]
+def _scopes(runs: Iterable[Run], measurements: Iterable[Measurement], like: Scope) -> list[Scope]:
+    """Every scope but FULL that a run or a measurement has and that can be composed. like: FULL or PROJECT."""
+    found = {run.scope for run in runs}
+    found |= {replace(Scope.of(kept.overrides), project=like.project) for kept in measurements}
+    return sorted((scope for scope in found - {FULL} if not _unknown(scope)), key=lambda scope: (scope != like, scope))
+
+
+def _known(runs: Iterable[Run], scope: Scope) -> set[tuple[str, str]]:
+    """Task and attention of the runs of a scope."""
+    return {(run.record.task, run.record.attention) for run in runs if run.scope == scope}
+
+
+def _of_project(store: Store, runs: RunIndex, scope: Scope) -> "Collector":
+    """Collects results of the project in one scope."""
+    return Collector(
+        scope=scope, runs=runs, read=store.run, evaluation=store.evaluation, measured=partial(store.measurement, runs),
+        known=_known(store.pages.values(), scope),
+    )  # fmt: skip
 
 
 def _unknown(scope: Scope) -> list[str]:
@@ -101,7 +124,7 @@ def results_of(
     table: Table, runs: RunIndex, scope: Scope | None = None, seeds: Sequence[int] | None = None,
     measured: Mapping[Place, Measurement] | None = None, failures: Mapping[Place, str] | None = None,
 ) -> TableResults:  # fmt: skip
-    """The results of a table in one scope.
+    """The results of a table in one scope, and those of the project in the same scope.
 
     Args:
         table: the table.
@@ -111,12 +134,17 @@ def results_of(
         measured: measurements of cells that are not trained.
         failures: why other cells could not be measured.
     """
-    collector = Collector(
-        scope=Scope.of(runs.overrides) if scope is None else scope, runs=runs, seeds=seeds, failures=failures or {},
-        measured=lambda cell: (measured or {}).get(cell.place),
-    )  # fmt: skip
-    collector.compose([table])
-    return _table_results(table, [collector.results(table)])
+    scope = Scope.of(runs.overrides) if scope is None else scope
+    collectors = [
+        Collector(
+            scope=scope, runs=runs, seeds=seeds, failures=failures or {},
+            measured=lambda cell: (measured or {}).get(cell.place),
+        ),
+        _of_project(Store.read(), runs, replace(scope, project=True)),
+    ]  # fmt: skip
+    for collector in collectors:
+        collector.compose([table])
+    return _table_results(table, [collector.results(table) for collector in collectors])
 
 
 def _table_results(table: Table, scopes: Sequence[Mapping[Place, CellResult]]) -> TableResults:
@@ -151,6 +179,7 @@ class Collector:
         scope: which runs count.
         runs: the runs of cells in this scope.
         read: the run of a folder, or None if it has not finished; raises UserError if its record is of no use.
+        evaluation: the metrics of the run of a folder on changed data, or None.
         measured: the measurement of a cell, or None.
         failures: why cells could not be measured.
         seeds: None for as many as each cell declares.
@@ -160,6 +189,7 @@ class Collector:
     scope: Scope
     runs: RunIndex
     read: Callable[[Path], Run | None] = read_run
+    evaluation: Callable[[Path, Mapping[str, Any]], Mapping[str, float] | None] = records.read_evaluation
     measured: Callable[[Cell], Measurement | None]
     failures: Mapping[Place, str] = field(default_factory=dict)
     seeds: Sequence[int] | None = None
@@ -195,7 +225,8 @@ class Collector:
                 if (run := self.read(folder)) is None:
                     continue
                 runs.append(run)
-                value = _metrics(folder, run, cell).get(cell.metric.name)
+                metrics = self.evaluation(folder, cell.eval_data) if cell.eval_data else run.record.metrics
+                value = (metrics or {}).get(cell.metric.name)
                 if value is not None and not math.isfinite(value):
                     raise UserError(f"{cell.metric.name} of the run {folder} is {value}, which no mean can take.")
             except UserError as error:
@@ -261,11 +292,6 @@ def _data(cell: Cell) -> list[tuple[str, ...]]:
         for overrides in (cell.overrides, cell.init_from)
         if overrides
     ]
-
-
-def _metrics(folder: Path, run: Run, cell: Cell) -> Mapping[str, float]:
-    """The metrics of a run on the data of a cell; empty if it was not evaluated on them."""
-    return records.read_evaluation(folder, cell.eval_data) or {} if cell.eval_data else run.record.metrics
 
 
 def _baselines(cell: Cell, runs: Iterable[Run]) -> dict[str, float]:

@@ -17,12 +17,14 @@ class Scope:
     """Which runs count: full scale, the papers' protocol and real data, or less of one of them.
 
     overrides: of the trainer, which make its runs shorter or otherwise different from those of the papers.
+    project: whether these are the results that the project keeps (docs/results), not those of this machine.
     """
 
     scale: str = "paper"
     protocol: str = "paper"
     synthetic: bool = False
     overrides: tuple[str, ...] = ()
+    project: bool = False
 
     @classmethod
     def of(cls, overrides: Iterable[str]) -> Self:
@@ -58,28 +60,34 @@ class Scope:
     @property
     def label(self) -> str:
         """A name for readers; empty for full scale, the papers' protocol and real data."""
-        parts = [f"scale {self.scale}"] if self.scale != "paper" else []
+        parts = ["measured by the project"] if self.project else []
+        parts += [f"scale {self.scale}"] if self.scale != "paper" else []
         parts += [f"protocol {self.protocol}"] if self.protocol != "paper" else []
         return ", ".join([*parts, *(["synthetic data"] if self.synthetic else []), *self.overrides])
 
 
 FULL = Scope()
+PROJECT = Scope(project=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A finished run. `key` is its folder below outputs/runs; `history` what it logged, by optimiser step."""
+    """A finished run. `key` is its folder below outputs/runs; `history` what it logged, by optimiser step.
+
+    project: whether it is one of the runs that the project keeps (docs/results).
+    """
 
     key: str
     record: Record
     command: str
     history: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    project: bool = False
 
     @property
     def scope(self) -> Scope:
         """From its record."""
         synthetic = bool(self.record.config.get("data", {}).get("synthetic"))
-        return Scope(self.record.scale, self.record.protocol, synthetic)
+        return Scope(self.record.scale, self.record.protocol, synthetic, project=self.project)
 
     @property
     def monitor(self) -> str:
@@ -132,12 +140,16 @@ class CellResults:
         return self.cell.printed is None and bool(self.cell.unavailable)
 
     @property
+    def decisive(self) -> CellResult:
+        """The result whose verdict is the cell's: in full scope, else of the project, else of another scale."""
+        found = [result for result in map(self.within, (FULL, PROJECT)) if result is not None and result.text]
+        found += [result for result in self.results if result.verdict is Verdict.OTHER_SCALE]
+        return found[0] if found else self.results[0]
+
+    @property
     def verdict(self) -> Verdict:
-        """Its verdict in full scope; OTHER_SCALE if only another scope has a number."""
-        first, *others = self.results
-        if not first.text and any(result.verdict is Verdict.OTHER_SCALE for result in others):
-            return Verdict.OTHER_SCALE
-        return first.verdict
+        """The cell's verdict."""
+        return self.decisive.verdict
 
 
 KINDS = {
@@ -205,11 +217,17 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """Everything that the pages show. `own` are runs that fill no cell of a table."""
+    """Everything that the pages show.
+
+    own: runs that fill no cell of a table. project: the runs that the project keeps. outdated: results of the project
+    whose overrides compose to another configuration today.
+    """
 
     tables: Sequence[TableResults]
     runs: Sequence[Run]
     own: Sequence[Run]
+    project: Sequence[Run]
+    outdated: Sequence[Problem]
     broken: Sequence[Problem]
     failed: Sequence[Problem]
     unfinished: int

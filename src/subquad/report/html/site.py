@@ -28,13 +28,15 @@ def write_site(folder: Path, content: Content) -> Path:
         site.page("table.html.j2", f"tables/{part.table.name}.html", table_facts(part, site.path))
         site.text(f"tables/{part.table.name}.md", markdown(part))
         site.text(f"tables/{part.table.name}.tex", latex(part))
-    for run in content.runs:
+    for run in (*content.runs, *content.project):
         site.page("run.html.j2", site.path(run), run_facts(run, site.cells))
     own = {run.key for run in content.own}
     rows = [run_row(run, site.cells, site.path) for run in reversed(content.runs)]
     site.page("costs.html.j2", "costs.html", {"benches": site.benches(), "pictures": site.pictures()}, here="costs")
     site.page("runs.html.j2", "runs.html", {
         "of_tables": [row for row in rows if row["key"] not in own], "own": [row for row in rows if row["key"] in own],
+        "project": [run_row(run, site.cells, site.path) for run in reversed(content.project)],
+        "outdated": content.outdated,
         "failed": content.failed, "broken": content.broken, "papers": [p["pair"] for p in site.papers()],
     }, here="runs")  # fmt: skip
     site.page("index.html.j2", "index.html", site.overview(rows), here="index")
@@ -112,6 +114,7 @@ class _Site:
             "printed_total": sum(part.cell.printed is not None for part in shown), "tables_total": len(content.tables),
             "unavailable": sum(bool(part.cell.unavailable) for part in shown), "by_verdict": self._by_verdict(),
             "newest": rows[:12], "runs_total": len(rows), "own_total": len(content.own), "machines": content.machines,
+            "project_total": len(content.project), "outdated": len(content.outdated),
             "failed": len(content.failed), "broken": len(content.broken), "unfinished": content.unfinished,
         }  # fmt: skip
 
@@ -156,7 +159,7 @@ def by_kind(tables: Iterable[TableResults]) -> list[dict[str, Any]]:
 
 
 def _line(table: TableResults, part: CellResults) -> dict[str, str]:
-    text = next((result.text for result in part.results if result.text), "")
+    text = part.decisive.text
     name = f"{table.table.name}: {part.cell.row} / {part.cell.column}"
     printed = part.cell.printed.text if part.cell.printed else ""
     href = f"tables/{table.table.name}.html#{part.anchor}"

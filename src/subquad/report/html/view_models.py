@@ -5,7 +5,7 @@ from typing import Any
 
 from subquad.report.html.chart import cell_curves, comparisons, run_curves
 from subquad.report.verdict_style import MARKS
-from subquad.results.model import FULL, CellResult, CellResults, Run, TableResults
+from subquad.results.model import CellResult, CellResults, Run, TableResults
 from subquad.results.table import Cell
 from subquad.utils.display import duration
 
@@ -67,7 +67,7 @@ def _cell(table: TableResults, part: CellResults | None, path: Path, curves: boo
     if part is None:
         return None
     cell = part.cell
-    shown = [result for result in part.results if result.text or result.scope == FULL]
+    shown = [result for result in part.results if result.text] or [part.results[0]]
     return {
         "anchor": part.anchor, "column": cell.column, "empty": part.empty, "notes": cell.notes,
         "from_prior_work": cell.from_prior_work, "unavailable": cell.unavailable,

@@ -1,0 +1,277 @@
+"""The results that the project keeps: docs/results/, one line of JSON for each run and each measurement.
+
+`runs/<task>.jsonl` has the records of runs, each with the overrides that train it and with its evaluations on other
+data; `measurements/<function>.jsonl` has measured cells. Lines are sorted, so that a new result is one new line.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from subquad import records
+from subquad.config.choices import CONFIGS
+from subquad.config.compositions import Compositions
+from subquad.config.fingerprint import NOT_IDENTITY, run_of
+from subquad.records import Measurement, Record, fingerprint
+from subquad.results.cells import RunIndex
+from subquad.results.commands import command_line
+from subquad.results.measurement_cache import path_of
+from subquad.results.model import Problem, Run
+from subquad.results.scan import read_run
+from subquad.results.table import Cell
+from subquad.utils.atomic import atomic_write
+from subquad.utils.display import CHECKOUT
+from subquad.utils.errors import UserError
+
+FOLDER = CHECKOUT / "docs" / "results" if CHECKOUT else CONFIGS.parent / "store"
+"""docs/results/ of a checkout, or the installed package subquad.store."""
+
+_Line = TypeVar("_Line", "StoredRun", "StoredMeasurement")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRun(Record):
+    """A record with the overrides that train the run, and with its evaluations on other data.
+
+    `config` has only the keys that pages read; the overrides give the others.
+    evaluations: metrics by the fingerprint of the changed settings of the data.
+    """
+
+    overrides: list[str]
+    evaluations: dict[str, dict[str, float]]
+
+    @property
+    def name(self) -> str:
+        """The name of the run's folder."""
+        return f"{self.fingerprint}-s{self.seed}"
+
+    @property
+    def command(self) -> str:
+        """The command that trains the run."""
+        return command_line("python train.py", [*self.overrides, f"seed={self.seed}"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMeasurement(Measurement):
+    """A measurement with its name: the fingerprint of the cell's configuration and of its `measure`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Store:
+    """The results of the project, by name. `broken`: lines that cannot be read."""
+
+    runs: Mapping[str, StoredRun] = field(default_factory=dict)
+    measurements: Mapping[str, StoredMeasurement] = field(default_factory=dict)
+    broken: Sequence[Problem] = ()
+
+    @classmethod
+    def read(cls, folder: Path | None = None) -> "Store":
+        """Reads docs/results/ or another folder of this form; empty without one."""
+        folder = FOLDER if folder is None else folder
+        broken: list[Problem] = []
+        runs = _lines(folder / "runs", StoredRun, broken)
+        measurements = _lines(folder / "measurements", StoredMeasurement, broken)
+        return cls({run.name: run for run in runs}, {kept.name: kept for kept in measurements}, broken)
+
+    @property
+    def results(self) -> tuple["StoredRun | StoredMeasurement", ...]:
+        """All of them."""
+        return (*self.runs.values(), *self.measurements.values())
+
+    @cached_property
+    def pages(self) -> dict[str, Run]:
+        """The runs as views show them, by name, oldest first."""
+        return {
+            run.name: Run(
+                key=f"project/{run.task}/{run.attention}/{run.name}", record=run, command=run.command, project=True
+            )
+            for run in sorted(self.runs.values(), key=lambda run: run.finished)
+        }
+
+    def run(self, folder: Path) -> Run | None:
+        """The run that has this folder in outputs/."""
+        return self.pages.get(folder.name)
+
+    def evaluation(self, folder: Path, changes: Mapping[str, Any]) -> Mapping[str, float] | None:
+        """The metrics of a run on changed data."""
+        return self.runs[folder.name].evaluations.get(fingerprint(changes))
+
+    def measurement(self, runs: RunIndex, cell: Cell) -> Measurement | None:
+        """The measurement of a cell. Composes a cell only if some measurement has its overrides."""
+        if _measured(cell.measure, cell.overrides) not in self._measured:
+            return None
+        return self.measurements.get(path_of(cell, runs).stem)
+
+    @cached_property
+    def _measured(self) -> set[str]:
+        return {_measured(kept.measure, kept.overrides) for kept in self.measurements.values()}
+
+    def outdated(self, compositions: Compositions) -> list[Problem]:
+        """Results whose overrides compose to another configuration today."""
+        problems = []
+        for result in self.results:
+            try:
+                fits = _today(result, compositions) == result.name
+                reason = "its overrides compose to another configuration today"
+            except UserError as error:
+                fits, reason = False, str(error)
+            if not fits:
+                text = f"{' '.join(result.overrides)}: {reason}; measure it again, or remove the line."
+                problems.append(Problem(path=f"{_file(result)}: {result.name}", message=text))
+        return problems
+
+    def with_results(self, runs: Iterable[StoredRun] = (), measurements: Iterable[StoredMeasurement] = ()) -> "Store":
+        """This store with more results, which replace those of the same name."""
+        return Store(
+            {**self.runs, **{run.name: run for run in runs}},
+            {**self.measurements, **{kept.name: kept for kept in measurements}},
+        )
+
+    def write(self, folder: Path | None = None) -> None:
+        """Writes all files; results of one file are sorted by overrides and seed."""
+        folder = FOLDER if folder is None else folder
+        files: dict[str, list[Any]] = {}
+        for result in self.results:
+            files.setdefault(_file(result), []).append(result)
+        for name, results in files.items():
+            results.sort(key=lambda result: (result.overrides, str(getattr(result, "measure", "")), result.name))
+            lines = (json.dumps(_plain(result), ensure_ascii=False, sort_keys=True) for result in results)
+            with atomic_write(folder / name) as place:
+                place.write_text("".join(f"{line}\n" for line in lines))
+
+
+def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
+    """The finished run of a folder, for the store.
+
+    Raises UserError if the run has not finished, if its data are synthetic, if a metric is not finite, if its source
+    had changes that no commit has, or if its overrides do not compose to it.
+    """
+    run = read_run(folder)
+    if run is None:
+        raise UserError(f"{folder} has no {records.RESULT}: the run has not finished.")
+    record = run.record
+    _check_source(folder, record)
+    if run.scope.synthetic:
+        raise UserError(f"{folder} was trained on synthetic data, which are no result.")
+    if wrong := [name for name, value in record.metrics.items() if not math.isfinite(value)]:
+        raise UserError(f"{wrong[0]} of {folder} is {record.metrics[wrong[0]]}, which is no result.")
+    trainer, task = record.config["trainer"], record.config["task"]
+    config = {
+        "task": {"monitor": task["monitor"], "module": {}}, "data": {"synthetic": False},
+        "trainer": {key: trainer[key] for key in ("devices", "num_nodes", "precision")},
+    }  # fmt: skip
+    evaluations = {
+        path.stem: json.loads(path.read_text())["metrics"]
+        for path in sorted((folder / records.EVALUATIONS).glob("*.json"))
+    }
+    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(Record)} | {"config": config, "tags": []}
+    stored = StoredRun(**fields, overrides=_overrides(folder, compositions), evaluations=evaluations)
+    if _today(stored, compositions) != stored.name:
+        raise UserError(
+            f"{folder} is a run of another configuration: its overrides compose to another fingerprint today; train it "
+            "again with this version."
+        )
+    return stored
+
+
+def stored_measurement(path: Path, compositions: Compositions) -> StoredMeasurement:
+    """The measurement of a file below outputs/measured, for the store.
+
+    Raises UserError if it cannot be read, if its source had changes that no commit has, or if its overrides do not
+    compose to it.
+    """
+    kept = records.read_measurement(path)
+    if kept is None:
+        raise UserError(f"There is no file {path}.")
+    _check_source(path, kept)
+    fields = {f.name: getattr(kept, f.name) for f in dataclasses.fields(Measurement)}
+    stored = StoredMeasurement(**fields, name=path.stem)
+    if _today(stored, compositions) != stored.name:
+        raise UserError(f"{path} is a measurement of another configuration; measure it again with this version.")
+    return stored
+
+
+def _check_source(path: Path, result: Record | Measurement) -> None:
+    if not result.commit.isalnum() or result.commit == "unknown":
+        raise UserError(
+            f"{path} was made by the source {result.commit}, which nobody can look up; run it again in a clean "
+            "checkout."
+        )
+
+
+def _overrides(folder: Path, compositions: Compositions) -> list[str]:
+    """The overrides of a run without those that do not determine its result: its seed, paths, hardware, logging."""
+    try:
+        given = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        raise UserError(f"{folder} has no .hydra/overrides.yaml, so nobody can repeat this run.") from None
+    kept = [_portable(str(override)) for override in given if not str(override).startswith("seed=")]
+    for override in [override for override in kept if _may_be_left_out(override)]:
+        others = [other for other in kept if other != override]
+        if compositions[others].folder == compositions[kept].folder:
+            kept = others
+    return kept
+
+
+def _portable(override: str) -> str:
+    """An override with the path of another run's weights below the folder outputs, wherever that is here."""
+    key, _, value = override.partition("=")
+    path = Path(value.strip("'\""))
+    if key != "ckpt_path" or run_of(path) is None or "runs" not in path.parts:
+        return override
+    return f"{key}={Path('outputs', *path.parts[path.parts.index('runs') :])}"
+
+
+def _may_be_left_out(override: str) -> bool:
+    key = override.lstrip("+~").partition("=")[0]
+    group, _, rest = key.partition(".")
+    return group in ("paths", "logger", "trainer", "tags", "sweep", "evaluate", "hydra") or (
+        rest.partition(".")[0] in NOT_IDENTITY.get(group, ())
+    )
+
+
+def _today(result: StoredRun | StoredMeasurement, compositions: Compositions) -> str:
+    """The name that a result would have today."""
+    composition = compositions[result.overrides]
+    if isinstance(result, StoredRun):
+        return f"{Path(composition.folder).name}-s{result.seed}"
+    return fingerprint({"config": composition.identity, "measure": result.measure})
+
+
+def _file(result: StoredRun | StoredMeasurement) -> str:
+    """The path of a result's file in the folder."""
+    if isinstance(result, StoredRun):
+        return f"runs/{result.task}.jsonl"
+    return f"measurements/{str(result.measure['_target_']).rpartition('.')[2]}.jsonl"
+
+
+def _plain(result: StoredRun | StoredMeasurement) -> dict[str, Any]:
+    return {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
+
+
+def _measured(measure: Mapping[str, Any], overrides: Sequence[str]) -> str:
+    return json.dumps([dict(measure), list(overrides)], sort_keys=True, default=str)
+
+
+def _lines(folder: Path, kind: type[_Line], broken: list[Problem]) -> list[_Line]:
+    """The lines of all files below a folder; those that do not fit are added to `broken`."""
+    schema, found = TypeAdapter(kind), []
+    for path in sorted(folder.rglob("*.jsonl")):
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            try:
+                found.append(schema.validate_json(line))
+            except ValidationError as error:
+                first = error.errors(include_input=False)[0]
+                text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}; mend or remove this line."
+                broken.append(Problem(path=f"{path}, line {number}", message=text))
+    return found
