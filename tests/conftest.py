@@ -24,8 +24,10 @@ from omegaconf import DictConfig, OmegaConf  # noqa: E402
 
 from subquad.config.compose import load_factory  # noqa: E402
 from subquad.config.parsing import parse_files_once  # noqa: E402
+from subquad.results import store  # noqa: E402
 
 CONFIGS = Path(__file__).parent.parent / "configs"
+RESULTS, store.FOLDER = store.FOLDER, Path(__file__).parent / "no_results"  # so that tests see only their own results
 
 torch.set_num_threads(1)
 parse_files_once()
@@ -68,6 +70,12 @@ def made(group: str, name: str) -> Any:
 def encoder_factories() -> dict[str, Any]:
     """The factories of the choices of backbone that take no attention."""
     return {name: load_factory(f"backbone={name}") for name in encoders()}
+
+
+@pytest.fixture
+def real_store() -> Path:
+    """The folder of the results that the project keeps."""
+    return RESULTS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -134,6 +134,11 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         run(["train.py", "task=uea/basic_motions", "scale=smoke"])
         [record] = (tmp_path / "outputs").rglob("result.json")
         words = [f"run={record.parent}"]
+    if program == "scripts/results.py" and "outputs" in words:
+        monkeypatch.setattr("subquad.measure.machine._commit", lambda: "abc123")
+        monkeypatch.setattr("subquad.results.store.FOLDER", tmp_path / "results")
+        run(["train.py", "task=uea/basic_motions", "scale=smoke"])
+        words[words.index("outputs")] = str(tmp_path / "outputs")
     if program == "scripts/bench.py":
         words.append(f"output={tmp_path}")
         words = [w for w in words if not w.startswith(("lengths", "levels"))]

@@ -1,0 +1,176 @@
+"""The results that the project keeps: what is added, what is refused, how they stand beside one's own."""
+
+import json
+
+import pytest
+from made_pages import finish
+
+from subquad.cli import results as command
+from subquad.config.compositions import Compositions
+from subquad.report.html.site import write_site
+from subquad.report.markdown_latex import latex, markdown
+from subquad.report.terminal import show_table
+from subquad.report.wandb_table import COLUMNS, table_rows
+from subquad.results import collect, store
+from subquad.results.cells import RunIndex
+from subquad.results.collect import gather, results_of
+from subquad.results.measurement_cache import measure
+from subquad.results.model import FULL, PROJECT
+from subquad.results.store import Store, stored_measurement, stored_run
+from subquad.results.table import load
+from subquad.results.verdict import Verdict
+from subquad.utils.errors import UserError
+
+OVERRIDES = ["task=digits", "recipe=small_vit", "attention=softmax"]
+TABLE = """
+title: One row
+source: Doe et al. 2024, https://example.org/x, Table 1
+seeds: 2
+overrides: [task=digits, recipe=small_vit]
+metric: {name: test/accuracy, scale_by: 100, unit: "%"}
+columns:
+  Accuracy: []
+  Width:
+    measure: {_target_: subquad.results.measures.setting, key: backbone.dim}
+    metric: {name: value, scale_by: 1, better: equal}
+rows: {Softmax: [attention=softmax]}
+printed: {Softmax: "90.0±1.0 192"}
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """An outputs folder with two seeds of a cell and a measurement, and an empty store; the table of the cell."""
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path / "outputs"))
+    monkeypatch.setattr(store, "FOLDER", tmp_path / "store")
+    (tmp_path / "one.yaml").write_text(TABLE)
+    table = load(tmp_path / "one.yaml", "one/1")
+    monkeypatch.setattr(collect, "load_table", {"one/1": table}.__getitem__)
+    for seed in (0, 1):
+        finish(folder(seed), 0.89 + seed / 50, seed=seed, finished=f"2026-01-0{seed + 1}T10:00:00+00:00")
+        overrides = [*OVERRIDES, f"seed={seed}", "trainer=cpu", "logger=csv", "paths.data=/elsewhere"]
+        (folder(seed) / ".hydra" / "overrides.yaml").write_text(json.dumps(overrides))
+    monkeypatch.setattr("subquad.measure.machine._commit", lambda: "abc123")
+    measure(table.cells["Softmax", "Width"], RunIndex())
+    return tmp_path, table
+
+
+def folder(seed):
+    return RunIndex().spec(OVERRIDES, seed).folder
+
+
+def add(monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["results.py", *map(str, arguments)])
+    return command.main()
+
+
+def test_kept_results_fill_cells_of_somebody_who_has_run_nothing(place, monkeypatch, capsys):
+    base, table = place
+    assert add(monkeypatch, "add", base / "outputs") == 0
+    assert "Added 2 runs and 1 measurements" in capsys.readouterr().out
+    kept = Store.read()
+    assert kept.broken == []
+    assert [run.overrides for run in kept.runs.values()] == [OVERRIDES, OVERRIDES]
+    first = (base / "store" / "runs" / "digits.jsonl").read_text()
+    kept.write()
+    assert (base / "store" / "runs" / "digits.jsonl").read_text() == first
+
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(base / "elsewhere"))
+    content = gather(["one/1"])
+    [results] = content.tables
+    accuracy, width = results.cells["Softmax", "Accuracy"], results.cells["Softmax", "Width"]
+    assert [result.text for result in accuracy.results] == ["", "90.0 ± 1.4"]
+    assert (accuracy.verdict, accuracy.decisive.scope) == (Verdict.REPRODUCED, PROJECT)
+    assert (width.within(FULL).text, width.within(PROJECT).text) == ("", "64")
+    assert (len(content.runs), len(content.project), content.outdated) == (0, 2, [])
+    assert "90.0 ± 1.4° (90.0±1.0), reproduced" in markdown(results)
+    assert r"90.0 $\pm$ 1.4$^{\mathrm{p\,r}}$" in latex(results)
+    pages = write_site(base / "pages", content).parent
+    assert "measured by the project" in (pages / "tables/one/1.html").read_text()
+    assert all((pages / f"runs/{run.key}.html").exists() for run in content.project)
+
+    row = table_rows(results_of(table, RunIndex()), FULL)[0]
+    assert row[COLUMNS.index(PROJECT.label)] == pytest.approx(90.0)
+    assert row[COLUMNS.index("verdict")] == "not run"
+
+
+def test_kept_results_stand_behind_ones_own(place, monkeypatch, capsys):
+    base, table = place
+    add(monkeypatch, "add", base / "outputs")
+    for seed in (0, 1):
+        finish(folder(seed), 0.5, seed=seed)
+    [results] = gather(["one/1"]).tables
+    assert results.cells["Softmax", "Accuracy"].verdict is Verdict.BELOW
+    assert "50.0 ± 0.0 (90.0±1.0), below" in markdown(results)
+    capsys.readouterr()
+    show_table(results_of(table, RunIndex()), FULL)
+    assert "50.0 ± 0.0 90.0 ± 1.4° (90.0±1.0)" in capsys.readouterr().out
+
+
+def test_a_kept_result_is_replaced_on_request_only(place, monkeypatch, capsys):
+    base, _ = place
+    add(monkeypatch, "add", base / "outputs")
+    finish(folder(0), 0.5)
+    (folder(0) / ".hydra" / "overrides.yaml").write_text(json.dumps(OVERRIDES))
+    name = folder(0).name
+    assert add(monkeypatch, "add", folder(0)) == 0
+    assert Store.read().runs[name].metrics["test/accuracy"] == 0.89
+    assert add(monkeypatch, "add", folder(0), "again=true") == 0
+    assert Store.read().runs[name].metrics["test/accuracy"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"synthetic": True}, "synthetic"),
+        ({"commit": "abc123+changes"}, "clean checkout"),
+        ({"commit": "unknown"}, "clean checkout"),
+        ({"metrics": {"test/accuracy": float("nan")}}, "no result"),
+    ],
+)
+def test_what_is_no_result_is_refused(place, change, reason):
+    finish(folder(0), 0.9, **change)
+    with pytest.raises(UserError, match=reason):
+        stored_run(folder(0), Compositions())
+
+
+def test_a_result_of_other_settings_is_refused(place, monkeypatch, capsys):
+    base, _ = place
+    (folder(0) / ".hydra" / "overrides.yaml").write_text(json.dumps([*OVERRIDES, "backbone.dim=8"]))
+    (folder(1) / ".hydra" / "overrides.yaml").unlink()
+    assert add(monkeypatch, "add", base / "outputs" / "runs") == 1
+    shown = capsys.readouterr().out
+    assert "another configuration" in shown
+    assert "nobody can repeat this run" in shown
+    [path] = (base / "outputs" / "measured").glob("*.json")
+    other = path.with_name("0123456789ab.json")
+    path.rename(other)
+    with pytest.raises(UserError, match="another configuration"):
+        stored_measurement(other, Compositions())
+
+
+def test_outdated_and_damaged_lines_are_named_and_fill_no_cell(place, monkeypatch, capsys):
+    base, _ = place
+    add(monkeypatch, "add", base / "outputs")
+    path = base / "store" / "runs" / "digits.jsonl"
+    lines = path.read_text().splitlines()
+    old = json.loads(lines[0]) | {"overrides": [*OVERRIDES, "backbone.dim=8"]}
+    path.write_text("\n".join([json.dumps(old), lines[1], '{"seed": 1}', ""]))
+    assert add(monkeypatch, "check") == 1
+    shown = capsys.readouterr().out
+    assert "backbone.dim=8: its overrides compose to another configuration today" in shown
+    assert f"{path}, line 3" in shown
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(base / "elsewhere"))
+    content = gather(["one/1"])
+    assert [problem.path for problem in content.outdated] == [f"runs/digits.jsonl: {folder(old['seed']).name}"]
+    page = (write_site(base / "pages", content).parent / "runs.html").read_text()
+    assert "Outdated results of the project" in page
+    assert "line 3" in page
+
+
+@pytest.mark.slow
+def test_what_the_project_keeps_is_neither_outdated_nor_damaged(real_store):
+    kept = Store.read(real_store)
+    assert kept.broken == []
+    assert kept.outdated(Compositions()) == []
+    assert sum(path.stat().st_size for path in real_store.rglob("*.jsonl")) < 10 * 2**20
