@@ -130,15 +130,11 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             (tmp_path / "data/tokenizers").glob("bpe-*"),
         )
         words = [word.replace("<run>", str(record.parent)).replace("<tokenizer>", str(tokenizer)) for word in words]
+    monkeypatch.setattr("subquad.measure.machine._commit", lambda: "abc123")  # as of a clean checkout
+    monkeypatch.setattr("subquad.results.store.FOLDER", tmp_path / "results")
     if program == "eval.py":
-        run(["train.py", "task=uea/basic_motions", "scale=smoke"])
-        [record] = (tmp_path / "outputs").rglob("result.json")
-        words = [f"run={record.parent}"]
-    if program == "scripts/results.py" and "outputs" in words:
-        monkeypatch.setattr("subquad.measure.machine._commit", lambda: "abc123")
-        monkeypatch.setattr("subquad.results.store.FOLDER", tmp_path / "results")
-        run(["train.py", "task=uea/basic_motions", "scale=smoke"])
-        words[words.index("outputs")] = str(tmp_path / "outputs")
+        words = [f"run={_trained(tmp_path)}"]
+    words = [str(_trained(tmp_path)) if word == "outputs" else word for word in words]
     if program == "scripts/bench.py":
         words.append(f"output={tmp_path}")
         words = [w for w in words if not w.startswith(("lengths", "levels"))]
@@ -153,6 +149,13 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     if program == "scripts/reproduce.py" and "rows" in named:  # these cells are few, and their table has other columns
         own |= {*named, "columns"}
     run([program, *words, *(word for word in SMALL.get(program, []) if word.partition("=")[0] not in own)])
+
+
+def _trained(folder: Path) -> Path:
+    """The folder of a small run."""
+    run(["train.py", "task=uea/basic_motions", "scale=smoke"])
+    [record] = (folder / "outputs").rglob("result.json")
+    return record.parent
 
 
 def _texts(folder: Path) -> Path:
