@@ -16,7 +16,6 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.testing import assert_close
 
 from attention.cells import CONTEXT, DIM, Cell, declared, prefix, run, site
-from attention.gpu_autocast import rules_of_cuda
 from subquad.attention.base import (
     Attention,
     Discrete,
@@ -24,6 +23,7 @@ from subquad.attention.base import (
     SurrogateGradient,
     UnsupportedPattern,
 )
+from subquad.measure.cuda_autocast import rules_of_cuda
 from subquad.ops import affine
 from subquad.specs import Masks, Pattern
 from subquad.utils.errors import UserError

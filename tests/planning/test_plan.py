@@ -16,10 +16,11 @@ from subquad.measure.inputs import random_batch
 from subquad.planning import cost
 from subquad.planning.cost import Device, Pace, Paces, family_of, measured_steps, optimizer_states, pace
 from subquad.planning.model_size import parameters_of, spec_of
-from subquad.planning.plan_view import checkpoints, readable_bytes, show_plan, time_left
+from subquad.planning.plan_view import checkpoints, show_plan, time_left
 from subquad.planning.step_time import measure_steps
 from subquad.planning.table_plan import Share, Work, checkpoint_bytes, jobs_by_setting, shares
 from subquad.results.cells import RunSpec
+from subquad.utils.byte_sizes import readable_bytes
 from subquad.utils.errors import UserError
 
 HERE, GPU = Device("this CPU, 1 threads", False), Device("a GPU", True)
