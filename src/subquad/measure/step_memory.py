@@ -35,22 +35,50 @@ def step_peak(module: Any, spec: Any, rows: int, precision: str, states: int, wh
         states: number of values that the optimiser stores for each parameter.
         whole: rows of the batch of an optimiser step, from which mechanisms are refreshed; by default `rows`.
     """
-    trainable = [p for p in module.parameters() if p.requires_grad]
-    fixed = sum(map(_size, (*module.parameters(), *module.buffers()))) + (1 + states) * sum(map(_size, trainable))
     module.train()
     with fake_tensors(module, (), gradients=True), _like_a_gpu(precision):
-        for p in module.parameters():
-            p.grad = torch.empty_like(p) if p.requires_grad else None
-        batch = random_batch(module.network, spec, rows)
-        with LiveTensors() as memory:
-            module.loss(module(batch), batch.target).backward()
-        peak = memory.peak
+        added = _added(module, random_batch(module.network, spec, rows))
         if any(isinstance(part, Refreshable) for part in module.modules()):
             batch = random_batch(module.network, spec, whole or rows)
             with torch.no_grad(), LiveTensors() as memory:
                 module(batch)
-            peak = max(peak, memory.peak)
-    return fixed + peak
+            added = max(added, memory.peak)
+    return _fixed(module, states) + added
+
+
+def real_peak(module: Any, spec: Any, rows: int, precision: str, device: str) -> int:
+    """What `step_peak` estimates without an optimiser, of a real step on random data; adds nothing to the gradients.
+
+    On a CPU it counts live tensors, with the formulations of a GPU.
+    """
+    half = torch.bfloat16 if "bf16" in precision else torch.float16
+    batch = random_batch(module.network, spec, rows).to(device)
+    module.train()
+    with torch.autocast(device, half, enabled="mixed" in precision):
+        if device == "cpu":
+            with as_on_a_gpu():
+                peak = _fixed(module, 0) + _added(module, batch)
+        else:
+            torch.cuda.reset_peak_memory_stats(device)
+            _added(module, batch)
+            peak = torch.cuda.max_memory_allocated(device)
+    module.zero_grad(set_to_none=True)
+    return peak
+
+
+def _fixed(module: nn.Module, states: int) -> int:
+    """Bytes of weights, buffers, gradients and the optimiser's states."""
+    trained = sum(_size(p) for p in module.parameters() if p.requires_grad)
+    return sum(map(_size, (*module.parameters(), *module.buffers()))) + (1 + states) * trained
+
+
+def _added(module: Any, batch: Any) -> int:
+    """Bytes that a forward and a backward pass add at their peak, where gradients exist already."""
+    for p in module.parameters():
+        p.grad = torch.zeros_like(p) if p.requires_grad else None
+    with LiveTensors() as memory:
+        module.loss(module(batch), batch.target).backward()
+    return memory.peak
 
 
 def microbatches(peak: Callable[[int], int], batch: int, memory: int) -> int | None:
@@ -127,12 +155,13 @@ class _FusedAttention(torch.autograd.Function):
     """The tensors that torch's fused kernels allocate on CUDA, without values.
 
     The forward pass makes the output and the float32 logarithms of the sums, the backward pass the gradients, that of
-    the mask if it is learned, and float32 sums of the gradient of the queries.
+    the mask if it is learned, and in half precision float32 sums of the gradient of the queries.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        y = q.new_empty(*q.shape[:-1], v.shape[-1])
+        *rows, heads, tokens = q.shape[:-1]
+        y = q.new_empty(*rows, tokens, heads, v.shape[-1]).transpose(-3, -2)  # as the kernels lay it out
         ctx.save_for_backward(q, k, v, mask, y, q.new_empty(q.shape[:-1], dtype=torch.float32))
         return y
 
@@ -140,7 +169,7 @@ class _FusedAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mask, *_ = ctx.saved_tensors
-        sums = q.new_empty(q.shape, dtype=torch.float32)
+        sums = None if q.dtype == torch.float32 else q.new_empty(q.shape, dtype=torch.float32)
         result = *(torch.empty_like(x) for x in (q, k, v)), torch.empty_like(mask) if ctx.needs_input_grad[3] else None
         del sums
         return result

@@ -62,7 +62,8 @@ def show_memory(fits: Sequence["Fit"], memory: int, kept_free: float) -> None:
                 f"{readable_bytes(fit.whole)}; {readable_bytes(fit.divided)} with "
                 f"trainer.accumulate_grad_batches={fit.count} (rows: {fit.batch // fit.count} of {fit.batch})"
             )
-        console.print(f"  {' '.join(fit.setting.overrides)}: {answer}")
+        overrides = (text for text in fit.setting.overrides if not text.startswith("ckpt_path="))
+        console.print(f"  {' '.join(overrides)}: {answer}")
 
 
 def time_left(share: Share) -> str:
