@@ -57,8 +57,8 @@ OF_ATTENTION = ("parity", "padding", "refreshing")
 FAST = ("softmax", "dba", "linformer", "luna", "performer", "nystromformer", "linear", "ecoformer", "local", "bigbird")
 """The ten attentions whose speed is measured."""
 MEASURED = {
-    "softmax": ("task=lra/listops", "attention=softmax", "backbone.dropout=0.0"),
-    "dba": ("task=lra/listops", "attention=dba", "backbone.dropout=0.0"),
+    "softmax": ("task=lra/listops", "attention=softmax", "backbone.dropout=0.0", "backbone.attention_dropout=0.0"),
+    "dba": ("task=lra/listops", "attention=dba", "backbone.dropout=0.0", "backbone.attention_dropout=0.0"),
     "ecoformer": ("task=imagenet", "recipe=ecoformer_scratch", "attention=ecoformer"),
 }
 """Models whose memory is compared with its estimate."""
@@ -270,8 +270,9 @@ def _speed(name: str, factory: Any, device: str, quick: bool, compiled: bool) ->
 
 
 def _memory(name: str, device: str) -> list[Finding]:
-    """The peak of a real training step over its estimate, on a CPU with two rows and in full precision only."""
-    setting = setting_of(MEASURED[name], Compositions())
+    """The peak of a real training step over its estimate, on a CPU of a small model and in full precision only."""
+    small = ("scale=laptop",) if device == "cpu" else ()
+    setting = setting_of((*MEASURED[name], *small), Compositions())
     spec = spec_of(setting.data)
     module = instantiate(without_weights(setting.module), _convert_="all")(spec=spec).to(device).train()
     rows, found = (2, []) if device == "cpu" else (setting.data["batch_size"] // 4, [])
