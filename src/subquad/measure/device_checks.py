@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from subquad.attention.base import Attention, AttentionFactory, Discrete, Refreshable
 from subquad.measure.cuda_autocast import rules_of_cuda
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.devices import as_on_a_gpu
 
 OUTPUTS = {"float32": 1e-4, "bfloat16": 0.04}
 """Largest relative error of the outputs at real tokens, by precision; half precision is autocast, as in training."""
@@ -190,8 +191,9 @@ def _step(
     half = precision in ("bfloat16", "float16")
     with ExitStack() as stack:
         if half:
-            if x.device.type == "cpu":  # whose own rules compute in half precision what CUDA computes in float32
+            if x.device.type == "cpu":  # which computes more in half precision than CUDA
                 stack.enter_context(rules_of_cuda())
+                stack.enter_context(as_on_a_gpu())
             stack.enter_context(torch.autocast(x.device.type, getattr(torch, precision)))
         y = layer(x, context, masks)[0][masks.query].double()
     if weights is None:
