@@ -5,7 +5,7 @@ python scripts/check_gpu.py quick=true attention=[softmax,dba]  # minutes
 python scripts/check_gpu.py device=cpu quick=true               # the procedure itself, without a GPU
 python scripts/check_gpu.py parts=[parity,padding] attention=my_package.my_module:MyAttention
 
-Parts: parity, padding, refreshing (for each attention), resume, devices, memory, speed. A check that fails, runs out
+Parts: parity and padding (for each attention), resume, devices, memory, speed. A check that fails, runs out
 of memory or ends its process does not affect the others. The same command continues after an interruption, and repeats
 what failed.
 """
@@ -45,15 +45,13 @@ from subquad.utils.display import duration
 from subquad.utils.errors import UserError, explain, first_line
 
 PARTS = {
-    "parity": "outputs and gradients agree with a CPU in float64",
+    "parity": "outputs and gradients agree with a CPU in float64, fitted state is finite",
     "padding": "padding at awkward lengths is invisible, and nothing is NaN",
-    "refreshing": "fitted and redrawn state is finite",
     "resume": "a killed run ends as an undisturbed one",
     "devices": "a run on several devices ends as on one",
     "memory": "a training step takes no more memory than scripts/plan.py estimates",
     "speed": "training step of a layer beside flash softmax",
 }
-OF_ATTENTION = ("parity", "padding", "refreshing")
 FAST = ("softmax", "dba", "linformer", "luna", "performer", "nystromformer", "linear", "ecoformer", "local", "bigbird")
 """The ten attentions whose speed is measured."""
 MEASURED = {
@@ -65,7 +63,6 @@ MEASURED = {
 REMEDY = {
     "parity": "{} gives other numbers on this device than on a CPU: report it, and train it on a CPU meanwhile",
     "padding": "{} is not safe with padding on this device: report it, and do not train it here meanwhile",
-    "refreshing": "{} cannot be refreshed on this device: report it, and do not train it here meanwhile",
     "resume": "resumed runs end with other numbers: report it, and train here without interruptions meanwhile",
     "devices": "several devices give other numbers than one: report it, and use trainer=gpu meanwhile",
     "memory": "estimates for {} are too low: report it, and choose trainer.accumulate_grad_batches by hand meanwhile",
@@ -123,7 +120,7 @@ def planned(config: Any) -> list[Item]:
             "procedure itself with device=cpu."
         )
     timed = [name for name in FAST if name in names] if config.attention == "all" else names[:10]
-    found: list[Item] = [(part, name, False) for part in OF_ATTENTION if part in parts for name in names]
+    found: list[Item] = [(part, name, False) for part in ("parity", "padding") if part in parts for name in names]
     found += [(part, "", False) for part in ("resume", "devices") if part in parts]
     found += [("memory", name, False) for name in MEASURED if name in names and "memory" in parts]
     if "speed" in parts:
@@ -180,8 +177,8 @@ def _outcomes(items: list[Item], device: str, quick: bool, folder: Path) -> Any:
             process.join()
             yield _ended(items.pop(0), f"the process ended with status {process.exitcode}", time.monotonic() - started)
         finally:
-            if process.is_alive() and items:
-                process.kill()
+            process.join(0 if items else 10)
+            process.kill()
             process.join()
 
 
@@ -247,7 +244,7 @@ def _run(item: Item, device: str, quick: bool, folder: Path) -> tuple[list[Findi
         return [], _speed(name, factory, device, quick, compiled)
     if part == "padding":
         return device_checks.padding(factory, device, device_checks.AWKWARD[: 2 if quick else None]), {}
-    return {"parity": device_checks.parity, "refreshing": device_checks.refreshing}[part](factory, device), {}
+    return device_checks.parity(factory, device) + device_checks.refreshing(factory, device), {}
 
 
 def _speed(name: str, factory: Any, device: str, quick: bool, compiled: bool) -> dict[str, Any]:
