@@ -29,6 +29,7 @@ SMALL = {
     "scripts/bench_refresh.py": ["length=64", "rounds=1"],
     "scripts/bench_vision.py": ["size=32", "batch=1", "rounds=1", "modes=[training]"],
     "scripts/check_attention.py": ["contract=false", "lengths=[64,128]"],
+    "scripts/check_gpu.py": ["device=cpu", "quick=true", "attention=[softmax]", "parts=[parity]"],
     "scripts/figure.py": ["scale=smoke"],
     "scripts/plan.py": ["scale=smoke", "data=synthetic", "rows=[DBA]", "columns=[Text]", "seeds=[0]"],
     "scripts/reproduce.py": ["scale=smoke", "data=synthetic", "rows=[DBA]", "columns=[Text]", "seeds=[0]"],

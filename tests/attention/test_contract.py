@@ -16,7 +16,6 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.testing import assert_close
 
 from attention.cells import CONTEXT, DIM, Cell, declared, prefix, run, site
-from attention.gpu_autocast import rules_of_cuda
 from subquad.attention.base import (
     Attention,
     Discrete,
@@ -24,8 +23,10 @@ from subquad.attention.base import (
     SurrogateGradient,
     UnsupportedPattern,
 )
+from subquad.measure.cuda_autocast import rules_of_cuda
 from subquad.ops import affine
 from subquad.specs import Masks, Pattern
+from subquad.utils.devices import as_on_a_gpu
 from subquad.utils.errors import UserError
 
 exactly = {"rtol": 0, "atol": 1e-10}
@@ -271,10 +272,12 @@ def test_the_kernel_of_large_products_changes_nothing(cell: Cell, monkeypatch: p
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 def test_mixed_precision_of_a_gpu_stays_finite(cell: Cell, half: torch.dtype) -> None:
-    """In training with dropout, with rows of every length down to one token."""
+    """In training with dropout, with rows of every length down to none."""
     layers, (x, context), masks = cell.stack(2, dropout=0.2).float(), cell.inputs(), cell.masks()
+    for mask in {masks.query, masks.context}:
+        mask[1] = False
     tokens = context.float().requires_grad_()
-    with rules_of_cuda(), torch.autocast("cpu", half):
+    with rules_of_cuda(), as_on_a_gpu(), torch.autocast("cpu", half):
         y = run(layers, tokens if x is context else x.float(), tokens, masks)
     assert y.isfinite().all()
     y.float().square().mean().backward()

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 from attention.cells import prefix
-from attention.gpu_autocast import rules_of_cuda
 from conftest import encoder_factories, own_attentions
 from torch import Tensor
 from torch.testing import assert_close
 
 from subquad.backbones.encoder import EncoderFactory, StandaloneEncoder, is_standalone, sized
+from subquad.measure.cuda_autocast import rules_of_cuda
 from subquad.specs import DataSpec
 from subquad.tasks.compiling import compile_network
 from subquad.utils.errors import UserError

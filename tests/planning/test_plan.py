@@ -13,13 +13,16 @@ from subquad import records
 from subquad.config.compositions import Compositions
 from subquad.config.task_metadata import about_task
 from subquad.measure.inputs import random_batch
+from subquad.measure.step_memory import USABLE
 from subquad.planning import cost
 from subquad.planning.cost import Device, Pace, Paces, family_of, measured_steps, optimizer_states, pace
+from subquad.planning.gpu_memory import fits
 from subquad.planning.model_size import parameters_of, spec_of
-from subquad.planning.plan_view import checkpoints, readable_bytes, show_plan, time_left
+from subquad.planning.plan_view import checkpoints, show_memory, show_plan, time_left
 from subquad.planning.step_time import measure_steps
 from subquad.planning.table_plan import Share, Work, checkpoint_bytes, jobs_by_setting, shares
 from subquad.results.cells import RunSpec
+from subquad.utils.byte_sizes import readable_bytes
 from subquad.utils.errors import UserError
 
 HERE, GPU = Device("this CPU, 1 threads", False), Device("a GPU", True)
@@ -271,3 +274,25 @@ def test_no_word_of_a_plan_is_cut_at_eighty_columns(monkeypatch, capsys):
     assert "…" not in shown
     assert "CPU-hours" in shown
     assert "61.3 MB" in shown
+
+
+def test_a_plan_says_the_microbatches_that_fit(data, capsys):
+    """What was traced is used again, also for another memory."""
+    overrides = ["task=lra/listops", "scale=smoke", "recipe.batch_size=8", f"paths.data={data}"]
+    known: dict[str, dict[int, int]] = {}
+    small, large = setting_of([*overrides, "attention=softmax"]), setting_of([*overrides, "attention=softmax_explicit"])
+    missing = setting_of(["task=uea/custom", "data.dataset=Mine", "data.folder=/nowhere"])
+    whole = {fit.setting.attention: fit.whole for fit in fits([small, large, small], 10**12, known)}
+    assert whole["softmax"] < whole["softmax_explicit"]
+    memory = int(whole["softmax"] / USABLE) + 1
+    found = fits([small, large, missing], memory, known)
+    assert [fit.count for fit in found] == [1, 2, None]
+    assert found[1].divided <= USABLE * memory < found[1].whole
+    assert set(known) == {small.family, large.family}
+    show_memory(found, memory, 1 - USABLE)
+    said = capsys.readouterr().out
+    assert "not measured on a GPU; 15% is kept free." in said
+    assert "1 of 3 models fit with the whole batch" in said
+    assert "attention=softmax_explicit: " in said
+    assert "with trainer.accumulate_grad_batches=2 (rows: 4 of 8)" in said
+    assert "data.dataset=Mine data.folder=/nowhere: unknown (the data are missing here)" in said

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.kernel_attention import expand, head_dot, kv_state
+from subquad.ops.kernel_attention import divisor, expand, head_dot, kv_state
 from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern, Site
 
@@ -46,7 +46,7 @@ class Linear(StatelessAttention):
         k = zero_padding(k, masks.context)
         q, k = q.unflatten(-1, (p.heads, -1)), k.unflatten(-1, (p.heads, -1))
         normaliser = head_dot(q, k.sum(1)) + self.eps
-        return expand(q * normaliser.reciprocal(), kv_state(k, context, p.value), p.out)
+        return expand(q * divisor(normaliser, masks.context).reciprocal(), kv_state(k, context, p.value), p.out)
 
     @staticmethod
     def _features(linear: nn.Linear, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.kernel_attention import expand, head_dot
+from subquad.ops.kernel_attention import divisor, expand, head_dot
 from subquad.ops.masks import zero_padding
 from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
 from subquad.specs import Masks, Pattern, Site
@@ -93,4 +93,4 @@ class LinearBNSH(StatelessAttention):
         values = by_head @ p.value.weight.view(p.heads, -1, x.shape[-1]).mT
         state = values + total[..., None] * p.value.bias.view(p.heads, 1, -1)
         normaliser = head_dot(q, total) + self.eps
-        return expand(q * normaliser.reciprocal(), state, p.out)
+        return expand(q * divisor(normaliser, masks.context).reciprocal(), state, p.out)

@@ -12,7 +12,6 @@ from pathlib import Path
 from subquad.cli.command import run
 from subquad.config.choices import hint
 
-_ALIASES = {"check": "check_attention"}
 _NOT_COMMANDS = ("__main__", "command", "table_arguments")
 
 
@@ -26,12 +25,15 @@ def commands() -> dict[str, str]:
 def main() -> None:
     """Runs the command named by the first argument."""
     name, *sys.argv[1:] = sys.argv[1:] or ["--help"]
-    name = _ALIASES.get(name, name)
     known = commands()
     if name in ("-h", "--help"):
         lines = [f"  {command:<16} {summary}" for command, summary in known.items()]
-        sys.stdout.write("\n".join([str(__doc__), "Commands (check is short for check_attention):", *lines, ""]))
-    elif name not in known:
+        sys.stdout.write(
+            "\n".join(
+                [str(__doc__), "Commands (check is short for check_attention, check gpu for check_gpu):", *lines, ""]
+            )
+        )
+    elif name not in known and name != "check":
         sys.exit(f'There is no command "{name}"; {hint(name, list(known))}')
     elif name == "train":
         # As `python -m subquad.cli.train`, because Lightning starts other processes of a run by the main module's name.

@@ -8,7 +8,6 @@ python scripts/check_attention.py backbone=s4                                  #
 """
 
 import importlib.util
-import pkgutil
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from rich.console import Console
 from subquad.backbones.encoder import is_standalone
 from subquad.cli.command import script_settings
 from subquad.config.choices import options
-from subquad.config.compose import load_attention, load_factory
+from subquad.config.compose import load_factory, load_own_attention
 from subquad.measure.scaling import (
     LENGTHS,
     LINEAR_MEMORY,
@@ -60,7 +59,7 @@ def main() -> int:
 
 
 def _report(name: str, config: Any) -> bool:
-    factory = _factory(name)
+    factory = load_factory(name) if "=" in name else load_own_attention(name)
     mechanism = getattr(factory, "func", factory)
     patterns = [] if is_standalone(factory) else sorted(pattern.value for pattern in mechanism.patterns)
     console.print(f"[bold]{name}[/] ({mechanism.__module__}.{mechanism.__name__})")
@@ -139,14 +138,3 @@ def _scaling(factory: Any, lengths: list[int]) -> bool:
         )
     console.print()
     return linear and measured.linear == "fails"
-
-
-def _factory(name: str) -> Any:
-    """The factory of a name of attention=, of `backbone=<name>`, or of a class given as `module:name`."""
-    if ":" not in name:
-        return load_factory(name) if "=" in name else load_attention(name)
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"attention={name}: {error}; write it as my_package.my_module:MyAttention.") from None

@@ -32,9 +32,14 @@ _SETTINGS = {"bench": "bench.yaml", "bench_long": "bench.yaml", "bench_peers": "
 def run(name: str) -> None:
     """Runs the command of the module `subquad.cli.<name>`, whose `main` returns its exit status or None for 0.
 
+    `check` is short for `check_attention`, and `check gpu` for `check_gpu`.
+
     With --help, prints the module's docstring instead, without importing the module; --help of `train` is printed by
     Hydra, which lists all choices. An error that the user can correct ends the process with its message and status 1.
     """
+    if name == "check":
+        name = "check_gpu" if sys.argv[1:2] == ["gpu"] else "check_attention"
+        sys.argv[1:] = [argument for argument in sys.argv[1:] if argument != "gpu"]
     if name != "train":
         answer_help(_help_page(name))
     prepare_process()

@@ -3,9 +3,12 @@
 python scripts/plan.py table=dba/2
 python scripts/plan.py table=all scale=laptop
 python scripts/plan.py table=primal_dual/9 rows=[BasicMotions] measure=true
+python scripts/plan.py table=ecoformer/1 gpu_memory=24GB
 
 Times are taken from finished runs of the same kind. If there are none, measure=true builds each model once and times a
 few training steps on this machine, on random inputs of the real batch size, and stores them in outputs/measured/steps.
+gpu_memory= estimates the peak memory of each model's training step, and the microbatches with which it fits such a GPU.
+The first estimate takes about a second a model; it needs no GPU.
 Unknown values are marked, and sums that lack one begin with "at least". rows=, columns=, seeds= and overrides of
 train.py work as in reproduce.py.
 """
@@ -18,19 +21,22 @@ from rich.console import Console
 
 from subquad import records
 from subquad.cli.table_arguments import chosen_seeds, chosen_tables, split_arguments
+from subquad.config.compositions import Compositions
 from subquad.planning.cost import Device, Pace, Paces, Setting, measured_steps, optimizer_states, pace, setting_of
-from subquad.planning.plan_view import show_plan
+from subquad.planning.plan_view import show_memory, show_plan
 from subquad.planning.table_plan import Work, jobs_by_setting, shares
 from subquad.results.cells import RunIndex
 from subquad.results.table import Table
+from subquad.utils.byte_sizes import bytes_of
 from subquad.utils.errors import UserError
 
 
 def main() -> None:
     """Prints the plan of the chosen tables."""
-    config, overrides = split_arguments({"measure": False})
+    config, overrides = split_arguments({"measure": False, "gpu_memory": None})
     tables = chosen_tables(config)
     seeds = chosen_seeds(config, tables)
+    memory = None if config.gpu_memory is None else bytes_of(config.gpu_memory, "gpu_memory")
     choices = tuple(override for override in overrides if not override.startswith("hydra"))
     runs = RunIndex(choices)
     outputs = Path(runs.compositions[choices].outputs)
@@ -66,6 +72,16 @@ def main() -> None:
     title = f"{tables[0].name}: {tables[0].title}" if len(tables) == 1 else f"{len(tables)} tables, shared runs once"
     show_plan(f"{title} ({', '.join(choices) or 'scale=paper'})", tasks, total)
     _print_unplanned(tables)
+    if memory is not None:
+        _print_memory(list(settings.values()), memory, runs.compositions)
+
+
+def _print_memory(settings: Sequence[Setting], memory: int, compositions: Compositions) -> None:
+    from subquad.measure.step_memory import USABLE
+    from subquad.planning.gpu_memory import fits
+
+    show_memory(fits(settings, memory, compositions.step_bytes), memory, 1 - USABLE)
+    compositions.save()
 
 
 def _import_heavy() -> None:

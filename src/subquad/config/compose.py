@@ -1,5 +1,7 @@
 """Composes the configuration of a run, as `python train.py` would."""
 
+import pkgutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,17 @@ def standalone_backbones() -> list[str]:
 def load_attention(name: str, overrides: Sequence[str] = ()) -> Any:
     """The factory of configs/attention/<name>.yaml as it is passed to a backbone, without dropout."""
     return load_factory(f"attention={name}", overrides)
+
+
+def load_own_attention(name: str) -> Any:
+    """The factory of a choice of `attention=`, or a class or factory of the user's, written as `module:name`."""
+    if ":" not in name:
+        return load_attention(name)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"attention={name}: {error}; write it as my_package.my_module:MyAttention.") from None
 
 
 def load_factory(choice: str, overrides: Sequence[str] = ()) -> Any:

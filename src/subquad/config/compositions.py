@@ -66,6 +66,7 @@ class _Cache:
     code: str = ""
     parameters: dict[str, int] = field(default_factory=dict)
     optimizer_states: dict[str, int] = field(default_factory=dict)
+    step_bytes: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
 _FILE = TypeAdapter(_Cache)
@@ -78,7 +79,7 @@ class Compositions:
     """
 
     def __init__(self) -> None:
-        self._saved = (0, 0, 0)
+        self._saved: tuple[int, ...] = ()
 
     def __getitem__(self, overrides: Iterable[str]) -> Composition:
         """The composition of these overrides. Raises UserError for overrides that do not compose."""
@@ -114,6 +115,11 @@ class Compositions:
         """The number of optimiser states per parameter by the optimiser's settings; valid as long as `parameters`."""
         return self._cache.optimizer_states
 
+    @property
+    def step_bytes(self) -> dict[str, dict[int, int]]:
+        """Peak memory of training steps by `Setting.family` and rows; valid as long as `parameters`."""
+        return self._cache.step_bytes
+
     def save(self) -> None:
         """Writes the cache to disk if it has grown; errors of the disk are ignored."""
         if (sizes := _sizes(self._cache)) != self._saved:
@@ -136,14 +142,15 @@ class Compositions:
             cache = _FILE.validate_json(self.path.read_bytes())
         cache.compositions = cache.compositions if cache.state == state else {}
         if cache.code != code:
-            cache.parameters, cache.optimizer_states = {}, {}
+            cache.parameters, cache.optimizer_states, cache.step_bytes = {}, {}, {}
         cache.state, cache.code = state, code
         self._saved = _sizes(cache)
         return cache
 
 
-def _sizes(cache: _Cache) -> tuple[int, int, int]:
-    return len(cache.compositions), len(cache.parameters), len(cache.optimizer_states)
+def _sizes(cache: _Cache) -> tuple[int, ...]:
+    traced = sum(map(len, cache.step_bytes.values()))
+    return len(cache.compositions), len(cache.parameters), len(cache.optimizer_states), traced
 
 
 def _state() -> str:

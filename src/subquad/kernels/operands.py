@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from subquad.kernels.build import allowed, library
+from subquad.utils.devices import on_cpu
 
 VECTOR = 16
 """Floats of the longest vector register: contiguous axes must be a multiple of it."""
@@ -23,7 +24,7 @@ def may_run(kernel: str, *operands: Tensor) -> bool:
     """Whether a kernel may run in this context on these operands: float32 tensors on a CPU."""
     return (
         all(type(x) is Tensor for x in operands)  # subclasses that intercept operators must see torch's
-        and all(x.device.type == "cpu" and x.dtype == torch.float32 for x in operands)
+        and all(on_cpu(x) and x.dtype == torch.float32 for x in operands)
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._is_torch_function_mode_enabled()

@@ -65,7 +65,7 @@ def network_inputs(
     return inputs * 2 if isinstance(network, DualEncoder) else inputs
 
 
-_HIDDEN = 0.15
+HIDDEN = 0.15
 """Share of the tokens that masked text hides, as published."""
 
 
@@ -81,7 +81,7 @@ def random_batch(network: nn.Module, spec: Any, rows: int) -> Batch:
     inputs: Any = random_inputs(spec, rows)
     if isinstance(network, LanguageModel):
         tokens, _ = inputs
-        hidden = torch.rand(tokens.shape, generator=generator) < _HIDDEN
+        hidden = torch.rand(tokens.shape, generator=generator) < HIDDEN
         return MaskedBatch(tokens, None, torch.where(hidden, tokens, UNMASKED))
     if isinstance(network, DualEncoder):
         return PairBatch(*(inputs * 2), target(spec))  # type: ignore[call-arg]

@@ -30,6 +30,31 @@ def describe() -> dict[str, Any]:
     }
 
 
+def device_facts(device: str) -> dict[str, Any]:
+    """Name, number, memory, driver and libraries of the GPUs, or the name of the CPU."""
+    if device == "cpu":
+        return {"name": _cpu(), "count": 1}
+    gpu = torch.cuda.get_device_properties(0)
+    return {
+        "name": gpu.name,
+        "count": torch.cuda.device_count(),
+        "memory_bytes": gpu.total_memory,
+        "capability": f"{gpu.major}.{gpu.minor}",
+        "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").splitlines()[:1],
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "nccl": list(torch.cuda.nccl.version()) if torch.distributed.is_nccl_available() else None,
+    }
+
+
+def _output(*command: str) -> str:
+    """What a command prints; "unknown" if it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def _versions() -> dict[str, str]:
     """Versions of Python and of the packages that affect results, and the kernels of this package that are loaded.
 

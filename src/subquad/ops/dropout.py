@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from subquad.kernels.dropout_kernel import STEPS, drop_by, new_seed, random_bits, select, takes, threshold
+from subquad.utils.devices import on_cpu
 
 _WORTH = 1 << 16
 """Least number of entries for which this is faster than torch."""
@@ -23,7 +24,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """
     if not training or p == 0:
         return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or not in_16_bits(p, x.numel()):
+    if not on_cpu(x) or torch.compiler.is_compiling() or not in_16_bits(p, x.numel()):
         return F.dropout(x, p)
     y: Tensor = _Dropout.apply(x, p)
     return y

@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.ops.binary_codes import code
-from subquad.ops.kernel_attention import expand, head_dot, kv_state
+from subquad.ops.kernel_attention import divisor, expand, head_dot, kv_state
 
 _LEAST = 1e-6
 """Least norm and least mean distance; a zero vector is then orthogonal to all others."""
@@ -85,11 +85,13 @@ def shared_attention(
     real = features.new_ones(1, x.shape[1], 1, 1) if mask is None else mask[..., None, None].to(features.dtype)
     number = real.sum(1, keepdim=True).clamp_min(1)
     keys = features * (real / number)
-    normaliser = head_dot(features, keys.sum(1) * scale).clamp_min(_LEAST)
+    normaliser = divisor(head_dot(features, keys.sum(1) * scale).clamp_min(_LEAST), mask)
     # With `own_value` the last feature is left out of the sums and added for the own token below.
     summed = scale * (torch.arange(len(scale), device=x.device) < len(scale) - own_value)
     y = expand(
-        (features / normaliser).to(x.dtype), kv_state(keys.to(x.dtype), x, value) * summed[:, None].to(x.dtype), out
+        (features / normaliser).to(x.dtype),
+        kv_state(keys.to(x.dtype), x, value) * summed[:, None].to(x.dtype),
+        out,
     )
     if own_value:
         share = (scale[-1] / (number * normaliser)).to(x.dtype)

@@ -4,7 +4,7 @@ Features have the layout `[b, n, h, f]` of the projections, so that no transpose
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.ops.affine import affine
@@ -13,6 +13,11 @@ from subquad.ops.affine import affine
 def head_dot(x: Float[Tensor, "b n h f"], vector: Float[Tensor, "b h f"]) -> Float[Tensor, "b n h 1"]:
     """Inner product of each token with one vector of its row and head."""
     return (x * vector[:, None]).sum(-1, keepdim=True)
+
+
+def divisor(normaliser: Float[Tensor, "b n h 1"], mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b n h 1"]:
+    """The normaliser, but 1 in rows without a real key, whose sums are 0: half precision cannot hold 1 / ε."""
+    return normaliser if mask is None else normaliser.masked_fill(~mask.any(1)[:, None, None, None], 1)
 
 
 def kv_state(

@@ -14,6 +14,7 @@ from torch import Tensor
 from subquad.kernels.short_attention_kernel import short_attention, takes
 from subquad.ops.dropout import dropout, in_16_bits
 from subquad.ops.masks import masked_softmax
+from subquad.utils.devices import on_cpu
 
 Parts = Tensor | Sequence[Tensor]
 
@@ -40,7 +41,7 @@ def softmax_attention(
         return short_attention(q, keys, values, attn_mask, scale, dropout_p)
     k, v = (x[0] if len(x) == 1 else torch.cat(tuple(x), -2) for x in (keys, values))
     plain = q.dtype in (torch.float32, torch.float64) and (attn_mask is None or attn_mask.dtype == torch.bool)
-    if dropout_p == 0 or q.device.type != "cpu" or not plain or torch.compiler.is_compiling():
+    if dropout_p == 0 or not on_cpu(q) or not plain or torch.compiler.is_compiling():
         return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, scale=scale)
     logits = (q * scale) @ k.mT
     if attn_mask is None:

@@ -27,6 +27,7 @@ class Setting:
 
     Attributes:
         overrides: overrides of train.py.
+        precision: that of the trainer.
         family: key for what determines the time of a step: model, batch and precision (see `family_of`).
         steps: optimiser steps; None if they depend on an unknown number of training rows.
         weights_only: number of checkpoints without optimiser state that a finished run keeps.
@@ -38,6 +39,7 @@ class Setting:
     overrides: tuple[str, ...]
     task: str
     attention: str
+    precision: str
     family: str
     steps: int | None
     weights_only: int
@@ -121,6 +123,7 @@ def setting_of(overrides: Iterable[str], compositions: Compositions) -> Setting:
         overrides=overrides,
         task=plain["task"]["name"],
         attention=composition.attention,
+        precision=str(plain["trainer"]["precision"]),
         family=family_of(plain),
         steps=_steps(plain),
         weights_only=sum(saver["save_top_k"] for saver in weights),
@@ -215,16 +218,8 @@ def _gpus(trainer: Mapping[str, Any]) -> int | None:
 
 def optimizer_states(factory: Mapping[str, Any]) -> int:
     """Number of values that an optimiser stores for each parameter, found by running one step."""
-    import torch
     from hydra.utils import instantiate
 
-    parameter = torch.nn.Parameter(torch.zeros(2))
-    parameter.grad = torch.ones(2)
-    optimizer = instantiate(factory, _convert_="all")([parameter])
-    optimizer.step()
-    return (
-        sum(
-            value.numel() for state in optimizer.state.values() for value in state.values() if getattr(value, "ndim", 0)
-        )
-        // parameter.numel()
-    )
+    from subquad.measure.step_memory import states_of
+
+    return states_of(instantiate(factory, _convert_="all"))

@@ -1,4 +1,4 @@
-"""Counts the parameters of models, which are built on the meta device and without Lightning."""
+"""Counts the parameters of models, which are built on the meta device; without Lightning, whose import is slow."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -74,6 +74,15 @@ def _count(model: _Model) -> int:
         check_fits(factory, spec)
         network = factory(spec=spec)
     return sum(p.numel() for p in network.parameters() if p.requires_grad)
+
+
+def module_of(setting: Setting) -> tuple[Any, Any]:
+    """The task's module of a setting on the meta device, and the spec of its data; or None and None without data."""
+    spec = _spec(json.dumps(setting.data, sort_keys=True))
+    if spec is None:
+        return None, None
+    with torch.device("meta"), _NoValues():
+        return instantiate(without_weights(setting.module), _convert_="all")(spec=spec), spec
 
 
 class _NoValues(TorchFunctionMode):

@@ -1,6 +1,7 @@
 """Prints a plan in the terminal: runs left, their time and disk space, and missing data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -9,6 +10,10 @@ from rich.table import Table as Grid
 from subquad.config.task_metadata import about_task
 from subquad.planning.cost import Device
 from subquad.planning.table_plan import Share
+from subquad.utils.byte_sizes import readable_bytes
+
+if TYPE_CHECKING:  # importing it takes torch
+    from subquad.planning.gpu_memory import Fit
 
 UNKNOWN = "not measured"
 
@@ -36,6 +41,31 @@ def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
             console.print(f"Missing for {share.left} runs of {task} (download: {size}): {sentence}", soft_wrap=True)
 
 
+def show_memory(fits: Sequence["Fit"], memory: int, kept_free: float) -> None:
+    """Prints the microbatches that the training steps of settings need on a GPU of `memory` bytes."""
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    whole = [fit for fit in fits if fit.count == 1]
+    console.print(
+        f"Memory of a training step on a GPU of {readable_bytes(memory)}, by a trace, not measured on a GPU; "
+        f"{kept_free:.0%} is kept free."
+    )
+    if whole:
+        largest = readable_bytes(max(fit.whole for fit in whole))
+        console.print(f"{len(whole)} of {len(fits)} models fit with the whole batch, the largest with {largest}.")
+    for fit in sorted((fit for fit in fits if fit.count != 1), key=lambda fit: -max(fit.peaks.values(), default=0)):
+        if fit.unknown:
+            answer = f"unknown ({fit.unknown})"
+        elif fit.count is None:
+            answer = f"{readable_bytes(fit.whole)}; no number of microbatches fits ({readable_bytes(fit.divided)})"
+        else:
+            answer = (
+                f"{readable_bytes(fit.whole)}; {readable_bytes(fit.divided)} with "
+                f"trainer.accumulate_grad_batches={fit.count} (rows: {fit.batch // fit.count} of {fit.batch})"
+            )
+        overrides = (text for text in fit.setting.overrides if not text.startswith("ckpt_path="))
+        console.print(f"  {' '.join(overrides)}: {answer}")
+
+
 def time_left(share: Share) -> str:
     """GPU-hours and CPU-hours; a CPU-hour is an hour of all threads of a CPU."""
     if not share.left:
@@ -53,15 +83,6 @@ def checkpoints(share: Share) -> str:
     if not share.sized:
         return "unknown"
     return "at least " * (share.sized < share.left) + readable_bytes(share.checkpoint_bytes)
-
-
-def readable_bytes(count: float) -> str:
-    """A number of bytes with three digits and a decimal unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.3g} TB" if count < 1000 else f"{count:,.0f} TB"
 
 
 def _hours(seconds: float, device: Device) -> str:

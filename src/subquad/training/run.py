@@ -111,7 +111,10 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
     module: Supervised = instantiate(config.task.module, _convert_="all")(spec=data.spec)
-    trainer = build_trainer(config, data)
+    if config.checkpoint_activations:
+        recompute_layers(module.network)
+    trainer = build_trainer(config, data, module)
+    settings["trainer"]["accumulate_grad_batches"] = trainer.accumulate_grad_batches
     for logger in trainer.loggers:
         logger.log_hyperparams(settings)
     attention = mechanism(config)
@@ -123,8 +126,6 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         log.info("Resuming from the last checkpoint of this run.")
     elif config.ckpt_path is not None:
         load_weights(module, Path(config.ckpt_path))
-    if config.checkpoint_activations:
-        recompute_layers(module.network)
     parameters = module.parameter_count  # before they are sharded among processes
     with managed_processes(trainer):
         best, test_metrics = _train_and_test(trainer, module, data, run, config.task.monitor)

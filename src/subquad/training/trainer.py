@@ -9,6 +9,8 @@ from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasti
 from pytorch_lightning.strategies import DDPStrategy
 
 from subquad.data.split_data import SplitData
+from subquad.tasks.supervised import Supervised
+from subquad.training.accumulation import chosen_microbatches, is_chosen
 from subquad.training.callbacks.checkpoints import MovedCheckpoints, SpareCheckpoints
 from subquad.training.callbacks.hooks import SkipEmptyHooks
 from subquad.training.callbacks.ignore_sigterm import IgnoreSigterm
@@ -16,16 +18,20 @@ from subquad.training.strategies import SharedBatches
 from subquad.utils.errors import UserError, first_line
 
 
-def build_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
-    """Builds the trainer of a run; raises UserError if its settings conflict or do not fit the machine or the data."""
+def build_trainer(config: DictConfig, data: SplitData, module: Supervised | None = None) -> pl.Trainer:
+    """Builds the trainer of a run; raises UserError if its settings conflict or do not fit the machine or the data.
+
+    Where the number of microbatches depends on the memory, it depends on the module as well.
+    """
     precision = str(config.trainer.precision)
     microbatches = config.trainer.accumulate_grad_batches
-    if not isinstance(microbatches, int) or microbatches < 1:
-        raise UserError(f"trainer.accumulate_grad_batches is {microbatches}; it must be a whole number of at least 1.")
+    chosen = is_chosen(microbatches)
     try:
         environment = _slurm_environment()
         plugins = [*instantiate(config.trainer.plugins or [], _convert_="all"), *environment]
-        trainer: pl.Trainer = instantiate(config.trainer, plugins=plugins, _convert_="all")
+        trainer: pl.Trainer = instantiate(
+            config.trainer, plugins=plugins, accumulate_grad_batches=1 if chosen else microbatches, _convert_="all"
+        )
     except (InstantiationException, RuntimeError) as error:
         reason = first_line(error.__cause__ or error)
         raise UserError(f"The trainer cannot be built ({reason}); see the keys of trainer=.") from error
@@ -38,6 +44,9 @@ def build_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
             f"There are {trainer.world_size} processes but no strategy for them; choose trainer=ddp (GPUs), "
             "trainer=ddp_cpu or trainer=fsdp."
         )
+    if chosen:
+        assert module is not None
+        microbatches = trainer.accumulate_grad_batches = chosen_microbatches(microbatches, trainer, module, data)
     if data.batch_size % (trainer.world_size * microbatches):
         raise UserError(
             f"A batch of {data.batch_size} cannot be divided among {trainer.world_size} processes with {microbatches} "

@@ -29,7 +29,7 @@ def rules_of_cuda() -> Iterator[None]:
         library._destroy()
 
 
-def _operators(rule: str) -> list[Callable[..., Any]]:
+def _operators(rule: str) -> list[Any]:
     """The operators of one list of the header."""
     [body] = re.findall(rf"#define AT_FORALL_{rule}\(_\)((?:.*\\\n)+.*)", HEADER.read_text())
     entries = re.findall(r"_\((\w+)(?:, (\w+))?\)", body)

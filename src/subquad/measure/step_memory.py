@@ -1,0 +1,175 @@
+"""Peak memory of a training step on a GPU, by a trace on fake tensors: nothing is allocated and no GPU is needed."""
+
+from bisect import bisect_left as bisect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+from subquad.attention.base import Refreshable
+from subquad.measure.cuda_autocast import rules_of_cuda
+from subquad.measure.inputs import HIDDEN, random_batch
+from subquad.measure.memory import LiveTensors
+from subquad.measure.shapes import fake_tensors
+from subquad.utils.devices import as_on_a_gpu
+
+USABLE = 0.85
+"""Share of a GPU's memory that a trace may take; libraries, fragments and the CUDA context take the rest."""
+
+
+def step_peak(module: Any, spec: Any, rows: int, precision: str, states: int, whole: int | None = None) -> int:
+    """Peak bytes of a training step of `rows` rows at full length and without padding.
+
+    They are the weights and buffers, the gradients, the optimiser's states, and the peak of what a forward and a
+    backward pass add. Not counted are workspaces of libraries and copies for other processes. Softmax attention counts
+    as fused, patterns that flex attention serves as on a CPU.
+
+    Args:
+        module: a task's module, on any device; its weights are not read.
+        precision: Lightning's name; mixed precision keeps in float32 what it keeps on CUDA.
+        states: number of values that the optimiser stores for each parameter.
+        whole: rows of the batch of an optimiser step, from which mechanisms are refreshed; by default `rows`.
+    """
+    module.train()
+    with fake_tensors(module, (), gradients=True), _like_a_gpu(precision):
+        added = _added(module, random_batch(module.network, spec, rows))
+        if any(isinstance(part, Refreshable) for part in module.modules()):
+            batch = random_batch(module.network, spec, whole or rows)
+            with torch.no_grad(), LiveTensors() as memory:
+                module(batch)
+            added = max(added, memory.peak)
+    return _fixed(module, states) + added
+
+
+def real_peak(module: Any, spec: Any, rows: int, precision: str, device: str) -> int:
+    """What `step_peak` estimates without an optimiser, of a real step on random data; adds nothing to the gradients.
+
+    On a CPU it counts live tensors, with the formulations of a GPU.
+    """
+    half = torch.bfloat16 if "bf16" in precision else torch.float16
+    batch = random_batch(module.network, spec, rows).to(device)
+    module.train()
+    with torch.autocast(device, half, enabled="mixed" in precision):
+        if device == "cpu":
+            with as_on_a_gpu():
+                peak = _fixed(module, 0) + _added(module, batch)
+        else:
+            torch.cuda.reset_peak_memory_stats(device)
+            _added(module, batch)
+            peak = torch.cuda.max_memory_allocated(device)
+    module.zero_grad(set_to_none=True)
+    return peak
+
+
+def _fixed(module: nn.Module, states: int) -> int:
+    """Bytes of weights, buffers, gradients and the optimiser's states."""
+    trained = sum(_size(p) for p in module.parameters() if p.requires_grad)
+    return sum(map(_size, (*module.parameters(), *module.buffers()))) + (1 + states) * trained
+
+
+def _added(module: Any, batch: Any) -> int:
+    """Bytes that a forward and a backward pass add at their peak, where gradients exist already."""
+    for p in module.parameters():
+        p.grad = torch.zeros_like(p) if p.requires_grad else None
+    with LiveTensors() as memory:
+        module.loss(module(batch), batch.target).backward()
+    return memory.peak
+
+
+def microbatches(peak: Callable[[int], int], batch: int, memory: int) -> int | None:
+    """The smallest number of equal microbatches of two rows or more that fit; None if there is none.
+
+    Args:
+        peak: peak bytes of a step with a number of rows in a microbatch.
+        batch: rows of a step of one process.
+        memory: bytes of the GPU, of which USABLE are used.
+    """
+    counts = [count for count in range(1, batch + 1) if batch % count == 0 and (count == 1 or batch // count > 1)]
+    if peak(batch) <= USABLE * memory:
+        return 1
+    place = bisect(counts, True, lo=1, key=lambda count: peak(batch // count) <= USABLE * memory)
+    return counts[place] if place < len(counts) else None
+
+
+def states_of(make_optimizer: Callable[[Any], torch.optim.Optimizer]) -> int:
+    """Number of values that an optimiser stores for each parameter, found by running one step."""
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.ones(2)
+    optimizer = make_optimizer([parameter])
+    optimizer.step()
+    stored = (value for state in optimizer.state.values() for value in state.values() if getattr(value, "ndim", 0))
+    return sum(value.numel() for value in stored) // parameter.numel()
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+@contextmanager
+def _like_a_gpu(precision: str) -> Iterator[None]:
+    """The formulations of a GPU, CUDA's rules of mixed precision, and no compiled code, on fake CPU tensors."""
+    with ExitStack() as stack:
+        stack.enter_context(as_on_a_gpu())
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(_Cuda())
+        if "mixed" in precision:
+            stack.enter_context(rules_of_cuda())
+            stack.enter_context(torch.autocast("cpu", torch.bfloat16 if "bf16" in precision else torch.float16))
+        yield
+
+
+class _Cuda(TorchFunctionMode):
+    """Replaces functions that torch computes with other memory on a CPU, and those whose result depends on values."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            return _fused_attention(*args, **kwargs)
+        if func is F.dropout:
+            return _dropout(*args, **kwargs)
+        if func is Tensor.__getitem__ and isinstance(args[1], Tensor) and args[1].dtype == torch.bool:
+            x, chosen = args  # hidden tokens, whose share `random_batch` determines
+            return x.flatten(0, chosen.ndim - 1)[: max(1, round(HIDDEN * chosen.numel()))].clone()
+        return func(*args, **kwargs)
+
+
+def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    return torch.native_dropout(x, p, True)[0] if training and p else x
+
+
+def _fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any
+) -> Tensor:
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = (x.to(torch.get_autocast_dtype("cpu")) for x in (query, key, value))
+    y: Tensor = _FusedAttention.apply(query, key, value, attn_mask)
+    return y
+
+
+class _FusedAttention(torch.autograd.Function):
+    """The tensors that torch's fused kernels allocate on CUDA, without values.
+
+    The forward pass makes the output and the float32 logarithms of the sums, the backward pass the gradients, that of
+    the mask if it is learned, and in half precision float32 sums of the gradient of the queries.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        *rows, heads, tokens = q.shape[:-1]
+        y = q.new_empty(*rows, tokens, heads, v.shape[-1]).transpose(-3, -2)  # as the kernels lay it out
+        ctx.save_for_backward(q, k, v, mask, y, q.new_empty(q.shape[:-1], dtype=torch.float32))
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, mask, *_ = ctx.saved_tensors
+        sums = None if q.dtype == torch.float32 else q.new_empty(q.shape, dtype=torch.float32)
+        result = *(torch.empty_like(x) for x in (q, k, v)), torch.empty_like(mask) if ctx.needs_input_grad[3] else None
+        del sums
+        return result

@@ -1,0 +1,94 @@
+"""The traced memory of a training step: compared with a real step on the CPU, and with what it must depend on."""
+
+import pytest
+import torch
+from hydra.utils import instantiate
+
+from subquad.config.compose import compose_run
+from subquad.measure.step_memory import microbatches, real_peak, step_peak
+from subquad.planning.model_size import spec_of
+
+SIZES = ("backbone.layers=2", "backbone.dim=32", "backbone.heads=2", "backbone.ffn=64", "scale=smoke", "trainer=cpu")
+CELLS = [
+    ("task=lra/listops", "attention=softmax", *SIZES),
+    ("task=lra/listops", "attention=dba", *SIZES),
+    ("task=uea/heartbeat", "attention=ecoformer", *SIZES),
+    ("task=uea/heartbeat", "attention=reformer", *SIZES),
+    ("task=mlm/text", "attention=linformer", *SIZES),
+    ("task=digits", "attention=softmax", "scale=smoke"),
+    ("task=vqa_v2", "attention=dba", "scale=smoke"),
+]
+ROWS = 8
+
+
+def built(data, *overrides):
+    config = compose_run([*overrides, "data=synthetic", f"paths.data={data}"])
+    spec = spec_of(config.data, prepare=True)
+    return instantiate(config.task.module, _convert_="all")(spec=spec), spec
+
+
+def fixed(module, states=0):
+    sizes = {True: 0, False: 0}
+    for p in module.parameters():
+        sizes[p.requires_grad] += 4 * p.numel()
+    return sizes[False] + (2 + states) * sizes[True] + sum(b.numel() * b.element_size() for b in module.buffers())
+
+
+@pytest.mark.parametrize("overrides", CELLS, ids=lambda words: " ".join(words[:2]))
+def test_the_trace_agrees_with_a_real_step(overrides, data):
+    """Without dropout, whose masks take four bytes an entry on a CPU and one on a GPU."""
+    module, spec = built(data, *overrides)
+    for part in module.modules():
+        if hasattr(part, "p"):
+            part.p = 0.0
+        if hasattr(part, "site"):
+            part.site = type(part.site)(**{n: getattr(part.site, n) for n in part.site.__slots__} | {"dropout": 0.0})
+    traced, real = (
+        step_peak(module, spec, ROWS, "32-true", states=0),
+        real_peak(module, spec, ROWS, "32-true", "cpu"),
+    )
+    assert traced - fixed(module) == pytest.approx(real - fixed(module), rel=0.05)
+
+
+def test_states_precision_and_rows_count(data):
+    module, spec = built(data, "task=lra/listops", "attention=softmax", *SIZES)
+    plain = step_peak(module, spec, ROWS, "32-true", states=0)
+    trained = sum(4 * p.numel() for p in module.parameters())
+    assert step_peak(module, spec, ROWS, "32-true", states=2) == plain + 2 * trained
+    activations = plain - fixed(module)
+    assert step_peak(module, spec, 2 * ROWS, "32-true", states=0) - fixed(module) > 1.9 * activations
+    mixed = step_peak(module, spec, ROWS, "bf16-mixed", states=0) - fixed(module)
+    assert 0.4 * activations < mixed < 0.9 * activations
+
+
+def test_a_trace_changes_nothing(data):
+    module, spec = built(data, "task=uea/heartbeat", "attention=ecoformer", *SIZES)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    state = torch.get_rng_state()
+    step_peak(module, spec, ROWS, "bf16-mixed", states=2)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(type(p) is torch.nn.Parameter and p.grad is None for p in module.parameters())
+
+
+def test_attention_counts_as_fused_and_written_out_weights_do_not(data):
+    sizes = (*SIZES, "task=lra/listops", "data.max_length=1024")
+    peaks = [
+        step_peak(*built(data, f"attention={name}", *sizes), ROWS, "32-true", 0)
+        for name in ("softmax", "softmax_explicit")
+    ]
+    weights = 4 * ROWS * 2 * 1024**2  # of one layer with two heads
+    assert peaks[0] < peaks[1] - 2 * weights
+
+
+@pytest.mark.parametrize(("limit", "count"), [(12.0, 1), (11.0, 2), (5.0, 3), (3.0, 4), (1.9, None)])
+def test_the_fewest_microbatches_that_fit_are_chosen(limit, count):
+    """A row takes a megabyte; 85 % of the memory are used, and no microbatch has a single row."""
+    asked = []
+
+    def peak(rows):
+        asked.append(rows)
+        return rows * 10**6
+
+    assert microbatches(peak, 12, round(limit * 10**6 / 0.85) + 1) == count
+    assert len(asked) <= 4
