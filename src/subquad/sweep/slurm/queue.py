@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import asdict, dataclass
@@ -17,6 +18,10 @@ _END_STATES = {
 }  # fmt: skip
 _ENDING = "COMPLETING"
 _TICKET = "slurm.json"
+_FULL = re.compile(  # what sbatch says where the same jobs may be taken later, or fewer of them now
+    "limit|policy|temporarily|array specification|connect|connection|timed out|not responding|try again",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,11 @@ class Queue:
         """Whether the processes of a job are being ended; the job may be requeued afterwards."""
         return self.states.get(job) == _ENDING
 
+    @property
+    def size(self) -> int:
+        """Number of jobs that are queued or running."""
+        return sum(map(self.has, self.states))
+
     def runs(self, job: str) -> bool:
         """Whether a job is running."""
         return self.states.get(job) in ("RUNNING", "CONFIGURING")
@@ -96,6 +106,19 @@ def has_gpus(partition: str | None) -> bool:
     """Whether any node of a partition (None: of the cluster) has GPUs that Slurm allocates."""
     command = ["sinfo", "--noheader", "--format=%G", *([f"--partition={partition}"] if partition else [])]
     return "gpu" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def largest_array() -> int:
+    """The number of jobs that the cluster allows in an array (its MaxArraySize); 1 if it has no arrays."""
+    command = ["scontrol", "show", "config"]
+    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", text, re.MULTILINE)
+    return max(1, int(found[1])) if found else 1001  # Slurm's default
+
+
+def is_full(refusal: str) -> bool:
+    """Whether sbatch refused jobs because of a limit on their number, or because the controller did not answer."""
+    return _FULL.search(refusal) is not None
 
 
 def failure_reason(run: Path, job: Ticket, state: str | None) -> str:
