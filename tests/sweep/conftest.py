@@ -1,6 +1,8 @@
-"""Slurm's commands as scripts, and the settings of its launcher."""
+"""Slurm's commands as scripts, the settings of its launcher, and a cluster on this machine."""
 
 import os
+import sys
+from contextlib import contextmanager
 
 import pytest
 from omegaconf import OmegaConf
@@ -32,3 +34,32 @@ def commands(tmp_path, monkeypatch):
         path.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
     return folder
+
+
+@pytest.fixture(scope="module")
+def one_node():
+    """The module of scripts/ that starts clusters."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        import one_node_slurm
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+    pytest.importorskip("submitit")
+    if lacking := one_node_slurm.missing():
+        pytest.skip(f"Slurm is not installed here: no {', '.join(lacking)}")
+    return one_node_slurm
+
+
+@pytest.fixture(scope="module")
+def cluster(one_node):
+    """A context with a cluster, whose value is the environment in which Slurm's commands reach it."""
+
+    @contextmanager
+    def started(**settings):
+        try:
+            with one_node.cluster(**settings) as environment:
+                yield environment
+        except RuntimeError as error:
+            pytest.skip(f"this user cannot start a cluster here: {error}")
+
+    return started

@@ -161,7 +161,7 @@ def launcher(data, outputs, settings, commands, monkeypatch):
     found = Slurm(**settings | {"poll_seconds": 0})
     loader = mock.Mock()
     loader.load_sweep_config = lambda _, overrides: composed(data, outputs, *MOTIONS, *overrides)
-    whole = OmegaConf.create({"hydra": {"overrides": {"hydra": ["hydra/launcher=slurm", "hydra.verbose=true"]}}})
+    whole = OmegaConf.create({"hydra": {"overrides": {"hydra": ["+hydra.launcher.extra=1", "hydra.verbose=true"]}}})
     monkeypatch.setattr(sys, "argv", ["train.py", "-m", "--config-dir", "mine", "seed=0,1"])
     with mock.patch("hydra.core.hydra_config.HydraConfig.set_config"):
         found.setup(hydra_context=mock.Mock(config_loader=loader), task_function=mock.Mock(), config=whole)

@@ -81,7 +81,8 @@ class Slurm(Launcher):
 
         config = self.loader.load_sweep_config(self.config, list(overrides))
         HydraConfig.instance().set_config(config)
-        hydra = [setting for setting in self.config.hydra.overrides.hydra if not setting.startswith(_SWEEP_SETTINGS)]
+        given = self.config.hydra.overrides.hydra
+        hydra = [setting for setting in given if not setting.lstrip("+~").startswith(_SWEEP_SETTINGS)]
         evaluations: Any = OmegaConf.to_container(config.evaluate, resolve=True)
         return RequestedRun(
             Path(config.paths.run), (str(Path(sys.argv[0]).absolute()), *flags(), *hydra),

@@ -80,6 +80,8 @@ class SlurmJob:
             signal.signal(signal.SIGUSR2, distributed.mark_preempted)
         os.environ.update(self.folders)  # lost where the cluster does not hand on the environment (--export=NONE)
         _keep_caches_local()
+        if cores := self.runs[0].size.cores:  # rounding depends on the threads, which must not vary with the company
+            os.environ.setdefault("OMP_NUM_THREADS", str(cores))
         with tempfile.TemporaryDirectory() as folder:
             sys.argv = self.argv(Path(folder) / "jobs")
             sys.path.insert(0, str(Path(sys.argv[0]).parent))
@@ -87,11 +89,12 @@ class SlurmJob:
 
     def argv(self, jobs: Path) -> list[str]:
         """The command line. That of several runs reads their overrides from the file `jobs`, which is written."""
-        command = [*self.runs[0].command]
+        program, *shared = self.runs[0].command
         if len(self.runs) == 1:
-            return [*command, *self.runs[0].overrides]
+            return [program, *shared, *self.runs[0].overrides]
         jobs.write_text("".join(json.dumps(run.overrides) + "\n" for run in self.runs))
-        return [*command, "-m", "hydra/sweeper=job_list", f"hydra.sweeper.jobs={jobs}", f"sweep.workers={self.at_once}"]
+        several = ("hydra/sweeper=job_list", f"hydra.sweeper.jobs={jobs}", f"sweep.workers={self.at_once}")
+        return [program, "-m", *shared, *several]
 
     def checkpoint(self) -> Any:
         """Returns the job that submitit queues in place of this one: its runs that have neither finished nor failed.
