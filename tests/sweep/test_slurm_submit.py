@@ -280,11 +280,15 @@ def test_the_error_of_a_run_is_why_its_job_failed(tmp_path):
     assert json.loads((tmp_path / records.ERROR).read_text())["traceback"] == "one\ntwo"
 
 
-def test_squeue_is_asked_for_all_of_the_users_jobs(commands):
-    (commands / "squeue").write_text('#!/bin/sh\necho "4_1|PENDING"; echo "4_2|COMPLETED"; echo "$@" >&2\n')
+def test_squeue_is_asked_for_all_of_the_users_jobs(commands, settings):
+    (commands / "squeue").write_text('#!/bin/sh\necho "4_1|PENDING|PartitionConfig"; echo "4_2|COMPLETED|None"\n')
     found = queue()
     assert found.has("4_1")
     assert not found.has("4_2")
+    jobs = Jobs(wanted(Path("."), "a"), settings)
+    jobs.tickets, jobs.unsent = {Path("a"): Ticket("4_1", "log", 0.0)}, {}
+    text = jobs._summary(found, set())
+    assert text == "1 runs: 0 finished, 0 running, 1 queued (PartitionConfig), 0 failed."
     (commands / "squeue").write_text("#!/bin/sh\necho slurm_load_jobs error >&2; exit 1\n")
     with pytest.raises(UserError, match="squeue failed \\(slurm_load_jobs error\\)"):
         queue()

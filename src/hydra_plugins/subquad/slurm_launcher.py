@@ -58,10 +58,10 @@ class Slurm(Launcher):
         except KeyboardInterrupt:
             self._explain_interrupt(jobs)
             raise SystemExit(130) from None
-        for run in jobs.tickets.keys() - jobs.failed.keys():
+        for run in dict.fromkeys(request.run for request in runs if request.run not in jobs.failed):
             record = records.read(run)
             assert record is not None
-            summary.show(record, run)
+            summary.show(record, run, "" if run in jobs.tickets else " (finished before, not trained again)")
         return [self._outcome(list(o), run.run, jobs.failed) for o, run in zip(job_overrides, runs, strict=True)]
 
     def _explain_interrupt(self, jobs: Any) -> None:

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from subquad import records
@@ -17,6 +17,7 @@ _END_STATES = {
     "TIMEOUT",
 }  # fmt: skip
 _ENDING = "COMPLETING"
+_PASSING = {"None", "Resources", "Priority", "JobArrayTaskLimit", "BeginTime"}  # why jobs wait that need no attention
 _TICKET = "slurm.json"
 _FULL = re.compile(  # what sbatch says where the same jobs may be taken later, or fewer of them now
     "limit|policy|temporarily|array specification|connect|connection|timed out|not responding|try again",
@@ -55,9 +56,10 @@ def ticket(run: Path) -> Ticket | None:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The user's jobs: `states` maps the ids of jobs that Slurm still lists to states such as PENDING."""
+    """The user's jobs: ids of jobs that Slurm still lists with states such as PENDING, and reasons why jobs wait."""
 
     states: dict[str, str]
+    reasons: dict[str, str] = field(default_factory=dict)
 
     def has(self, job: str) -> bool:
         """Whether a job is queued or running."""
@@ -82,11 +84,13 @@ def queue() -> Queue:
 
     sacct would need Slurm's accounting, which many clusters do not enable.
     """
-    command = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T"]
+    command = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T|%r"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"squeue failed ({_first_line(done.stderr)}); try again when `squeue` works in this shell.")
-    return Queue(dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line))
+    rows = [line.strip().split("|") for line in done.stdout.splitlines() if "|" in line]
+    reasons = {job: why for job, state, *whys in rows for why in whys if state == "PENDING" and why not in _PASSING}
+    return Queue({row[0]: row[1] for row in rows}, reasons)
 
 
 def check_installed() -> None:

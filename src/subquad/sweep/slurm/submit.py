@@ -229,7 +229,9 @@ class Jobs:
         running = sum(current.runs(self.tickets[run].job) for run in opened - done)
         queued = sum(current.has(self.tickets[run].job) for run in opened - done) - running
         runs, finished = len(self.tickets) + len(self.unsent), len(closed - self.failed.keys()) + len(done)
-        text = f"{runs} runs: {finished} finished, {running} running, {queued} queued, {len(self.failed)} failed"
+        causes = sorted({why for run in opened if (why := current.reasons.get(self.tickets[run].job))})
+        waiting = f"{queued} queued" + (f" ({', '.join(causes)})" if causes else "")
+        text = f"{runs} runs: {finished} finished, {running} running, {waiting}, {len(self.failed)} failed"
         return text + (f", {len(self.unsent)} not submitted yet." if self.unsent else ".")
 
 
