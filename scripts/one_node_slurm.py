@@ -1,4 +1,4 @@
-"""Runs a command with a temporary one-node Slurm cluster on this machine, to try out sweeps on Slurm.
+"""Runs a command with a temporary Slurm cluster on this machine, to try out sweeps on Slurm.
 
 python scripts/one_node_slurm.py                                            # a shell in which sbatch and squeue work
 python scripts/one_node_slurm.py python train.py -m hydra/launcher=slurm task=uea/basic_motions scale=smoke seed=0,1
@@ -22,8 +22,8 @@ from pathlib import Path
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 
-# Two partitions share the node: jobs of `urgent` preempt jobs of `main`, which are requeued after `grace` seconds.
-# linuxproc and task/none do not need control groups.
+# Two partitions share the nodes: jobs of `urgent` preempt jobs of `main`, which are requeued after `grace` seconds.
+# linuxproc, task/none and task/affinity do not need control groups. A lost node counts as down after ten seconds.
 CONFIGURATION = """
 ClusterName=one-node
 SlurmctldHost={host}
@@ -33,13 +33,13 @@ AuthType=auth/munge
 CredType=cred/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire={requeue_delay}
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin={task_plugin}
+TaskPluginParam={binding}
 SlurmdParameters=config_overrides
 MpiDefault=none
 SelectType=select/cons_tres
@@ -52,10 +52,10 @@ SlurmctldParameters=preempt_send_user_signal
 JobRequeue=1
 KillWait={kill_wait}
 ReturnToService=2
+SlurmdTimeout=10
 MailProg=/bin/true
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} State=UNKNOWN
-PartitionName=main Nodes={host} Default=YES PriorityTier=1 GraceTime={grace} MaxTime=INFINITE State=UP
-PartitionName=urgent Nodes={host} PriorityTier=2 PreemptMode=OFF MaxTime=INFINITE State=UP
+PartitionName=main Nodes=ALL Default=YES PriorityTier=1 GraceTime={grace} MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=OFF MaxTime=INFINITE State=UP
 """
 
 
@@ -65,13 +65,17 @@ def missing() -> list[str]:
 
 
 @contextmanager
-def cluster(*, cpus: int | None = None, grace: int = 30, kill_wait: int = 5) -> Iterator[dict[str, str]]:
+def cluster(
+    *, cpus: int | None = None, grace: int = 30, kill_wait: int = 5, nodes: int = 1, settings: Sequence[str] = ()
+) -> Iterator[dict[str, str]]:
     """Runs a cluster on this machine inside the block; yields the environment for Slurm's commands.
 
     Args:
-        cpus: number of CPUs that the node reports (default: those of the machine).
+        cpus: number of CPUs that each node reports. Default: those of the machine; each task is then bound to its own.
         grace: seconds until a preempted job of the partition `main` is ended.
         kill_wait: seconds between SIGTERM and SIGKILL.
+        nodes: number of nodes, each a slurmd. Several are called node1, node2, ..., names without an address.
+        settings: further lines of slurm.conf.
 
     Raises:
         RuntimeError: a program is missing or does not start.
@@ -85,11 +89,13 @@ def cluster(*, cpus: int | None = None, grace: int = 30, kill_wait: int = 5) -> 
     daemons: list[subprocess.Popen[bytes]] = []
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_", "SQUEUE_"))}
     environment["SLURM_CONF"] = str(folder / "slurm.conf")
+    host = socket.gethostname().partition(".")[0]
+    names = [host] if nodes == 1 else [f"node{number}" for number in range(1, nodes + 1)]
     try:
-        _configure(folder, cpus or os.cpu_count() or 1, grace, kill_wait)
+        _configure(folder, host, names, cpus, settings, grace=grace, kill_wait=kill_wait)
 
         def start(*command: str) -> None:
-            log = (folder / f"{command[0]}.log").open("wb")
+            log = (folder / f"{command[0]}.log").open("ab")
             daemon = ["setpriv", "--pdeathsig", "TERM", str(_path(command[0])), *command[1:]]
             daemons.append(subprocess.Popen(daemon, stdout=log, stderr=log, env=environment, start_new_session=True))
             log.close()
@@ -100,34 +106,48 @@ def cluster(*, cpus: int | None = None, grace: int = 30, kill_wait: int = 5) -> 
         _wait(lambda: (folder / "munge.socket").exists(), daemons, folder)
         start("slurmctld", "-D", "-i", "-v")
         _wait(lambda: _prints(environment, "scontrol", "ping", text="UP"), daemons, folder)
-        start("slurmd", "-D", "-N", socket.gethostname().partition(".")[0])
-        _wait(lambda: _prints(environment, "sinfo", "-h", "-o", "%T", text="idle"), daemons, folder)
+        for name in names:
+            start("slurmd", "-D", "-N", name)
+        idle = "\n".join(["idle"] * nodes)
+        _wait(lambda: _prints(environment, "sinfo", "-hNp", "main", "-o", "%T", text=idle), daemons, folder)
         yield environment
     finally:
         _stop(daemons, environment)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _configure(folder: Path, cpus: int, grace: int, kill_wait: int) -> None:
-    for name in ("state", "spool"):
-        (folder / name).mkdir()
+def _configure(
+    folder: Path, host: str, names: Sequence[str], cpus: int | None, settings: Sequence[str], **numbers: int
+) -> None:
+    (folder / "state").mkdir()
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o600)
     pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    with socket.socket() as first, socket.socket() as second:  # open at the same time, so that the ports differ
-        ports = []
-        for opened in (first, second):
-            opened.bind(("", 0))
-            ports.append(opened.getsockname()[1])
+    controller_port, *ports = _free_ports(1 + len(names))
     import pwd
 
     configuration = CONFIGURATION.format(
-        folder=folder, host=socket.gethostname().partition(".")[0], user=pwd.getpwuid(os.getuid()).pw_name,
-        controller_port=ports[0], node_port=ports[1], cpus=cpus, memory=pages * page // 2**20 // 2, grace=grace,
-        kill_wait=kill_wait, requeue_delay=5,
+        folder=folder, host=host, user=pwd.getpwuid(os.getuid()).pw_name, controller_port=controller_port,
+        task_plugin="task/none" if cpus else "task/affinity", binding="none" if cpus else "autobind=cores",
+        requeue_delay=5, **numbers,
     )  # fmt: skip
-    (folder / "slurm.conf").write_text(configuration)
+    lines = [
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus or os.cpu_count() or 1} "
+        f"RealMemory={pages * page // 2**20 // 2 // len(names)} State=UNKNOWN"
+        for name, port in zip(names, ports, strict=True)
+    ]
+    (folder / "slurm.conf").write_text("\n".join([configuration, *lines, *settings, ""]))
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]  # open at the same time, so that the ports differ
+    for opened in sockets:
+        opened.bind(("", 0))
+    ports = [opened.getsockname()[1] for opened in sockets]
+    for opened in sockets:
+        opened.close()
+    return ports
 
 
 def _wait(ready: Callable[[], bool], daemons: Sequence["subprocess.Popen[bytes]"], folder: Path) -> None:

@@ -5,6 +5,7 @@ import logging
 import re
 from functools import partial
 
+import huggingface_hub
 import pytest
 import timm
 import torch
@@ -192,21 +193,31 @@ def test_what_is_no_file_and_what_is_of_another_size_are_refused(file, tmp_path)
         ours("vit", place, layers=1)
 
 
-def test_the_hub_is_asked_for_the_model_and_named_when_it_does_not_answer(monkeypatch):
-    intact, asked = timm.create_model, []
+def test_weights_of_the_hub_are_fetched_beforehand(monkeypatch, tmp_path):
+    source, place = drawn(timm.create_model("pvt_v2_b0")), tmp_path / "model.safetensors"
+    asked = []
 
-    def create(name, pretrained=False, **settings):
-        asked.append((name, pretrained))
-        if pretrained and not name.startswith("pvt"):
+    def download(repository, file, local_files_only):
+        asked.append((repository, file, local_files_only))
+        if local_files_only and not place.exists():
+            raise FileNotFoundError
+        if not repository.startswith("timm/pvt"):
             raise OSError("no network")
-        return intact(name, **settings)
+        save_file(source.state_dict(), place)
+        return place
 
-    monkeypatch.setattr(timm, "create_model", create)
-    ours("pvt_v2_b0", "hub")
-    assert asked == [("pvt_v2_b0", False), ("pvt_v2_b0", True)]
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    missing = r"weights of pvt_v2_b0 are not on this machine; .* run `python scripts/prepare\.py` with the task and the"
+    with pytest.raises(UserError, match=missing):
+        ours("pvt_v2_b0", "hub")
+    pretrained.fetch("hub", "pvt_v2_b0")
+    network = ours("pvt_v2_b0", "hub")
+    assert asked == [("timm/pvt_v2_b0.in1k", "model.safetensors", local) for local in (True, False, True)]
+    assert torch.equal(network.model.stages[3].blocks[1].mlp.fc1.weight, source.stages[3].blocks[1].mlp.fc1.weight)
     cause = r"deit_tiny_patch16_224 cannot be fetched \(no network\); get model\.safetensors of .*deit_tiny.* and set"
     with pytest.raises(UserError, match=cause):
-        ours("vit", "hub:deit_tiny_patch16_224")
+        pretrained.fetch("hub:deit_tiny_patch16_224", None)
+    pretrained.fetch("a/file.pth", None)
     with pytest.raises(UserError, match="no name at timm; write which weights"):
         ours("vit", "hub")
     with pytest.raises(UserError, match="timm has no model vit_of_nobody"):

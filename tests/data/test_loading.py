@@ -4,6 +4,7 @@ import errno
 import os
 import pickle
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -250,6 +251,30 @@ def test_a_changed_description_is_noticed(tmp_path, old, new):
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(UserError, match="damaged"):
         ragged.read(tmp_path / "set")
+
+
+def test_one_process_of_a_machine_compares_the_checksums(cache, monkeypatch):
+    """Preparing what is there reads none of it."""
+    counted = []
+    monkeypatch.setattr(ragged, "_checksum", lambda path, intact=ragged._checksum: counted.append(path) or intact(path))
+    ragged.prepare(cache, lambda: pytest.fail("the cache exists"))
+    assert not counted
+    monkeypatch.setenv("SLURM_LOCALID", "1")
+    other = ragged.read(cache)
+    assert not counted
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    first = ragged.read(cache)
+    assert len(counted) == 6
+    assert (first.fingerprint, first.facts) == (other.fingerprint, other.facts)
+
+
+def test_what_a_killed_process_left_is_removed_a_day_later(tmp_path):
+    for age, name in ((2, ".set-old"), (0, ".set-new"), (2, ".other-old")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.values.npy").touch()
+        os.utime(tmp_path / name, (time.time() - age * 86400,) * 2)
+    ragged.prepare(tmp_path / "set", lambda: ({"train": rows(), "test": rows()}, {}))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other-old", ".set-new", "set", "set.lock"]
 
 
 def test_nothing_left_to_train_on_is_named(monkeypatch):

@@ -1,251 +1,92 @@
-"""Runs as Slurm jobs, with scripts in place of Slurm's commands; test_slurm_cluster.py uses a real cluster."""
+"""Jobs of Slurm and its launcher, with scripts in place of Slurm's commands; see also test_slurm_cluster.py."""
 
+import getpass
 import json
 import os
 import signal
 import sys
+import tempfile
 import time
-from dataclasses import replace
-from itertools import chain, repeat
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from hydra.core.utils import JobStatus
 from omegaconf import OmegaConf
-from runs import ROOT, TINY, composed, crash, prepared, run_script, trained
+from runs import TINY, composed, crash, prepared, run_script, trained
+from slurm_requests import ONE, wanted
 
 from hydra_plugins.subquad.slurm_launcher import Slurm
 from subquad import records
 from subquad.sweep.slurm import job as slurm_job
 from subquad.sweep.slurm import queue as slurm_queue
 from subquad.sweep.slurm import submit as slurm
-from subquad.sweep.slurm.job import SlurmJob
-from subquad.sweep.slurm.queue import Queue, Ticket, failure_reason, queue, ticket
-from subquad.sweep.slurm.submit import RequestedRun, Size, size_of, submit, wait
+from subquad.sweep.slurm.job import RequestedRun, SlurmJob
+from subquad.sweep.slurm.submit import Jobs
 from subquad.training import distributed
 from subquad.training.trainer import build_trainer
 from subquad.utils.errors import UserError
 
 MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY, "~callbacks.cores")
-TRAINER = {"accelerator": "cpu", "devices": 1, "num_nodes": 1}
 SRUN = {"NTASKS": "1", "NTASKS_PER_NODE": "1", "PROCID": "0", "LOCALID": "0", "NODEID": "0", "JOB_NAME": "subquad"}
-ONE = Size(nodes=1, processes=1, gpus=0)
 
 
 @pytest.fixture
-def settings(tmp_path):
-    own = OmegaConf.load(ROOT / "configs/hydra/launcher/slurm.yaml")
-    own.folder = str(tmp_path / "logs")
-    found = OmegaConf.to_container(own)
-    del found["_target_"]
-    return found
+def job_process(monkeypatch):
+    """Restores what a job changes in its process."""
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with mock.patch.object(os, "register_at_fork"), mock.patch.dict(os.environ):
+        yield
 
 
-@pytest.fixture
-def commands(tmp_path, monkeypatch):
-    """Slurm's commands as scripts: each prints the file of its name, and sbatch also stores its input."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("squeue", "sinfo", "srun", "scontrol"):
-        (folder / name).write_text(f"#!/bin/sh\ncat {folder}/{name}.says\n")
-        (folder / f"{name}.says").touch()
-    (folder / "sbatch").write_text(
-        f"#!/bin/sh\ncp $1 {folder}/submitted.$(ls {folder} | grep -c submitted)\nenv > {folder}/environment\n"
-        "echo Submitted batch job 7\n"
-    )
-    for path in folder.glob("*"):
-        path.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-    return folder
-
-
-def wanted(place: Path, *names: str, size: Size = ONE) -> list[RequestedRun]:
-    return [RequestedRun(place / name, ("train.py", name), size) for name in names]
-
-
-def submitted(commands: Path) -> list[str]:
-    return [path.read_text() for path in sorted(commands.glob("submitted.*"))]
-
-
-def test_runs_of_one_size_are_one_array(tmp_path, commands, settings):
-    pytest.importorskip("submitit")
-    two = Size(nodes=2, processes=4, gpus=4)
-    tickets = submit([*wanted(tmp_path, "a", "b", "c"), *wanted(tmp_path, "d", size=two)], settings)
-    assert [tickets[tmp_path / name].job for name in "abcd"] == ["7_0", "7_1", "7_2", "7"]
-    assert tickets[tmp_path / "b"].log == str(tmp_path / "logs" / "7_1_0_log.err")
-    assert ticket(tmp_path / "b") == tickets[tmp_path / "b"]
-    array, single = submitted(commands)
-    asked = {line.removeprefix("#SBATCH --") for line in array.splitlines() if line.startswith("#SBATCH")}
-    assert asked >= {
-        "array=0-2%3", "time=240", "signal=USR2@120", "mem=16G", "cpus-per-task=4", "nodes=1", "ntasks-per-node=1",
-        "requeue", "job-name=subquad",
-    }  # fmt: skip
-    assert not any(line.startswith(("partition", "account", "gpus")) for line in asked)
-    assert "--kill-on-bad-exit=1" in array
-    asked = {line.removeprefix("#SBATCH --") for line in single.splitlines()}
-    assert asked >= {"nodes=2", "ntasks-per-node=4", "gpus-per-node=4"}
-
-
-def test_an_array_is_no_larger_than_slurm_takes(tmp_path, commands, settings):
-    pytest.importorskip("submitit")
-    with mock.patch.object(slurm, "_LARGEST_ARRAY", 2):
-        submit(wanted(tmp_path, *"abcde"), settings | {"array_parallelism": 1})
-    assert [text.count("--array=0-1%1") for text in submitted(commands)] == [1, 1, 0]
-
-
-def test_what_is_finished_or_in_the_queue_is_not_submitted(tmp_path, commands, settings):
-    pytest.importorskip("submitit")
-    for name, job in {"waits": "3_1", "failed": "3_2", "gone": "3_3"}.items():
-        Ticket(job, "log", 0.0).keep(tmp_path / name)
-    (tmp_path / "done").mkdir()
-    (tmp_path / "done" / records.RESULT).write_text("{}")
-    (commands / "squeue.says").write_text("3_1|PENDING\n3_2|FAILED\n9|RUNNING\n")
-    tickets = submit(wanted(tmp_path, "waits", "failed", "gone", "done", "new", "new"), settings)
-    assert {run.name: job.job for run, job in tickets.items()} == {
-        "waits": "3_1", "failed": "7_0", "gone": "7_1", "new": "7_2",
-    }  # fmt: skip
-    assert len(submitted(commands)) == 1
-
-
-def test_a_job_around_the_command_says_nothing_of_itself_to_new_jobs(tmp_path, commands, settings, monkeypatch):
-    pytest.importorskip("submitit")
-    for name, value in {"SLURM_NTASKS": "8", "RANK": "3", "SLURM_CONF": "/here"}.items():
-        monkeypatch.setenv(name, value)
-    submit(wanted(tmp_path, "a"), settings)
-    seen = (commands / "environment").read_text().splitlines()
-    assert "SLURM_CONF=/here" in seen
-    assert not any(line.startswith(("SLURM_NTASKS=", "RANK=")) for line in seen)
-    assert os.environ["SLURM_NTASKS"] == "8"
-    assert os.environ["SLURM_CONF"] == "/here"
-
-
-def test_a_refusal_of_slurm_is_one_sentence(tmp_path, commands, settings):
-    pytest.importorskip("submitit")
-    (commands / "sbatch").write_text("#!/bin/sh\necho sbatch: error: invalid partition specified: gpu >&2\nexit 1\n")
-    with pytest.raises(UserError, match=r"invalid partition specified: gpu.*see the keys of hydra.launcher"):
-        submit(wanted(tmp_path, "a"), settings)
-    with pytest.raises(UserError, match="signal_delay_s is 14400; it must lie between 0 and the 14400 seconds"):
-        submit(wanted(tmp_path, "a"), settings | {"signal_delay_s": 240 * 60})
-    assert ticket(tmp_path / "a") is None
-
-
-@pytest.mark.parametrize(
-    ("trainer", "changes", "gres", "size"),
-    [
-        ({}, {}, "gpu:a100:4", Size(1, 1, 0)),
-        ({"accelerator": "auto"}, {}, "(null)\ngpu:a100:4", Size(1, 1, 1)),
-        ({"accelerator": "auto"}, {}, "(null)", Size(1, 1, 0)),
-        ({"accelerator": "gpu", "devices": 4, "num_nodes": 2, "strategy": {}}, {}, "gpu:4", Size(2, 1, 1)),
-        ({"accelerator": "gpu", "devices": 4, "num_nodes": 2, "strategy": {"a": 1}}, {}, "gpu:4", Size(2, 4, 4)),
-        ({"devices": 2, "strategy": {"a": 1}}, {}, "gpu:4", Size(1, 2, 0)),
-        ({"accelerator": "auto"}, {"gpus_per_node": 2}, "", Size(1, 1, 2)),
-        ({"accelerator": "auto"}, {"gpus_per_node": None}, "gpu:4", Size(1, 1, 0)),
-    ],
-)
-def test_a_run_asks_for_what_its_trainer_needs(commands, settings, trainer, changes, gres, size):
-    (commands / "sinfo.says").write_text(gres)
-    assert size_of(OmegaConf.create(TRAINER | trainer), settings | changes) == size
-
-
-def test_processes_are_counted_before_anything_is_submitted(settings):
-    trainer = OmegaConf.create(TRAINER | {"devices": "auto", "strategy": {"a": 1}})
-    with pytest.raises(UserError, match=r"trainer.devices is auto; on a cluster set the number"):
-        size_of(trainer, settings)
-
-
-def looks(*states: dict[str, str] | None):
-    """The states that successive queries of the queue return; None if squeue fails."""
-
-    def answers():
-        for state in chain(states, repeat(states[-1])):
-            yield UserError("squeue failed (x)") if state is None else Queue(state)
-
-    return mock.patch.object(slurm, "queue", side_effect=answers())
-
-
-def test_a_job_that_is_queued_again_is_waited_for(tmp_path, caplog):
-    caplog.set_level("INFO")
-    run = tmp_path / "a"
-    run.mkdir()
-    ends = ["COMPLETING"] * 4  # its processes take their time to end
-    there = [{"1": state} for state in ("RUNNING", "FAILED", *ends, "PENDING", "CONFIGURING")]
-    with looks(*there[:2], None, *there[2:], {"1": "PREEMPTED"}, {}) as asked:
-        reasons = wait(wanted(tmp_path, "a"), {run: Ticket("1", "no log", time.time())}, poll=0)
-    assert asked.call_count == 12  # three queries without the job since it was last there
-    assert reasons == {run: "Slurm's job 1 is gone and left no record; its log is no log"}
-    assert json.loads((run / records.ERROR).read_text())["message"] == reasons[run]
-    assert [r.message for r in caplog.records if "runs:" in r.message] == [
-        "1 runs: 0 finished, 1 running, 0 queued, 0 failed.",
-        "1 runs: 0 finished, 0 running, 0 queued, 0 failed.",
-        "1 runs: 0 finished, 0 running, 1 queued, 0 failed.",
-        "1 runs: 0 finished, 1 running, 0 queued, 0 failed.",
-        "1 runs: 0 finished, 0 running, 0 queued, 0 failed.",
-        "1 runs: 0 finished, 0 running, 0 queued, 1 failed.",
-    ]
-
-
-def test_a_job_with_a_record_has_finished_when_it_leaves_the_queue(tmp_path):
-    (tmp_path / records.RESULT).write_text("{}")
-    with looks({"1": "RUNNING"}, {"1": "RUNNING"}, {"1": "COMPLETING"}) as asked:
-        assert wait(wanted(tmp_path, "."), {tmp_path: Ticket("1", "log", 0.0)}, poll=0) == {}
-    assert asked.call_count == 3
-    assert not (tmp_path / records.ERROR).exists()
-
-
-def test_a_finished_run_that_lacks_an_evaluation_is_submitted_and_waited_for(tmp_path, commands, settings):
-    pytest.importorskip("submitit")
-    [plain] = wanted(tmp_path, "a")
-    asked = replace(plain, evaluations=({"multiply": 2},))
-    records.write_json(plain.run / records.RESULT, {})
-    assert submit([plain], settings) == {}
-    tickets = submit([asked], settings)
-    assert [*tickets] == [plain.run]
-    with looks({"7": "RUNNING"}, {"7": "FAILED"}):
-        reasons = wait([asked], tickets, poll=0)
-    assert reasons[plain.run].startswith("Slurm's job 7 ended as FAILED and did not evaluate the run; its log is")
-    records.write_evaluation(plain.run, {"multiply": 2}, {"test/accuracy": 1.0}, {})
-    with looks({"7": "COMPLETED"}):
-        assert wait([asked], tickets, poll=0) == {}
-    assert submit([asked], settings) == {}
-
-
-def test_the_error_of_a_run_is_why_its_job_failed(tmp_path):
-    log = tmp_path / "log"
-    log.write_text("one\ntwo\n")
-    records.write_error("earlier", "trace", tmp_path)
-    os.utime(tmp_path / records.ERROR, (100, 100))
-    assert failure_reason(tmp_path, Ticket("1", str(log), 50.0), "FAILED") == "earlier"
-    message = failure_reason(tmp_path, Ticket("2", str(log), 150.0), "OUT_OF_MEMORY")
-    assert message == f"Slurm's job 2 ended as OUT_OF_MEMORY and left no record; its log is {log}"
-    assert json.loads((tmp_path / records.ERROR).read_text())["traceback"] == "one\ntwo"
-
-
-def test_squeue_is_asked_for_all_of_the_users_jobs(commands):
-    (commands / "squeue").write_text('#!/bin/sh\necho "4_1|PENDING"; echo "4_2|COMPLETED"; echo "$@" >&2\n')
-    found = queue()
-    assert found.has("4_1")
-    assert not found.has("4_2")
-    (commands / "squeue").write_text("#!/bin/sh\necho slurm_load_jobs error >&2; exit 1\n")
-    with pytest.raises(UserError, match="squeue failed \\(slurm_load_jobs error\\)"):
-        queue()
-
-
-def test_a_job_is_its_command_line(tmp_path, monkeypatch):
+def test_a_job_is_its_command_line(tmp_path, job_process):
     script = tmp_path / "program.py"
     script.write_text("import sys, pathlib, helper\npathlib.Path(sys.argv[1]).write_text(__name__ + helper.WORD)")
     (tmp_path / "helper.py").write_text("WORD = ' beside it'")
-    monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    with mock.patch.object(os, "register_at_fork"):
-        SlurmJob([str(script), str(tmp_path / "out")], tmp_path, 60)()
+    SlurmJob([RequestedRun(tmp_path, (str(script),), (str(tmp_path / "out"),), ONE)], 1, 60)()
     assert (tmp_path / "out").read_text() == "__main__ beside it"
+
+
+def test_caches_of_compilers_are_on_the_disk_of_the_node(tmp_path, job_process):
+    """The folders that the user has set reach a job that does not inherit the environment."""
+    script = tmp_path / "program.py"
+    script.write_text("import sys, os, pathlib, json\npathlib.Path(sys.argv[1]).write_text(json.dumps({**os.environ}))")
+    os.environ |= {"SUBQUAD_DATA": "/data", "TRITON_CACHE_DIR": "/mine"}
+    job = SlurmJob([RequestedRun(tmp_path, (str(script),), (str(tmp_path / "out"),), ONE)], 1, 60)
+    for name in ("SUBQUAD_DATA", "TORCHINDUCTOR_CACHE_DIR", "SUBQUAD_KERNEL_CACHE"):
+        os.environ.pop(name, None)
+    job()
+    seen = json.loads((tmp_path / "out").read_text())
+    assert (seen["SUBQUAD_DATA"], seen["TRITON_CACHE_DIR"]) == ("/data", "/mine")
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "SUBQUAD_KERNEL_CACHE"):
+        assert Path(seen[name]).is_relative_to(Path(tempfile.gettempdir()) / f"subquad-{getpass.getuser()}")
+
+
+def test_the_job_that_follows_does_what_is_left(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    monkeypatch.setattr(distributed, "_preempted", False)
+    job = SlurmJob(wanted(tmp_path, *"abcd"), 2, seconds=600)
+    job.started = time.time() - 500
+    with pytest.raises(UserError, match="No epoch ended"):
+        job.checkpoint()
+    records.write_json(tmp_path / "a" / records.RESULT, {})
+    records.write_error("failed", "", tmp_path / "c")
+    records.write_error("failed before", "", tmp_path / "d")
+    os.utime(tmp_path / "d" / records.ERROR, (100, 100))
+    rest = job.checkpoint().function
+    assert [run.run.name for run in rest.runs] == ["b", "d"]
+    command = rest.argv(tmp_path / "jobs")
+    assert command == [
+        "train.py", "-m", "hydra/sweeper=job_list", f"hydra.sweeper.jobs={tmp_path / 'jobs'}", "sweep.workers=2",
+    ]  # fmt: skip
+    assert [json.loads(line) for line in (tmp_path / "jobs").read_text().splitlines()] == [["b"], ["d"]]
 
 
 def test_a_job_is_queued_again_only_where_another_one_gets_further(tmp_path, monkeypatch):
     pytest.importorskip("submitit")
     monkeypatch.setattr(distributed, "_preempted", False)
-    job = SlurmJob(["train.py"], tmp_path, seconds=600)
+    job = SlurmJob(wanted(tmp_path, "."), 1, seconds=600)
     job.started = time.time() - 500
     with pytest.raises(UserError, match=r"No epoch ended within the 10 minutes of a job.*hydra.launcher.timeout_min"):
         job.checkpoint()
@@ -254,7 +95,7 @@ def test_a_job_is_queued_again_only_where_another_one_gets_further(tmp_path, mon
     last.parent.mkdir()
     last.touch()
     again = job.checkpoint().function
-    assert (again.argv, again.run, again.seconds) == (["train.py"], tmp_path, 600)
+    assert (again.runs, again.submitted, again.seconds) == (job.runs, job.submitted, 600)
     assert distributed.preempted()
     os.utime(last, (job.started - 10, job.started - 10))  # written by the previous job
     with pytest.raises(UserError, match="No epoch ended"):
@@ -320,7 +161,7 @@ def launcher(data, outputs, settings, commands, monkeypatch):
     found = Slurm(**settings | {"poll_seconds": 0})
     loader = mock.Mock()
     loader.load_sweep_config = lambda _, overrides: composed(data, outputs, *MOTIONS, *overrides)
-    whole = OmegaConf.create({"hydra": {"overrides": {"hydra": ["hydra/launcher=slurm", "hydra.verbose=true"]}}})
+    whole = OmegaConf.create({"hydra": {"overrides": {"hydra": ["+hydra.launcher.extra=1", "hydra.verbose=true"]}}})
     monkeypatch.setattr(sys, "argv", ["train.py", "-m", "--config-dir", "mine", "seed=0,1"])
     with mock.patch("hydra.core.hydra_config.HydraConfig.set_config"):
         found.setup(hydra_context=mock.Mock(config_loader=loader), task_function=mock.Mock(), config=whole)
@@ -330,11 +171,12 @@ def launcher(data, outputs, settings, commands, monkeypatch):
 def test_a_sweep_hears_of_each_run(launcher, data, outputs, commands):
     found, run = launcher
     trained(composed(data, outputs, *MOTIONS, "seed=0"))
-    with mock.patch.object(slurm.submit.__globals__["SlurmJob"], "__init__", return_value=None) as made:
+    with mock.patch.object(slurm, "SlurmJob", wraps=SlurmJob) as made:
         finished, failed = found.launch([["seed=0"], ["seed=1"]], 0)
     [call] = made.call_args_list
-    overrides = call.args[0]
-    assert overrides == (str(Path("train.py").absolute()), "--config-dir", "mine", "hydra.verbose=true", "seed=1")
+    assert SlurmJob(*call.args).argv(run / "unused") == [
+        str(Path("train.py").absolute()), "--config-dir", "mine", "hydra.verbose=true", "seed=1",
+    ]  # fmt: skip
     assert finished.status == JobStatus.COMPLETED
     assert finished.return_value == records.read(run).metrics["val/accuracy"]
     assert failed.status == JobStatus.FAILED
@@ -345,7 +187,7 @@ def test_a_sweep_hears_of_each_run(launcher, data, outputs, commands):
 
 def test_an_interrupt_leaves_the_jobs_in_the_queue(launcher, caplog):
     found, _ = launcher
-    with mock.patch.object(slurm, "wait", side_effect=KeyboardInterrupt), pytest.raises(SystemExit) as end:
+    with mock.patch.object(Jobs, "wait", side_effect=KeyboardInterrupt), pytest.raises(SystemExit) as end:
         found.launch([["seed=0"], ["seed=1"]], 0)
     assert end.value.code == 130
     assert "the same command waits for them again; to cancel them: scancel 7" in caplog.text

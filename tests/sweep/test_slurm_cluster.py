@@ -5,101 +5,24 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from processes import CASES, DDP, assert_same, command_lines
-from runs import ROOT, TINY, composed, identical, program, record_of, trained, weights
+from runs import composed, identical, record_of, trained, weights
+from slurm_cluster import SLURM, WORDS, job_of, processes_of, run_of, said, started, wait_for
 from sweeps import REPRODUCE, page, reproduce, settings
 
 from subquad import records
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 
-SLURM = (
-    "-m", "hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.mem_gb=1",
-    "hydra.launcher.poll_seconds=2", "hydra.launcher.signal_delay_s=30",
-)  # fmt: skip
-WORDS = (
-    "task=uea/basic_motions", "attention=dba", "scale=smoke", "limits.epochs=80", "recipe.batch_size=6",
-    "data.num_workers=1", "~callbacks.cores", *TINY,
-)  # fmt: skip
-
 
 @pytest.fixture(scope="module")
-def one_node():
-    """The module of scripts/ that starts clusters."""
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        import one_node_slurm
-    finally:
-        sys.path.remove(str(ROOT / "scripts"))
-    pytest.importorskip("submitit")
-    if lacking := one_node_slurm.missing():
-        pytest.skip(f"Slurm is not installed here: no {', '.join(lacking)}")
-    return one_node_slurm
-
-
-@pytest.fixture(scope="module")
-def slurm(one_node):
-    """The environment in which Slurm's commands reach a cluster of this machine."""
-    with ExitStack() as stack:
-        try:
-            environment = stack.enter_context(one_node.cluster(cpus=4, kill_wait=2))
-        except RuntimeError as error:
-            pytest.skip(f"this user cannot start a cluster here: {error}")
+def slurm(cluster):
+    """The environment of a cluster of one node."""
+    with cluster(cpus=4, kill_wait=2) as environment:
         yield environment
-
-
-def started(data, outputs, environment, *overrides, stderr=subprocess.PIPE) -> "subprocess.Popen[str]":
-    outputs.parent.mkdir(exist_ok=True)
-    command, settings = program(data, outputs, "train.py", *overrides)
-    return subprocess.Popen(command, **settings | {"env": settings["env"] | environment, "stderr": stderr})
-
-
-def wait_for(found: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not found():
-        assert time.monotonic() < deadline, f"waited for {what}"
-        time.sleep(0.05)
-
-
-def said(environment, *command) -> str:
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-
-
-def run_of(outputs: Path, seed: int) -> Path:
-    [found] = (outputs / "runs").rglob(f"*-s{seed}")
-    return found
-
-
-def job_of(outputs: Path, seed: int) -> str:
-    """The job of a run that has written a checkpoint and is still training."""
-    wait_for(lambda: list((outputs / "runs").rglob(f"*-s{seed}/checkpoints/last.ckpt")), f"a checkpoint of seed {seed}")
-    run = run_of(outputs, seed)
-    assert not (run / records.RESULT).exists(), "the run ended too early for this test"
-    return json.loads((run / "slurm.json").read_text())["job"]
-
-
-def processes_of(job: str) -> list[int]:
-    """The training processes of a job, found by their environment; empty while there are none."""
-    array, _, task = job.partition("_")
-    wanted = {f"SLURM_ARRAY_JOB_ID={array}", f"SLURM_ARRAY_TASK_ID={task}", "SLURM_STEP_ID=0"}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (path / "cmdline").read_text()
-            if "submitit.core._submit" in command and not command.startswith("srun"):
-                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                worker = "submitit.core._submit" in (Path("/proc") / str(parent) / "cmdline").read_text()
-                if wanted <= {*(path / "environ").read_text().split("\0")} and not worker:
-                    return [int(path.name)]
-        except (OSError, UnicodeDecodeError):
-            continue
-    return []
 
 
 def test_runs_that_are_killed_or_preempted_end_as_those_that_are_left_alone(data, outputs, tmp_path, slurm):
@@ -154,6 +77,7 @@ def _killed_and_preempted(data, outputs, slurm) -> tuple[str, str]:
     return killed, preempted
 
 
+@pytest.mark.release
 def test_the_page_of_a_killed_sweep_is_that_of_one_left_alone(tmp_path, slurm):
     """The test kills the command, and the process of a job before its training ends."""
     killed, alone = tmp_path / "killed", tmp_path / "alone"

@@ -355,6 +355,7 @@ def test_two_processes_on_one_run_the_second_says_so(data, outputs):
         (("task=digits", "data.val_fraction=x"), "val_fraction"),
         (("task=uea/custom",), "A setting is missing"),
         (("task=lra/text", "data.cases=-1"), "data.cases of at least 1"),
+        (("task=imagenet", "backbone=vit", "backbone.pretrained=hub:nobody"), "timm has no model nobody"),
     ],
 )
 def test_what_cannot_be_prepared_is_answered_by_a_sentence(data, outputs, overrides, sentence):

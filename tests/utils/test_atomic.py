@@ -1,7 +1,10 @@
 """Files are replaced atomically, and temporary files are removed."""
 
 import os
+import socket
+import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -27,16 +30,32 @@ def test_what_fails_leaves_what_was_there(tmp_path: Path, several: bool) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_processes_have_places_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("module", "name"), [(os, "getpid"), (socket, "gethostname")])
+def test_processes_of_all_machines_have_places_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
     path = tmp_path / "file.json"
     with atomic_write(path, several=True) as mine:
         mine.write_text("mine")
-        monkeypatch.setattr(os, "getpid", lambda: -1)
+        monkeypatch.setattr(module, name, lambda: "another")
         with atomic_write(path, several=True) as other:
             other.write_text("other")
         assert path.read_text() == "other"
     assert path.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_left_is_removed_a_day_later(tmp_path: Path) -> None:
+    path = tmp_path / "file[1].json"
+    names = (f".{path.name}.a.1.partial", f".{path.name}.b.2.partial", ".file1.json.a.1.partial")
+    old, new, foreign = (tmp_path / name for name in names)
+    for place in (old, new, foreign):
+        place.touch()
+    for place in (old, foreign):
+        os.utime(place, (time.time() - 90000,) * 2)
+    with atomic_write(path, several=True) as mine:
+        mine.write_text("mine")
+    assert sorted(tmp_path.iterdir()) == sorted([path, new, foreign])
 
 
 def write_a_part(path: Path, several: bool) -> None:

@@ -39,7 +39,7 @@ class Slurm(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from subquad import records
-        from subquad.sweep.slurm.submit import submit, wait
+        from subquad.sweep.slurm.submit import Jobs
         from subquad.training import summary
         from subquad.utils.errors import UserError
 
@@ -47,38 +47,47 @@ class Slurm(Launcher):
             name: OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
             for name, value in self.settings.items()
         }
-        tickets: Mapping[Path, Any] = {}
-        poll: Any = settings["poll_seconds"]
+        jobs: Any = None
         try:
             runs = [self._requested(overrides, settings) for overrides in job_overrides]
-            tickets = submit(runs, settings)
-            reasons = wait(runs, tickets, poll)
+            jobs = Jobs(runs, settings)
+            jobs.submit()
+            jobs.wait(settings["poll_seconds"])
         except UserError as error:
             raise CompactHydraException(str(error)) from None
         except KeyboardInterrupt:
-            numbers = sorted({ticket.job.partition("_")[0] for ticket in tickets.values()})
-            log.warning(
-                "Interrupted. The jobs stay in the queue, and the same command waits for them again; "
-                "to cancel them: scancel %s",
-                " ".join(numbers),
-            )
+            self._explain_interrupt(jobs)
             raise SystemExit(130) from None
-        for run in tickets.keys() - reasons.keys():
+        for run in dict.fromkeys(request.run for request in runs if request.run not in jobs.failed):
             record = records.read(run)
             assert record is not None
-            summary.show(record, run)
-        return [self._outcome(list(o), run.run, reasons) for o, run in zip(job_overrides, runs, strict=True)]
+            summary.show(record, run, "" if run in jobs.tickets else " (finished before, not trained again)")
+        return [self._outcome(list(o), run.run, jobs.failed) for o, run in zip(job_overrides, runs, strict=True)]
+
+    def _explain_interrupt(self, jobs: Any) -> None:
+        tickets, unsent = (jobs.tickets, jobs.unsent) if jobs else ({}, {})
+        numbers = sorted({ticket.job.partition("_")[0] for ticket in tickets.values()})
+        rest = f" submits {len(unsent)} more runs and" if unsent else ""
+        log.warning(
+            "Interrupted. The jobs stay in the queue, and the same command%s waits for them again; "
+            "to cancel them: scancel %s",
+            rest, " ".join(numbers),
+        )  # fmt: skip
 
     def _requested(self, overrides: Sequence[str], settings: Mapping[str, Any]) -> Any:
-        from subquad.sweep.slurm.submit import RequestedRun, size_of
+        from subquad.sweep.slurm.job import RequestedRun
+        from subquad.sweep.slurm.submit import size_of
         from subquad.training.distributed import flags
 
         config = self.loader.load_sweep_config(self.config, list(overrides))
         HydraConfig.instance().set_config(config)
-        hydra = [setting for setting in self.config.hydra.overrides.hydra if not setting.startswith(_SWEEP_SETTINGS)]
-        argv = (str(Path(sys.argv[0]).absolute()), *flags(), *hydra, *filter_overrides(overrides))
+        given = self.config.hydra.overrides.hydra
+        hydra = [setting for setting in given if not setting.lstrip("+~").startswith(_SWEEP_SETTINGS)]
         evaluations: Any = OmegaConf.to_container(config.evaluate, resolve=True)
-        return RequestedRun(Path(config.paths.run), argv, size_of(config.trainer, settings), tuple(evaluations))
+        return RequestedRun(
+            Path(config.paths.run), (str(Path(sys.argv[0]).absolute()), *flags(), *hydra),
+            tuple(filter_overrides(overrides)), size_of(config, settings), tuple(evaluations),
+        )  # fmt: skip
 
     def _outcome(self, overrides: list[str], run: Path, reasons: Mapping[Path, str]) -> JobReturn:
         from subquad import records

@@ -186,10 +186,11 @@ def _maps_in(state: Weights) -> Maps:
 def published(source: str, model: str | None) -> Weights:
     """Weights from a file (.pth, .pt, .bin, .safetensors), or for "hub" those that timm publishes for `model`.
 
-    "hub:<name>" selects another timm model. Raises UserError if the weights cannot be read or fetched.
+    "hub:<name>" selects another timm model. Weights of timm are read from the cache of Hugging Face, without a network.
+    Raises UserError if they are not there or cannot be read.
     """
-    if source == "hub" or source.startswith("hub:"):
-        return _from_hub(source.removeprefix("hub").removeprefix(":") or model)
+    if _on_hub(source):
+        return _from_hub(_hub_name(source, model))
     from timm.models import load_state_dict
 
     try:
@@ -206,21 +207,61 @@ def published(source: str, model: str | None) -> Weights:
     return weights
 
 
-def _from_hub(name: str | None) -> Weights:
+def fetch(source: str, model: str | None) -> None:
+    """Downloads the weights that `published` reads; nothing for a file. Raises UserError if they cannot be fetched."""
+    if _on_hub(source):
+        name = _hub_name(source, model)
+        try:
+            _hub_file(name, download=True)
+        except (OSError, RuntimeError, ValueError) as error:  # no network, no such weights
+            raise UserError(
+                f"The weights of {name} cannot be fetched ({first_line(error)}); get {_hub_place(name)[1]} of "
+                f"https://huggingface.co/{_hub_place(name)[0]} by other means and set backbone.pretrained to that file."
+            ) from None
+
+
+def _from_hub(name: str) -> Weights:
     import timm
 
+    try:
+        file = {"file": _hub_file(name, download=False), "custom_load": False}
+    except (OSError, ValueError):
+        raise UserError(
+            f"The weights of {name} are not on this machine; where there is a network, run `python scripts/prepare.py` "
+            "with the task and the overrides of this run."
+        ) from None
+    weights: Weights = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=file).state_dict()
+    return weights
+
+
+def _on_hub(source: str) -> bool:
+    return source == "hub" or source.startswith("hub:")
+
+
+def _hub_name(source: str, model: str | None) -> str:
+    """The name of a model in timm, which may include its weights, as in pvt_v2_b0.in1k."""
+    import timm
+
+    name = source.removeprefix("hub").removeprefix(":") or model
     if name is None:
         raise UserError("This backbone has no name at timm; write which weights, as hub:deit_tiny_patch16_224.")
     if not timm.is_model(name.partition(".")[0]):
         raise UserError(f"timm has no model {name}; set backbone.pretrained to hub:<a name of timm.list_pretrained()>.")
-    try:
-        weights: Weights = timm.create_model(name, pretrained=True).state_dict()
-    except (OSError, RuntimeError, ValueError) as error:  # no network, no such weights
-        reason = first_line(error)
-        config = timm.get_pretrained_cfg(name)
-        place = getattr(config, "hf_hub_id", None) or f"timm/{name}"
-        raise UserError(
-            f"The weights of {name} cannot be fetched ({reason}); get model.safetensors of "
-            f"https://huggingface.co/{place} by other means and set backbone.pretrained to that file."
-        ) from None
-    return weights
+    return name
+
+
+def _hub_file(name: str, download: bool) -> str:
+    """The path of a model's weights in the cache of Hugging Face."""
+    import huggingface_hub
+
+    place, file = _hub_place(name)
+    return str(huggingface_hub.hf_hub_download(place, file, local_files_only=not download))
+
+
+def _hub_place(name: str) -> tuple[str, str]:
+    """The repository at Hugging Face, and the file in it, of a model's weights."""
+    import timm
+
+    config = timm.get_pretrained_cfg(name)
+    place = getattr(config, "hf_hub_id", None) or f"timm/{name}"
+    return place, getattr(config, "hf_hub_filename", None) or "model.safetensors"

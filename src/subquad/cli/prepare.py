@@ -1,9 +1,9 @@
-"""Downloads or generates the data of a task, verifies and caches them.
+"""Downloads or generates the data of a task, verifies and caches them; downloads the weights that runs start from.
 
 python scripts/prepare.py task=lra/listops
 python scripts/prepare.py task=all            # every task; lists what is missing
 
-All other overrides are those of train.py, as in data.seed=1.
+All other overrides are those of train.py, as in data.seed=1 or backbone.pretrained=hub. Training needs no network.
 """
 
 import sys
@@ -45,6 +45,10 @@ def _prepare(overrides: list[str]) -> None:
     from subquad.config.settings import check_settings
 
     try:
+        if config.backbone.get("pretrained"):
+            from subquad.backbones import pretrained
+
+            pretrained.fetch(config.backbone.pretrained, config.backbone.get("model"))
         check_settings("data", cast(dict[str, Any], OmegaConf.to_container(config.data, resolve=True)))
         data = instantiate(config.data, _convert_="all")
         data.fetch()

@@ -4,16 +4,19 @@ import dataclasses
 import errno
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from filelock import FileLock
 
+from subquad.utils.atomic import remove_old
 from subquad.utils.errors import UserError
 
 _ARRAYS = ("values", "offsets", "targets")
@@ -88,9 +91,12 @@ def write(folder: Path, splits: Mapping[str, Ragged], facts: Mapping[str, Any]) 
 
 def prepare(folder: Path, make: Callable[[], tuple[Mapping[str, Ragged], Mapping[str, Any]]]) -> None:
     """Writes the result of `make` unless the cache exists; other processes wait until it is written."""
+    if _exists(folder):
+        return
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f"{folder.name}.lock")):
-        if read(folder) is None:
+        remove_old(folder.parent, f".{escape(folder.name)}-*")
+        if not _exists(folder):
             write(folder, *make())
 
 
@@ -106,13 +112,14 @@ class Cache:
 def read(folder: Path) -> Cache | None:
     """Memory-maps a cache, or returns None if it does not exist.
 
-    Raises UserError when a file is missing or its checksum differs.
+    Raises UserError when a file is missing or its checksum differs. Of the processes of a run, the first of each
+    machine compares the checksums; if it fails, all end.
     """
-    if not (folder / "meta.json").exists():
+    if not _exists(folder):
         return None
     try:
         meta = json.loads((folder / "meta.json").read_text())
-        for name, expected in meta["sha256"].items():
+        for name, expected in meta["sha256"].items() if _first_on_machine() else ():
             actual = _checksum_of(meta["facts"]) if name == "facts" else _checksum(folder / name)
             if actual != expected:
                 raise ValueError(name)
@@ -141,6 +148,15 @@ def read_prepared(folder: Path, task: str) -> Cache:
             f"Nothing is prepared in {folder}; run `python scripts/prepare.py task={task}` with the same settings."
         )
     return cache
+
+
+def _exists(folder: Path) -> bool:
+    return (folder / "meta.json").exists()
+
+
+def _first_on_machine() -> bool:
+    """Whether this is the first process of a run on this machine, as started by torchrun, Lightning or srun."""
+    return int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", 0))) == 0
 
 
 def state_of(paths: Iterable[Path]) -> str:

@@ -44,8 +44,8 @@ def library(name: str) -> ctypes.CDLL | None:
         message = str(getattr(error, "stderr", None) or error).strip()
         log.warning(
             "Kernel %s cannot be compiled or loaded, so torch's operators run instead, with the same results but "
-            "slower. SUBQUAD_KERNELS=off silences this warning, CXX sets another compiler, XDG_CACHE_HOME another "
-            "cache folder. The error: %s", name, message,
+            "slower. SUBQUAD_KERNELS=off silences this warning, CXX sets another compiler, SUBQUAD_KERNEL_CACHE "
+            "another cache folder. The error: %s", name, message,
         )  # fmt: skip
         return None
     _in_use.add(name)
@@ -95,6 +95,8 @@ def allowed() -> bool:
 
 def cache_folder() -> Path:
     """Folder of the compiled kernels."""
+    if own := os.environ.get("SUBQUAD_KERNEL_CACHE"):
+        return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "subquad" / "kernels"
 
 

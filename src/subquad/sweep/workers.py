@@ -180,12 +180,16 @@ def run_all(
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Inside the block, Ctrl-C, SIGTERM and SIGHUP end the program with a message on how to continue."""
+    """Inside the block, Ctrl-C, SIGTERM and SIGHUP end the program with a message on how to continue.
+
+    Signals that are ignored (nohup) or handled already (a job of Slurm) are left as they are.
+    """
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    before = {number: signal.signal(number, interrupt) for number in taken}
     try:
         yield
     except KeyboardInterrupt:
@@ -296,7 +300,8 @@ def _in_child(
     atexit._clear()  # inherited from the parent, which runs them itself
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which then sends SIGTERM
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _interrupt_once())
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:  # ignored in jobs of Slurm
+        signal.signal(signal.SIGTERM, _interrupt_once())
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(INTERRUPTED)

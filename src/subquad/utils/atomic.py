@@ -1,26 +1,47 @@
 """Files that are written completely or not at all."""
 
 import os
+import shutil
+import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
+
+_OLD = 24 * 60 * 60
+"""Seconds without a change after which a partial file is taken for that of a killed process."""
 
 
 @contextmanager
 def atomic_write(path: Path, several: bool = False) -> Iterator[Path]:
     """A temporary file beside `path` that replaces `path` when the block ends; missing folders are created.
 
-    If the block raises, the temporary file is removed and `path` stays as it was.
+    If the block raises, the temporary file is removed and `path` stays as it was. What a killed process leaves is
+    overwritten by the next one, or with `several` removed a day later.
 
     Args:
         path: the file to write.
-        several: whether several processes may write the file at once. Each then has its own temporary file, and the
-            last process to finish determines the content.
+        several: whether several processes, also of several machines, may write the file at once. Each then has its own
+            temporary file, and the last process to finish determines the content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}{f'.{os.getpid()}' if several else ''}.partial")
+    temporary = path.with_name(f".{path.name}{f'.{socket.gethostname()}.{os.getpid()}' if several else ''}.partial")
     try:
         yield temporary
         temporary.replace(path)
+        if several:
+            remove_old(path.parent, f".{escape(path.name)}.*.partial")
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_old(folder: Path, pattern: str) -> None:
+    """Removes the files and folders of a pattern that were last changed more than a day ago."""
+    for path in folder.glob(pattern):
+        with suppress(OSError):  # another process removes them too
+            if time.time() - path.stat().st_mtime > _OLD:
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()

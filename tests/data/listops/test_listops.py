@@ -184,8 +184,6 @@ def test_damaged_cache_is_reported(prepared, tmp_path, file):
     damaged.write_bytes(content)
     with pytest.raises(UserError, match="damaged"):
         make(tmp_path).load()
-    with pytest.raises(UserError, match="damaged"):
-        make(tmp_path).prepare_data()
 
 
 def test_interrupted_writing_leaves_nothing(tmp_path, monkeypatch):

@@ -186,7 +186,7 @@ def test_damaged_cache_is_refused(tmp_path):
     values = cache / "train.values.npy"
     values.write_bytes(values.read_bytes()[:-1] + b"x")
     with pytest.raises(UserError, match="damaged"):
-        synthetic(tmp_path)
+        synthetic(tmp_path).load()
 
 
 def test_data_that_was_not_prepared_names_the_command(tmp_path):

@@ -2,9 +2,10 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from subquad import records
@@ -16,7 +17,12 @@ _END_STATES = {
     "TIMEOUT",
 }  # fmt: skip
 _ENDING = "COMPLETING"
+_PASSING = {"None", "Resources", "Priority", "JobArrayTaskLimit", "BeginTime"}  # why jobs wait that need no attention
 _TICKET = "slurm.json"
+_FULL = re.compile(  # what sbatch says where the same jobs may be taken later, or fewer of them now
+    "limit|policy|temporarily|array specification|connect|connection|timed out|not responding|try again",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +56,10 @@ def ticket(run: Path) -> Ticket | None:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The user's jobs: `states` maps the ids of jobs that Slurm still lists to states such as PENDING."""
+    """The user's jobs: ids of jobs that Slurm still lists with states such as PENDING, and reasons why jobs wait."""
 
     states: dict[str, str]
+    reasons: dict[str, str] = field(default_factory=dict)
 
     def has(self, job: str) -> bool:
         """Whether a job is queued or running."""
@@ -61,6 +68,11 @@ class Queue:
     def ends(self, job: str) -> bool:
         """Whether the processes of a job are being ended; the job may be requeued afterwards."""
         return self.states.get(job) == _ENDING
+
+    @property
+    def size(self) -> int:
+        """Number of jobs that are queued or running."""
+        return sum(map(self.has, self.states))
 
     def runs(self, job: str) -> bool:
         """Whether a job is running."""
@@ -72,11 +84,13 @@ def queue() -> Queue:
 
     sacct would need Slurm's accounting, which many clusters do not enable.
     """
-    command = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T"]
+    command = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T|%r"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"squeue failed ({_first_line(done.stderr)}); try again when `squeue` works in this shell.")
-    return Queue(dict(line.strip().split("|", 1) for line in done.stdout.splitlines() if "|" in line))
+    rows = [line.strip().split("|") for line in done.stdout.splitlines() if "|" in line]
+    reasons = {job: why for job, state, *whys in rows for why in whys if state == "PENDING" and why not in _PASSING}
+    return Queue({row[0]: row[1] for row in rows}, reasons)
 
 
 def check_installed() -> None:
@@ -96,6 +110,19 @@ def has_gpus(partition: str | None) -> bool:
     """Whether any node of a partition (None: of the cluster) has GPUs that Slurm allocates."""
     command = ["sinfo", "--noheader", "--format=%G", *([f"--partition={partition}"] if partition else [])]
     return "gpu" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def largest_array() -> int:
+    """The number of jobs that the cluster allows in an array (its MaxArraySize); 1 if it has no arrays."""
+    command = ["scontrol", "show", "config"]
+    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", text, re.MULTILINE)
+    return max(1, int(found[1])) if found else 1001  # Slurm's default
+
+
+def is_full(refusal: str) -> bool:
+    """Whether sbatch refused jobs because of a limit on their number, or because the controller did not answer."""
+    return _FULL.search(refusal) is not None
 
 
 def failure_reason(run: Path, job: Ticket, state: str | None) -> str:
