@@ -1,7 +1,7 @@
 """Runs every attention and every backbone on fake CUDA and prints what should not happen on a GPU.
 
-python -m tests.gpu.sweep [NAME ...]            # all choices, or some
-python -m tests.gpu.sweep --part 0/2  # the first half, for the tests
+python -m tests.gpu.sweep [NAME ...]    # all choices, or some
+python -m tests.gpu.sweep --part 0/2    # every second of them
 """
 
 import tests.gpu.flex  # noqa: F401  # isort: skip  the fake device comes before torch
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from subquad.config.compose import standalone_backbones
 from subquad.specs import Pattern
 from tests.gpu.models import Model, attention, attentions, backbone, backbones, patterns
 from tests.gpu.trace import traced, where
@@ -47,8 +48,8 @@ SETTINGS = [
     Setting("16-mixed", True, 0.1),
 ]
 """Every pair of values, and everything in half precision: autocast's rules are the same for both kinds."""
-CROSS = [Setting("32", False, 0.0), Setting("bf16-mixed", True, 0.1)]
-"""Of cross-attention, for which mechanisms have little code of its own."""
+OTHERS = [Setting("32", False, 0.0), Setting("bf16-mixed", True, 0.1), Setting("16-mixed", False, 0.1)]
+"""Of what has little code of its own: cross-attention, and backbones around softmax attention."""
 
 
 def problems(model: nn.Module, inputs: tuple[Any, ...], setting: Setting) -> Iterator[str]:
@@ -68,11 +69,12 @@ def models(names: list[str]) -> Iterator[tuple[str, Model, list[Setting]]]:
     for name in attentions():
         if not names or name in names:
             for pattern in patterns(name):
-                settings = SETTINGS if pattern is Pattern.SELF else CROSS
+                settings = SETTINGS if pattern is Pattern.SELF else OTHERS
                 yield f"{name} ({pattern.value})", attention(name, pattern, LENGTH, DIM), settings
     for name in backbones():
         if not names or name in names:
-            yield name, backbone(name, LENGTH_OF_BACKBONES, layers=1), SETTINGS
+            settings = SETTINGS if name in standalone_backbones() else OTHERS
+            yield name, backbone(name, LENGTH_OF_BACKBONES, layers=1), settings
 
 
 def sweep(names: list[str], part: int, parts: int) -> dict[str, dict[str, list[str]]]:
@@ -80,6 +82,7 @@ def sweep(names: list[str], part: int, parts: int) -> dict[str, dict[str, list[s
     found: dict[str, dict[str, list[str]]] = {}
     for name, model, settings in itertools.islice(models(names), part, None, parts):
         begun, of_model = time.perf_counter(), defaultdict(list)
+        gc.freeze()  # a trace collects garbage first
         built = {rate: model.build(rate) for rate in {setting.dropout for setting in settings}}
         for setting in settings:
             inputs = model.inputs(built[setting.dropout], ROWS, setting.padded)
@@ -98,12 +101,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="choices of attention or backbone; by default all")
     parser.add_argument("--part", default="0/1", help="which part of how many")
+    parser.add_argument("--json", action="store_true", help="print JSON too")
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    gc.freeze()  # each trace collects garbage first
     found = sweep(args.names, *map(int, args.part.split("/")))
-    print(json.dumps(found))
+    if args.json:
+        print(json.dumps(found))
 
 
 if __name__ == "__main__":
