@@ -62,6 +62,11 @@ def fused_attention(
     """
     if not q.is_cuda:
         return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, scale=scale)
+    return on_gpu(q, k, v, attn_mask, dropout_p, scale)
+
+
+def on_gpu(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, scale: float | None) -> Tensor:
+    """`fused_attention` with widened and copied operands where that is needed."""
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     queries, keys, values = (_adjacent(_widened(x)) for x in (q, k, v))
     mask = None if attn_mask is None else _adjacent(attn_mask)
