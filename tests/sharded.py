@@ -1,4 +1,4 @@
-"""One of two processes that divide the parameters of models, each compared with the same model in one process.
+"""One of two processes that divide batches, and in FSDP parameters too; compared with the same model in one process.
 
 `LOCAL_RANK=<0 or 1> python tests/sharded.py <folder>`; the folder holds `models.pickle`, a dict of factories. The first
 process writes `problems.json`: for each name the difference, or null.
@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.testing import assert_close
 
 from subquad.backbones.layerwise import shard
@@ -27,19 +28,24 @@ def problem(whole: nn.Module, mesh: DeviceMesh) -> str | None:
     valid = torch.arange(13) < torch.tensor([[13], [7], [13], [1]])
     inputs = torch.randint(1, 11, valid.shape).masked_fill(~valid, 0)
     half = slice(2 * mesh.get_rank(), 2 * mesh.get_rank() + 2)
-    divided = copy.deepcopy(whole)
-    try:
-        shard(divided, mesh)
-        loss, wanted = backward(divided, inputs[half], valid[half]), backward(whole, inputs, valid)
-        distributed.all_reduce(loss)
-        assert_close(loss / 2, wanted)
-        found = {name: p.grad for name, p in divided.named_parameters()}
-        for name, p in whole.named_parameters():
-            assert (p.grad is None) == (found[name] is None), name
-            if p.grad is not None:
-                assert_close(found[name].full_tensor(), p.grad, msg=lambda said, name=name: f"{name}: {said}")
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+    wanted = backward(whole, inputs, valid)
+    for kind in ("FSDP", "DDP"):
+        divided = copy.deepcopy(whole)
+        divided.zero_grad()
+        try:
+            if kind == "FSDP":
+                shard(divided, mesh)
+            loss = backward(divided if kind == "FSDP" else DDP(divided), inputs[half], valid[half])
+            distributed.all_reduce(loss)
+            assert_close(loss / 2, wanted)
+            found = {name: p.grad for name, p in divided.named_parameters()}
+            for name, p in whole.named_parameters():
+                assert (p.grad is None) == (found[name] is None), name
+                if p.grad is not None:
+                    gradient = found[name].full_tensor() if kind == "FSDP" else found[name]
+                    assert_close(gradient, p.grad, msg=lambda said, name=name: f"{name}: {said}")
+        except Exception as error:
+            return f"{kind}: {type(error).__name__}: {error}"
     return None
 
 

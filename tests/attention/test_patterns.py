@@ -1,7 +1,6 @@
 """Mechanisms with a sparse pattern of keys: masks, the path for GPUs, memory; and the functions for windows."""
 
 import itertools
-import pkgutil
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import made
+from conftest import made, mechanisms
 from reference import bigbird, local, longformer, pattern, pixelfly, sparse
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -17,9 +16,8 @@ from torch.autograd import gradcheck
 from torch.nn.attention.flex_attention import create_block_mask
 from torch.testing import assert_close
 
-from attention.cells import HEADS, prefix
+from attention.cells import HEADS, mechanism, prefix, shrunk
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
-from subquad import attention
 from subquad.attention.base import Attention
 from subquad.attention.bigbird import BigBird
 from subquad.attention.local import Local
@@ -76,13 +74,24 @@ def test_the_path_of_a_gpu_equals_that_of_a_cpu(name: str, lengths: str, monkeyp
     assert taken
 
 
+def users_of_flex() -> dict[str, Any]:
+    """The choices of attention whose module calls flex attention."""
+    factories = {name: shrunk(made("attention", name)) for name in mechanisms()}
+    return {
+        name: make for name, make in factories.items() if hasattr(import_module(mechanism(make).__module__), "flex")
+    }
+
+
+FLEXIBLE = {**users_of_flex(), **{name: partial(kind, **choices) for name, (kind, _, choices) in PATTERNS.items()}}
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
-@each_pattern
+@pytest.mark.parametrize("name", FLEXIBLE)
 def test_the_block_mask_compiles_as_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With padding, and with blocks of 4 tokens instead of 128, so that there are many."""
-    kind, _, choices = PATTERNS[name]
+    factory = FLEXIBLE[name]
     x, mask = tokens(2, 37, 24), prefix([37, 20], 37)
     block_masks: list[Any] = []
 
@@ -91,19 +100,19 @@ def test_the_block_mask_compiles_as_on_a_gpu(name: str, monkeypatch: pytest.Monk
         for make in (create_block_mask, torch.compile(create_block_mask, backend="eager")):
             block_masks.append(make(*args, **kwargs, BLOCK_SIZE=4))
 
-    monkeypatch.setattr(f"{kind.__module__}.runs_flex", lambda *_: True)
+    monkeypatch.setattr(f"{mechanism(factory).__module__}.runs_flex", lambda *_: True)
     monkeypatch.setattr(sparse_ops, "create_block_mask", both)
     monkeypatch.setattr(sparse_ops, "flex_attention", lambda q, *_, **__: q)
-    one(partial(kind, **choices))(x, x, Masks(mask, mask))
-    plain, compiled = ([part for part in made.as_tuple() if isinstance(part, Tensor)] for made in block_masks)
+    one(factory)(x, x, Masks(mask, mask))
+    plain, compiled = ([part for part in each.as_tuple() if isinstance(part, Tensor)] for each in block_masks)
     assert len(plain[1].unique()) > 1  # indices of blocks
     assert_close(compiled, plain, rtol=0, atol=0)
 
 
 def test_every_attention_that_uses_flex_is_among_the_patterns() -> None:
-    modules = [import_module(f"subquad.attention.{file.name}") for file in pkgutil.iter_modules(attention.__path__)]
-    flexible = {kind for module in modules for kind in vars(module).values() if hasattr(kind, "visible")}
-    assert flexible == {kind for kind, _, _ in PATTERNS.values()}
+    assert {mechanism(made("attention", name)) for name in users_of_flex()} == {
+        kind for kind, _, _ in PATTERNS.values()
+    }
 
 
 @each_pattern

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from subquad.ops.softmax_attention import softmax_attention
+from subquad.ops.softmax_attention import on_gpu, softmax_attention
 
 NONE_DROPPED = 1e-12
 """Takes the path with dropout and drops nothing."""
@@ -36,6 +36,18 @@ def test_equals_torchs_own_in_values_and_gradients(mask: torch.Tensor | None, sc
     assert_close(ours, expected)
     weights = torch.arange(ours.numel(), dtype=torch.double).view_as(ours)
     for a, b in zip(*(torch.autograd.grad((y * weights).sum(), inputs) for y in (ours, expected)), strict=True):
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_widths_and_strides_for_a_gpu_change_nothing(mask: torch.Tensor | None, scale: float | None) -> None:
+    q, k, v = tensors()
+    apart = None if mask is None else mask.mT.contiguous().mT
+    got = on_gpu(q.mT.contiguous().mT, k, v, apart, 0.0, scale)
+    want = F.scaled_dot_product_attention(q, k, v, mask, scale=scale)
+    assert_close(got, want)
+    for a, b in zip(*(torch.autograd.grad(y.square().sum(), (q, k, v)) for y in (got, want)), strict=True):
         assert_close(a, b)
 
 

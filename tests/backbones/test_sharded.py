@@ -1,4 +1,4 @@
-"""Two processes that shard a model have its loss and its gradients, with every attention."""
+"""Two processes that share a batch (DDP) or also shard the model (FSDP) have its loss and gradients."""
 
 import json
 import pickle

@@ -14,6 +14,7 @@ from subquad.ops.blocks import blocks, unblocks
 from subquad.ops.dropout import dropout
 from subquad.ops.masks import masked_softmax
 from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
+from subquad.ops.softmax_attention import fused_attention
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
 
@@ -293,9 +294,7 @@ class Combiner(StatelessAttention):
         # Columns are rows of the batch: the pooled query of each row attends to the tokens of its column above the row.
         visible = (rows < rows[:, None]) & real.mT[:, :, None]
         of_queries, of_keys, of_values = (self._heads(t.transpose(1, 2).flatten(0, 1)) for t in (queries, k, v))
-        values = F.scaled_dot_product_attention(
-            of_queries, of_keys, of_values, attn_mask=visible.flatten(0, 1)[:, None]
-        )
+        values = fused_attention(of_queries, of_keys, of_values, attn_mask=visible.flatten(0, 1)[:, None])
         return keys, values.transpose(1, 2).flatten(-2).unflatten(0, (len(q), -1)).transpose(1, 2), counts
 
     def _pooled_above(

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention
+from subquad.ops.softmax_attention import fused_attention
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
 
@@ -161,7 +162,7 @@ class Reformer(Discrete, StatelessAttention):
         y: Tensor
         z: Tensor | None
         if self.hashes == 1:
-            y, z = F.scaled_dot_product_attention(q, k, v, bias, dropout, scale=self.scale), None
+            y, z = fused_attention(q, k, v, bias, dropout, scale=self.scale), None
         else:
             keep = F.dropout(torch.ones_like(bias), dropout) if dropout else None
             y, z = _Attend.apply(q, k, v, bias, keep, self.scale)

@@ -13,6 +13,7 @@ from subquad.attention.base import Affine, StatelessAttention
 from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
 from subquad.ops.masks import masked_softmax
+from subquad.ops.softmax_attention import fused_attention
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
 
@@ -156,7 +157,7 @@ class Synthesizer(StatelessAttention):
         # The fused kernels take vectors of one width only.
         width = max(q.shape[-1], v.shape[-1])
         q, k, v_wide = (F.pad(t, (0, width - t.shape[-1])) for t in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v_wide, bias, dropout_p, scale=1.0)[..., : v.shape[-1]]
+        return fused_attention(q, k, v_wide, bias, dropout_p, scale=1.0)[..., : v.shape[-1]]
 
     def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
         return split_heads(x, self.site.heads)

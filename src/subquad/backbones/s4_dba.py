@@ -4,12 +4,12 @@ import math
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.backbones.s4 import S4Encoder
 from subquad.ops.masks import masked_softmax
+from subquad.ops.softmax_attention import fused_attention
 from subquad.specs import DataSpec
 from subquad.utils.errors import UserError, at_least_one
 
@@ -147,7 +147,7 @@ class RowAttention(nn.Module):
         q, k, v = (
             f(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value)
         )
-        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        mixed = fused_attention(q, k, v).transpose(1, 2).flatten(2)
         return self.out(mixed).mT
 
 

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from subquad.ops.softmax_attention import fused_attention
+
 
 class DynamicProjection(nn.Module):
     """Maps any number of tokens to l rows with P = softmax over the tokens of X W_P, l columns in each head.
@@ -46,7 +48,7 @@ class DynamicProjection(nn.Module):
             queries, x = torch.cat([queries, self.score.bias[:, None]], 1), F.pad(x, (0, 1), value=1.0)
         keys = None if mask is None else (mask | ~mask.any(-1, keepdim=True))[:, None, None, :]
         queries = queries.to(x.dtype).expand(len(x), 1, -1, -1)
-        rows = F.scaled_dot_product_attention(queries, x[:, None], x[:, None], attn_mask=keys, scale=1.0)
+        rows = fused_attention(queries, x[:, None], x[:, None], attn_mask=keys, scale=1.0)
         return rows[:, 0, :, :dim]
 
     def _merge(self, rows: Float[Tensor, "b h l d"]) -> Float[Tensor, "b l d"]:

@@ -23,15 +23,17 @@ def peak_of_shapes(model: nn.Module, inputs: tuple[Any, ...]) -> int:
 
 
 @contextmanager
-def fake_tensors(model: nn.Module, inputs: tuple[Any, ...], gradients: bool = False) -> Iterator[tuple[Any, ...]]:
-    """Replaces the model's weights by fake CPU tensors inside the block; yields fake inputs."""
+def fake_tensors(
+    model: nn.Module, inputs: tuple[Any, ...], gradients: bool = False, device: str = "cpu"
+) -> Iterator[tuple[Any, ...]]:
+    """Replaces the model's weights by fake tensors on a device inside the block; yields fake inputs."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def fake(tensor: Any, grad: bool) -> Any:
         if not isinstance(tensor, Tensor):
             return tensor
         with mode:
-            empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+            empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
         return empty.requires_grad_(grad and (tensor.is_floating_point() or tensor.is_complex()))
 
     weights = {id(p): fake(p, p.requires_grad and gradients) for p in model.parameters()}

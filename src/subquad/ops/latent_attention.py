@@ -1,12 +1,12 @@
 """Attention between many tokens and few rows without projecting tokens: `compress` to rows, `expand` to tokens."""
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.ops.dropout import dropout
 from subquad.ops.masks import masked_softmax
+from subquad.ops.softmax_attention import fused_attention
 
 _CHUNK = 1024
 
@@ -18,7 +18,7 @@ def compress(
     if not torch.is_grad_enabled():
         real = None if mask is None else mask[:, None, None]
         x = x[:, None]
-        return F.scaled_dot_product_attention(queries[:, None], x, x, attn_mask=real, scale=1.0).squeeze(1)
+        return fused_attention(queries[:, None], x, x, attn_mask=real, scale=1.0).squeeze(1)
     return masked_softmax(queries @ x.mT, None if mask is None else mask[:, None]) @ x
 
 

@@ -42,7 +42,7 @@ def softmax_attention(
     k, v = (x[0] if len(x) == 1 else torch.cat(tuple(x), -2) for x in (keys, values))
     plain = q.dtype in (torch.float32, torch.float64) and (attn_mask is None or attn_mask.dtype == torch.bool)
     if dropout_p == 0 or not on_cpu(q) or not plain or torch.compiler.is_compiling():
-        return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, scale=scale)
+        return fused_attention(q, k, v, attn_mask, dropout_p, scale)
     logits = (q * scale) @ k.mT
     if attn_mask is None:
         weights = logits.softmax(-1)
@@ -52,3 +52,34 @@ def softmax_attention(
     else:
         weights = masked_softmax(logits, attn_mask)
     return dropout(weights, dropout_p, training=True) @ v
+
+
+def fused_attention(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, scale: float | None = None
+) -> Tensor:
+    """`F.scaled_dot_product_attention`, on a GPU with operands that its fused kernels take.
+
+    They take widths that are multiples of 8 (in single precision of 4), and last axes, also of the mask, whose elements
+    are adjacent in memory. With others, torch writes out all weights.
+    """
+    if not q.is_cuda:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, scale=scale)
+    return on_gpu(q, k, v, attn_mask, dropout_p, scale)
+
+
+def on_gpu(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, scale: float | None) -> Tensor:
+    """`fused_attention` with widened and copied operands where that is needed."""
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    queries, keys, values = (_adjacent(_widened(x)) for x in (q, k, v))
+    mask = None if attn_mask is None else _adjacent(attn_mask)
+    y = F.scaled_dot_product_attention(queries, keys, values, mask, dropout_p, scale=scale)
+    return y[..., : v.shape[-1]]
+
+
+def _widened(x: Tensor) -> Tensor:
+    missing = -x.shape[-1] % 8
+    return F.pad(x, (0, missing)) if missing else x
+
+
+def _adjacent(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
