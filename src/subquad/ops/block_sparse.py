@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from subquad.ops.blocks import around, around_mask, blocks, unblocks, visible_in_windows
+from subquad.ops.device import at_once
 from subquad.ops.heads import split_heads
 from subquad.ops.softmax_attention import softmax_attention
 
 QUERIES_AT_ONCE = 512
-"""Queries whose keys `block_sparse` copies at a time: the copies take a few MiB, which are reused."""
+"""Queries whose keys `block_sparse` copies at a time on a CPU: the copies take a few MiB, which are reused."""
 
 Visible: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Maps indices (row of the batch, head, query, key), which broadcast, to whether the query sees the key."""
@@ -134,7 +135,7 @@ def block_sparse(
     visible = real[torch.arange(batch, device=q.device)[:, None, None, None], numbers] & exists[..., None]
     keys, values = (_rows(x, block, numbers.shape[2]) for x in (k, v))
     parts = []
-    step = max(1, QUERIES_AT_ONCE // block)
+    step = at_once(q, max(1, QUERIES_AT_ONCE // block), batch * key_blocks.shape[3] * block * q.shape[2])
     steps = zip(*(x.split(step, 1) for x in (_cut(q, block), numbers, visible)), strict=True)
     for queries, wanted, shown in steps:
         y = softmax_attention(

@@ -1,0 +1,40 @@
+"""What depends on the device of an operation: how much it computes at a time, and who joins elementwise operators.
+
+On a CPU, intermediate results should stay in the cache. On a GPU, each operator costs a launch and reads and writes all
+of its operands, so that few operators on much data are fastest.
+"""
+
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+GPU_NUMBERS = 1 << 28
+"""Numbers of an intermediate result on a GPU: 1 GiB in fp32. A constant, so that results do not depend on the GPU."""
+
+
+def at_once(x: Tensor, on_cpu: int, numbers: int) -> int:
+    """Items that an operation on x computes at a time, at least 1.
+
+    Args:
+        on_cpu: their number on a CPU.
+        numbers: size of the largest intermediate result per item; on a GPU, GPU_NUMBERS of these are held.
+    """
+    return on_cpu if x.device.type == "cpu" else max(1, GPU_NUMBERS // max(1, numbers))
+
+
+def fused(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """An elementwise function or reduction of tensors that a GPU runs as one kernel, compiled at its first call."""
+
+    @cache
+    def compiled() -> Callable[..., Tensor]:
+        return torch.compile(function, dynamic=True)
+
+    @wraps(function)
+    def call(x: Tensor, *args: Any) -> Tensor:
+        # A fake device for tests has no compiler.
+        return (compiled() if x.is_cuda and torch.cuda.is_available() else function)(x, *args)
+
+    return call
