@@ -6,10 +6,12 @@ of its operands, so that few operators on much data are fastest.
 
 from collections.abc import Callable
 from functools import cache, wraps
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+
+P, T = ParamSpec("P"), TypeVar("T")
 
 GPU_NUMBERS = 1 << 28
 """Numbers of an intermediate result on a GPU: 1 GiB in fp32. A constant, so that results do not depend on the GPU."""
@@ -25,16 +27,17 @@ def at_once(x: Tensor, on_cpu: int, numbers: int) -> int:
     return on_cpu if x.device.type == "cpu" else max(1, GPU_NUMBERS // max(1, numbers))
 
 
-def fused(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """An elementwise function or reduction of tensors that a GPU runs as one kernel, compiled at its first call."""
+def fused(function: Callable[P, T]) -> Callable[P, T]:
+    """A function of elementwise operators and reductions that a GPU runs as one kernel, compiled at its first call."""
 
     @cache
-    def compiled() -> Callable[..., Tensor]:
+    def compiled() -> Callable[P, T]:
         return torch.compile(function, dynamic=True)
 
     @wraps(function)
-    def call(x: Tensor, *args: Any) -> Tensor:
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
         # A fake device for tests has no compiler.
-        return (compiled() if x.is_cuda and torch.cuda.is_available() else function)(x, *args)
+        on_gpu = isinstance(args[0], Tensor) and args[0].is_cuda and torch.cuda.is_available()
+        return (compiled() if on_gpu else function)(*args, **kwargs)
 
     return call
