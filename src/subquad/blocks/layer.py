@@ -28,9 +28,10 @@ class FeedForward(nn.Sequential):
 
     def __init__(self, dim: int, hidden: int, dropout: float, activation: Callable[[], nn.Module] = nn.GELU) -> None:
         super().__init__(Affine(dim, hidden), activation(), Dropout(dropout), Affine(hidden, dim))
+        self.hidden = hidden
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        chunk = at_once(x, _CHUNK, len(x) * self[0].out_features)
+        chunk = at_once(x, _CHUNK, len(x) * self.hidden)
         if torch.is_grad_enabled() or x.shape[1] <= chunk:
             return super().forward(x)
         return torch.cat([super(FeedForward, self).forward(part) for part in x.split(chunk, 1)], 1)

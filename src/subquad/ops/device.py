@@ -11,7 +11,8 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 GPU_NUMBERS = 1 << 28
 """Numbers of an intermediate result on a GPU: 1 GiB in fp32. A constant, so that results do not depend on the GPU."""
