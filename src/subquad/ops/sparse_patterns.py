@@ -61,9 +61,8 @@ def sparse_pattern(
     near, far = 3 * block, math.ceil(k.shape[1] / block)  # keys of a query, at most
     count = at_once(q, 1, len(q) * q.shape[1] * (near + far))
     of_heads = (x.unflatten(-1, (heads, -1)).split(count, 2) for x in (q, k, v))
-    return torch.cat(
-        [_strided(*part, mask, block, stride, causal, dropout) for part in zip(*of_heads, strict=True)], -1
-    )
+    parts = (_strided(a, b, c, mask, block, stride, causal, dropout) for a, b, c in zip(*of_heads, strict=True))
+    return torch.cat(list(parts), -1)
 
 
 def _fixed(
