@@ -1,5 +1,6 @@
 """Mechanisms with a sparse pattern of keys: masks, the path for GPUs, memory; and the functions for windows."""
 
+import gc
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -13,11 +14,11 @@ from reference import bigbird, local, longformer, pattern, pixelfly, sparse
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck
-from torch.nn.attention.flex_attention import create_block_mask
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.testing import assert_close
 
 from attention.cells import HEADS, mechanism, prefix, shrunk
-from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
+from attention.checks import LONGEST, agree, one, stack, tokens
 from subquad.attention.base import Attention
 from subquad.attention.bigbird import BigBird
 from subquad.attention.local import Local
@@ -57,21 +58,54 @@ def test_visible_is_the_printed_pattern(name: str) -> None:
     assert torch.equal(layer.visible(heads, places[:, None], places, *of_bigbird).expand_as(want), want)
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.fixture
+def on_gpu(unchecked: None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Runs flex attention, not compiled, on a CPU; the list grows by one number for each block mask that is built."""
+    built: list[int] = []
+    for kind in {kind for kind, _, _ in PATTERNS.values()}:
+        monkeypatch.setattr(f"{kind.__module__}.runs_flex", lambda *_: True)
+    monkeypatch.setattr(sparse_ops, "create_block_mask", lambda *a, **k: built.append(1) or create_block_mask(*a, **k))
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)  # refuses gradients
+    return built
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile", "ignore:The .grad attribute")
 @pytest.mark.parametrize("lengths", ["37", "padded"])
 @each_pattern
-def test_the_path_of_a_gpu_equals_that_of_a_cpu(name: str, lengths: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not compiled here, where flex attention has no backward pass."""
-    kind, _, choices = PATTERNS[name]
-    layer, (real, _, padded) = one(partial(kind, **choices)), LENGTHS[lengths]
-    x, mask = tokens(len(real), max(real), 24), prefix(real, max(real))
-    masks, taken = Masks(mask, mask) if padded else Masks(), []
-    with torch.no_grad():
-        blocked = layer(x, x, masks)[0]
-        monkeypatch.setattr(f"{kind.__module__}.runs_flex", lambda *_: taken.append(1) or True)
-        assert_close(layer(x, x, masks)[0][mask], blocked[mask])
-    assert taken
+def test_the_path_of_a_gpu_equals_the_printed_form(name: str, lengths: str, on_gpu: list[int]) -> None:
+    kind, reference, choices = PATTERNS[name]
+    layers = stack(partial(kind, **choices), Pattern.SELF)
+    agree(layers, partial(reference.layer, heads=HEADS, **({"block": 3} if kind is BigBird else choices)), lengths)
+    assert on_gpu or (kind is BigBird and lengths == "padded")
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile", "ignore:The .grad attribute")
+def test_block_masks_are_kept_for_each_length_and_with_the_layer(
+    on_gpu: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def built(layer: Attention, *lengths: tuple[int, int | None]) -> int:
+        on_gpu.clear()
+        for longest, shortest in lengths:
+            mask = None if shortest is None else prefix([longest, shortest], longest)
+            x = tokens(2, longest, 24)
+            with torch.inference_mode():
+                layer(x, x, Masks(mask, mask))
+        return len(on_gpu)
+
+    layer = one(partial(Local, window=5))
+    assert built(layer, (37, None), (37, None), (13, None), (37, 20), (37, 9), (13, None)) == 3
+    assert built(one(partial(Local, window=7)), (37, None)) == 1  # another pattern
+    x = tokens(2, 37, 24).requires_grad_()
+    layer(x, x, Masks())[0].sum().backward()  # with a mask that was built in inference
+    monkeypatch.setattr(sparse_ops, "MASKS_OF_A_LAYER", 3)
+    assert built(layer, (9, None), (13, None), (37, None)) == 2  # the oldest one was replaced
+    random = one(partial(BigBird, block=3, random_blocks=2))
+    assert built(random, (37, None), (37, None)) == 1
+    random.load_state_dict(random.state_dict())
+    assert built(random, (37, None)) == 1
+    del layer, random
+    gc.collect()
+    assert not sparse_ops._BLOCK_MASKS
 
 
 def users_of_flex() -> dict[str, Any]:
@@ -88,23 +122,29 @@ FLEXIBLE = {**users_of_flex(), **{name: partial(kind, **choices) for name, (kind
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", FLEXIBLE)
-def test_the_block_mask_compiles_as_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With padding, and with blocks of 4 tokens instead of 128, so that there are many."""
-    factory = FLEXIBLE[name]
-    x, mask = tokens(2, 37, 24), prefix([37, 20], 37)
+def test_flex_compiles_as_on_a_gpu(name: str, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a backward pass, with blocks of 4 tokens instead of 128, so that there are many."""
+    layer, x, mask = one(FLEXIBLE[name]), tokens(2, 37, 24), prefix([37, 20], 37)
+    masks = Masks(mask, mask) if padded and not isinstance(layer, BigBird) else Masks()
     block_masks: list[Any] = []
 
-    def both(*args: Any, **kwargs: Any) -> None:
+    def both(*args: Any, **kwargs: Any) -> Any:
         torch.compiler.reset()
         for make in (create_block_mask, torch.compile(create_block_mask, backend="eager")):
             block_masks.append(make(*args, **kwargs, BLOCK_SIZE=4))
+        return block_masks[-1]
 
-    monkeypatch.setattr(f"{mechanism(factory).__module__}.runs_flex", lambda *_: True)
-    monkeypatch.setattr(sparse_ops, "create_block_mask", both)
-    monkeypatch.setattr(sparse_ops, "flex_attention", lambda q, *_, **__: q)
-    one(factory)(x, x, Masks(mask, mask))
-    plain, compiled = ([part for part in each.as_tuple() if isinstance(part, Tensor)] for each in block_masks)
+    with torch.no_grad():
+        blocked = layer(x, x, masks)[0]
+        monkeypatch.setattr(f"{type(layer).__module__}.runs_flex", lambda *_: True)
+        monkeypatch.setattr(sparse_ops, "create_block_mask", both)
+        monkeypatch.setattr(sparse_ops, "flex_attention", torch.compile(flex_attention, backend="eager"))
+        assert_close(layer(x, x, masks)[0][mask], blocked[mask])
+    # A kernel applies no mask inside full blocks, and so would not see padding.
+    assert masks.context is None or block_masks[0].full_kv_num_blocks is None
+    plain, compiled = ([part for part in made.as_tuple() if isinstance(part, Tensor)] for made in block_masks[:2])
     assert len(plain[1].unique()) > 1  # indices of blocks
     assert_close(compiled, plain, rtol=0, atol=0)
 

@@ -61,8 +61,10 @@ class BigBird(StatelessAttention):
         q, k, v = p.query(x), p.key(context), p.value(context)
         dropout = self.site.dropout if self.training else 0.0
         last = self._last(context, mask)
-        if runs_flex(q, heads, dropout):
-            return p.out(flex(q, k, v, mask, lambda row, head, i, j: self.visible(head, i, j, last[row]), heads))
+        # With padding, rows have different last blocks: a mask of blocks would be built for every batch.
+        if mask is None and runs_flex(q, heads, dropout):
+            visible = lambda _, head, i, j: self.visible(head, i, j, last[0])  # noqa: E731
+            return p.out(flex(q, k, v, mask, visible, heads, self, state=self.random))
         # A query may see every block: a mask is cheaper than copies of keys.
         if -(-x.shape[1] // self.block) <= 5 + self.random.shape[-1]:
             return p.out(attend(q, k, v, self._matrix(last, mask, x.shape[1]), heads, dropout))

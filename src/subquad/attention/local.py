@@ -46,7 +46,7 @@ class Local(StatelessAttention):
         q, k, v = p.query(x), p.key(context), p.value(context)
         dropout = self.site.dropout if self.training else 0.0
         if runs_flex(q, heads, dropout):
-            return p.out(flex(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads))
+            return p.out(flex(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads, self))
         if self.blockwise:
             return p.out(within_blocks(q, k, v, masks.context, size=self.window, heads=heads, dropout=dropout))
         half = self.window // 2

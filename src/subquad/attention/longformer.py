@@ -62,7 +62,7 @@ class Longformer(StatelessAttention):
         dropout, half = self.site.dropout if self.training else 0.0, self.window // 2
         first = min(self.global_tokens, x.shape[1])
         if runs_flex(q, heads, dropout):
-            y = flex(q, k, v, mask, lambda _, *places: self.visible(*places), heads)
+            y = flex(q, k, v, mask, lambda _, *places: self.visible(*places), heads, self)
         else:
             y = sliding_window(q, k, v, mask, heads=heads, before=half, after=half, first=first, dropout=dropout)
         if first:

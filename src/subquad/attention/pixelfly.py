@@ -53,7 +53,7 @@ class PixelFly(StatelessAttention):
         q, k, v = p.query(x), p.key(context), p.value(context)
         dropout = self.site.dropout if self.training else 0.0
         if runs_flex(q, heads, dropout):
-            return p.out(flex(q, k, v, mask, lambda _, *places: self.visible(*places), heads))
+            return p.out(flex(q, k, v, mask, lambda _, *places: self.visible(*places), heads, self))
         count = -(-x.shape[1] // self.block)
         own = torch.arange(count, device=x.device)
         # Block a sees a and a with one of its last `factors` bits flipped; repeated numbers are ignored.

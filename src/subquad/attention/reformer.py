@@ -1,6 +1,7 @@
 """Reformer: LSH attention (Kitaev et al. 2020, https://arxiv.org/abs/2001.04451, Section 2 and Appendix A)."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention
+from subquad.ops.device import at_once, fused
 from subquad.ops.softmax_attention import fused_attention
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
@@ -100,8 +102,12 @@ class Reformer(Discrete, StatelessAttention):
         groups = (codes == self.buckets).int() if self.across_buckets else codes.int()
         # Bucket and chunk in one number: i sees j where the place of i is that of j, or one more.
         places = groups * (codes.shape[-1] // self.chunk + 2) + seats.int() // self.chunk
-        biases = (self._bias(groups, places, orders, r, rows.dtype) for r in range(self.hashes))
-        rounds = [self._round(rows, *sorted_by) for sorted_by in zip(orders, seats, biases, strict=True)]
+        # Weights of one round: each token sees two chunks.
+        step = at_once(x, 1, codes[0].numel() * 2 * self.chunk)
+        rounds = [
+            self._rounds(rows, orders[some], seats[some], self._bias(groups, places, orders, some, rows.dtype))
+            for some in (slice(start, start + step) for start in range(0, self.hashes, step))
+        ]
         return self.out(_combined(rounds)[:, :length].flatten(-2))
 
     def _hash(self, q: Float[Tensor, "b n h e"]) -> Int[Tensor, "r b h n"]:
@@ -117,45 +123,43 @@ class Reformer(Discrete, StatelessAttention):
         groups: Int[Tensor, "r b h n"],
         places: Int[Tensor, "r b h n"],
         orders: Int[Tensor, "r b h n"],
-        r: int,
+        some: slice,
         dtype: torch.dtype,
     ) -> Float[Tensor, "g k c w"]:
-        """−m_ij in the order of round r: −log N_ij, with 10⁵ less at i = j, and −∞ at what i does not see."""
-        visible = torch.eq(*self._pairs(groups[r].gather(-1, orders[r])))
+        """−m_ij in the orders of some rounds: −log N_ij, with 10⁵ less at i = j, and −∞ at what i does not see."""
         alone = max(ALONE, torch.finfo(dtype).min / 2)
-        bias = F.pad(torch.eye(self.chunk, dtype=dtype, device=groups.device) * alone, (self.chunk, 0))
-        if self.hashes > 1 and not self.duplicates:
-            meetings = visible.short()
-            for other in (*places[:r], *places[r + 1 :]):
-                of_query, of_key = self._pairs(other.gather(-1, orders[r]))
-                meetings += (of_query - of_key) >> 1 == 0
-            # CUDA's autocast takes logarithms in float32.
-            bias = bias - meetings.clamp(min=1).to(dtype).log().to(dtype)
-        return torch.where(visible, bias, -math.inf)
+        itself = F.pad(torch.eye(self.chunk, dtype=dtype, device=groups.device) * alone, (self.chunk, 0))
+        counted = self.hashes > 1 and not self.duplicates
+        # The places in the other rounds, which follow on each other.
+        others = [places.roll(-r, 0)[some] for r in range(1, self.hashes)] if counted else []
+        pairs = [self._pairs(numbers.gather(-1, orders[some])) for numbers in (groups[some], *others)]
+        of_queries, of_keys = zip(*pairs, strict=True)
+        return _bias(itself, of_queries, of_keys)
 
-    def _pairs(self, of_tokens: Int[Tensor, "b h n"]) -> tuple[Int[Tensor, "g k c 1"], Int[Tensor, "g k 1 w"]]:
+    def _pairs(self, of_tokens: Int[Tensor, "r b h n"]) -> tuple[Int[Tensor, "g k c 1"], Int[Tensor, "g k 1 w"]]:
         """Numbers of the sorted tokens, arranged as queries in chunks and as keys in windows of two chunks."""
+        of_tokens = of_tokens.flatten(0, 2)
         keys = F.pad(of_tokens, (self.chunk, 0), value=-2).unfold(-1, 2 * self.chunk, self.chunk)
-        queries = of_tokens.unflatten(-1, (-1, self.chunk))
-        return queries.flatten(0, 1)[..., None], keys.flatten(0, 1)[..., None, :]
+        return of_tokens.unflatten(-1, (-1, self.chunk))[..., None], keys[..., None, :]
 
-    def _round(
+    def _rounds(
         self,
         rows: Float[Tensor, "b n h w"],
-        order: Int[Tensor, "b h n"],
-        seat: Int[Tensor, "b h n"],
+        orders: Int[Tensor, "r b h n"],
+        seats: Int[Tensor, "r b h n"],
         bias: Float[Tensor, "g k c s"],
-    ) -> tuple[Float[Tensor, "b n h e"], Float[Tensor, "b n h 1"] | None]:
-        """One round: the output of each token, in the order of the tokens, and z if there are several rounds."""
-        batch, length, heads, _ = rows.shape
-        group = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1)
-        source = (group // heads * length + order) * heads + group % heads
-        target = (group * length + seat).transpose(1, 2)
+    ) -> tuple[Float[Tensor, "r b n h e"], Float[Tensor, "r b n h 1"] | None]:
+        """Some rounds: the outputs of each token, in the order of the tokens, and z if there are several rounds."""
+        count, batch, heads, length = orders.shape
+        row = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1)
+        group = torch.arange(count * batch * heads, device=rows.device).view(count, batch, heads, 1)
+        source = (row // heads * length + orders) * heads + row % heads
+        target = (group * length + seats).mT
         # An additional chunk that no token sees precedes the sorted rows, so that the first chunk has a predecessor.
-        behind = target + (group.transpose(1, 2) + 1) * self.chunk
-        moved = _Moved.apply(rows.flatten(0, 2), F.pad(source, (self.chunk, 0)).flatten(), behind.flatten())
-        q, v = moved.unflatten(0, (batch * heads, -1)).chunk(2, -1)
-        k, v = (_Windows.apply(t, self.chunk) for t in (F.normalize(q, dim=-1).to(q.dtype), v))
+        behind = target + (group.mT + 1) * self.chunk
+        moved = _Moved.apply(rows.flatten(0, 2), F.pad(source, (self.chunk, 0)).flatten(), behind.flatten(1))
+        q, v = moved.unflatten(0, (group.numel(), -1)).chunk(2, -1)
+        k, v = (_Windows.apply(t, self.chunk) for t in (_unit(q), v))
         q = q[:, self.chunk :].unflatten(1, (-1, self.chunk))
         dropout = self.site.dropout if self.training else 0.0
 
@@ -166,18 +170,37 @@ class Reformer(Discrete, StatelessAttention):
         else:
             keep = F.dropout(torch.ones_like(bias), dropout) if dropout else None
             y, z = _Attend.apply(q, k, v, bias, keep, self.scale)
-        restore, shape = (target.flatten(), source.flatten()), (batch, length, heads, -1)
+        back = source + torch.arange(count, device=rows.device)[:, None, None, None] * source[0].numel()
+        restore, shape = (target.flatten(), back.flatten()[None]), (count, batch, length, heads, -1)
         y = _Moved.apply(y.flatten(0, 2), *restore).view(shape)
         return y, None if z is None else _Moved.apply(z.flatten(0, 2), *restore).view(shape)
 
 
-def _combined(rounds: list[tuple[Tensor, Tensor | None]]) -> Float[Tensor, "b n h e"]:
+def _combined(parts: list[tuple[Tensor, Tensor | None]]) -> Float[Tensor, "b n h e"]:
     """Σ_r exp(z^r − z) o^r."""
-    if len(rounds) == 1:
-        return rounds[0][0]
-    outputs, z = zip(*rounds, strict=True)
-    weights = torch.stack(z).softmax(0)
+    outputs = [output for some, _ in parts for output in some]
+    if len(outputs) == 1:
+        return outputs[0]
+    weights = torch.cat([z for _, z in parts if z is not None]).softmax(0)
     return sum(w * o for w, o in zip(weights, outputs, strict=True))
+
+
+@fused
+def _bias(
+    itself: Float[Tensor, "c w"],
+    of_queries: Sequence[Int[Tensor, "g k c 1"]],
+    of_keys: Sequence[Int[Tensor, "g k 1 w"]],
+) -> Float[Tensor, "g k c w"]:
+    """−m_ij from numbers of queries and keys: equal if i sees j, and then, for each other round, at most 1 apart."""
+    visible = of_queries[0] == of_keys[0]
+    bias = itself
+    if len(of_queries) > 1:
+        meetings = visible.short()
+        for of_query, of_key in zip(of_queries[1:], of_keys[1:], strict=True):
+            meetings += (of_query - of_key) >> 1 == 0
+        # CUDA's autocast takes logarithms in float32.
+        bias = bias - meetings.clamp(min=1).to(bias.dtype).log().to(bias.dtype)
+    return torch.where(visible, bias, -math.inf)
 
 
 class _Attend(torch.autograd.Function):
@@ -187,10 +210,7 @@ class _Attend(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, keep: Tensor | None, scale: float
     ) -> tuple[Tensor, Tensor]:
-        logits = torch.add(bias, q @ k.mT, alpha=scale)
-        weights = logits.softmax(-1)
-        z = logits.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log()
-        weights = weights.to(v.dtype)
+        weights, z = _softmax(q @ k.mT, bias, scale, v.dtype)
         y = (weights if keep is None else weights * keep) @ v
         ctx.scale = scale
         ctx.save_for_backward(q, k, v, weights, keep, y)
@@ -199,16 +219,40 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, of_y: Tensor, of_z: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights, keep, y = ctx.saved_tensors
-        of_weights = of_y @ v.mT if keep is None else of_y @ v.mT * keep
         # Σ_j w_ij ∂w_ij = y_i · ∂y_i, and ∂z_i adds w_ij to the gradient of each logit.
-        of_logits = (of_weights - ((of_y * y).sum(-1, keepdim=True) - of_z)) * weights
-        of_logits = of_logits.to(q.dtype) * ctx.scale
+        shift = (of_y * y).sum(-1, keepdim=True) - of_z
+        of_logits = _of_logits(of_y @ v.mT, keep, shift, weights, ctx.scale)
         of_v = (weights if keep is None else weights * keep).mT @ of_y
         return of_logits @ k, of_logits.mT @ q, of_v, None, None, None
 
 
+@fused
+def _unit(x: Float[Tensor, "*g e"]) -> Float[Tensor, "*g e"]:
+    """x / ‖x‖."""
+    return F.normalize(x, dim=-1).to(x.dtype)
+
+
+@fused
+def _softmax(products: Tensor, bias: Tensor, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """softmax(products · scale + bias) and the logarithm of its denominator."""
+    logits = torch.add(bias, products, alpha=scale)
+    weights = logits.softmax(-1)
+    z = logits.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log()
+    return weights.to(dtype), z
+
+
+@fused
+def _of_logits(of_weights: Tensor, keep: Tensor | None, shift: Tensor, weights: Tensor, scale: float) -> Tensor:
+    """The gradient of q kᵀ."""
+    of_weights = of_weights if keep is None else of_weights * keep
+    return ((of_weights - shift) * weights).to(weights.dtype) * scale
+
+
 class _Moved(torch.autograd.Function):
-    """Rows in another order; `back` is the inverse order, by which the backward pass gathers; torch would scatter."""
+    """Rows in another order. `back` holds inverse orders, one for each time that all rows occur among the moved rows.
+
+    The backward pass gathers by them; torch would scatter.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, index: Tensor, back: Tensor) -> Tensor:
@@ -218,7 +262,8 @@ class _Moved(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (back,) = ctx.saved_tensors
-        return grad.index_select(0, back), None, None
+        grads = grad.index_select(0, back.flatten()).unflatten(0, back.shape)
+        return grads[0] if len(grads) == 1 else grads.sum(0), None, None
 
 
 class _Windows(torch.autograd.Function):

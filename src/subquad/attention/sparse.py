@@ -65,7 +65,7 @@ class Sparse(StatelessAttention):
         q, k, v = p.query(x), p.key(context), p.value(context)
         dropout = self.site.dropout if self.training else 0.0
         if runs_flex(q, heads, dropout):
-            return p.out(flex(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads))
+            return p.out(flex(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads, self))
         y = sparse_pattern(
             q, k, v, masks.context, form=self.form, block=self.block, summary=self.summary, heads=heads,
             causal=self.causal, dropout=dropout,

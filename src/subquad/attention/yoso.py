@@ -11,11 +11,13 @@ from torch.autograd.function import once_differentiable
 
 from subquad.attention.base import Discrete, Projections, Refreshable, StatelessAttention, SurrogateGradient
 from subquad.ops.binary_codes import code
+from subquad.ops.device import at_once, fused
 from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
 
 _BLOCK, _TOKENS = 1 << 20, 512
+"""Weights of a block of queries, and tokens that are hashed at a time, on a CPU: few enough for the cache."""
 
 
 class YOSO(StatelessAttention, SurrogateGradient):
@@ -108,7 +110,8 @@ class SampledYOSO(YOSO, Refreshable, Discrete):
         planes = self.planes.to(x.dtype)
         powers = 2 ** torch.arange(self.bits, device=x.device, dtype=x.dtype)
         parts = []
-        for part in x.split(_TOKENS, 2):
+        step = at_once(x, _TOKENS, len(x) * planes.numel() // planes.shape[1])
+        for part in x.split(step, 2):
             signs = (part @ planes.flatten(2)).unflatten(-1, planes.shape[2:]) > 0
             parts.append((code(signs.to(x.dtype)) @ powers).to(torch.int16).flatten(0, 1))
         return torch.cat(parts, 1).permute(2, 0, 1).contiguous()
@@ -125,7 +128,7 @@ class _Weighed(torch.autograd.Function):
         ctx.bits = bits
         if q_codes is not None and k_codes is not None:
             return _read_tables(q_codes, k_codes, v, bits)
-        return torch.cat([_expected(part, k, bits) @ v for part in q.split(_rows(k), 1)], 1)
+        return torch.cat([_expected(part @ k.mT, bits) @ v for part in q.split(_rows(k), 1)], 1)
 
     @staticmethod
     @once_differentiable
@@ -137,24 +140,26 @@ class _Weighed(torch.autograd.Function):
             for start in range(0, q.shape[1], _rows(k)):
                 block = slice(start, start + _rows(k))
                 if q_codes is None:
-                    weights = _expected(q[:, block], k, ctx.bits)
+                    weights = _expected(q[:, block] @ k.mT, ctx.bits)
                 else:
                     weights = _shared(q_codes[:, :, block], k_codes, k.dtype)
                 d_v.baddbmm_(weights.mT, grad[:, block])
-                slopes = weights.mul_(grad[:, block] @ v.mT).mul_(ctx.bits / 2)
+                slopes = _slopes(weights, grad[:, block] @ v.mT, ctx.bits)
                 d_q[:, block] = slopes @ k
                 d_k.baddbmm_(slopes.mT, q[:, block])
         return d_q, d_k, d_v, None, None, None
 
 
 def _rows(k: Float[Tensor, "r m e"]) -> int:
-    """Queries of a block: enough for the products to be fast, few enough for the cache."""
-    return max(1, _BLOCK // max(1, len(k) * k.shape[1]))
+    """Queries of a block."""
+    weights = len(k) * k.shape[1]
+    return at_once(k, max(1, _BLOCK // max(1, weights)), weights)
 
 
-def _expected(q: Float[Tensor, "r n e"], k: Float[Tensor, "r m e"], bits: int) -> Float[Tensor, "r n m"]:
-    """(1 - arccos(q·k) / π)^bits, in one buffer or two."""
-    power = (q @ k.mT).clamp_(-1, 1).acos_().mul_(-1 / math.pi).add_(1)
+@fused
+def _expected(cosines: Float[Tensor, "r n m"], bits: int) -> Float[Tensor, "r n m"]:
+    """(1 - arccos(cosine) / π)^bits, in the memory of the cosines and at most one other buffer."""
+    power = cosines.clamp_(-1, 1).acos_().mul_(-1 / math.pi).add_(1)
     base = power.clone() if bits & (bits - 1) else power
     for bit in f"{bits:b}"[1:]:
         power.mul_(power)
@@ -163,6 +168,13 @@ def _expected(q: Float[Tensor, "r n e"], k: Float[Tensor, "r m e"], bits: int) -
     return power
 
 
+@fused
+def _slopes(weights: Float[Tensor, "r n m"], of_weights: Float[Tensor, "r n m"], bits: int) -> Float[Tensor, "r n m"]:
+    """The surrogate's gradient of the cosines, in the memory of the weights."""
+    return weights.mul_(of_weights).mul_(bits / 2)
+
+
+@fused
 def _shared(q_codes: Int[Tensor, "s r n"], k_codes: Int[Tensor, "s r m"], dtype: torch.dtype) -> Float[Tensor, "r n m"]:
     """The share of hashes in which query and key fall into the same bucket."""
     count = (q_codes[0, :, :, None] == k_codes[0, :, None]).to(torch.int16)
@@ -175,10 +187,13 @@ def _read_tables(
     q_codes: Int[Tensor, "s r n"], k_codes: Int[Tensor, "s r m"], v: Float[Tensor, "r m e"], bits: int
 ) -> Float[Tensor, "r n e"]:
     """Σ_j b_ij v_j, b_ij the share of hashes in which i and j meet; each row has 2^bits buckets of its own."""
-    first = torch.arange(len(v), device=v.device)[:, None] << bits
-    values = v.flatten(0, 1)
-    total = v.new_zeros(q_codes[0].numel(), v.shape[-1])
-    for of_queries, of_keys in zip(q_codes, k_codes, strict=True):
-        table = values.new_zeros(len(v) << bits, v.shape[-1]).index_add_(0, (of_keys + first).flatten(), values)
-        total += table.index_select(0, (of_queries + first).flatten())
-    return total.div_(len(q_codes)).unflatten(0, q_codes.shape[1:])
+    total = v.new_zeros(q_codes.shape[1:] + v.shape[-1:])
+    step = at_once(v, 1, max(v.numel(), total.numel(), (len(v) << bits) * v.shape[-1]))
+    for of_queries, of_keys in zip(q_codes.split(step), k_codes.split(step), strict=True):
+        hashes = len(of_keys)
+        first = (torch.arange(hashes * len(v), device=v.device) << bits).view(hashes, -1, 1)
+        values = v.expand(hashes, -1, -1, -1).flatten(0, 2)
+        table = v.new_zeros(hashes * len(v) << bits, v.shape[-1]).index_add_(0, (of_keys + first).flatten(), values)
+        rows = table.index_select(0, (of_queries + first).flatten()).view(hashes, *total.shape)
+        total += rows[0] if hashes == 1 else rows.sum(0)
+    return total.div_(len(q_codes))

@@ -9,29 +9,32 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Affine, Attention, Carry
 from subquad.blocks.dropout_layer import Dropout
+from subquad.ops.device import at_once
 from subquad.specs import Masks
 
 Norm = Callable[[int], nn.Module]
 """Makes the normalisation for a width, such as nn.LayerNorm."""
 
 _CHUNK = 1024
-"""Tokens that a feed-forward net processes at a time in inference."""
+"""Tokens that a feed-forward net processes at a time in inference on a CPU."""
 
 
 class FeedForward(nn.Sequential):
     """Linear, GELU (or another `activation`), dropout, linear, for each token.
 
-    Without gradients long inputs are processed in chunks of tokens: the hidden activations, the largest tensors of a
-    model without n x n weights, then fit into the cache.
+    Without gradients, long inputs are processed in chunks of tokens on a CPU: the hidden activations, the largest
+    tensors of a model without n x n weights, then fit into the cache.
     """
 
     def __init__(self, dim: int, hidden: int, dropout: float, activation: Callable[[], nn.Module] = nn.GELU) -> None:
         super().__init__(Affine(dim, hidden), activation(), Dropout(dropout), Affine(hidden, dim))
+        self.hidden = hidden
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        if torch.is_grad_enabled() or x.shape[1] <= _CHUNK:
+        chunk = at_once(x, _CHUNK, len(x) * self.hidden)
+        if torch.is_grad_enabled() or x.shape[1] <= chunk:
             return super().forward(x)
-        return torch.cat([super(FeedForward, self).forward(part) for part in x.split(_CHUNK, 1)], 1)
+        return torch.cat([super(FeedForward, self).forward(part) for part in x.split(chunk, 1)], 1)
 
 
 class Layer(nn.Module):

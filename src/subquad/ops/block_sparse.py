@@ -4,21 +4,29 @@ Each pattern is implemented twice. A CPU computes blocks of queries and keys. A 
 into a kernel (`flex`). Tests compare the blocks with the predicate as a dense mask.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from copy import copy
 from functools import cache
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
-from torch import Tensor
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention, noop_mask
 
 from subquad.ops.blocks import around, around_mask, blocks, unblocks, visible_in_windows
+from subquad.ops.device import at_once
 from subquad.ops.heads import split_heads
 from subquad.ops.softmax_attention import softmax_attention
 
 QUERIES_AT_ONCE = 512
-"""Queries whose keys `block_sparse` copies at a time: the copies take a few MiB, which are reused."""
+"""Queries whose keys `block_sparse` copies at a time on a CPU: the copies take a few MiB, which are reused."""
+
+MASKS_OF_A_LAYER = 32
+"""Lengths whose block masks a layer keeps, at most 4 MiB each at 16,384 tokens."""
+
+_BLOCK_MASKS: WeakKeyDictionary[nn.Module, dict[Hashable, BlockMask]] = WeakKeyDictionary()
 
 Visible: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """Maps indices (row of the batch, head, query, key), which broadcast, to whether the query sees the key."""
@@ -134,7 +142,7 @@ def block_sparse(
     visible = real[torch.arange(batch, device=q.device)[:, None, None, None], numbers] & exists[..., None]
     keys, values = (_rows(x, block, numbers.shape[2]) for x in (k, v))
     parts = []
-    step = max(1, QUERIES_AT_ONCE // block)
+    step = at_once(q, max(1, QUERIES_AT_ONCE // block), batch * key_blocks.shape[3] * block * q.shape[2])
     steps = zip(*(x.split(step, 1) for x in (_cut(q, block), numbers, visible)), strict=True)
     for queries, wanted, shown in steps:
         y = softmax_attention(
@@ -217,16 +225,46 @@ def flex(
     mask: Bool[Tensor, "b m"] | None,
     visible: Visible,
     heads: int,
+    layer: nn.Module,
+    state: Tensor | None = None,
 ) -> Float[Tensor, "b n d"]:
-    """Softmax attention to the real keys that `visible` shows, by flex attention, compiled on a GPU."""
+    """Softmax attention to the real keys that `visible` shows, by flex attention, compiled on a GPU.
+
+    Block masks, which list the blocks with visible keys, are built for the first call of each length.
+
+    Args:
+        visible: the same for all rows, and without `state` for all heads.
+        layer: the mechanism, with which its block masks are discarded.
+        state: a buffer that `visible` reads and that may change.
+    """
+    make, run = _compiled() if q.is_cuda else (create_block_mask, flex_attention)
 
     # Lambdas, because flex attention counts the arguments of its function and so accepts no bound method.
     if mask is None:
         shown = lambda row, head, i, j: visible(row, head, i, j)  # noqa: E731
     else:
         shown = lambda row, head, i, j: visible(row, head, i, j) & mask[row, j]  # noqa: E731
-    make, run = _compiled() if q.is_cuda else (create_block_mask, flex_attention)
-    block_mask = make(shown, len(q), heads, q.shape[1], k.shape[1], device=q.device)
+
+    def made() -> BlockMask:
+        # Padding may hide keys of any block, so that none is exempt from `shown` then. Kept masks serve training too.
+        with torch.inference_mode(False):
+            return make(
+                lambda row, head, i, j: visible(row, head, i, j), None, None if state is None else heads, q.shape[1],
+                k.shape[1], device=q.device, separate_full_blocks=mask is None,
+            )  # fmt: skip
+
+    if torch.compiler.is_compiling():
+        block_mask = made()
+    else:
+        known = _BLOCK_MASKS.setdefault(layer, {})
+        key = (q.shape[1], k.shape[1], q.device, mask is None, None if state is None else state._version)
+        if key not in known:
+            if len(known) == MASKS_OF_A_LAYER:
+                del known[next(iter(known))]
+            known[key] = made()
+            known[key].mask_mod = noop_mask  # a function of the layer would keep the layer alive
+        block_mask = copy(known[key])
+    block_mask.mask_mod = shown
     y = run(split_heads(q, heads), split_heads(k, heads), split_heads(v, heads), block_mask=block_mask)
     return y.transpose(1, 2).flatten(2)
 

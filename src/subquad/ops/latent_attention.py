@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from subquad.ops.device import at_once
 from subquad.ops.dropout import dropout
 from subquad.ops.masks import masked_softmax
 from subquad.ops.softmax_attention import fused_attention
@@ -33,10 +34,10 @@ def expand(
 ) -> Float[Tensor, "b n d"]:
     """Σ_h softmax(x keys_hᵀ + bias_h) values_h + out_bias over the real rows; `dropout_p` acts on the weights.
 
-    Long inputs are processed in chunks of tokens, so that logits and weights stay in the cache.
+    On a CPU, long inputs are processed in chunks of tokens, so that logits and weights stay in the cache.
     """
     parts = []
-    for part in x.split(_CHUNK, 1):
+    for part in x.split(at_once(x, _CHUNK, bias.numel()), 1):
         logits = torch.baddbmm(bias.flatten(1)[:, None], part, keys.flatten(1, 2).mT).unflatten(-1, bias.shape[1:])
         weights = masked_softmax(logits, None if mask is None else mask[:, None, None])
         weights = dropout(weights, dropout_p, dropout_p > 0).flatten(2)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from subquad.ops.block_sparse import attend
 from subquad.ops.blocks import around, around_mask, blocks, unblocks
+from subquad.ops.device import at_once
 from subquad.ops.dropout import dropout
 from subquad.ops.masks import masked_softmax
 from subquad.utils.errors import UserError
@@ -57,7 +58,9 @@ def sparse_pattern(
     block, summary = math.ceil(block / stride), math.ceil(summary / stride)
     if form == "fixed":
         return _fixed(q, k, v, mask, block, summary, heads, stride, causal, dropout)
-    of_heads = (x.unflatten(-1, (heads, -1)).unbind(2) for x in (q, k, v))
+    near, far = 3 * block, math.ceil(k.shape[1] / block)  # keys of a query, at most
+    count = at_once(q, 1, len(q) * q.shape[1] * (near + far))
+    of_heads = (x.unflatten(-1, (heads, -1)).split(count, 2) for x in (q, k, v))
     parts = (_strided(a, b, c, mask, block, stride, causal, dropout) for a, b, c in zip(*of_heads, strict=True))
     return torch.cat(list(parts), -1)
 
@@ -109,23 +112,24 @@ def _ends_before(stop: int, block: int, summary: int) -> int:
 
 
 def _strided(
-    q: Float[Tensor, "b n e"],
-    k: Float[Tensor, "b m e"],
-    v: Float[Tensor, "b m e"],
+    q: Float[Tensor, "b n h e"],
+    k: Float[Tensor, "b m h e"],
+    v: Float[Tensor, "b m h e"],
     mask: Mask,
     block: int,
     stride: int,
     causal: bool,
     dropout_p: float,
-) -> Float[Tensor, "b n e"]:
-    """One head. Keys of equal remainder modulo `block` form a short sequence of m / block keys.
+) -> Float[Tensor, "b n he"]:
+    """Some heads. Keys of equal remainder modulo `block` form a short sequence of m / block keys.
 
     Their logits and those of the neighbourhood are in one softmax. The key at distance `block` has an equal remainder,
     so the neighbourhood ends before it and no key is in both.
     """
-    batch, n, width = q.shape
+    batch, n, heads, width = q.shape
     reach = (block - 1, 0 if causal else block - 1)
-    q = q / math.sqrt(width)
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q / math.sqrt(width), k, v))  # heads as rows of the batch
+    mask = None if mask is None else mask.repeat_interleave(heads, 0)
     far_k, far_v = (_by_remainder(x, block).repeat_interleave(stride, 1) for x in (k, v))
     # Logits [blocks, query, key]: keys around the block of the query, and one key of each block.
     near = blocks(q, block * stride) @ around(k, block, *reach).mT
@@ -133,8 +137,9 @@ def _strided(
     visible = _visible_strided(mask, k.shape[1], block, stride, causal, reach, q.device)
     weights = masked_softmax(torch.cat([near, far], -1), visible.repeat(len(near) // len(visible), 1, 1))
     of_near, of_far = dropout(weights, dropout_p, training=True).split([near.shape[-1], far.shape[-1]], -1)
-    y_far = of_far.unflatten(0, (batch, -1)).transpose(1, 2) @ far_v
-    return unblocks(of_near @ around(v, block, *reach) + y_far.transpose(1, 2).flatten(0, 1), batch, n)
+    y_far = of_far.unflatten(0, (len(q), -1)).transpose(1, 2) @ far_v
+    y = unblocks(of_near @ around(v, block, *reach) + y_far.transpose(1, 2).flatten(0, 1), len(q), n)
+    return y.unflatten(0, (batch, heads)).transpose(1, 2).flatten(2)
 
 
 def _visible_strided(
