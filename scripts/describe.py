@@ -150,7 +150,7 @@ def _opening(mechanism: type) -> tuple[str, str]:
 
 
 def _class_sections(mechanism: type, choices: list[Choice]) -> list[str]:
-    text, meanings, released = split_docstring(mechanism)
+    text, meanings, example, released = split_docstring(mechanism)
     rows = [
         f"| `{choice.name}` | {choice.wirings or 'none'} | {choice.changed or 'the defaults'} | "
         f"{_escaped(choice.text)} |"
@@ -173,10 +173,13 @@ def _class_sections(mechanism: type, choices: list[Choice]) -> list[str]:
     return [*parts, f"Released code: {_escaped(released)}" if released else ""]
 
 
-def split_docstring(mechanism: type) -> tuple[str, dict[str, str], str]:
-    """Splits a class's docstring into its text, the meanings of its settings (`Args:`), and "Released code:"."""
+def split_docstring(mechanism: type) -> tuple[str, dict[str, str], str, str]:
+    """Splits a docstring into text, the meanings of settings (`Args:`), the example, and "Released code:"."""
     text, meanings, released = [], {}, ""
-    for paragraph in (inspect.getdoc(mechanism) or "").split("\n\n"):
+    before, head, rest = (inspect.getdoc(mechanism) or "").partition("Examples:\n")
+    example = "".join(line for line in rest.splitlines(keepends=True) if line.startswith("    "))
+    after = rest[rest.rindex(example.splitlines()[-1]) + len(example.splitlines()[-1]) :] if head else ""
+    for paragraph in (before + after.strip()).split("\n\n"):
         head, _, body = paragraph.partition("\n")
         if head == "Args:":
             for entry in re.split(r"\n(?=    \w)", f"\n{body}")[1:]:

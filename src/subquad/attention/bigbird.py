@@ -25,6 +25,13 @@ class BigBird(StatelessAttention):
         block: tokens of a block.
         random_blocks: random blocks that a block of queries sees.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import BigBird
+        >>> layer = BigBird(dim=64, heads=4, max_len=512, block=16)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: masks by adding -10⁴, counts a block twice that is random and visible otherwise, and defines the last
     block by the padded length; the one in transformers draws block 0 only in evaluation, and uses full
     attention for short inputs.

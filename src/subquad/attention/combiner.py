@@ -89,6 +89,13 @@ class Combiner(StatelessAttention):
     their keys: the tokens of the block, followed by the pooled keys of spans. A mask hides the keys that only other
     queries of the block see. Spans that are needed by several blocks are pooled once.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Combiner
+        >>> layer = Combiner(dim=64, heads=4, max_len=512, factorization="logn")
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: counts the own span a second time through its summary (fixed), and the own column (axial, as one
     part of a mixture of rows and columns); has no padding masks. The paper defers spans of bidirectional "logn" and
     "axial" to its appendix; here they are those of its Section 4 on both sides of i.

@@ -96,6 +96,21 @@ class DBA(Attention):
     compress X, and the d_p rows are projected. W_O acts on d_p rows before W'_r expands them to n. So input and output
     are the only tensors of n x d numbers.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import DBA, Masks
+        >>> x, mask = torch.randn(2, 300, 64), torch.arange(300) < torch.tensor([[200], [300]])
+        >>> DBA(dim=64, heads=4, max_len=512, d_p=8)(x, mask=mask).shape
+        torch.Size([2, 300, 64])
+
+        In a stack, the first layer owns Z and the others get it as the carry:
+
+        >>> layers = [DBA(dim=64, heads=4, max_len=512, layer=i, layers=3) for i in range(3)]
+        >>> y, carry = x, None
+        >>> for layer in layers:
+        ...     change, carry = layer(y, y, Masks(mask, mask), carry)
+        ...     y = y + change
+
     Released code: for time series only, and another function than that of the paper's text (attention=dba_released).
     """
 
@@ -163,8 +178,8 @@ class DBA(Attention):
         updates = z_mode == "propagate" and site.layer < site.layers - 1
         self.norm = nn.LayerNorm(dim) if updates else None
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
+    def attend_with_carry(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         self.check_lengths(x, context)
         if self.mask == "none":

@@ -22,6 +22,13 @@ class PixelFly(StatelessAttention):
         factors: blocks that a block sees besides itself.
         global_blocks: number of first blocks that see all tokens and that all tokens see.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import PixelFly
+        >>> layer = PixelFly(dim=64, heads=4, max_len=512, block=32)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: the pattern is written for linear layers only, with a global size in columns; no attention of the
     paper is public.
     """

@@ -34,6 +34,13 @@ class Scatterbrain(StatelessAttention):
     and head, and the factors are restored in logarithms. The sum of the estimates outside the window is at least 1e-24.
     Blocks of queries share one window of keys, so no n x n weights exist. All is computed in float32 at least.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Scatterbrain
+        >>> layer = Scatterbrain(dim=64, heads=4, max_len=512, window=32)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: adds 1e-4 / √M to every feature, which biases the estimate; it draws Ω once, as here.
     """
 

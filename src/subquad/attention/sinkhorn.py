@@ -35,6 +35,13 @@ class Sinkhorn(StatelessAttention):
     after the projection, where S of each head multiplies d_h columns only. Keys that occur twice do not change a
     softmax, so S = 1 gives attention within blocks.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Sinkhorn
+        >>> layer = Sinkhorn(dim=64, heads=4, max_len=512, block=32)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: lucidrains keeps the largest entry of each row of S only and mixes keys in place of values; the
     benchmark code of Long Range Arena sums over blocks and columns of S independently, so that nothing is sorted.
     """

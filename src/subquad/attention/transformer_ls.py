@@ -44,6 +44,13 @@ class TransformerLS(StatelessAttention):
     to one window of keys through a mask that is the same for all blocks. LayerNorm lies between projection and
     compression, so K and V must exist at full length.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import TransformerLS
+        >>> layer = TransformerLS(dim=64, heads=4, max_len=512, window=16, rank=8)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: as here with scores=input; W_P has a bias, and rows without a visible key become 0. The weights
     of the class token are not dropped, there and here.
     """

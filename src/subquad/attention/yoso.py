@@ -31,6 +31,13 @@ class YOSO(StatelessAttention, SurrogateGradient):
     Padded values are 0. The weights are not normalised over the keys, so `site.dropout` is unused. Blocks of queries
     are computed one after another, forward and backward, so that n x m weights never exist.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import YOSO
+        >>> layer = YOSO(dim=64, heads=4, max_len=512, bits=6)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: multiplies the cosines by a constant below 1 in one version, and can add a convolution of the values;
     transformers' classes ignore the padding mask.
     """
@@ -77,6 +84,13 @@ class SampledYOSO(YOSO, Refreshable, Discrete):
     Backward is the surrogate of `YOSO` with these shares as weights, which are counted in blocks of n x m. Tables would
     hold d_h² numbers for each bucket. Measured, their O(n m d_h) steps for each channel cost more than n² counts below
     about 10⁵ tokens.
+
+    Examples:
+        >>> import torch
+        >>> from subquad import SampledYOSO
+        >>> layer = SampledYOSO(dim=64, heads=4, max_len=512, hashes=8)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
 
     Released code: such tables, in CUDA only; new hyperplanes in every call, in evaluation too, by Hadamard transforms.
     """
