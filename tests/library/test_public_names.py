@@ -1,14 +1,17 @@
 """What `from subquad import ...` offers: every attention, cheap to import, with an example that runs."""
 
 import doctest
+import functools
 import inspect
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
 from attention.cells import mechanism
-from conftest import made, mechanisms
+from conftest import CONFIGS, made, mechanisms
+from hydra import compose, initialize_config_dir
 
 import subquad
 from subquad import Attention, Masks, UserError
@@ -93,3 +96,39 @@ def test_wrong_calls_are_explained(call, message):
 
 def test_the_base_class_is_public():
     assert issubclass(subquad.DBA, Attention)
+
+
+def test_the_page_of_the_library_runs():
+    page = (CONFIGS.parent / "docs" / "library.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(blocks) >= 3
+    exec("\n".join(blocks), {})
+
+
+def test_builders_leave_the_callers_hydra_alone():
+    with initialize_config_dir(str(CONFIGS / "scheduler"), version_base="1.3"):
+        subquad.build_attention("dba", dim=8, heads=2, max_len=4)
+        assert compose("constant")
+
+
+@pytest.mark.parametrize("attention", ["luna", subquad.Luna, functools.partial(subquad.Luna, l=16)])
+def test_a_model_takes_any_form_of_attention(attention):
+    spec = subquad.DataSpec(max_len=12, vocab=5, classes=3)
+    model = subquad.build_model("sequence", spec, attention, dim=16, layers=2, heads=2)
+    assert [type(layer.attention) for layer in model.layers] == [subquad.Luna] * 2
+    assert model.layers[0].attention.l == 16
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda spec: subquad.build_attention("dbq", dim=8, heads=2, max_len=4), "no attention dbq; did you mean dba"),
+        (lambda spec: subquad.build_model("sequenze", spec), "no backbone sequenze; did you mean sequence"),
+        (lambda spec: subquad.build_model("sequence", spec, "dbq"), "no attention dbq; did you mean dba"),
+        (lambda spec: subquad.build_model("sequence", spec, dims=3), "no key dims; did you mean backbone.dim"),
+        (lambda spec: subquad.build_model("vit", spec), "The backbone ViT reads images"),
+    ],
+)
+def test_wrong_names_are_explained(call, message):
+    with pytest.raises(UserError, match=message):
+        call(subquad.DataSpec(max_len=12, vocab=5, classes=3))

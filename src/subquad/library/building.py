@@ -76,11 +76,17 @@ def _known(group: str, name: str) -> str:
 def _instantiated(group: str, *overrides: str, settings: dict[str, Any] | None = None) -> Any:
     """The factory that the node `group` of a composition describes; the caller's own use of Hydra is not affected."""
     from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose(overrides=list(overrides))
+    state = GlobalHydra.instance()
+    held, state.hydra = state.hydra, None  # Hydra refuses to be initialised twice
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            config = compose(overrides=list(overrides))
+    finally:
+        state.hydra = held
     composed: Any = OmegaConf.to_container(config, resolve=True)
     node = composed[group] | (settings or {})
     check_settings(group, node)
