@@ -80,13 +80,13 @@ def _instantiated(group: str, *overrides: str, settings: dict[str, Any] | None =
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
-    state = GlobalHydra.instance()
-    held, state.hydra = state.hydra, None  # Hydra refuses to be initialised twice
+    held = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()  # Hydra refuses to be initialised twice
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             config = compose(overrides=list(overrides))
     finally:
-        state.hydra = held
+        GlobalHydra.instance().hydra = held
     composed: Any = OmegaConf.to_container(config, resolve=True)
     node = composed[group] | (settings or {})
     check_settings(group, node)
