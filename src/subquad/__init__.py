@@ -14,6 +14,7 @@ import subquad.utils.torchvision_shim  # noqa: F401
 _PUBLIC = {
     "attention.base": ("Attention", "StatelessAttention"),
     "library.building": ("build_attention", "build_model"),
+    "library.exchange": ("Swapped", "swap"),
     "specs": ("DataSpec", "ImageSpec", "Masks", "Pattern", "Site", "TextSpec", "VQASpec"),
     "utils.errors": ("UserError",),
 }
