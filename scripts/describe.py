@@ -227,6 +227,8 @@ def _limits(mechanism: type) -> str:
     """What the mechanism cannot do, or does differently from softmax attention."""
     patterns: frozenset[Pattern] = getattr(mechanism, "patterns", frozenset(Pattern))
     parts = [f"There is no {pattern.value}-attention form." for pattern in Pattern if pattern not in patterns]
+    if not getattr(mechanism, "exports_any_size", True):
+        parts.append("`torch.export` and ONNX support only the batch and the length of the example.")
     parts += [text for base, text in LIMITS.items() if issubclass(mechanism, base)]
     return f"Limits: {' '.join(parts)}" if parts else ""
 

@@ -63,6 +63,9 @@ class Attention(nn.Module, LiteralSettings, abc.ABC):
     approximates_softmax: bool = False
     """Whether outputs approximate those of softmax attention with the same projections, so that an error is defined."""
 
+    exports_any_size: ClassVar[bool] = True
+    """Whether `torch.export` and ONNX support any batch and length, or only those of the example."""
+
     def __init__(self, site: Site) -> None:
         super().__init__()
         if site.pattern not in self.patterns:

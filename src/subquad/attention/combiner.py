@@ -102,6 +102,7 @@ class Combiner(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n √n d) fixed and axial, O(n log n d) logn; memory O(n (d + h √n)) and O(n (d + h log n))"
     approximates_softmax = True
 
@@ -303,7 +304,7 @@ class Combiner(StatelessAttention):
         values = F.scaled_dot_product_attention(
             of_queries, of_keys, of_values, attn_mask=visible.flatten(0, 1)[:, None]
         )
-        return keys, values.transpose(1, 2).flatten(-2).unflatten(0, (len(q), -1)).transpose(1, 2), counts
+        return keys, values.transpose(1, 2).flatten(-2).unflatten(0, (q.shape[0], -1)).transpose(1, 2), counts
 
     def _pooled_above(
         self, x: Float[Tensor, "b r c d"], real: Bool[Tensor, "b r c"], counts: Int[Tensor, "b r c"]

@@ -227,7 +227,9 @@ class DBA(Attention):
         f_r, r_bias = self._reconstructor(self.expand, self.query)
         g_r, g_c = self._compressor(z, self.query), self._compressor(z, self.key)
         # One product with X gives the logits of W_r and W_c, and W'_cᵀ and W'_r; the last two have biases.
-        rows = torch.cat([g_r, g_c, f_c.expand(len(z), -1, -1), f_r.expand(len(z), -1, -1)], 1).expand(len(x), -1, -1)
+        rows = torch.cat([g_r, g_c, f_c.expand(z.shape[0], -1, -1), f_r.expand(z.shape[0], -1, -1)], 1).expand(
+            x.shape[0], -1, -1
+        )
         bias = F.pad(torch.cat([c_bias, r_bias]), (2 * self.groups * self.d_p, 0))
         s = torch.baddbmm(bias[:, None], rows, x.mT)
         w, w_r = s.split([3 * self.groups * self.d_p, self.groups * self.d_p], 1)
@@ -243,6 +245,7 @@ class DBA(Attention):
         return (
             self.plain_keys
             and not torch.compiler.is_compiling()  # the compiler derives the backward pass itself
+            and not torch.jit.is_tracing()
             and not torch.is_autocast_enabled(x.device.type)
         )
 
@@ -251,7 +254,7 @@ class DBA(Attention):
         c_2 = self._pooled(self.compression(context, masks, z) @ context)
         f_r, r_bias = self._reconstructor(self.expand, self.query)
         g_r = self._compressor(self.guide(c_2), self.query)
-        r, recon_r = torch.bmm(torch.cat([g_r, f_r.expand(len(x), -1, -1)], 1), x.mT).chunk(2, 1)
+        r, recon_r = torch.bmm(torch.cat([g_r, f_r.expand(x.shape[0], -1, -1)], 1), x.mT).chunk(2, 1)
         keep_1 = None if masks.query is None else masks.query[:, None, :]
         q = self._project(torch.bmm(masked_softmax(r, keep_1), x), self.query)
         y = self._expand(self._mix(q, self.key(c_2), self.value(c_2)), recon_r + r_bias[:, None])

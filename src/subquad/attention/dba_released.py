@@ -66,7 +66,7 @@ class DBAReleased(Attention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b n d"], masks: Masks, carry: Carry
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         self.check_lengths(x, context)
-        rows = self._compress(self._latent(carry, len(x)), context, masks.context)
+        rows = self._compress(self._latent(carry, x.shape[0]), context, masks.context)
         return self._expand(x, self._mix(rows)), rows
 
     def _latent(self, carry: Carry, batch: int) -> Float[Tensor, "b p d"]:
@@ -96,8 +96,8 @@ class DBAReleased(Attention):
 
     def _expand(self, x: Float[Tensor, "b n d"], rows: Float[Tensor, "b p d"]) -> Float[Tensor, "b n d"]:
         """Y = W'_r LayerNorm(U) W_O."""
-        keys = rows_of_heads(self.expand, self.heads).expand(len(x), -1, -1, -1)
-        bias = self.expand.bias.view(self.heads, -1).expand(len(x), -1, -1)
+        keys = rows_of_heads(self.expand, self.heads).expand(x.shape[0], -1, -1, -1)
+        bias = self.expand.bias.view(self.heads, -1).expand(x.shape[0], -1, -1)
         values = split_heads(rows, self.heads) @ columns_of_heads(self.out, self.heads)
         return expand(x, keys, bias, values, self.out.bias, None, self.site.dropout if self.training else 0.0)
 

@@ -31,6 +31,7 @@ class Local(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n w d), memory O(n (d + w))"
 
     def __init__(self, site: Site, window: int = 256, blockwise: bool = False) -> None:

@@ -83,7 +83,7 @@ class Luna(Attention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         self.check_lengths(x, context)
-        latent = self._latent(carry, len(x))
+        latent = self._latent(carry, x.shape[0])
         packed = self._pack(latent, context, masks.context)
         y = self._unpack(x, packed, self._latent_mask(masks.context, context))
         return y, carry if self.norm is None else self.norm(latent + self._dropped(packed))

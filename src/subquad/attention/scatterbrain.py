@@ -45,6 +45,7 @@ class Scatterbrain(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n d (d + w + M)), memory O(n (d + h (w + M)))"
     approximates_softmax = True
 
@@ -141,5 +142,5 @@ class Scatterbrain(StatelessAttention):
         places = torch.arange(before + self.block + after, device=x.device)
         offset = places - torch.arange(self.block, device=x.device)[:, None]
         real = around_mask(mask, x.shape[1], self.block, before, after, x.device)
-        real = real if mask is not None else real.repeat(len(x), 1)
+        real = real if mask is not None else real.repeat(x.shape[0], 1)
         return (offset >= 0) & (offset < self.window), real[:, None, None]

@@ -47,6 +47,7 @@ class Sinkhorn(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n b d + n²d/b), memory O(n d + (n/b)²) for blocks of b tokens"
 
     def __init__(
@@ -80,7 +81,7 @@ class Sinkhorn(StatelessAttention):
         """Blocks mixed by S and the blocks themselves: heads first, so that a block of a head is one row of numbers."""
         cut = blocks(zero_padding(x, mask), self.block).unflatten(-1, (self.site.heads, -1))
         own = cut.permute(2, 0, 1, 3).contiguous()
-        rows = own.unflatten(1, (len(x), -1)).flatten(-2)
+        rows = own.unflatten(1, (x.shape[0], -1)).flatten(-2)
         mixed = (sort.to(x.dtype) @ rows).view_as(own)
         return [part.transpose(0, 1) for part in (mixed, own)]
 
@@ -104,7 +105,7 @@ class Sinkhorn(StatelessAttention):
             return None
         own = window_mask(mask, length, self.block, context.device)
         mixed = own.any(1, keepdim=True).expand_as(own)
-        visible = torch.cat([mixed, own], 2).expand(len(context), -1, -1)
+        visible = torch.cat([mixed, own], 2).expand(context.shape[0], -1, -1)
         return visible.flatten(0, 1)[:, None, None]
 
 

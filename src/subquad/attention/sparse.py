@@ -41,6 +41,7 @@ class Sparse(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n √n d), memory O(n (d + √n))"
 
     def __init__(

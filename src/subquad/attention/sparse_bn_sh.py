@@ -74,6 +74,7 @@ class SparseBNSH(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n √n d), memory O(n (d + √n))"
 
     def __init__(

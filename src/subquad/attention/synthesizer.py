@@ -140,7 +140,7 @@ class Synthesizer(StatelessAttention):
             v = v.masked_fill(~mask[..., None, None], 0)
         weights = table.softmax(-1)
         summed = dropout(weights, self.site.dropout, self.training) @ v.permute(2, 1, 0, 3).flatten(-2)
-        y = summed.unflatten(-1, (len(v), -1)).permute(2, 1, 0, 3)
+        y = summed.unflatten(-1, (v.shape[0], -1)).permute(2, 1, 0, 3)
         if mask is None:
             return y
         total = (weights @ mask.mT.to(weights.dtype)).permute(2, 1, 0)

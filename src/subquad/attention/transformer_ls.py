@@ -157,7 +157,7 @@ class TransformerLS(StatelessAttention):
             return [windows]
         slots = (weights.to(x.dtype) @ split(x)).transpose(1, 2).flatten(-2)
         slots = self.norm_slots(slots if token is None else torch.cat([token, slots], 1)).to(x.dtype)
-        count = len(windows) // len(x)
+        count = windows.shape[0] // x.shape[0]
         return [split(slots)[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1), windows]
 
     def _visible(
@@ -171,7 +171,7 @@ class TransformerLS(StatelessAttention):
         real = around_mask(mask, context.shape[1], self.block, self.beside, self.beside, device)
         # Padding these small masks is cheaper than padding their product.
         band, real = (F.pad(part, (seen_by_all, 0), value=True) for part in (band, real))
-        real = real if mask is not None else real.repeat(len(context), 1)
+        real = real if mask is not None else real.repeat(context.shape[0], 1)
         return visible_in_windows(band, real)[:, None]
 
     def _filtered(

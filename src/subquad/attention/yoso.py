@@ -163,7 +163,7 @@ class _Weighed(torch.autograd.Function):
 
 def _rows(k: Float[Tensor, "r m e"]) -> int:
     """Queries of a block: enough for the products to be fast, few enough for the cache."""
-    return max(1, _BLOCK // max(1, len(k) * k.shape[1]))
+    return max(1, _BLOCK // max(1, k.shape[0] * k.shape[1]))
 
 
 def _expected(q: Float[Tensor, "r n e"], k: Float[Tensor, "r m e"], bits: int) -> Float[Tensor, "r n m"]:
@@ -189,10 +189,10 @@ def _read_tables(
     q_codes: Int[Tensor, "s r n"], k_codes: Int[Tensor, "s r m"], v: Float[Tensor, "r m e"], bits: int
 ) -> Float[Tensor, "r n e"]:
     """Σ_j b_ij v_j, b_ij the share of hashes in which i and j meet; each row has 2^bits buckets of its own."""
-    first = torch.arange(len(v), device=v.device)[:, None] << bits
+    first = torch.arange(v.shape[0], device=v.device)[:, None] << bits
     values = v.flatten(0, 1)
     total = v.new_zeros(q_codes[0].numel(), v.shape[-1])
     for of_queries, of_keys in zip(q_codes, k_codes, strict=True):
-        table = values.new_zeros(len(v) << bits, v.shape[-1]).index_add_(0, (of_keys + first).flatten(), values)
+        table = values.new_zeros(v.shape[0] << bits, v.shape[-1]).index_add_(0, (of_keys + first).flatten(), values)
         total += table.index_select(0, (of_queries + first).flatten())
     return total.div_(len(q_codes)).unflatten(0, q_codes.shape[1:])
