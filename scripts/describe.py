@@ -228,7 +228,9 @@ def _limits(mechanism: type) -> str:
     patterns: frozenset[Pattern] = getattr(mechanism, "patterns", frozenset(Pattern))
     parts = [f"There is no {pattern.value}-attention form." for pattern in Pattern if pattern not in patterns]
     if not getattr(mechanism, "exports_any_size", True):
-        parts.append("`torch.export` and ONNX support only the batch and the length of the example.")
+        parts.append("`torch.export` and ONNX support the batch and the length of the example, and not all others.")
+    if not getattr(mechanism, "exports_to_onnx", True):
+        parts.append("ONNX does not support its operators.")
     parts += [text for base, text in LIMITS.items() if issubclass(mechanism, base)]
     return f"Limits: {' '.join(parts)}" if parts else ""
 

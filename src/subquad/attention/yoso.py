@@ -43,6 +43,7 @@ class YOSO(StatelessAttention, SurrogateGradient):
     """
 
     patterns = frozenset(Pattern)
+    exports_to_onnx = False
     complexity = "time O(n²d), memory O(n d)"
 
     def __init__(self, site: Site, bits: int = 8) -> None:
@@ -95,6 +96,7 @@ class SampledYOSO(YOSO, Refreshable, Discrete):
     Released code: such tables, in CUDA only; new hyperplanes in every call, in evaluation too, by Hadamard transforms.
     """
 
+    exports_to_onnx = False
     complexity = "time O(n m d) for m hashes, backward O(n² (d + m)), memory O(n (d + m) + 2^τ d)"
 
     def __init__(self, site: Site, bits: int = 8, hashes: int = 32) -> None:
