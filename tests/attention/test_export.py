@@ -43,7 +43,8 @@ def inputs(rows: list[int], length: int) -> tuple[Tensor, Tensor]:
     return torch.randn(len(rows), length, DIM), prefix(rows, length)
 
 
-EXAMPLE, SAME, OTHERS = ([12, 9, 4], 12), ([5, 12, 1], 12), (([7, 11], 11), ([13, 2], 13))
+EXAMPLE, SAME, OTHERS = ([12, 9, 4], 12), ([5, 12, 1], 12), (([7, 11], 11), ([2, 10], 10))
+EXTREMES = ([13, 2], 13), ([2, 3], 3)
 
 
 def agree(
@@ -95,7 +96,7 @@ def test_an_export_agrees_at_every_size_or_says_that_it_does_not(first_cell: Cel
         return
     agree(exported(None), attention, EXAMPLE, SAME)
     with pytest.raises(Exception, match=r"(?s)Guard failed|[Cc]onstraints violated|Error"):
-        agree(exported(SIZES), attention, *OTHERS)
+        agree(exported(SIZES), attention, *OTHERS, *EXTREMES)
 
 
 @pytest.mark.release

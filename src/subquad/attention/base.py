@@ -64,7 +64,7 @@ class Attention(nn.Module, LiteralSettings, abc.ABC):
     """Whether outputs approximate those of softmax attention with the same projections, so that an error is defined."""
 
     exports_any_size: ClassVar[bool] = True
-    """Whether `torch.export` supports any batch and length up to that of the site, or only those near the example."""
+    """Whether `torch.export` supports any batch, and lengths below that of the site, or only those near the example."""
 
     exports_to_onnx: ClassVar[bool] = True
     """Whether the dynamo exporter of ONNX supports its operators."""
