@@ -13,6 +13,7 @@ from attention.cells import DIM, Cell, prefix
 from subquad.attention.base import Attention
 from subquad.specs import Pattern
 
+LONGEST = 32
 SIZES = {"x": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}, "mask": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}}
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
@@ -36,15 +37,15 @@ class Plain(nn.Module):
 def built(cell: Cell) -> Attention:
     if cell.pattern is Pattern.CROSS:
         cell = Cell(cell.factory, Pattern.SELF)
-    return cell.build().float().eval()
+    return cell.build(query_len=LONGEST, context_len=LONGEST).float().eval()
 
 
 def inputs(rows: list[int], length: int) -> tuple[Tensor, Tensor]:
     return torch.randn(len(rows), length, DIM), prefix(rows, length)
 
 
-EXAMPLE, SAME, OTHERS = ([12, 9, 4], 12), ([5, 12, 1], 12), (([7, 11], 11), ([2, 10], 10))
-EXTREMES = ([13, 2], 13), ([2, 3], 3)
+EXAMPLE, SAME, OTHERS = ([16, 9, 4], 16), ([5, 16, 1], 16), (([7, 11], 11), ([2, 20], 20))
+EXTREMES = ([30, 2], 30), ([2, 3], 3)
 
 
 def agree(
