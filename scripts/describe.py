@@ -1,6 +1,6 @@
 """Generates pages of docs/ from classes and configurations.
 
-These are attentions.md, a page for each mechanism in attentions/, tasks.md and tables.md.
+These are attentions.md, a page for each mechanism in attentions/, tasks.md, tables.md and api.md.
 """
 
 import inspect
@@ -11,9 +11,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from textwrap import dedent
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import subquad
 from subquad.cli.command import answer_help, prepare_process
 from subquad.config.choices import CONFIGS, options
 from subquad.config.compose import load_attention, load_factory, standalone_backbones
@@ -21,7 +23,8 @@ from subquad.config.compose import load_attention, load_factory, standalone_back
 answer_help(__doc__)
 prepare_process()
 
-from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402  after prepare_process
+from subquad.attention.base import Attention, Discrete, Refreshable, SurrogateGradient  # noqa: E402  after prepare_process
+from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402
 from subquad.measure.scaling import stated_complexity  # noqa: E402
 from subquad.results.cells import load_table  # noqa: E402
 from subquad.results.footnotes import notes  # noqa: E402
@@ -150,7 +153,7 @@ def _opening(mechanism: type) -> tuple[str, str]:
 
 
 def _class_sections(mechanism: type, choices: list[Choice]) -> list[str]:
-    text, meanings, released = split_docstring(mechanism)
+    text, meanings, examples, released = split_docstring(mechanism)
     rows = [
         f"| `{choice.name}` | {choice.wirings or 'none'} | {choice.changed or 'the defaults'} | "
         f"{_escaped(choice.text)} |"
@@ -170,23 +173,66 @@ def _class_sections(mechanism: type, choices: list[Choice]) -> list[str]:
             settings.append(f"| `{name}` | {default} | {kind} | {meaning} |")
     if settings:
         parts.append("| setting | default | type | meaning |\n|---|---|---|---|\n" + "\n".join(settings))
-    return [*parts, f"Released code: {_escaped(released)}" if released else ""]
+    if examples:
+        parts.append(f"As a layer ([library.md](../library.md)):\n\n{examples}")
+    if choices[0].group == "attention":
+        parts.append(_measured(choices))
+    return [*parts, _limits(mechanism), f"Released code: {_escaped(released)}" if released else ""]
 
 
-def split_docstring(mechanism: type) -> tuple[str, dict[str, str], str]:
-    """Splits a class's docstring into its text, the meanings of its settings (`Args:`), and "Released code:"."""
-    text, meanings, released = [], {}, ""
-    for paragraph in (inspect.getdoc(mechanism) or "").split("\n\n"):
+def split_docstring(mechanism: type) -> tuple[str, dict[str, str], str, str]:
+    """Splits a docstring into text, meanings of settings (`Args:`), examples as Markdown, and "Released code:"."""
+    text, meanings, examples, released = [], {}, "", ""
+    docstring = inspect.getdoc(mechanism) or ""
+    if found := re.search(r"Examples:\n((?: {4}.*\n|\n(?= {4}))+)", docstring):
+        docstring = docstring.replace(found[0], "")
+        examples = re.sub(r"(?m)(?:^(?:>>>|\.\.\.).*\n(?:\S.*\n)*)+", r"```pycon\n\g<0>```\n", dedent(found[1])).strip()
+    for paragraph in docstring.split("\n\n"):
         head, _, body = paragraph.partition("\n")
         if head == "Args:":
             for entry in re.split(r"\n(?=    \w)", f"\n{body}")[1:]:
                 name, _, meaning = " ".join(entry.split()).partition(": ")
                 meanings[name] = meaning
-        elif paragraph.startswith("Released code: "):
-            released = " ".join(paragraph.removeprefix("Released code: ").split())
+        elif paragraph.strip().startswith("Released code: "):
+            released = " ".join(paragraph.strip().removeprefix("Released code: ").split())
         else:
             text.append(paragraph)
-    return "\n\n".join(text), meanings, released
+    return "\n\n".join(text), meanings, examples, released
+
+
+def _measured(choices: list[Choice]) -> str:
+    """The rows of docs/measuring.md for these choices."""
+    lines = (DOCS / "measuring.md").read_text().splitlines()
+    head = next(line for line in lines if line.startswith("| `attention=` | public code |"))
+    rows = [line for line in lines if any(line.startswith(f"| `{choice.name}` | ") for choice in choices)]
+    if not rows:
+        return "Measured speed: not measured."
+    return (
+        "Measured speed, as the time of a layer divided by that of a softmax layer, in brackets that of public code "
+        f"([measuring.md](../measuring.md#beside-public-code)):\n\n{head}\n|{'---|' * head.count(' | ')}---|\n"
+        + "\n".join(rows)
+    )
+
+
+LIMITS = {
+    Refreshable: "Part of its state is fitted to data or drawn anew in training. Here a callback does this; in a "
+    "training loop of your own, call `refresh(x, x, Masks())` of the layer with its input.",
+    Discrete: "It computes hash codes, so outputs jump where a code changes, more often in low precision.",
+    SurrogateGradient: "By design, its gradients are not the derivative of its outputs.",
+}
+"""What classes with these bases are known for."""
+
+
+def _limits(mechanism: type) -> str:
+    """What the mechanism cannot do, or does differently from softmax attention."""
+    patterns: frozenset[Pattern] = getattr(mechanism, "patterns", frozenset(Pattern))
+    parts = [f"There is no {pattern.value}-attention form." for pattern in Pattern if pattern not in patterns]
+    if not getattr(mechanism, "exports_any_size", True):
+        parts.append("`torch.export` and ONNX support the batch and the length of the example, and not all others.")
+    if not getattr(mechanism, "exports_to_onnx", True):
+        parts.append("ONNX does not support its operators.")
+    parts += [text for base, text in LIMITS.items() if issubclass(mechanism, base)]
+    return f"Limits: {' '.join(parts)}" if parts else ""
 
 
 def _kind(hint: Any) -> str:
@@ -274,12 +320,34 @@ def tables() -> str:
     return TABLES + "\n".join(rows) + "\n\n## Notes\n\n" + "\n\n".join(sections) + "\n"
 
 
+API = """# API reference
+
+Written by `make docs`; a test compares it with the package. `from subquad import <name>` imports each of these; other
+modules may change between versions. The site shows their docstrings here. [library.md](library.md) shows how to use
+them.
+"""
+
+
+def api() -> str:
+    """The page of public names, which mkdocstrings replaces by their docstrings."""
+    groups: dict[str, list[str]] = {"Functions": [], "Attentions": [], "Types": []}
+    for name in subquad.__all__:
+        item = getattr(subquad, name)
+        concrete = isinstance(item, type) and issubclass(item, Attention) and not inspect.isabstract(item)
+        group = "Attentions" if concrete else "Types" if isinstance(item, type) else "Functions"
+        groups[group].append(f"### {name}\n\n::: {item.__module__}.{name}")
+    return "\n".join([API, *(f"## {group}\n\n" + "\n\n".join(names) + "\n" for group, names in groups.items())])
+
+
 DOCS = CONFIGS.parent / "docs"
 
 
 def pages() -> dict[Path, str]:
     """Every generated page and its text."""
-    overviews = {DOCS / "attentions.md": attentions(), DOCS / "tasks.md": tasks(), DOCS / "tables.md": tables()}
+    overviews = {
+        DOCS / "attentions.md": attentions(), DOCS / "tasks.md": tasks(), DOCS / "tables.md": tables(),
+        DOCS / "api.md": api(),
+    }  # fmt: skip
     return overviews | {DOCS / "attentions" / f"{module}.md": attention_page(module) for module in modules()}
 
 

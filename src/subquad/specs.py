@@ -15,7 +15,13 @@ from subquad.utils.errors import UserError
 
 
 class Pattern(enum.Enum):
-    """Self-attention, or cross-attention of one sequence (queries) to another (context)."""
+    """Self-attention, or cross-attention of one sequence (queries) to another (context).
+
+    Examples:
+        >>> from subquad import FNet, Pattern
+        >>> Pattern.CROSS in FNet.patterns
+        False
+    """
 
     SELF = "self"
     CROSS = "cross"
@@ -29,6 +35,12 @@ class Site:
     `grid` is (height, width) where the tokens are an image in row-major order. `dropout` acts on attention weights.
     `layer` is the index of the layer, from 0, among the `layers` of its stage; `stage` is the index of the stage of a
     pyramid, from 0.
+
+    Examples:
+        >>> from subquad import DBA, Site
+        >>> site = Site.of("DBA", dim=64, heads=4, max_len=512, layer=1, layers=2)
+        >>> DBA(site, d_p=8).latent is None  # the first layer owns Z
+        True
     """
 
     pattern: Pattern
@@ -50,6 +62,26 @@ class Site:
                 f"dropout {self.dropout}."
             )
 
+    @classmethod
+    def of(cls, owner: str, **given: Any) -> Self:
+        """A site of the keywords that an attention takes in place of a site: its fields and `max_len`.
+
+        `max_len` serves as query_len and context_len; `pattern` is "self" (the default) or "cross". Raises UserError,
+        which names `owner`, where dim, heads or max_len is missing.
+        """
+        longest, pattern = given.pop("max_len", None), given.pop("pattern", Pattern.SELF)
+        lengths = {"query_len": longest, "context_len": longest} | given
+        missing = [name for name in ("dim", "heads") if name not in given]
+        if missing := missing + ["max_len"] * (None in lengths.values()):
+            raise UserError(f"{owner} needs {' and '.join(missing)}; write {owner}(dim=256, heads=4, max_len=1024).")
+        if pattern not in [*Pattern, *(known.value for known in Pattern)]:
+            raise UserError(f"The pattern of an attention is self or cross, not {pattern}.")
+        return cls(pattern=Pattern(pattern), **lengths)
+
+
+SITE_SETTINGS = ("max_len", *(field.name for field in dataclasses.fields(Site)))
+"""The keywords of `Site.of`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Masks:
@@ -57,6 +89,13 @@ class Masks:
 
     `class_token`: the first token of the queries and of the context is a class token. A mechanism may treat it apart
     from the sequence or as an ordinary token.
+
+    Examples:
+        >>> import torch
+        >>> from subquad import Masks, Softmax
+        >>> real = torch.arange(6) < torch.tensor([[4], [6]])
+        >>> x = torch.randn(2, 6, 8)
+        >>> y, carry = Softmax(dim=8, heads=2, max_len=6)(x, x, Masks(query=real, context=real))
     """
 
     query: Bool[Tensor, "b n"] | None = None
@@ -70,6 +109,11 @@ class DataSpec:
 
     Exactly one of `vocab` (token ids 0..vocab-1, 0 = padding) and `channels` (real-valued steps) is set.
     `classes` is None for regression of one number. `max_len` counts tokens or time steps.
+
+    Examples:
+        >>> from subquad import DataSpec
+        >>> DataSpec(max_len=128, vocab=20, classes=10).outputs
+        10
     """
 
     what: ClassVar[str] = "sequences"
@@ -89,6 +133,14 @@ class TextSpec(DataSpec):
     """Tokenised text; where `classes` is None, the tokens themselves are predicted.
 
     `tokenizer` is a hexadecimal fingerprint of the vocabulary: weights trained with another vocabulary do not fit.
+
+    Examples:
+        >>> import torch
+        >>> from subquad import TextSpec, build_model
+        >>> spec = TextSpec(max_len=64, vocab=100, classes=2, tokenizer="a1")
+        >>> model = build_model("language_classifier", spec, dim=32, layers=1, heads=2, ffn=64)
+        >>> model(torch.randint(1, 100, (3, 50)), None).shape
+        torch.Size([3, 2])
     """
 
     tokenizer: str
@@ -96,7 +148,15 @@ class TextSpec(DataSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpec:
-    """Square images as a model is built for them: pixels per side, colour channels, classes."""
+    """Square images as a model is built for them: pixels per side, colour channels, classes.
+
+    Examples:
+        >>> import torch
+        >>> from subquad import ImageSpec, build_model
+        >>> model = build_model("vit", ImageSpec(side=32, channels=3, classes=10), "linear", dim=48, layers=1)
+        >>> model(torch.randn(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+    """
 
     what: ClassVar[str] = "images"
     side: int
@@ -112,6 +172,14 @@ class VQASpec:
     of `vocab` and `text_dim` is set. With `vocab`, tokens of a question are ids 0..vocab-1 (0 = padding), and their
     embedding is initialised from `word_vectors` [vocab, e] if given. With `text_dim`, each token is a vector of that
     width. `albert` is the folder of an ALBERT whose token ids are used and which the model trains.
+
+    Examples:
+        >>> import torch
+        >>> from subquad import VQASpec, build_model
+        >>> spec = VQASpec(image_len=36, image_dim=16, text_len=14, classes=5, vocab=100)
+        >>> model = build_model("mcan", spec, dim=32, layers=1, heads=2, ffn=64)
+        >>> model(torch.randn(2, 36, 16), None, torch.randint(1, 100, (2, 14)), None).shape
+        torch.Size([2, 5])
     """
 
     what: ClassVar[str] = "questions on images"

@@ -44,6 +44,13 @@ class AttentionBN(StatelessAttention):
     shifting costs a mean of the context and one subtraction. The form with the standard deviation centres the keys
     too, for the sake of precision, and divides both sides.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import AttentionBN
+        >>> layer = AttentionBN(dim=64, heads=4, max_len=512, learned=True)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: none.
     """
 

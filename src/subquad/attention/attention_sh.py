@@ -44,6 +44,13 @@ class AttentionSH(StatelessAttention):
     of the pooled context. The keys are not shifted: that changes all logits of a query alike, and the softmax cancels
     it.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import AttentionSH
+        >>> layer = AttentionSH(dim=64, heads=4, max_len=512, scales=[1, 1, 2, 4])
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: none.
     """
 

@@ -2,14 +2,15 @@
 
 import abc
 from collections.abc import Mapping
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.ops.affine import Activation, affine
 from subquad.ops.heads import split_heads
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import SITE_SETTINGS, Masks, Pattern, Site
 from subquad.utils.errors import UserError
 from subquad.utils.literal_settings import LiteralSettings
 
@@ -31,8 +32,16 @@ class UnsupportedPattern(UserError):
 class Attention(nn.Module, LiteralSettings, abc.ABC):
     """Attention of query tokens to context tokens. In self-attention, the caller passes the same tensor twice.
 
-    `forward` takes token embeddings, not heads: a mechanism owns its projections, because some mechanisms compress
-    tokens before they project them, and some have no projections.
+    It takes token embeddings, not heads: a mechanism owns its projections, because some mechanisms compress tokens
+    before they project them, and some have no projections.
+
+    The constructor takes a `Site`, or its values as keywords (`Site.of`): `DBA(dim=256, heads=4, max_len=4096)`.
+    `forward` has two forms:
+
+    - a plain layer: `y = layer(x, mask=mask)`, and `y = layer(x, context, mask=mask, context_mask=context_mask)` in
+      cross-attention; True in a mask is a real token. Each layer then has a latent of its own, if it has one.
+    - a layer of a stack, which is given a `Masks`: `y, carry = layer(x, x, Masks(mask, mask), carry)`. Layers built
+      with `layer=i, layers=n` share what the carry holds.
 
     The contract, checked for every configs/attention/*.yaml by tests/attention/test_contract.py:
         - padding never changes an output at a real token; outputs and gradients stay finite when a row is all padding;
@@ -54,6 +63,12 @@ class Attention(nn.Module, LiteralSettings, abc.ABC):
     approximates_softmax: bool = False
     """Whether outputs approximate those of softmax attention with the same projections, so that an error is defined."""
 
+    exports_any_size: ClassVar[bool] = True
+    """Whether `torch.export` supports any batch, and lengths below that of the site, or only those near the example."""
+
+    exports_to_onnx: ClassVar[bool] = True
+    """Whether the dynamo exporter of ONNX supports its operators."""
+
     def __init__(self, site: Site) -> None:
         super().__init__()
         if site.pattern not in self.patterns:
@@ -68,9 +83,48 @@ class Attention(nn.Module, LiteralSettings, abc.ABC):
             )
         self.site = site
 
-    @abc.abstractmethod
+    @classmethod
+    def _arguments(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
+        """Makes the site of the keywords that are values of a site."""
+        sizes = {name: given.pop(name) for name in SITE_SETTINGS if name in given}
+        if sizes:
+            return given | {"site": Site.of(cls.__name__, **sizes)}
+        if not args and "site" not in given:
+            raise UserError(f"{cls.__name__} needs its sizes; write {cls.__name__}(dim=256, heads=4, max_len=1024).")
+        return given
+
     def forward(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
+        self,
+        x: Float[Tensor, "b n d"],
+        context: Float[Tensor, "b m d"] | None = None,
+        masks: Masks | None = None,
+        carry: Carry = None,
+        mask: Tensor | None = None,
+        context_mask: Tensor | None = None,
+    ) -> Float[Tensor, "b n d"] | tuple[Float[Tensor, "b n d"], Carry]:
+        """Returns the output for each query token; if `masks` is given, also the `carry` of the next layer."""
+        if masks is not None:
+            return self.attend_with_carry(x, x if context is None else context, masks, carry)
+        if self.site.pattern is Pattern.SELF:
+            if context is not None and context is not x:
+                raise UserError(
+                    f"This {type(self).__name__} is self-attention and takes one input; for two, build it "
+                    'with pattern="cross".'
+                )
+            context, context_mask = x, mask
+        elif context is None:
+            raise UserError(f"This {type(self).__name__} is cross-attention and needs the context as second input.")
+        for given, tokens in ((mask, x), (context_mask, context)):
+            if given is not None and (given.dtype != torch.bool or given.shape != tokens.shape[:2]):
+                raise UserError(
+                    f"A mask is boolean, True at real tokens, and has the shape {list(tokens.shape[:2])} here; "
+                    f"this one is {given.dtype} of shape {list(given.shape)}."
+                )
+        return self.attend_with_carry(x, context, Masks(mask, context_mask), None)[0]
+
+    @abc.abstractmethod
+    def attend_with_carry(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         """Returns the output for each query token and the `carry` of the next layer."""
 
@@ -99,8 +153,8 @@ _SOFTMAX_MAPS = ("query", "key", "value", "out")
 class StatelessAttention(Attention):
     """An attention that passes nothing to the next layer; subclasses implement `attend`."""
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
+    def attend_with_carry(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         self.check_lengths(x, context)
         return self.attend(x, context, masks), carry

@@ -25,12 +25,20 @@ class BigBird(StatelessAttention):
         block: tokens of a block.
         random_blocks: random blocks that a block of queries sees.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import BigBird
+        >>> layer = BigBird(dim=64, heads=4, max_len=512, block=16)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: masks by adding -10⁴, counts a block twice that is random and visible otherwise, and defines the last
     block by the padded length; the one in transformers draws block 0 only in evaluation, and uses full
     attention for short inputs.
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n (5 + r) b d), memory O(n (5 + r) d)"
     random: Tensor
 
@@ -93,7 +101,7 @@ class BigBird(StatelessAttention):
         count = -(-length // self.block)
         own = torch.arange(count, device=last.device)
         fixed = torch.stack([torch.zeros_like(own), own - 1, own, own + 1], 1)
-        shape = (len(last), self.site.heads, count, -1)
+        shape = (last.shape[0], self.site.heads, count, -1)
         return torch.cat(
             [
                 fixed.expand(shape),
@@ -107,8 +115,8 @@ class BigBird(StatelessAttention):
         self, y: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, last: Tensor, dropout: float
     ) -> Float[Tensor, "b n d"]:
         """Replaces the outputs of the first block and of each row's last block, whose queries see everything."""
-        rows = torch.arange(len(q), device=q.device)
-        cut = blocks(q, self.block).unflatten(0, (len(q), -1))
+        rows = torch.arange(q.shape[0], device=q.device)
+        cut = blocks(q, self.block).unflatten(0, (q.shape[0], -1))
         queries = torch.cat([cut[:, 0], cut[rows, last]], 1)
         visible = None if mask is None else mask[:, None, None]
         top, bottom = attend(queries, k, v, visible, self.site.heads, dropout).chunk(2, 1)

@@ -93,12 +93,20 @@ class Combiner(StatelessAttention):
     their keys: the tokens of the block, followed by the pooled keys of spans. A mask hides the keys that only other
     queries of the block see. Spans that are needed by several blocks are pooled once.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Combiner
+        >>> layer = Combiner(dim=64, heads=4, max_len=512, factorization="logn")
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: counts the own span a second time through its summary (fixed), and the own column (axial, as one
     part of a mixture of rows and columns); has no padding masks. The paper defers spans of bidirectional "logn" and
     "axial" to its appendix; here they are those of its Section 4 on both sides of i.
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n √n d) fixed and axial, O(n log n d) logn; memory O(n (d + h √n)) and O(n (d + h log n))"
     approximates_softmax = True
 
@@ -305,7 +313,7 @@ class Combiner(StatelessAttention):
         visible = (rows < rows[:, None]) & real.mT[:, :, None]
         of_queries, of_keys, of_values = (self._heads(t.transpose(1, 2).flatten(0, 1)) for t in (queries, k, v))
         values = fused_attention(of_queries, of_keys, of_values, attn_mask=visible.flatten(0, 1)[:, None])
-        return keys, values.transpose(1, 2).flatten(-2).unflatten(0, (len(q), -1)).transpose(1, 2), counts
+        return keys, values.transpose(1, 2).flatten(-2).unflatten(0, (q.shape[0], -1)).transpose(1, 2), counts
 
     def _pooled_above(
         self, x: Float[Tensor, "b r c d"], real: Bool[Tensor, "b r c"], counts: Int[Tensor, "b r c"]

@@ -55,6 +55,13 @@ class AttentionConv(StatelessAttention):
         axes: 1 convolves along the tokens, 2 over the grid `site.grid`. Tokens before the grid (a class token) are not
             convolved. Without a grid the tokens are one row. A shorter sequence fills the first cells of the grid.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import AttentionConv
+        >>> layer = AttentionConv(dim=64, heads=4, max_len=512, kernel=7)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: none.
     """
 

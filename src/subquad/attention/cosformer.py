@@ -27,6 +27,13 @@ class CosFormer(StatelessAttention):
     Σ_j cos_j φ(k_j) v_jᵀ and the same with sin. A query multiplies both in one product, weighs the results by cos_i and
     sin_i, and divides by Σ_j w_ij.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import CosFormer
+        >>> layer = CosFormer(dim=64, heads=4, max_len=512)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: M is the padded length of the batch, and padding is not masked.
     """
 

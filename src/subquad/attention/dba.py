@@ -96,6 +96,21 @@ class DBA(Attention):
     compress X, and the d_p rows are projected. W_O acts on d_p rows before W'_r expands them to n. So input and output
     are the only tensors of n x d numbers.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import DBA, Masks
+        >>> x, mask = torch.randn(2, 300, 64), torch.arange(300) < torch.tensor([[200], [300]])
+        >>> DBA(dim=64, heads=4, max_len=512, d_p=8)(x, mask=mask).shape
+        torch.Size([2, 300, 64])
+
+        In a stack, the first layer owns Z and the others get it as the carry:
+
+        >>> layers = [DBA(dim=64, heads=4, max_len=512, layer=i, layers=3) for i in range(3)]
+        >>> y, carry = x, None
+        >>> for layer in layers:
+        ...     change, carry = layer(y, y, Masks(mask, mask), carry)
+        ...     y = y + change
+
     Released code: for time series only, and another function than that of the paper's text (attention=dba_released).
     """
 
@@ -163,8 +178,8 @@ class DBA(Attention):
         updates = z_mode == "propagate" and site.layer < site.layers - 1
         self.norm = nn.LayerNorm(dim) if updates else None
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
+    def attend_with_carry(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         self.check_lengths(x, context)
         if self.mask == "none":
@@ -212,7 +227,9 @@ class DBA(Attention):
         f_r, r_bias = self._reconstructor(self.expand, self.query)
         g_r, g_c = self._compressor(z, self.query), self._compressor(z, self.key)
         # One product with X gives the logits of W_r and W_c, and W'_cᵀ and W'_r; the last two have biases.
-        rows = torch.cat([g_r, g_c, f_c.expand(len(z), -1, -1), f_r.expand(len(z), -1, -1)], 1).expand(len(x), -1, -1)
+        rows = torch.cat([g_r, g_c, f_c.expand(z.shape[0], -1, -1), f_r.expand(z.shape[0], -1, -1)], 1).expand(
+            x.shape[0], -1, -1
+        )
         bias = F.pad(torch.cat([c_bias, r_bias]), (2 * self.groups * self.d_p, 0))
         s = torch.baddbmm(bias[:, None], rows, x.mT)
         w, w_r = s.split([3 * self.groups * self.d_p, self.groups * self.d_p], 1)
@@ -228,6 +245,7 @@ class DBA(Attention):
         return (
             self.plain_keys
             and not torch.compiler.is_compiling()  # the compiler derives the backward pass itself
+            and not torch.jit.is_tracing()
             and not torch.is_autocast_enabled(x.device.type)
         )
 
@@ -236,7 +254,7 @@ class DBA(Attention):
         c_2 = self._pooled(self.compression(context, masks, z) @ context)
         f_r, r_bias = self._reconstructor(self.expand, self.query)
         g_r = self._compressor(self.guide(c_2), self.query)
-        r, recon_r = torch.bmm(torch.cat([g_r, f_r.expand(len(x), -1, -1)], 1), x.mT).chunk(2, 1)
+        r, recon_r = torch.bmm(torch.cat([g_r, f_r.expand(x.shape[0], -1, -1)], 1), x.mT).chunk(2, 1)
         keep_1 = None if masks.query is None else masks.query[:, None, :]
         q = self._project(torch.bmm(masked_softmax(r, keep_1), x), self.query)
         y = self._expand(self._mix(q, self.key(c_2), self.value(c_2)), recon_r + r_bias[:, None])

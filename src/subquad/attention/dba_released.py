@@ -35,6 +35,13 @@ class DBAReleased(Attention):
     Why the fast path is equal: no token is projected. Z A_q A_kᵀ multiplies X itself, W_r X is projected afterwards,
     and W_O acts on the d_p rows. Maps of keys have no bias, which would add the same number to all logits of a softmax.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import DBAReleased
+        >>> layer = DBAReleased(dim=64, heads=4, max_len=512, d_p=8)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: the same function, with biases of keys, d_p = 16 and d_in = 24; rows of padding alone give NaN there
     and C = 0 here. attention=dba is the paper's text; docs/deviations.md compares the two.
     """
@@ -55,11 +62,11 @@ class DBAReleased(Attention):
         self.expand = nn.Linear(dim, self.heads * d_p)
         self.scale = (width // self.heads) ** -0.5
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b n d"], masks: Masks, carry: Carry = None
+    def attend_with_carry(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b n d"], masks: Masks, carry: Carry
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         self.check_lengths(x, context)
-        rows = self._compress(self._latent(carry, len(x)), context, masks.context)
+        rows = self._compress(self._latent(carry, x.shape[0]), context, masks.context)
         return self._expand(x, self._mix(rows)), rows
 
     def _latent(self, carry: Carry, batch: int) -> Float[Tensor, "b p d"]:
@@ -89,8 +96,8 @@ class DBAReleased(Attention):
 
     def _expand(self, x: Float[Tensor, "b n d"], rows: Float[Tensor, "b p d"]) -> Float[Tensor, "b n d"]:
         """Y = W'_r LayerNorm(U) W_O."""
-        keys = rows_of_heads(self.expand, self.heads).expand(len(x), -1, -1, -1)
-        bias = self.expand.bias.view(self.heads, -1).expand(len(x), -1, -1)
+        keys = rows_of_heads(self.expand, self.heads).expand(x.shape[0], -1, -1, -1)
+        bias = self.expand.bias.view(self.heads, -1).expand(x.shape[0], -1, -1)
         values = split_heads(rows, self.heads) @ columns_of_heads(self.out, self.heads)
         return expand(x, keys, bias, values, self.out.bias, None, self.site.dropout if self.training else 0.0)
 

@@ -114,12 +114,21 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
     weight 2^c. So sums over the keys are taken first (Eq. 9, second line), and no n x n matrix is formed. Values are
     summed before they are projected (`shared_attention`). ops/hash_fitting.py minimises Eq. 14 without n x n matrices.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import EcoFormer, Masks
+        >>> layer, x = EcoFormer(dim=64, heads=4, max_len=512), torch.randn(2, 300, 64)
+        >>> layer.refresh(x, x, Masks())  # fits the hash functions
+        >>> layer(x).shape
+        torch.Size([2, 300, 64])
+
     Released code: own value and bias b + 1 as in read_out=released; a zero vector gives NaN; accepts or rejects a new
     bit for all heads at once (here for each head); fits once (refit_epochs=null), inside a forward pass, and records
     that in a Python attribute, which checkpoints lack; sign(0) = 0 (here and in the paper +1).
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n (d² + m d + h b d)), memory O(n (d + h m)); fitting O(n² d) time, O(n h (m + l)) memory"
 
     anchors: Tensor

@@ -48,6 +48,13 @@ class FPEcoFormer(StatelessAttention):
 
     Why the fast path is equal: the sums over the keys are taken first (Eq. 4b), so no n x n matrix is formed.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import FPEcoFormer
+        >>> layer = FPEcoFormer(dim=64, heads=4, max_len=512, features=64)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: none; its table row equals Performer's with separate queries and keys of any length.
     """
 
@@ -96,6 +103,13 @@ class BiEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
     Args:
         features: number F of features, which is also the number of bits.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import BiEcoFormer
+        >>> layer = BiEcoFormer(dim=64, heads=4, max_len=512, features=64)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: none; a descendant (ShiftAddViT) averages over the whole batch, with F + 1 for 2^c and v_t for Σ v_i.
     """
 
@@ -121,9 +135,17 @@ class LSHEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
         bits: number b of bits of a code.
         features: number F of features.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import LSHEcoFormer
+        >>> layer = LSHEcoFormer(dim=64, heads=4, max_len=512, bits=8)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: none; a descendant (ShiftAddViT) draws R anew in each call, which is no function of the input.
     """
 
+    exports_any_size = False
     complexity = "time O(n (d² + F d + h b F)), memory O(n (d + h F))"
 
     planes: Tensor

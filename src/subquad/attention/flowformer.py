@@ -29,6 +29,13 @@ class Flowformer(StatelessAttention):
     Why the fast path is equal: competition, gate and normaliser are one number for each token and head. They scale φ(Q)
     and φ(K), and the rest is linear attention: φ(K)ᵀ V = (φ(K)ᵀ C) W_V + (φ(K)ᵀ 1) b_V, and W_O acts on this state.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Flowformer
+        >>> layer = Flowformer(dim=64, heads=4, max_len=512)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: no padding masks; the core file clamps Ô to [-1, 1], the one for time series does not, nor does this.
     """
 

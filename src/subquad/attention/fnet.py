@@ -21,6 +21,13 @@ class FNet(StatelessAttention):
     Y_{i,c} = Y_{-i,-c}. Cosine and sine matrices are symmetric, so the gradient of X is the same transform of the
     gradient of Y, and nothing is saved for the backward pass.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import FNet
+        >>> layer = FNet(dim=64, heads=4, max_len=512)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: as the paper; the transform has the padded length of the batch, and padding is mixed in.
     """
 

@@ -26,6 +26,13 @@ class Linear(StatelessAttention):
     this state. A layer then costs four products of n x d by d x d, two of them for queries and keys, and no values of
     single tokens are formed.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Linear
+        >>> layer = Linear(dim=64, heads=4, max_len=512)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: as the paper, with ε = 1e-6 in the normaliser.
     """
 

@@ -54,6 +54,13 @@ class LinearBNSH(StatelessAttention):
     φ(K)ᵀ V = (φ(K)ᵀ C) W_V + (φ(K)ᵀ 1) b_V, and W_O acts on this state. A shift changes φ, unlike the softmax, so
     queries and keys are both shifted. μ is the projection of the mean of the pooled context.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import LinearBNSH
+        >>> layer = LinearBNSH(dim=64, heads=4, max_len=512, learned=True, scales=[1, 1, 2, 4])
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: none.
     """
 

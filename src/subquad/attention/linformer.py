@@ -47,6 +47,13 @@ class Linformer(Attention):
     Why the fast path is equal: E K = E (X W + 1 bᵀ) = (E X) W + (E 1) bᵀ, so X is compressed first and only k rows are
     projected ("linear", "mean"). Where all heads together have more slots than there are tokens, the order is reversed.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Linformer
+        >>> layer = Linformer(dim=64, heads=4, max_len=512, k=32, sharing="kv")
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: fairseq's compresses the layer's input and adds the whole bias b afterwards, has no E for each head,
     and accepts a padding mask that it never uses. LRA's k is 16, one map serves keys and values, and masks are ignored.
     """
@@ -95,8 +102,8 @@ class Linformer(Attention):
 
         return one(), one() if self.sharing in ("none", "headwise") else nn.ParameterList()
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
+    def attend_with_carry(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         self.check_lengths(x, context)
         key_map, value_map, carry = self._shared(carry)

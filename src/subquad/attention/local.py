@@ -19,11 +19,19 @@ class Local(StatelessAttention):
         window: tokens of a window or block.
         blockwise: if true, S_i is the block of `window` tokens that holds i; otherwise S_i = {j : |i - j| <= window/2}.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Local
+        >>> layer = Local(dim=64, heads=4, max_len=512, window=32)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: none of the paper in this form; its blocks overlap. Long Range Arena's "local"
     puts the tokens {j, j + n/b, j + 2n/b, …} into one block, which is strided; here a block is a run of neighbours.
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n w d), memory O(n (d + w))"
 
     def __init__(self, site: Site, window: int = 256, blockwise: bool = False) -> None:

@@ -29,11 +29,19 @@ class Longformer(StatelessAttention):
     is a product with the tokens themselves, and the weighted mean of tokens is projected afterwards. k^g has no bias,
     because it would shift all logits of a query alike.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Longformer
+        >>> layer = Longformer(dim=64, heads=4, max_len=512, window=32, global_tokens=2)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: has that bias; multiplies q by 1/√d_h first; needs an even window and lengths that are multiples of
     it. Long Range Arena's has no global tokens and leaves the second maps unused (`global_tokens=0` here).
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n (w + g) d), memory O(n (d + w + g))"
 
     def __init__(self, site: Site, window: int = 512, global_tokens: int = 1) -> None:

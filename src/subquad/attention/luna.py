@@ -31,6 +31,20 @@ class Luna(Attention):
     Why the fast path is equal: products are associated so that, if h·l < d, no n x d query, key or value is formed:
     P W_pq,h W_pk,hᵀ multiplies the context itself, and the compressed rows are projected afterwards.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Luna, Masks
+        >>> x = torch.randn(2, 300, 64)
+        >>> Luna(dim=64, heads=4, max_len=512, l=8)(x).shape
+        torch.Size([2, 300, 64])
+
+        In a stack, the first layer owns P and each layer passes an updated P to the next:
+
+        >>> y, carry = x, None
+        >>> for layer in [Luna(dim=64, heads=4, max_len=512, layer=i, layers=3) for i in range(3)]:
+        ...     change, carry = layer(y, y, Masks(), carry)
+        ...     y = y + change
+
     Released code: latent_norm where the embeddings have a norm, latent_dropout as all hidden dropout; the weights of
     packing are dropped too; keys and values may share one map. P starts at N(0, 1/d); in models with sinusoidal
     positions it is multiplied by √d and has sinusoids added.
@@ -65,11 +79,11 @@ class Luna(Attention):
         named = (("query", self.query), ("key", self.pack_key), ("value", self.pack_value), ("out", self.out))
         return {name: (linear.weight, linear.bias) for name, linear in named}
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry = None
+    def attend_with_carry(
+        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         self.check_lengths(x, context)
-        latent = self._latent(carry, len(x))
+        latent = self._latent(carry, x.shape[0])
         packed = self._pack(latent, context, masks.context)
         y = self._unpack(x, packed, self._latent_mask(masks.context, context))
         return y, carry if self.norm is None else self.norm(latent + self._dropped(packed))

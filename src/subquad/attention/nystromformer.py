@@ -75,6 +75,13 @@ class Nystromformer(StatelessAttention):
     h·landmarks ≤ d and nothing is convolved, the landmarks are multiplied by the tokens themselves, and no n x d query,
     key or value is formed: Q̃ Kᵀ = (Q̃ W_K) Cᵀ + const, where the softmax cancels the constant.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Nystromformer
+        >>> layer = Nystromformer(dim=64, heads=4, max_len=512, landmarks=16)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: the norms of the first Z are the largest of the whole batch, so that sequences change one another;
     segments are divided by their padded length, and the length must be a multiple of the landmarks.
     """

@@ -62,6 +62,13 @@ class Performer(StatelessAttention, Refreshable):
     omitted. A column of ones beside the values makes the normaliser part of the same product. In low precision,
     features are float32.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Performer
+        >>> layer = Performer(dim=64, heads=4, max_len=512, features=64)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: adds 1e-4 (lucidrains) or 1e-6 (Google) to the softmax features; padding stays in the normaliser.
     """
 

@@ -22,11 +22,19 @@ class PixelFly(StatelessAttention):
         factors: blocks that a block sees besides itself.
         global_blocks: number of first blocks that see all tokens and that all tokens see.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import PixelFly
+        >>> layer = PixelFly(dim=64, heads=4, max_len=512, block=32)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: the pattern is written for linear layers only, with a global size in columns; no attention of the
     paper is public.
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n b (log n + g) d), memory O(n (log n + g) d)"
 
     def __init__(self, site: Site, block: int = 64, factors: int = 4, global_blocks: int = 1) -> None:

@@ -43,11 +43,20 @@ class Reformer(Discrete, StatelessAttention):
         duplicates: omit log N_ij, so that a token seen in two rounds counts twice.
         scaled: divide the logits by √d_h.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Reformer
+        >>> layer = Reformer(dim=64, heads=4, max_len=512, hashes=2, chunk=32)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: keys of length √d_h undo the division by √d_h (`scaled=false`); the first chunk of a round sees the
     last of the round before. Ports read across buckets and count duplicates (`across_buckets`, `duplicates`).
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
+    exports_to_onnx = False
     complexity = "time O(r n (c + b) d + r n log n), memory O(r n (d + h c))"
 
     def __init__(

@@ -34,10 +34,18 @@ class Scatterbrain(StatelessAttention):
     and head, and the factors are restored in logarithms. The sum of the estimates outside the window is at least 1e-24.
     Blocks of queries share one window of keys, so no n x n weights exist. All is computed in float32 at least.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Scatterbrain
+        >>> layer = Scatterbrain(dim=64, heads=4, max_len=512, window=32)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: adds 1e-4 / √M to every feature, which biases the estimate; it draws Ω once, as here.
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n d (d + w + M)), memory O(n (d + h (w + M)))"
     approximates_softmax = True
 
@@ -134,5 +142,5 @@ class Scatterbrain(StatelessAttention):
         places = torch.arange(before + self.block + after, device=x.device)
         offset = places - torch.arange(self.block, device=x.device)[:, None]
         real = around_mask(mask, x.shape[1], self.block, before, after, x.device)
-        real = real if mask is not None else real.repeat(len(x), 1)
+        real = real if mask is not None else real.repeat(x.shape[0], 1)
         return (offset >= 0) & (offset < self.window), real[:, None, None]

@@ -35,11 +35,19 @@ class Sinkhorn(StatelessAttention):
     after the projection, where S of each head multiplies d_h columns only. Keys that occur twice do not change a
     softmax, so S = 1 gives attention within blocks.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Sinkhorn
+        >>> layer = Sinkhorn(dim=64, heads=4, max_len=512, block=32)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: lucidrains keeps the largest entry of each row of S only and mixes keys in place of values; the
     benchmark code of Long Range Arena sums over blocks and columns of S independently, so that nothing is sorted.
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n b d + n²d/b), memory O(n d + (n/b)²) for blocks of b tokens"
 
     def __init__(
@@ -73,7 +81,7 @@ class Sinkhorn(StatelessAttention):
         """Blocks mixed by S and the blocks themselves: heads first, so that a block of a head is one row of numbers."""
         cut = blocks(zero_padding(x, mask), self.block).unflatten(-1, (self.site.heads, -1))
         own = cut.permute(2, 0, 1, 3).contiguous()
-        rows = own.unflatten(1, (len(x), -1)).flatten(-2)
+        rows = own.unflatten(1, (x.shape[0], -1)).flatten(-2)
         mixed = (sort.to(x.dtype) @ rows).view_as(own)
         return [part.transpose(0, 1) for part in (mixed, own)]
 
@@ -97,7 +105,7 @@ class Sinkhorn(StatelessAttention):
             return None
         own = window_mask(mask, length, self.block, context.device)
         mixed = own.any(1, keepdim=True).expand_as(own)
-        visible = torch.cat([mixed, own], 2).expand(len(context), -1, -1)
+        visible = torch.cat([mixed, own], 2).expand(context.shape[0], -1, -1)
         return visible.flatten(0, 1)[:, None, None]
 
 

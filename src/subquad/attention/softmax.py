@@ -22,6 +22,17 @@ class Softmax(StatelessAttention):
             false, the weights are computed as in the paper, which is the baseline that papers compare their speed with.
         heads_at_once: heads whose weights are in memory at a time if not fused; null is all. Fewer save memory.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Softmax
+        >>> layer = Softmax(dim=64, heads=4, max_len=512)
+        >>> mask = torch.arange(300) < torch.tensor([[200], [300]])  # the first of two rows has 200 tokens
+        >>> layer(torch.randn(2, 300, 64), mask=mask).shape
+        torch.Size([2, 300, 64])
+        >>> cross = Softmax(dim=64, heads=4, max_len=512, context_len=100, pattern="cross")
+        >>> cross(torch.randn(2, 300, 64), torch.randn(2, 100, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: as the paper, written out (`fused=false`).
     """
 

@@ -29,11 +29,19 @@ class Sparse(StatelessAttention):
     keys of all blocks. For "strided", tokens of equal remainder are a short sequence of n / b tokens, and one softmax
     takes their logits and those of the window side by side.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Sparse
+        >>> layer = Sparse(dim=64, heads=4, max_len=512, form="strided")
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: the paper's gives each head or layer one of the sets, or merges them as here, and is causal; Long
     Range Arena's merges them through a dense mask, with b = 50, c = 10 and column 0 of each block as well.
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n √n d), memory O(n (d + √n))"
 
     def __init__(

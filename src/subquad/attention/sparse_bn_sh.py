@@ -63,10 +63,18 @@ class SparseBNSH(StatelessAttention):
     Why the fast path is equal: blocks of queries meet exactly the keys that they reach, so no n x n matrix is formed.
     The keys are not shifted, which the softmax would cancel.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import SparseBNSH
+        >>> layer = SparseBNSH(dim=64, heads=4, max_len=512, block=32, learned=True)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: none; the paper cites Child et al. 2019 and does not say which of its patterns it takes.
     """
 
     patterns = frozenset({Pattern.SELF})
+    exports_any_size = False
     complexity = "time O(n √n d), memory O(n (d + √n))"
 
     def __init__(

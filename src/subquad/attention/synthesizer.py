@@ -42,6 +42,13 @@ class Synthesizer(StatelessAttention):
     the logits. R alone has one softmax A for the whole batch, and with padding Y = A V / A 1 over the real tokens
     (dropped weights are then the same in all rows). Other sums are written out, or go to the fused kernel as its bias.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import Synthesizer
+        >>> layer = Synthesizer(dim=64, heads=4, max_len=512, parts=["dense"])
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: the paper weights the parts of a sum by a learned softmax; LRA's code just adds them, as here, since
     R and W_Q absorb such weights. LRA's dense mode shares W_2 among heads and confuses the axes of heads and tokens in
     a reshape; without a dot product its padding is not hidden.
@@ -134,7 +141,7 @@ class Synthesizer(StatelessAttention):
             v = v.masked_fill(~mask[..., None, None], 0)
         weights = table.softmax(-1)
         summed = dropout(weights, self.site.dropout, self.training) @ v.permute(2, 1, 0, 3).flatten(-2)
-        y = summed.unflatten(-1, (len(v), -1)).permute(2, 1, 0, 3)
+        y = summed.unflatten(-1, (v.shape[0], -1)).permute(2, 1, 0, 3)
         if mask is None:
             return y
         total = (weights @ mask.mT.to(weights.dtype)).permute(2, 1, 0)

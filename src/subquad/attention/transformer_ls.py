@@ -44,6 +44,13 @@ class TransformerLS(StatelessAttention):
     to one window of keys through a mask that is the same for all blocks. LayerNorm lies between projection and
     compression, so K and V must exist at full length.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import TransformerLS
+        >>> layer = TransformerLS(dim=64, heads=4, max_len=512, window=16, rank=8)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: as here with scores=input; W_P has a bias, and rows without a visible key become 0. The weights
     of the class token are not dropped, there and here.
     """
@@ -150,7 +157,7 @@ class TransformerLS(StatelessAttention):
             return [windows]
         slots = (weights.to(x.dtype) @ split(x)).transpose(1, 2).flatten(-2)
         slots = self.norm_slots(slots if token is None else torch.cat([token, slots], 1)).to(x.dtype)
-        count = len(windows) // len(x)
+        count = windows.shape[0] // x.shape[0]
         return [split(slots)[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1), windows]
 
     def _visible(
@@ -164,7 +171,7 @@ class TransformerLS(StatelessAttention):
         real = around_mask(mask, context.shape[1], self.block, self.beside, self.beside, device)
         # Padding these small masks is cheaper than padding their product.
         band, real = (F.pad(part, (seen_by_all, 0), value=True) for part in (band, real))
-        real = real if mask is not None else real.repeat(len(context), 1)
+        real = real if mask is not None else real.repeat(context.shape[0], 1)
         return visible_in_windows(band, real)[:, None]
 
     def _filtered(

@@ -33,11 +33,19 @@ class YOSO(StatelessAttention, SurrogateGradient):
     Padded values are 0. The weights are not normalised over the keys, so `site.dropout` is unused. Blocks of queries
     are computed one after another, forward and backward, so that n x m weights never exist.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import YOSO
+        >>> layer = YOSO(dim=64, heads=4, max_len=512, bits=6)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: multiplies the cosines by a constant below 1 in one version, and can add a convolution of the values;
     transformers' classes ignore the padding mask.
     """
 
     patterns = frozenset(Pattern)
+    exports_to_onnx = False
     complexity = "time O(n²d), memory O(n d)"
 
     def __init__(self, site: Site, bits: int = 8) -> None:
@@ -80,9 +88,17 @@ class SampledYOSO(YOSO, Refreshable, Discrete):
     hold d_h² numbers for each bucket. Measured, their O(n m d_h) steps for each channel cost more than n² counts below
     about 10⁵ tokens.
 
+    Examples:
+        >>> import torch
+        >>> from subquad import SampledYOSO
+        >>> layer = SampledYOSO(dim=64, heads=4, max_len=512, hashes=8)
+        >>> layer(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+
     Released code: such tables, in CUDA only; new hyperplanes in every call, in evaluation too, by Hadamard transforms.
     """
 
+    exports_to_onnx = False
     complexity = "time O(n m d) for m hashes, backward O(n² (d + m)), memory O(n (d + m) + 2^τ d)"
 
     def __init__(self, site: Site, bits: int = 8, hashes: int = 32) -> None:
@@ -152,7 +168,7 @@ class _Weighed(torch.autograd.Function):
 
 def _rows(k: Float[Tensor, "r m e"]) -> int:
     """Queries of a block."""
-    weights = len(k) * k.shape[1]
+    weights = k.shape[0] * k.shape[1]
     return at_once(k, max(1, _BLOCK // max(1, weights)), weights)
 
 
@@ -188,12 +204,12 @@ def _read_tables(
 ) -> Float[Tensor, "r n e"]:
     """Σ_j b_ij v_j, b_ij the share of hashes in which i and j meet; each row has 2^bits buckets of its own."""
     total = v.new_zeros(q_codes.shape[1:] + v.shape[-1:])
-    step = at_once(v, 1, max(v.numel(), total.numel(), (len(v) << bits) * v.shape[-1]))
+    step = at_once(v, 1, max(v.numel(), total.numel(), (v.shape[0] << bits) * v.shape[-1]))
     for of_queries, of_keys in zip(q_codes.split(step), k_codes.split(step), strict=True):
         hashes = len(of_keys)
-        first = (torch.arange(hashes * len(v), device=v.device) << bits).view(hashes, -1, 1)
+        first = (torch.arange(hashes * v.shape[0], device=v.device) << bits).view(hashes, -1, 1)
         values = v.expand(hashes, -1, -1, -1).flatten(0, 2)
-        table = v.new_zeros(hashes * len(v) << bits, v.shape[-1]).index_add_(0, (of_keys + first).flatten(), values)
+        table = v.new_zeros(hashes * v.shape[0] << bits, v.shape[-1]).index_add_(0, (of_keys + first).flatten(), values)
         rows = table.index_select(0, (of_queries + first).flatten()).view(hashes, *total.shape)
         total += rows[0] if hashes == 1 else rows.sum(0)
     return total.div_(len(q_codes))

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from subquad.attention.base import Attention, AttentionFactory, Carry
+from subquad.attention.base import Attention, AttentionFactory
+from subquad.backbones.carrying import Carrying, CarrySlot
 from subquad.backbones.encoder import Pretrainable
 from subquad.backbones.pretrained import (
     TransferLog,
@@ -43,11 +44,11 @@ def swap_attention(
     `site.layers` count the blocks of a stage, since `carry` has the width of the stage. The new attentions keep their
     initial weights; with `copy_maps` the maps that both have (`Attention.softmax_maps`) are copied and logged.
     """
-    stages = _stages(model)
-    sizes = _calls(model, spec, [block.attn for blocks in stages for block in blocks])
+    stages = stages_of(model)
+    sizes = calls_of(model, spec.channels, (spec.side, spec.side))
     transfers = TransferLog()
     for stage, (blocks, factory) in enumerate(zip(stages, factories, strict=True)):
-        slot = _CarrySlot()
+        slot = CarrySlot()
         for layer, block in enumerate(blocks):
             own = block.attn
             tokens, dim, grid = sizes[own]
@@ -58,11 +59,11 @@ def swap_attention(
             attention = factory(site=site)
             if copy_maps:
                 transfers.note(attention, *transfer_weights(maps_of(own), attention))
-            block.attn = _Swapped(attention, slot, own.proj_drop)
+            block.attn = InBlock(attention, slot, own.proj_drop)
     transfers.log()
 
 
-def _stages(model: Any) -> list[list[Any]]:
+def stages_of(model: Any) -> list[list[Any]]:
     """The blocks of each stage."""
     if hasattr(model, "stages"):
         return [list(stage.blocks) for stage in model.stages]
@@ -71,8 +72,8 @@ def _stages(model: Any) -> list[list[Any]]:
     return [list(model.blocks)]
 
 
-def _calls(
-    model: Any, spec: ImageSpec, attentions: Sequence[nn.Module]
+def calls_of(
+    model: Any, channels: int, size: tuple[int, int]
 ) -> dict[nn.Module, tuple[int, int, tuple[int, int] | None]]:
     """Tokens, width and grid that each attention is called with, from one pass on the meta device."""
     calls = {}
@@ -82,11 +83,11 @@ def _calls(
         height, width = args[1] if len(args) > 1 else model.patch_embed.grid_size
         calls[attention] = (tokens, dim, (height, width) if height * width == tokens else None)
 
-    hooks = [attention.register_forward_pre_hook(note) for attention in attentions]
+    hooks = [block.attn.register_forward_pre_hook(note) for blocks in stages_of(model) for block in blocks]
     state = {name: tensor.to("meta") for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
     try:
         with torch.no_grad(), _ShapesOnly():
-            image = torch.empty(1, spec.channels, spec.side, spec.side, device="meta")
+            image = torch.empty(1, channels, *size, device="meta")
             torch.func.functional_call(model, state, (image,))
     finally:
         for hook in hooks:
@@ -107,27 +108,17 @@ class _ShapesOnly(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _CarrySlot:
-    """Holds the carry between two layers of a stage; empty between two forward passes."""
-
-    def __init__(self) -> None:
-        self.carry: Carry = None
-
-
-class _Swapped(nn.Module):
+class InBlock(Carrying):
     """Adapts an attention to the call of timm's blocks, which pass the size of the grid or masks that are None."""
 
-    def __init__(self, attention: Attention, slot: _CarrySlot, dropout: nn.Module) -> None:
-        super().__init__()
-        self.attention, self.slot, self.dropout = attention, slot, dropout
+    def __init__(self, attention: Attention, slot: CarrySlot, dropout: nn.Module) -> None:
+        super().__init__(attention, slot)
+        self.dropout = dropout
 
     def forward(
         self, x: Float[Tensor, "b n d"], size: Any = None, *, attn_mask: None = None, is_causal: bool = False
     ) -> Float[Tensor, "b n d"]:
-        site = self.attention.site
-        y, carry = self.attention(x, x, Masks(), self.slot.carry if site.layer else None)
-        self.slot.carry = carry if site.layer < site.layers - 1 else None
-        return self.dropout(y)
+        return self.dropout(self.attend(x, Masks()))
 
 
 class ImageBackbone(nn.Module, LiteralSettings, Pretrainable):
@@ -163,7 +154,7 @@ class ImageBackbone(nn.Module, LiteralSettings, Pretrainable):
     @property
     def blocks(self) -> list[Any]:
         """The layers of the timm model in order."""
-        return [block for stage in _stages(self.model) for block in stage]
+        return [block for stage in stages_of(self.model) for block in stage]
 
     def adapt_state_dict(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """A state dict from a run with other attentions, another image size or other classes."""

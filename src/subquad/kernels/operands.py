@@ -26,6 +26,7 @@ def may_run(kernel: str, *operands: Tensor) -> bool:
         all(type(x) is Tensor for x in operands)  # subclasses that intercept operators must see torch's
         and all(on_cpu(x) and x.dtype == torch.float32 for x in operands)
         and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()  # a trace would hold the addresses of its example
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._is_torch_function_mode_enabled()
         and not torch._C._are_functorch_transforms_active()

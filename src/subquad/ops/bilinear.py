@@ -87,8 +87,8 @@ def _forward(
     z_r = torch.cat([(z * logit_scale).flatten(0, 1), r * scale**0.5])  # both factors of W_Q and W_K in one product
     g_q, r_q = (z_r @ w_q).split([len(z_r) - e, e])
     g_k, r_k = (z_r @ w_k).split([len(z_r) - e, e])
-    parts = g_q.view_as(z), g_k.view_as(z), f_c.expand(len(z), -1, -1), f_r.expand(len(z), -1, -1)
-    rows = torch.cat(parts, 1).expand(len(x), -1, -1)
+    parts = g_q.view_as(z), g_k.view_as(z), f_c.expand(z.shape[0], -1, -1), f_r.expand(z.shape[0], -1, -1)
+    rows = torch.cat(parts, 1).expand(x.shape[0], -1, -1)
     logits = torch.bmm(rows, x.mT)
     compression = masked_softmax(logits[:, : 3 * p], None if keep is None else keep[:, None])
     expansion = (logits[:, 3 * p :] + b_r[:, None]).softmax(1)

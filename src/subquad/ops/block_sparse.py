@@ -83,14 +83,14 @@ def sliding_window(
     step, ahead, behind = keys + first, before + first * (max(before - 1, 0) // keys), after + first * -(-after // keys)
     real = _real(mask, m, keys, first, q.device)
     real = around_mask(real, m if real is None else real.shape[1], step, ahead, behind, q.device)
-    real = real if mask is not None else real.repeat(len(q), 1)
+    real = real if mask is not None else real.repeat(q.shape[0], 1)
     band = _band(keys, stride, before, after, first, (ahead, behind), q.device)
     visible = visible_in_windows(band, real)
     if first:
         k, v = (_each_block_after(x[:, :first], x, keys) for x in (k, v))
     key_windows, value_windows = (around(x, step, ahead, behind) for x in (k, v))
     y = attend(blocks(q, keys * stride), key_windows, value_windows, visible[:, None], heads, dropout)
-    return unblocks(y, len(q), n)
+    return unblocks(y, q.shape[0], n)
 
 
 def within_blocks(
@@ -132,7 +132,7 @@ def block_sparse(
         key_blocks: number of the key block in each slot s, for each row c (1 or the batch), head g (1 or the heads) and
             query block a. Numbers that do not exist, or that an earlier slot has, are hidden.
     """
-    batch, count = len(q), key_blocks.shape[2]
+    batch, count = q.shape[0], key_blocks.shape[2]
     # Contiguous, because torch.compile assumes wrong strides of `real[...]` otherwise.
     numbers = key_blocks.transpose(1, 2).expand(batch, -1, -1, -1).contiguous()
     repeated = (numbers[..., None] == numbers[..., None, :]).tril(-1).any(-1)  # an earlier slot has the same number
@@ -157,7 +157,7 @@ def block_sparse(
 
 
 def _cut(x: Float[Tensor, "b n d"], block: int) -> Float[Tensor, "b a w d"]:
-    return blocks(x, block).unflatten(0, (len(x), -1))
+    return blocks(x, block).unflatten(0, (x.shape[0], -1))
 
 
 def _rows(x: Float[Tensor, "b n d"], block: int, groups: int) -> Float[Tensor, "bag wd"]:
@@ -186,7 +186,7 @@ def _each_block_after(
     first: Shaped[Tensor, "b g d"], x: Shaped[Tensor, "b m d"], size: int
 ) -> Shaped[Tensor, "b agm d"]:
     """The blocks of x in order, each preceded by the rows `first`, so that windows contain these rows."""
-    cut = blocks(x, size).unflatten(0, (len(x), -1))
+    cut = blocks(x, size).unflatten(0, (x.shape[0], -1))
     return torch.cat([first[:, None].expand(-1, cut.shape[1], -1, -1), cut], 2).flatten(1, 2)
 
 

@@ -56,7 +56,7 @@ def anchor_similarity(
 
 def power_bias(bits: int) -> int:
     """2^c with c = ⌈log2(bits + 1)⌉, which makes inner products of codes positive."""
-    return 1 << bits.bit_length()
+    return 1 << int(bits).bit_length()  # torch.jit.trace passes sizes as tensors
 
 
 def with_bias(codes: Float[Tensor, "b n h k"]) -> tuple[Float[Tensor, "b n h k+1"], Float[Tensor, " k+1"]]:

@@ -11,8 +11,9 @@ from subquad.ops.masks import zero_padding
 def windows(x: Shaped[Tensor, "b n d"], size: int) -> Shaped[Tensor, "b k w d"]:
     """Cuts n tokens into ⌈n / size⌉ windows; the last one is filled with zeros."""
     fill = -x.shape[1] % size
-    # F.pad would copy x even if there is nothing to fill.
-    return (F.pad(x, (0, 0, 0, fill)) if fill else x).unflatten(1, (-1, size))
+    # F.pad would copy x even if there is nothing to fill. A compiled program does not branch on the length.
+    filled = F.pad(x, (0, 0, 0, fill)) if torch.compiler.is_compiling() or fill else x
+    return filled.unflatten(1, (-1, size))
 
 
 def window_mask(

@@ -160,4 +160,4 @@ def _visible_strided(
 
 def _by_remainder(x: Float[Tensor, "b n e"], size: int) -> Float[Tensor, "b s k e"]:
     """Tokens of equal remainder modulo `size` as separate sequences, filled with zeros."""
-    return blocks(x, size).unflatten(0, (len(x), -1)).transpose(1, 2)
+    return blocks(x, size).unflatten(0, (x.shape[0], -1)).transpose(1, 2)

@@ -8,6 +8,14 @@ class UserError(ValueError):
 
     Commands print the message without a traceback and exit with status 1. A message names commands as they are typed in
     a checkout (`python scripts/prepare.py`); `as_typed` converts them for an installed package.
+
+    Examples:
+        >>> from subquad import UserError, build_attention
+        >>> try:
+        ...     build_attention("dbq", dim=64, heads=4, max_len=512)
+        ... except UserError as error:
+        ...     print(error)
+        There is no attention dbq; did you mean dba?
     """
 
     def __init__(self, message: str) -> None:

@@ -19,6 +19,11 @@ class LiteralSettings:
     section: ClassVar[str]
     """Section of the configuration that holds the arguments, for the message."""
 
+    @classmethod
+    def _arguments(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
+        """The keyword arguments `given` as the constructor takes them; subclasses may accept them in other forms."""
+        return given
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
@@ -36,7 +41,7 @@ def _checked(constructor: Callable[..., None]) -> Callable[..., None]:
             if choices := _violated(hints.get(name), value):
                 *others, last = map(str, choices)
                 raise UserError(f"{self.section}.{name} is {value}; choose {', '.join(others)} or {last}.")
-        constructor(self, *args, **kwargs)
+        constructor(self, *args, **self._arguments(args, kwargs))
 
     return __init__
 

@@ -1,0 +1,129 @@
+"""Replaces the attentions of models of other libraries."""
+
+import fnmatch
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from subquad.attention.base import Attention
+from subquad.backbones.carrying import CarrySlot
+from subquad.backbones.pretrained import transfer_weights
+from subquad.library.building import AttentionChoice, attention_factory
+from subquad.library.hosts import Host, hosts_in
+from subquad.specs import Pattern, Site
+from subquad.utils.errors import UserError
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """An attention that `swap` replaced.
+
+    `moved` are the maps (query, key, value, out) that the new attention took over, `new` its parameters and buffers
+    that have initial values, `lost` the parameters of the old one without a counterpart.
+
+    Examples:
+        >>> from torch import nn
+        >>> from subquad import swap
+        >>> layer = nn.TransformerEncoderLayer(d_model=64, nhead=4, batch_first=True)
+        >>> [swapped] = swap(nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), "luna", max_len=512)
+        >>> swapped.name, swapped.moved
+        ('layers.0.self_attn', ('query', 'key', 'value', 'out'))
+    """
+
+    name: str
+    before: nn.Module
+    after: Attention
+    moved: tuple[str, ...]
+    new: tuple[str, ...]
+    lost: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        parts = [f"{self.name}: {type(self.before).__name__} -> {type(self.after).__name__}"]
+        for what, names in (("moved", self.moved), ("new", self.new), ("lost", self.lost)):
+            parts += [f"{what} {', '.join(names)}"] if names else []
+        return "; ".join(parts)
+
+
+def swap(
+    model: nn.Module,
+    attention: AttentionChoice,
+    where: str | Sequence[int] | None = None,
+    keep_weights: bool = True,
+    max_len: int | None = None,
+    image_size: int | None = None,
+    **settings: Any,
+) -> list[Swapped]:
+    """Replaces self-attentions of a model in place, and returns what was replaced.
+
+    Supports VisionTransformer, PVTv2 and Twins of timm; BERT, RoBERTa, DistilBERT and ViT of transformers; and
+    `nn.TransformerEncoder`. The new attentions respect the model's padding masks. Layers that share a latent (DBA,
+    Luna) pass it on among the replaced layers of one width. Reduced keys (PVTv2, Twins) and windows (Twins) become
+    attention to all tokens.
+
+    Args:
+        model: the model; it is changed.
+        attention: a choice of configs/attention, a class, or a factory.
+        where: which attentions: None is all of them; a pattern of their names, such as "encoder.layer.[0-3].*"; or
+            their numbers from 0.
+        keep_weights: start from the weights of the maps that old and new attention both have.
+        max_len: the longest input in tokens, where the model does not say.
+        image_size: pixels per side of the images, if they are not those that a timm model was made for.
+        settings: settings of the attention.
+
+    Returns:
+        One `Swapped` for each attention.
+
+    Raises:
+        UserError: for other models, and attentions that cannot stand there.
+
+    Examples:
+        >>> import torch
+        >>> from torch import nn
+        >>> from subquad import swap
+        >>> layer = nn.TransformerEncoderLayer(d_model=64, nhead=4, batch_first=True)
+        >>> encoder = nn.TransformerEncoder(layer, num_layers=3)
+        >>> swapped = swap(encoder, "dba", where=[1, 2], max_len=512, d_p=8)
+        >>> encoder(torch.randn(2, 300, 64)).shape
+        torch.Size([2, 300, 64])
+    """
+    factory, hosts = attention_factory(attention), _chosen(hosts_in(model, image_size), where)
+    counts, seen, built = Counter(host.stage for host in hosts), Counter[int](), []
+    for host in hosts:
+        longest = max_len or host.max_len
+        if longest is None:
+            raise UserError(f"{type(model).__name__} has no longest input; pass it to swap, as max_len=1024.")
+        site = Site(
+            pattern=Pattern.SELF, dim=host.dim, heads=host.heads, query_len=longest, context_len=longest,
+            layer=seen[host.stage], layers=counts[host.stage], stage=host.stage, dropout=host.dropout,
+            grid=host.grid if host.grid and host.grid[0] * host.grid[1] == longest else None,
+        )  # fmt: skip
+        seen[host.stage] += 1
+        built.append(factory(site=site, **settings))
+    # Nothing is replaced before everything is built, so that an error leaves the model as it was.
+    slots = {stage: CarrySlot() for stage in counts}
+    return [_replace(host, new, slots[host.stage], keep_weights) for host, new in zip(hosts, built, strict=True)]
+
+
+def _chosen(hosts: list[Host], where: str | Sequence[int] | None) -> list[Host]:
+    names = [host.name for host in hosts]
+    if where is None:
+        return hosts
+    if isinstance(where, str):
+        chosen = [host for host in hosts if fnmatch.fnmatchcase(host.name, where)]
+    else:
+        chosen = [hosts[number] for number in sorted(set(where)) if 0 <= number < len(hosts)]
+    if not chosen or (not isinstance(where, str) and len(chosen) < len(set(where))):
+        raise UserError(
+            f"where={where!r} names no attention of this model; it has 0 to {len(names) - 1}: {', '.join(names)}."
+        )
+    return chosen
+
+
+def _replace(host: Host, attention: Attention, slot: CarrySlot, keep_weights: bool) -> Swapped:
+    like = next(host.module.parameters())
+    moved, new = transfer_weights(host.maps if keep_weights else {}, attention)
+    host.install(attention.to(like.device, like.dtype).train(host.module.training), slot)
+    return Swapped(host.name, host.module, attention, tuple(moved), tuple(new), host.lost)
