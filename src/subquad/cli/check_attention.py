@@ -145,7 +145,6 @@ def _factory(name: str) -> Any:
     """The factory of a name of attention=, of `backbone=<name>`, or of a class given as `module:name`."""
     if ":" not in name:
         return load_factory(name) if "=" in name else load_attention(name)
-    sys.path.insert(0, str(Path.cwd()))
     try:
         return pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
