@@ -116,7 +116,7 @@ def test_the_page_on_own_things_is_true_in_an_empty_folder(installed, tmp_path):
             smaller = [
                 word for word in less.get(name, ()) if "task=uea/basic_motions" not in words or "steps" not in word
             ]
-            shown = execute(installed, name, *words, *smaller, cwd=tmp_path)
+            execute(installed, name, *words, *smaller, cwd=tmp_path)
     assert runs(tmp_path) == {("mean_value", 0), ("softmax", 0), ("dba", 0)}
     assert (tmp_path / "outputs" / "report" / "tables" / "mine" / "1.html").exists()
     assert "is no folder" in execute(
