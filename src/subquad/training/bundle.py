@@ -97,7 +97,7 @@ def load_pretrained(source: str | Path, *, trust_code: bool = False) -> nn.Modul
             "version of Subquad that wrote it."
         ) from None
     network.spec, network.record = spec, content["record"]
-    return network.eval()  # type: ignore[no-any-return]
+    return network.eval()
 
 
 def _portable(record: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _portable(record: dict[str, Any]) -> dict[str, Any]:
     text = json.dumps(record | {"config": config})
     for folder in sorted(folders, key=len, reverse=True):
         text = text.replace(folder, "<folder>")
-    return json.loads(text)  # type: ignore[no-any-return]
+    return json.loads(text)
 
 
 def _file(source: str) -> Path:
@@ -154,7 +154,7 @@ def _targets(node: Any) -> Iterator[str]:
 
 
 def _spec(fields: dict[str, Any], path: Path) -> Any:
-    kind = getattr(specs, str(fields.pop("kind")), None)
+    kind: Any = getattr(specs, str(fields.pop("kind")), None)
     if not dataclasses.is_dataclass(kind):
         raise UserError(f"{path} is of another version of Subquad; install the one that wrote it.")
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
