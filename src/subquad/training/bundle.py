@@ -155,6 +155,6 @@ def _targets(node: Any) -> Iterator[str]:
 
 def _spec(fields: dict[str, Any], path: Path) -> Any:
     kind: Any = getattr(specs, str(fields.pop("kind")), None)
-    if not dataclasses.is_dataclass(kind):
+    if kind is None or not hasattr(kind, "what"):
         raise UserError(f"{path} is of another version of Subquad; install the one that wrote it.")
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
