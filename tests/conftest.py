@@ -22,6 +22,7 @@ from hydra import compose, initialize_config_dir  # noqa: E402
 from hydra.utils import instantiate  # noqa: E402
 from omegaconf import DictConfig, OmegaConf  # noqa: E402
 
+from subquad.config.choices import options  # noqa: E402
 from subquad.config.compose import load_factory  # noqa: E402
 from subquad.config.parsing import parse_files_once  # noqa: E402
 from subquad.results import store  # noqa: E402
@@ -99,7 +100,7 @@ def own_attentions(config: pytest.Config) -> dict[str, Any]:
     """The objects named by --attention."""
     found = {}
     for name in config.getoption("--attention"):
-        if name in names("attention"):
+        if name in options("attention"):  # also the user's own
             found[name] = made("attention", name)
             continue
         if name in (f"backbone={choice}" for choice in encoders()):

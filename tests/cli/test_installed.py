@@ -1,6 +1,7 @@
 """The wheel, installed without the repository, trains, sweeps, fills tables and writes the page of results."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ MOTIONS = ("task=uea/basic_motions", "data=synthetic", "scale=smoke", *TINY)
 
 def execute(*command: str | Path, cwd: Path, status: int = 0) -> str:
     """The output of a program, which must end with this status. It does not inherit settings of the test session."""
-    hidden = ("PYTHONPATH", "SUBQUAD_OUTPUTS", "SUBQUAD_DATA")
+    hidden = ("PYTHONPATH", "SUBQUAD_OUTPUTS", "SUBQUAD_DATA", "SUBQUAD_CONFIGS")
     environment = {key: value for key, value in os.environ.items() if key not in hidden} | {"COLUMNS": "120"}
     done = subprocess.run(
         [*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=500
@@ -96,6 +97,40 @@ def test_a_class_and_a_configuration_of_the_users_own_are_found(installed, tmp_p
     (tmp_path / "mine.py").write_text("from subquad.attention.softmax import Softmax\n\n\nclass Mine(Softmax): ...\n")
     execute(installed, "train", "--config-dir", "my_configs", "attention=mine", *MOTIONS, cwd=tmp_path)
     assert runs(tmp_path) == {("mine", 0)}
+
+
+def test_the_page_on_own_things_is_true_in_an_empty_folder(installed, tmp_path):
+    """Every command of docs/adding.md in its order, with less training."""
+    lines = re.findall(r"^(?:subquad|python -m pytest) .*$", (ROOT / "docs" / "adding.md").read_text(), re.MULTILINE)
+    assert len(lines) == 9
+    less = {
+        "train": ["scale=smoke", "recipe.steps_per_epoch=2"],
+        "reproduce": ["scale=smoke"],
+        "check": ["lengths=[64,128]"],
+    }
+    for line in lines:
+        program, name, *words = line.split()
+        words = [word for word in words if word != "scale=laptop"]
+        if program == "python":
+            execute(installed.with_name("python"), name, *words, "-p", "no:cacheprovider", cwd=tmp_path)
+        else:
+            smaller = [
+                word for word in less.get(name, ()) if "task=uea/basic_motions" not in words or "steps" not in word
+            ]
+            execute(installed, name, *words, *smaller, cwd=tmp_path)
+    assert runs(tmp_path) == {("mean_value", 0), ("softmax", 0), ("dba", 0)}
+    assert (tmp_path / "outputs" / "report" / "tables" / "mine" / "1.html").exists()
+    assert "is no folder" in execute(
+        installed, "plan", "--config-dir", "nowhere", "table=mine/1", cwd=tmp_path, status=1
+    )
+
+
+def test_a_class_that_cannot_be_imported_is_a_sentence(installed, tmp_path):
+    (tmp_path / "own" / "attention").mkdir(parents=True)
+    (tmp_path / "own" / "attention" / "mine.yaml").write_text("_target_: mine.Mine\n_partial_: true\n")
+    refused = execute(installed, "train", "--config-dir", "own", "attention=mine", *MOTIONS, cwd=tmp_path, status=1)
+    assert "mine.Mine cannot be imported (ModuleNotFoundError" in refused
+    assert "Traceback" not in refused
 
 
 def test_help_and_errors_name_the_installed_commands(installed, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from made_pages import ODD, OTHER, build, finish
 from runs import FACTS
 
+from subquad.config import choices
 from subquad.config.compose import compose_run
 from subquad.config.compositions import Composition
 from subquad.records import write_json
@@ -128,6 +129,37 @@ def test_a_strange_record_or_measurement_is_named_and_stops_no_page(tmp_path, mo
     assert content.tables[0].cells["Performer", "Accuracy"].results[0].values == {0: 50.0}
     assert len(content.broken) == len(strange) + 2
     assert "There is no scale 'no [such' in configs/" in " ".join(problem.message for problem in content.broken)
+    assert write_site(tmp_path / "pages", content).exists()
+
+
+def test_a_metric_that_no_record_has_is_named(tmp_path, monkeypatch):
+    (tmp_path / "other.yaml").write_text(OTHER.replace("test/accuracy", "test/acuracy"))
+    table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
+    monkeypatch.setattr(gathering, "load_table", {"other/7": table}.__getitem__)
+    [wanted] = table
+    finish(RunIndex(words).spec(wanted.overrides, 0).folder, 0.5, attention="performer")
+    content = gathering.gather(["other/7"], words)
+    [result] = content.tables[0].cells[wanted.place].results
+    assert (result.text, result.unusable) == ("", True)
+    [remark] = result.remarks
+    assert "has no metric test/acuracy; did you mean test/accuracy" in remark
+    write_site(tmp_path / "pages", content)
+    assert "has no metric test/acuracy" in (tmp_path / "pages" / "tables" / "other" / "7.html").read_text()
+
+
+def test_a_wrong_table_of_the_user_is_named_and_stops_no_page(tmp_path, monkeypatch):
+    own = tmp_path / "own" / "table" / "mine"
+    own.mkdir(parents=True)
+    (own / "1.yaml").write_text(OTHER)
+    (own / "2.yaml").write_text(OTHER.replace("title:", "titel:"))
+    (own / "3.yaml").write_text(OTHER.replace("task=digits", "task=digitz"))
+    monkeypatch.setenv(choices.OWN, str(tmp_path / "own"))
+    content = gathering.gather(["mine/1", "mine/2", "mine/3"], [f"paths.outputs={tmp_path}/outputs"])
+    assert [results.table.name for results in content.tables] == ["mine/1"]
+    assert {problem.path: problem.message.partition(";")[0] for problem in content.broken} == {
+        str(own / "2.yaml"): "Table mine/2: there is no key titel",
+        str(own / "3.yaml"): 'There is no task "digitz"',
+    }
     assert write_site(tmp_path / "pages", content).exists()
 
 

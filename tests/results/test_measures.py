@@ -159,6 +159,26 @@ def test_what_cannot_be_measured_is_a_dash_with_the_reason(table, tmp_path, monk
     assert no_run in text
 
 
+@pytest.mark.parametrize(
+    ("measure", "reason"),
+    [
+        ("_target_: subquad.results.measures.setings, key: a", "subquad.results.measures.setings cannot be imported"),
+        ("_target_: nowhere.setting, key: a", "No module named 'nowhere'"),
+        ("_target_: subquad.results.measures.setting, kee: a", "has missing a required argument: 'key'"),
+        ("_target_: subquad.results.measures.setting, key: a, b: 1", "has got an unexpected keyword argument 'b'"),
+    ],
+)
+def test_a_mistyped_measure_is_a_dash_with_the_reason(tmp_path, measure, reason):
+    (tmp_path / "table.yaml").write_text(
+        TABLE.replace("_target_: subquad.results.measures.setting, key: task.name", measure)
+    )
+    runs = RunIndex([f"paths.outputs={tmp_path}/outputs"])
+    one = load(tmp_path / "table.yaml", "three").select(rows=["Choice", "Width"])
+    measured, failures = measure_cells(one, runs)
+    assert [*measured] == [("Width", "Value")]
+    assert reason in failures["Choice", "Value"]
+
+
 def test_measured_anew_where_asked(table, tmp_path, monkeypatch):
     runs = RunIndex([f"paths.outputs={tmp_path}/outputs"])
     one = table.select(rows=["Width"])

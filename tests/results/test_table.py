@@ -89,6 +89,14 @@ def test_the_metric_is_merged_of_table_column_and_row(table):
     assert table.cells["64", "Text"].metric.better == "higher"
 
 
+def test_a_measured_cell_takes_no_unit_of_a_metric_of_records(written):
+    text = TABLE.replace('scale_by: 1, unit: "", better: equal', "better: equal")
+    metric = written(text).cells["64", "Width"].metric
+    assert (metric.name, metric.label, metric.scale_by, metric.unit, metric.better) == ("value", "", 1, "", "equal")
+    metric = written(text.replace("{name: test/accuracy, ", "{")).cells["64", "Width"].metric
+    assert (metric.label, metric.scale_by, metric.unit) == ("accuracy", 100, "%")
+
+
 def test_a_cell_is_one_of_trained_chained_measured_mean_and_missing(table):
     def kind(row: str, column: str) -> tuple[bool, bool, bool, bool, bool]:
         cell = table.cells[row, column]
@@ -224,13 +232,16 @@ def changed(*path: str, to: object) -> str:
         (("printed", "Softmax"), 64.27, "row Softmax prints the number 64.27; put it in quotes"),
         (("cells", "Softmax / Txt"), {"note": "x"}, 'there is no cell "Softmax / Txt"; write "row / column"'),
         (("cells", "Softmax / Text"), {"metric": {}}, 'cell "Softmax / Text" has no key metric'),
-        (("rows", "BAN", "mising"), "x", "is not as the format asks for"),
+        (("rows", "BAN", "unavailble"), "x", '"BAN" has no key unavailble; did you mean unavailable?'),
+        (("columns", "Width", "name"), "x", '"Width" has no key name; choose from eval_data,'),
+        (("columns", "Width", "measure"), {"key": "a"}, "measure of Softmax / Width has no _target_"),
         (("rows", "BAN", "hidden"), True, "row BAN is hidden, and only columns may be"),
         (("columns", "Avg.", "mean"), ["Text", "Imag"], "there is no Imag to take a mean of; it averages Text, Image"),
         (("columns", "Avg.", "mean"), ["With hidden"], "there is no With hidden to take a mean of"),
         (("metric", "better"), "more", "better is more; choose higher, lower, equal"),
         (("metric", "scale_by"), "x", "scale_by is x; it takes a number"),
-        (("metric", "nme"), "x", "is not as the format asks for"),
+        (("metric", "nme"), "x", "metric has no key nme; did you mean name?"),
+        (("rows", "Tuned", "metric", "units"), "x", "metric has no key units; did you mean unit?"),
         (("seeds",), 0, "trained cells need seeds of at least 1"),
         (("seeds",), "x", "is not as the format asks for"),
         (("rows", "BAN"), "attention=softmax", "is not as the format asks for"),

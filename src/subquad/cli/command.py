@@ -4,6 +4,7 @@ import ast
 import atexit
 import difflib
 import gc
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from hydra.errors import CompactHydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from subquad.config import fingerprint
+from subquad.config import choices, fingerprint
 from subquad.config.choices import CONFIGS
 from subquad.config.parsing import parse_files_once
 from subquad.config.validate import explain_compositions
@@ -42,8 +43,9 @@ def run(name: str) -> None:
         sys.argv[1:] = [argument for argument in sys.argv[1:] if argument != "gpu"]
     if name != "train":
         answer_help(_help_page(name))
-    prepare_process()
     try:
+        find_own_folders()
+        prepare_process()
         status = import_module(f"subquad.cli.{name}").main()
     except KeyboardInterrupt:
         sys.exit("Interrupted; the same command continues with what has not finished.")
@@ -74,6 +76,30 @@ def _help_page(name: str) -> str:
     return as_typed(page)
 
 
+def find_own_folders() -> None:
+    """Makes the user's own configurations and classes known to this process and to those that it starts.
+
+    `--config-dir <folder>`, which every command takes, is moved into an environment variable. Classes are imported from
+    the working folder and from the one of the project's pyproject.toml.
+
+    Raises UserError as `subquad.config.choices.folders` does.
+    """
+    kept, named, rest = [], [], iter(sys.argv[1:])
+    for argument in rest:
+        option, equals, folder = argument.partition("=")
+        if option not in ("--config-dir", "-cd"):
+            kept.append(argument)
+        elif folder := folder if equals else next(rest, ""):
+            named.append(os.path.abspath(folder))
+        else:
+            raise UserError(f"{option} names no folder; write it as --config-dir my_configs.")
+    sys.argv[1:] = kept
+    if named:
+        os.environ[choices.OWN] = os.pathsep.join(filter(None, [*named, os.environ.get(choices.OWN)]))
+    choices.folders()
+    sys.path += [str(folder) for folder in (Path.cwd(), choices.project()) if folder and str(folder) not in sys.path]
+
+
 def prepare_process() -> None:
     """Sets up this process, before torch is imported and before Hydra composes.
 
@@ -83,11 +109,10 @@ def prepare_process() -> None:
     Environment variables that the user has set are not changed.
     """
     atexit.register(gc.freeze)
+    logging.getLogger("hydra.utils").addFilter(lambda record: False)  # logs errors that it raises
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         os.environ.setdefault("KMP_BLOCKTIME", "1")
-    if (folder := os.getcwd()) not in sys.path:
-        sys.path.append(folder)  # the user's own classes
     keep_freed_memory()
     parse_files_once()
     explain_compositions()

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from subquad.cli.command import script_settings
-from subquad.config.choices import CONFIGS, options
+from subquad.config.choices import file_of, options
 from subquad.config.compose import compose_run
 from subquad.utils.display import as_typed
 from subquad.utils.errors import UserError
@@ -32,8 +32,8 @@ def main() -> int:
     """Draws the figure and prints where it is; 1 if a run failed."""
     passed = [override for override in sys.argv[1:] if override.startswith(PASSED)]
     rest = [override for override in sys.argv[1:] if override not in passed]
-    name = _name(rest)
-    config = script_settings(OmegaConf.merge(OWN, OmegaConf.load(CONFIGS / "figure" / f"{name}.yaml")), rest)
+    name, file = _chosen(rest)
+    config = script_settings(OmegaConf.merge(OWN, OmegaConf.load(file)), rest)
 
     import torch
     from hydra.utils import instantiate
@@ -75,11 +75,11 @@ def main() -> int:
     return int(failed)
 
 
-def _name(overrides: list[str]) -> str:
-    """The name of the figure; raises UserError at an unknown one."""
-    known = options("figure")
+def _chosen(overrides: list[str]) -> tuple[str, Path]:
+    """The name of the figure and its file; raises UserError at an unknown one."""
     [*_, name] = ["", *(override.partition("=")[2] for override in overrides if override.startswith("figure="))]
-    if name not in known:
+    file = file_of("figure", name)
+    if file is None:
         asked = f'There is no figure "{name}"' if name else "Which figure? Say figure=<paper>/<number>"
-        raise UserError(f"{asked}; the figures are {', '.join(known)}.")
-    return name
+        raise UserError(f"{asked}; the figures are {', '.join(options('figure'))}.")
+    return name, file

@@ -73,7 +73,10 @@ def _print_table(config: Any, paths: list[str]) -> None:
     from subquad.results.collect import gather
 
     scope = chosen_scope(config)
-    [results] = gather([config.table], paths).tables
+    content = gather([config.table], paths)
+    if not content.tables:
+        raise UserError(content.broken[-1].message)
+    [results] = content.tables
     write = markdown if config.format == "markdown" else latex
     text = write(results, scope)
     if config.output:

@@ -75,7 +75,7 @@ _FILE = TypeAdapter(_Cache)
 class Compositions:
     """Compositions by their overrides, cached in `compositions.json` in the folder of outputs.
 
-    A composition stays valid until a file of configs/ changes that runs are composed from.
+    A composition stays valid until a file changes that runs are composed from, in configs/ or in a folder of the user.
     """
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ def _sizes(cache: _Cache) -> tuple[int, ...]:
 def _state() -> str:
     """A hash of configurations, the code that names runs, environment variables and the working directory."""
     environment = [str(Path.cwd()), *(os.environ.get(name) for name in ("SUBQUAD_OUTPUTS", "SUBQUAD_DATA"))]
-    groups = (path for path in choices.CONFIGS.iterdir() if path.name not in ("table", "figure"))
+    groups = (path for folder in choices.folders() for path in folder.iterdir() if path.name not in ("table", "figure"))
     files = (file for path in groups for file in (path.rglob("*.yaml") if path.is_dir() else (path,)))
     return _digest([*sorted(files), Path(fingerprint.__file__), Path(records.__file__)], json.dumps(environment))
 

@@ -12,15 +12,19 @@ FACTS = ("splits", "source", "licence", "get", "protocols")
 """The keys of `about` that every task has in addition to `what`."""
 
 
-@cache
 def about_task(name: str) -> dict[str, Any]:
     """The `about` section of a task, including inherited keys, and `metric`, the name of its validation metric.
 
     what, splits, source, licence, get, protocols: sentences. train_rows: number of training rows, or None where it
     depends on the user's files. download: size of the files to fetch, "nothing", or absent where it is not stated.
     """
-    path = choices.CONFIGS / "task" / f"{name}.yaml"
-    settings: Any = OmegaConf.load(path) if path.exists() else OmegaConf.create()  # a task from another folder
+    path = choices.file_of("task", name)
+    return {} if path is None else _about(path)  # no file: a task of `hydra.searchpath=`
+
+
+@cache
+def _about(path: Path) -> dict[str, Any]:
+    settings: Any = OmegaConf.load(path)
     facts: dict[str, Any] = {}
     for parent in settings.get("defaults", []):
         if isinstance(parent, str) and parent != "_self_":

@@ -21,17 +21,18 @@ def checked_overrides(overrides: Sequence[str]) -> list[str]:
     """The overrides with `group=glob(pattern)` expanded; raises UserError for a choice that does not exist.
 
     Hydra's own glob does not search folders (`task=glob(uea/*)`) and takes an empty match for an empty job list. With
-    an additional configuration folder only Hydra knows all choices, so that nothing but paths is checked.
+    `hydra.searchpath=` only Hydra knows all choices, so that nothing but paths is checked.
     """
     _check_paths(overrides)
-    if any(override.startswith(("--config-dir", "-cd", "hydra.searchpath")) for override in overrides):
+    if any(override.startswith("hydra.searchpath") for override in overrides):
         return list(overrides)
     checked = []
-    _check_keys(overrides, _top_keys())
+    known = choices.groups()
+    _check_keys(overrides, sorted(known.union(_top_keys())))
     for override in overrides:
         key, equals, value = override.partition("=")
         group = key.partition("@")[0].lstrip("+")
-        if equals and (choices.CONFIGS / group).is_dir() and not group.startswith("hydra/"):
+        if equals and group.partition("/")[0] in known - {"hydra"}:
             if pattern := re.fullmatch(r"glob\(([^,()\[\]]+)\)", value):
                 matches = fnmatch.filter(options(group), pattern[1])
                 if not matches:
@@ -62,12 +63,9 @@ def _check_keys(overrides: Sequence[str], known: Sequence[str]) -> None:
 
 
 @cache
-def _top_keys() -> list[str]:
-    """The groups, and the settings outside of groups; cached, because a sweep composes hundreds of configurations."""
-    groups = {path.name for path in choices.CONFIGS.iterdir() if path.is_dir()}
-    return sorted(
-        groups.union(*(map(str, OmegaConf.load(choices.CONFIGS / f"{name}.yaml")) for name in ("train", "eval")))
-    )
+def _top_keys() -> set[str]:
+    """The settings outside of groups; cached, because a sweep composes hundreds of configurations."""
+    return {str(key) for name in ("train", "eval") for key in OmegaConf.load(choices.CONFIGS / f"{name}.yaml")}
 
 
 def check_launcher(overrides: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from subquad import records
-from subquad.config.choices import CONFIGS, hint, options
+from subquad.config.choices import file_of, hint, options
 from subquad.config.compositions import Composition, Compositions
 from subquad.results import table as tables
 from subquad.results.missing_data import missing_data
@@ -43,10 +43,10 @@ class RunSpec:
 
 
 def load_table(name: str) -> Table:
-    """The table configs/table/<name>.yaml; raises UserError if there is none."""
-    if name not in (known := options("table")):
-        raise UserError(f'There is no table "{name}"; {hint(name, known)}')
-    return tables.load(CONFIGS / "table" / f"{name}.yaml", name)
+    """The table of the file table/<name>.yaml; raises UserError if there is none."""
+    if (file := file_of("table", name)) is None:
+        raise UserError(f'There is no table "{name}"; {hint(name, options("table"))}')
+    return tables.load(file, name)
 
 
 def select(found: Sequence[Table], rows: Sequence[str], columns: Sequence[str]) -> list[Table]:

@@ -3,13 +3,14 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from subquad import records
-from subquad.config.choices import options
+from subquad.config.choices import file_of, hint, options
 from subquad.config.compositions import Compositions
 from subquad.records import Measurement
 from subquad.results import measurement_cache
@@ -33,6 +34,8 @@ Progress = Callable[[str], None]
 def gather(names: Sequence[str], overrides: Sequence[str] = (), progress: Progress = lambda name: None) -> Content:
     """The results of these tables in every scope, and all runs. `overrides` set paths: paths.outputs=<folder>.
 
+    Tables whose file or overrides are wrong are left out and listed in `broken`.
+
     A configuration is composed only for a cell whose task and attention some run of the same scope has, and is
     remembered: without runs nothing is composed, and a second call composes nothing.
     """
@@ -41,7 +44,7 @@ def gather(names: Sequence[str], overrides: Sequence[str] = (), progress: Progre
     scan, store = scan_runs(outputs / "runs"), Store.read()
     measurements, broken = read_measurements(outputs / "measured")
     broken += _unknown_scopes(scan)
-    tables = [load_table(name) for name in names]
+    tables, unreadable = _readable(names)
     found: dict[str, list[Mapping[Place, CellResult]]] = {table.name: [] for table in tables}
     scopes = [FULL, *_scopes(scan.runs.values(), measurements.values(), FULL)]
     scopes += _scopes(store.pages.values(), store.measurements.values(), PROJECT)
@@ -54,11 +57,16 @@ def gather(names: Sequence[str], overrides: Sequence[str] = (), progress: Progre
                 scope=scope, runs=runs, read=scan.runs.get, known=_known(scan.runs.values(), scope),
                 measured=partial(measurement_cache.find, measurements, runs),
             )  # fmt: skip
-        collector.compose(tables)
+        with suppress(UserError):  # of a table; the loop finds out which
+            collector.compose(tables)
         for table in tables:
             progress(table.name)
-            found[table.name].append(collector.results(table))
-    results = [_table_results(table, found[table.name]) for table in tables]
+            try:
+                found[table.name].append(collector.results(table))
+            except UserError as error:
+                unreadable[table.name] = str(error)
+    results = [_table_results(table, found[table.name]) for table in tables if table.name not in unreadable]
+    broken += [Problem(path=str(file_of("table", name)), message=reason) for name, reason in unreadable.items()]
     in_tables = {run.key for table in results for cell in table.cells.values() for r in cell.results for run in r.runs}
     outdated = store.outdated(compositions)
     compositions.save()
@@ -70,6 +78,17 @@ def gather(names: Sequence[str], overrides: Sequence[str] = (), progress: Progre
         pictures=sorted((outputs / "figures").rglob("*.png")), benches=newest(outputs / "bench", "*/index.html", 5),
         made=records.now(),
     )  # fmt: skip
+
+
+def _readable(names: Sequence[str]) -> tuple[list[Table], dict[str, str]]:
+    """The tables that can be read, and the reasons why the others cannot."""
+    tables, unreadable = [], {}
+    for name in names:
+        try:
+            tables.append(load_table(name))
+        except UserError as error:
+            unreadable[name] = str(error)
+    return tables, unreadable
 
 
 def all_tables() -> list[str]:
@@ -227,6 +246,9 @@ class Collector:
                 runs.append(run)
                 metrics = self.evaluation(folder, cell.eval_data) if cell.eval_data else run.record.metrics
                 value = (metrics or {}).get(cell.metric.name)
+                if value is None and metrics:
+                    name = cell.metric.name
+                    raise UserError(f"The record of {folder} has no metric {name}; {hint(name, sorted(metrics))}")
                 if value is not None and not math.isfinite(value):
                     raise UserError(f"{cell.metric.name} of the run {folder} is {value}, which no mean can take.")
             except UserError as error:

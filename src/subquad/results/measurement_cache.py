@@ -1,6 +1,7 @@
 """Measured values of cells, kept on disk: one file for each cell, setting and machine."""
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from subquad.records import Measurement, fingerprint, read_measurement, write_js
 from subquad.results.cells import RunIndex
 from subquad.results.measures import Noted
 from subquad.results.table import Cell, Place, Table
-from subquad.utils.errors import explain
+from subquad.utils.errors import UserError, explain
 
 
 def measure_cells(
@@ -56,11 +57,16 @@ def find(measurements: Mapping[Path, Measurement], runs: RunIndex, cell: Cell) -
 
 def measure(cell: Cell, runs: RunIndex) -> Measurement:
     """Measures a cell and keeps the value."""
-    from hydra.utils import instantiate
+    from hydra.utils import get_method, instantiate
 
     from subquad.measure import machine
 
     overrides = [*cell.overrides, *runs.overrides]
+    target = str(cell.measure["_target_"])
+    try:
+        inspect.signature(get_method(target)).bind(overrides, **{k: v for k, v in cell.measure.items() if k[0] != "_"})
+    except TypeError as error:
+        raise UserError(f"measure of {cell.row} / {cell.column}: {target} has {error}; correct its settings.") from None
     value = instantiate(cell.measure, overrides, _convert_="all")
     noted = value if isinstance(value, Noted) else Noted(value)
     found = Measurement(

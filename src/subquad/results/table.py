@@ -14,6 +14,9 @@ configs/table/<paper>/<number>.yaml holds
     cells             "row / column": {overrides, init_from, eval_data, measure, seeds, from_prior_work, note,
                       unavailable}, for single ones; names may be patterns of fnmatch, as in "* / [234]k"
 
+A line's own metric adds to that of the table, except that measured cells take nothing from a table's metric that names
+one of a record (`name: test/accuracy`): its unit is not theirs.
+
 A cell is trained with the overrides of the table, its column, its row and its own, in this order. If one of them has
 `measure`, it is measured instead: the merged node names a function of the package; with a `seed`, it measures the
 trained run with that seed. `mean: true` makes a row or column the mean of the others (`mean: [a, b]` of those named).
@@ -24,7 +27,7 @@ differ from those of training: {multiply: 4}. A `hidden` column is not printed: 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -33,6 +36,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from subquad.config.choices import hint
 from subquad.results.published_value import Printed, split_line
 from subquad.results.verdict import Direction
 from subquad.utils.errors import UserError, first_line
@@ -237,6 +241,7 @@ def _lines(node: Mapping[str, Any]) -> tuple[Line, ...]:
     lines = []
     for name, value in node.items():
         given = {"overrides": value} if isinstance(value, list) else dict(value or {})
+        _check_keys(f'"{name}"', given, Line)
         mean = given.pop("mean", ())
         lists = {key: tuple(given.get(key, ())) for key in ("overrides", "init_from")}
         lines.append((Line(name=str(name), **given | lists), mean))
@@ -279,6 +284,9 @@ def _cell(
     ]
     reasons = [settings[i].get("unavailable") for i in (*range(2, len(settings)), 1, 0)]
     counts = [0, *(int(count) for s in (node, *settings) if (count := s.get("seeds")) is not None)]
+    measure = _merged(s.get("measure", {}) for s in settings)
+    if measure and "_target_" not in measure:
+        raise UserError(f"measure of {row.name} / {column.name} has no _target_, which names its function.")
     empty = _EMPTY if printed.get(place, ...) is None else ""
     return Cell(
         row=row.name,
@@ -286,8 +294,8 @@ def _cell(
         overrides=(*node.get("overrides", ()), *(override for s in settings for override in s.get("overrides", ()))),
         init_from=tuple(override for s in settings for override in s.get("init_from", ())),
         eval_data=_merged(s.get("eval_data", {}) for s in settings),
-        metric=Metric(**_merged([node.get("metric", {}), column.metric, row.metric])),
-        measure=_merged(s.get("measure", {}) for s in settings),
+        metric=_metric([node.get("metric", {}), column.metric, row.metric], bool(measure)),
+        measure=measure,
         mean=over_columns or over_rows,
         seeds=counts[-1],
         printed=printed.get(place),
@@ -295,6 +303,20 @@ def _cell(
         notes=tuple(str(s["note"]) for s in (settings[1], settings[0], *own) if s.get("note")),
         unavailable=str(next((reason for reason in reasons if reason), empty)),
     )
+
+
+def _metric(parts: Sequence[Mapping[str, Any]], measured: bool) -> Metric:
+    """The merged metric of a cell, without parts for the other kind of cell: `name` is `value` if it is measured."""
+    for part in parts:
+        _check_keys("metric", part, Metric)
+    return Metric(**_merged(part for part in parts if "name" not in part or (part["name"] == "value") is measured))
+
+
+def _check_keys(owner: str, given: Mapping[str, Any], kind: type) -> None:
+    """Raises UserError for a key that is no field of a dataclass."""
+    known = [field.name for field in fields(kind) if field.name != "name" or kind is Metric]
+    if unknown := [str(key) for key in given if key not in known]:
+        raise UserError(f"{owner} has no key {unknown[0]}; {hint(unknown[0], sorted(known))}")
 
 
 def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

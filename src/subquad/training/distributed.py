@@ -75,7 +75,7 @@ def _command() -> list[str]:
 
 
 def flags() -> list[str]:
-    """The command-line arguments that are not overrides, such as --config-dir and its folder; without -m."""
+    """The command-line arguments that are not overrides, such as --config-name and its value; without -m."""
     return [arg for arg in sys.argv[1:] if "=" not in arg and arg[0] != "~" and arg not in ("-m", "--multirun")]
 
 

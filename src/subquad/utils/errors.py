@@ -1,5 +1,7 @@
 """UserError, the exception whose message is shown to the user, and how other errors become one."""
 
+import re
+
 from subquad.utils.display import as_typed
 
 
@@ -35,8 +37,8 @@ def first_line(error: BaseException) -> str:
 
 
 def explain(error: Exception) -> UserError | None:
-    """The UserError behind an error, or one that explains a failed access to a file; None for any other error."""
-    return _user_error(error) or _file_error(error)
+    """The UserError behind an error, or one that explains a failed import or file access; None for any other error."""
+    return _user_error(error) or _import_error(error) or _file_error(error)
 
 
 def _user_error(error: BaseException | None) -> UserError | None:
@@ -47,6 +49,18 @@ def _user_error(error: BaseException | None) -> UserError | None:
     while error is not None:
         if isinstance(error, UserError):
             return UserError(str(error).rpartition(f"{UserError.__module__}.UserError: ")[2].strip())
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _import_error(error: BaseException | None) -> UserError | None:
+    """A UserError for a `_target_` that Hydra cannot import, whose error names the target and the cause."""
+    while error is not None:
+        if isinstance(error, ImportError) and (found := re.match(r"Error loading '(.+)':\n(.*)", str(error))):
+            return UserError(
+                f"{found[1]} cannot be imported ({found[2]}); correct the _target_, or run this in the folder of its "
+                "module. HYDRA_FULL_ERROR=1 shows where an import fails."
+            )
         error = error.__cause__ or error.__context__
     return None
 

@@ -67,7 +67,7 @@ def _cell(table: TableResults, part: CellResults | None, path: Path, curves: boo
     if part is None:
         return None
     cell = part.cell
-    shown = [result for result in part.results if result.text] or [part.results[0]]
+    shown = [result for result in part.results if result.text or result.remarks] or [part.results[0]]
     return {
         "anchor": part.anchor, "column": cell.column, "empty": part.empty, "notes": cell.notes,
         "from_prior_work": cell.from_prior_work, "unavailable": cell.unavailable,
@@ -83,6 +83,7 @@ def _result(cell: Cell, result: CellResult, path: Path, curves: bool) -> dict[st
     return {
         "scope": result.scope, "verdict": result.verdict, "text": result.text, "summary": result.summary,
         "interval": _interval(cell, result), "count": _count_of(result), "measurement": result.measurement,
+        "remarks": [remark for remark in result.remarks if remark != result.measurement.get("note")],
         "baselines": [(name, _digits(cell, score)) for name, score in result.baselines.items()],
         "seeds": [
             {

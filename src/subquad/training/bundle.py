@@ -1,0 +1,160 @@
+"""Trained weights as one portable file: safetensors whose header holds the data's spec and the record of the run.
+
+The record has the resolved configuration. Nothing is pickled, and loading runs no code but that of Subquad's models.
+"""
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.utils import get_object, instantiate
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from subquad import records, specs
+from subquad.config.settings import without_weights
+from subquad.training.resume import check_data, read_checkpoint
+from subquad.utils.errors import UserError, first_line
+
+FILE = "model.safetensors"
+"""The name of the file in a repository of the Hugging Face hub."""
+
+_KEY = "subquad"
+_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def pack(run: Path, output: Path) -> None:
+    """Writes the best weights of a finished run, with its record and the spec of its data, to a file.
+
+    Raises UserError if the folder holds no finished run, or if its data are missing or have changed.
+    """
+    from safetensors.torch import save_file
+
+    record, checkpoint = records.read(run), run / "checkpoints" / "best.ckpt"
+    if record is None or not checkpoint.exists():
+        raise UserError(f"{run} holds no finished run with its best.ckpt; give the folder that holds result.json.")
+    settings: Any = OmegaConf.to_container(OmegaConf.create(record.config), resolve=True)
+    data = instantiate(settings["data"], _convert_="all")
+    data.prepare_data()
+    check_data(data, record.data_fingerprint, run)
+    state = read_checkpoint(checkpoint, run)["state_dict"]
+    weights = {
+        name.removeprefix("network."): weight.clone().contiguous()
+        for name, weight in state.items()
+        if name.startswith("network.")
+    }
+    fields = {
+        name: None if isinstance(value, Tensor) else value for name, value in dataclasses.asdict(data.spec).items()
+    }
+    spec = {"kind": type(data.spec).__name__, **fields}
+    text = json.dumps({"spec": spec, "record": _portable(dataclasses.asdict(record))})
+    output.parent.mkdir(parents=True, exist_ok=True)
+    save_file(weights, output, {_KEY: text, "sha256": _digest(text, weights)})
+
+
+def load_pretrained(source: str | Path, *, trust_code: bool = False) -> nn.Module:
+    """The model of a bundle with its trained weights, in evaluation mode.
+
+    Args:
+        source: a file that `subquad pack` wrote, or the id of a repository of the Hugging Face hub with such a file.
+        trust_code: whether the model may have classes from outside of Subquad, which are imported and run.
+
+    Returns:
+        The network. Its `spec` describes the data that it takes, and its `record` is the record of its run.
+
+    Raises:
+        UserError: the file is missing or damaged, or of classes that are not trusted.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = _file(str(source))
+    try:
+        with safe_open(path, "pt") as file:
+            header = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no mapping
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged ({first_line(error)}); copy or download it again.") from None
+    if _KEY not in header:
+        raise UserError(f"{path} is no bundle of Subquad; write one with: python scripts/pack.py <run>")
+    if header.get("sha256") != _digest(header[_KEY], weights):
+        raise UserError(f"{path} is damaged (its checksum does not fit); copy or download it again.")
+    content = json.loads(header[_KEY])
+    node = without_weights(content["record"]["config"]["task"]["module"]["backbone"])
+    if not trust_code:
+        _check_classes(node, path)
+    spec = _spec(dict(content["spec"]), path)
+    network: Any = instantiate(node, _convert_="all")(spec=spec)
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError(
+            f"The weights of {path} do not fit its model ({' '.join(str(error).split())[:200]}); install the "
+            "version of Subquad that wrote it."
+        ) from None
+    network.spec, network.record = spec, content["record"]
+    return network.eval()
+
+
+def _portable(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without the folders of the machine that trained it."""
+    config = dict(record["config"])
+    folders = {str(value) for value in config.pop("paths", {}).values() if str(value).startswith("/")}
+    text = json.dumps(record | {"config": config})
+    for folder in sorted(folders, key=len, reverse=True):
+        text = text.replace(folder, "<folder>")
+    return json.loads(text)
+
+
+def _file(source: str) -> Path:
+    path = Path(source)
+    if path.is_dir():
+        path = path / FILE
+    if path.is_file():
+        return path
+    if path.suffix or not _HUB.fullmatch(source):
+        raise UserError(f"{source} is no file; give a bundle that python scripts/pack.py wrote, or an id of the hub.")
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(source, FILE))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise UserError(f"{source} cannot be downloaded ({first_line(error)}); check the name and network.") from None
+
+
+def _digest(text: str, weights: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(weights):
+        weight = weights[name]
+        digest.update(f"{name} {weight.dtype} {list(weight.shape)}".encode())
+        digest.update(weight.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _check_classes(node: Any, path: Path) -> None:
+    """Raises UserError if a `_target_` is anything but a module of Subquad."""
+    for target in _targets(node):
+        found = get_object(target) if target.startswith("subquad.") else None
+        if not (isinstance(found, type) and issubclass(found, nn.Module) and found.__module__.startswith("subquad.")):
+            raise UserError(
+                f"{path} has the class {target}, which is not Subquad's; pass trust_code=True if you trust its author."
+            )
+
+
+def _targets(node: Any) -> Iterator[str]:
+    if isinstance(node, Mapping):
+        yield from ([str(node["_target_"])] if "_target_" in node else [])
+    for part in node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ():
+        yield from _targets(part)
+
+
+def _spec(fields: dict[str, Any], path: Path) -> Any:
+    kind: Any = getattr(specs, str(fields.pop("kind")), None)
+    if kind is None or not hasattr(kind, "what"):
+        raise UserError(f"{path} is of another version of Subquad; install the one that wrote it.")
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})

@@ -1,0 +1,139 @@
+"""A bundle is the trained model again; a damaged or strange one is refused in a sentence."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+import torch
+from runs import ROOT, TINY, composed, prepared, record_of, trained
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from subquad import records
+from subquad.training.bundle import _digest, load_pretrained, pack
+from subquad.utils.errors import UserError
+
+MOTIONS = ("task=uea/basic_motions", "attention=dba", "data=synthetic", "scale=smoke", *TINY)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A packed run: its folder, its configuration and the file."""
+    base = tmp_path_factory.mktemp("bundle")
+    config = composed(base / "data", base / "outputs", *MOTIONS)
+    trained(config)
+    run = record_of(base / "outputs")
+    pack(run, base / "model.safetensors")
+    return run, config, base / "model.safetensors"
+
+
+def test_it_is_the_trained_model_in_evaluation_mode(made):
+    run, config, file = made
+    network = load_pretrained(file)
+    assert not network.training
+    assert network.record["metrics"] == records.read(run).metrics
+    data = prepared(config)
+    assert network.spec == data.spec
+    state = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(weight, state[f"network.{name}"]) for name, weight in network.state_dict().items())
+    assert load_pretrained(str(file.parent)).record == network.record
+    assert str(file.parent) not in file.read_bytes().decode(errors="replace")
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "bundles").glob("*.safetensors")), ids=lambda file: file.stem)
+def test_shipped_bundles_load(file):
+    network = load_pretrained(file)
+    assert f"{100 * network.record['metrics']['test/accuracy']:.2f} %" in (ROOT / "bundles" / "README.md").read_text()
+    assert "/tmp" not in json.dumps(network.record)
+
+
+def written(file, path, change):
+    """The bundle with changed content and a checksum that fits."""
+    with safe_open(file, "pt") as opened:
+        content = json.loads(opened.metadata()["subquad"])
+        weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    change(content, weights)
+    text = json.dumps(content)
+    save_file(weights, path, {"subquad": text, "sha256": _digest(text, weights)})
+    return path
+
+
+def of_another_class(target):
+    def change(content, weights):
+        content["record"]["config"]["task"]["module"]["backbone"]["attention"]["_target_"] = target
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "target", ["os.system", "subquad.training.bundle.Path", "subquad.attention.dba.torch.hub.load"]
+)
+def test_classes_of_others_are_not_imported(made, tmp_path, target):
+    with pytest.raises(UserError, match="which is not Subquad's; pass trust_code=True"):
+        load_pretrained(written(made[2], tmp_path / "b.safetensors", of_another_class(target)))
+
+
+def test_damage_is_refused(made, tmp_path):
+    content, copy = made[2].read_bytes(), tmp_path / "copy.safetensors"
+    copy.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(UserError, match="its checksum does not fit"):
+        load_pretrained(copy)
+    copy.write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match="is damaged"):
+        load_pretrained(copy)
+    save_file({"a": torch.zeros(1)}, copy)
+    with pytest.raises(UserError, match="is no bundle of Subquad"):
+        load_pretrained(copy)
+    with pytest.raises(UserError, match="do not fit its model"):
+        load_pretrained(written(made[2], copy, lambda content, weights: weights.popitem()))
+    with pytest.raises(UserError, match="is no file"):
+        load_pretrained(tmp_path / "nowhere.safetensors")
+    with pytest.raises(UserError, match="holds no finished run"):
+        pack(tmp_path, copy)
+
+
+@pytest.mark.slow
+def test_it_is_downloaded_from_a_hub(made, tmp_path):
+    content = made[2].read_bytes()
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            known = self.path == "/someone/motions/resolve/main/model.safetensors"
+            self.send_response(200 if known else 404)
+            self.send_header("Content-Length", str(len(content) if known else 0))
+            self.send_header("ETag", '"abc"')
+            self.send_header("X-Repo-Commit", "0" * 40)
+            if not known:
+                self.send_header("X-Error-Code", "RepoNotFound")
+            self.end_headers()
+
+        def do_GET(self):
+            self.do_HEAD()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    code = (
+        "from subquad.training.bundle import load_pretrained\n"
+        "print(type(load_pretrained('someone/motions')).__name__)\n"
+        "try: load_pretrained('someone/nothing')\n"
+        "except ValueError as error: print(error)\n"
+    )
+    hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+    local = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "HF_HUB_DISABLE_XET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | hub | local, capture_output=True, text=True, check=False
+    )
+    server.shutdown()
+    server.server_close()
+    assert done.returncode == 0, done.stderr
+    first, second, *_ = done.stdout.splitlines()
+    assert first == "MVTSEncoder"
+    assert second.startswith("someone/nothing cannot be downloaded")
