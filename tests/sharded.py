@@ -1,7 +1,8 @@
 """One of two processes that divide batches, and in FSDP parameters too; compared with the same model in one process.
 
 `LOCAL_RANK=<0 or 1> python tests/sharded.py <folder>`; the folder holds `models.pickle`, a dict of factories. The first
-process writes `problems.json`: for each name the difference, or null.
+process writes `problems.json`: for each name the difference, or null. A name that ends in " half" is compared in mixed
+precision.
 """
 
 import copy
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.testing import assert_close
 
 from subquad.backbones.layerwise import shard
+from subquad.blocks.layer import Layer
 from subquad.specs import DataSpec
 
 SPEC = DataSpec(max_len=13, vocab=11, classes=5)
@@ -49,6 +51,33 @@ def problem(whole: nn.Module, mesh: DeviceMesh) -> str | None:
     return None
 
 
+def problem_of_half(whole: nn.Module, mesh: DeviceMesh) -> str | None:
+    """As `problem`, in mixed precision: layers are gathered in bfloat16, except for their norms."""
+    valid = torch.arange(13) < torch.tensor([[13], [7], [13], [1]])
+    inputs = torch.randint(1, 11, valid.shape).masked_fill(~valid, 0)
+    half = slice(2 * mesh.get_rank(), 2 * mesh.get_rank() + 2)
+    divided, seen = copy.deepcopy(whole), set()
+    try:
+        shard(divided, mesh, torch.bfloat16)
+        for part in divided.modules():
+            if isinstance(part, nn.Linear | nn.LayerNorm):
+                part.register_forward_pre_hook(lambda part, _: seen.add((type(part).__name__, part.weight.dtype)))
+        with torch.autocast("cpu", torch.bfloat16):
+            backward(divided, inputs[half], valid[half])
+            backward(whole, inputs, valid)
+        layers = any(isinstance(part, Layer) for part in whole.modules())
+        assert (("Linear", torch.bfloat16) in seen) == layers, seen
+        assert ("LayerNorm", torch.bfloat16) not in seen, seen
+        found = {name: p.grad.full_tensor() for name, p in divided.named_parameters() if p.grad is not None}
+        wanted = {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
+        assert {grad.dtype for grad in found.values()} == {torch.float32}
+        error = torch.stack([(found[name] - grad).norm() for name, grad in wanted.items()]).norm()
+        assert error < 0.05 * torch.stack([grad.norm() for grad in wanted.values()]).norm(), error
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
 def backward(network: nn.Module, inputs: Tensor, valid: Tensor) -> Tensor:
     """The loss, with its gradients in the parameters."""
     loss = network(inputs, valid).square().mean()
@@ -64,7 +93,8 @@ def main(place: Path) -> None:
     for name, make in pickle.loads((place / "models.pickle").read_bytes()).items():
         print(name, flush=True)  # noqa: T201  the last one names what killed this process
         torch.manual_seed(0)
-        problems[name] = problem(make(spec=SPEC).double().eval(), mesh)
+        model = make(spec=SPEC).eval()
+        problems[name] = problem_of_half(model, mesh) if name.endswith(" half") else problem(model.double(), mesh)
     distributed.destroy_process_group()
     if rank == 0:
         (place / "problems.json").write_text(json.dumps(problems))

@@ -74,7 +74,8 @@ class Record:
 
     attention: the choice of attention, or of the backbone where the backbone takes no attention (s4, tlb).
     metrics: values by name (accuracy is a fraction in [0, 1]). baselines: trivial scores on the test split, by name.
-    wall_seconds: time of training and testing, summed over all restarts.
+    wall_seconds: time of training and testing, summed over all restarts. runtime: how torch computed, with the values
+    that `auto` stood for; empty in records of earlier versions.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -100,6 +101,7 @@ class Record:
     commit: str
     finished: _Time
     config: _Config
+    runtime: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

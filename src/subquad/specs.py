@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -197,6 +198,9 @@ class VQASpec:
 class Batch(abc.ABC):
     """A batch of rows; every field is a tensor with one entry per row, or None."""
 
+    padding: ClassVar[tuple[tuple[str, str, str], ...]] = ()
+    """The fields of each sequence that is padded on the right and of its mask, and its largest length in the spec."""
+
     def __len__(self) -> int:
         return len(self.target)
 
@@ -227,6 +231,23 @@ class Batch(abc.ABC):
         """The batch of a slice of the rows."""
         return self._map(lambda tensor: tensor[span])
 
+    def padded(self, multiple: int, spec: Any) -> Self:
+        """Rounds the length of padded sequences up to a multiple, at most to the largest length of the data's `spec`.
+
+        A batch without padding is returned as it is.
+        """
+        found = [(name, mask, getattr(spec, limit)) for name, mask, limit in self.padding]
+        if all(getattr(self, mask) is None for _, mask, _ in found):
+            return self
+        changed: dict[str, Any] = {}
+        for name, mask, limit in found:
+            tokens, valid = getattr(self, name), getattr(self, mask)
+            more = min(-(-tokens.shape[1] // multiple) * multiple, limit) - tokens.shape[1]
+            if more > 0:
+                valid = tokens.new_ones(tokens.shape[:2], dtype=torch.bool) if valid is None else valid
+                changed |= {name: F.pad(tokens, (0, 0) * (tokens.ndim - 2) + (0, more)), mask: F.pad(valid, (0, more))}
+        return dataclasses.replace(self, **changed)
+
     def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
         tensors: list[Any] = [getattr(self, field.name) for field in dataclasses.fields(self)]
         mapped: list[Any] = [tensor if tensor is None else function(tensor) for tensor in tensors]
@@ -239,6 +260,8 @@ class SequenceBatch(Batch):
 
     `valid` is True at real tokens, or None when no row has padding. `target` holds class indices or real values.
     """
+
+    padding = (("inputs", "valid", "max_len"),)
 
     inputs: Int[Tensor, "b n"] | Float[Tensor, "b n c"]
     valid: Bool[Tensor, "b n"] | None
@@ -265,21 +288,36 @@ class ImageBatch(Batch):
 
 @dataclass(frozen=True, slots=True)
 class MaskedBatch(Batch):
-    """Text with masked tokens. `target` is the original token at masked positions and UNMASKED everywhere else."""
+    """Text with masked tokens. `target` is the original token at masked positions and UNMASKED everywhere else.
+
+    `places` holds row and column of each masked token. They are found when the batch is made, on the CPU: on a GPU, to
+    count them would wait for the device.
+    """
 
     inputs: Int[Tensor, "b n"]
     valid: Bool[Tensor, "b n"] | None
     target: Int[Tensor, "b n"]
+    places: Int[Tensor, "m 2"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.places is None:
+            object.__setattr__(self, "places", (self.target != UNMASKED).nonzero())
 
     @property
     def weight(self) -> int:
         """The number of masked tokens."""
-        return int((self.target != UNMASKED).sum())
+        assert self.places is not None
+        return len(self.places)
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Tokens, the mask of real ones, and the mask of those to predict."""
-        return self.inputs, self.valid, self.target != UNMASKED
+        """Tokens, the mask of real ones, and the places of those to predict."""
+        assert self.places is not None
+        return self.inputs, self.valid, self.places
+
+    def rows(self, span: slice) -> Self:
+        """The batch of a slice of the rows."""
+        return type(self)(self.inputs[span], None if self.valid is None else self.valid[span], self.target[span])
 
 
 UNMASKED = -100
@@ -292,6 +330,8 @@ class PairBatch(Batch):
 
     Each mask is True at real tokens, or None when no row of its side has padding. `target` holds class indices.
     """
+
+    padding = (("first", "first_valid", "max_len"), ("second", "second_valid", "max_len"))
 
     first: Int[Tensor, "b n"]
     first_valid: Bool[Tensor, "b n"] | None
@@ -312,6 +352,8 @@ class VQABatch(Batch):
     The masks are True at real tokens. `target` is the soft score of each answer in training, `scores` the score of each
     answer by the official evaluator; `answer_type` is 0 yes/no, 1 number, 2 other.
     """
+
+    padding = (("image", "image_valid", "image_len"), ("question", "question_valid", "text_len"))
 
     image: Float[Tensor, "b n c"]
     image_valid: Bool[Tensor, "b n"] | None

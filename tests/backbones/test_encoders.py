@@ -208,7 +208,7 @@ def test_compiled_training_has_the_same_gradients(factory: EncoderFactory, mixed
     results = []
     for compiled in (False, True):
         if compiled:
-            compile_network(model, "aot_eager_decomp_partition")
+            compile_network(model, backend="aot_eager_decomp_partition")
         model.zero_grad()
         torch.manual_seed(1)
         with torch.autocast("cpu", torch.bfloat16, enabled=mixed):

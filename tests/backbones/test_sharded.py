@@ -21,13 +21,17 @@ ENCODER_SIZES = {**SIZES, "segment": 4, "latents": 3, "d_state": 8, "d_p": 5, "d
 VARIANTS = {"dba, Z of the layer before": ("dba", {"z_mode": "propagate"})}
 """Settings with which an attention has another carry."""
 
+HALF = ("softmax", "dba", "linformer_layer", "s4", "blrp")
+"""Models that are also compared in mixed precision: plain, with carries, and without layers that are sharded."""
+
 
 def models():
     """Factories of a small model with each attention."""
     factories = {name: shrunk(made("attention", name)) for name in mechanisms()}
     factories |= {name: partial(factories[of], **keys) for name, (of, keys) in VARIANTS.items()}
     stacks = {name: partial(SequenceEncoder, attention=factory, **SIZES) for name, factory in factories.items()}
-    return stacks | {name: sized(load_factory(f"backbone={name}"), **ENCODER_SIZES) for name in encoders()}
+    everything = stacks | {name: sized(load_factory(f"backbone={name}"), **ENCODER_SIZES) for name in encoders()}
+    return everything | {f"{name} half": everything[name] for name in HALF}
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +45,8 @@ def problems(tmp_path_factory):
 @pytest.mark.parametrize("name", [*mechanisms(), *encoders(), *VARIANTS])
 def test_two_processes_have_the_gradients_of_one(problems, name):
     assert problems[name] is None, problems[name]
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_mixed_precision_gathers_layers_in_half_precision(problems, name):
+    assert problems[f"{name} half"] is None, problems[f"{name} half"]

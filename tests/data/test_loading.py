@@ -5,6 +5,8 @@ import os
 import pickle
 import shutil
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -158,6 +160,32 @@ def test_loaders_give_the_batches_of_the_epoch_that_was_set(workers):
         loader.batch_sampler.set_epoch(epoch)
         expected = epochs(TrainBatches(np.arange(1, 21), 4, seed=0), [epoch])
         assert [batch.target.tolist() for batch in loader] == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "cores", "task", "wanted"),
+    [
+        ("cpu", 1, 16, None, 0),
+        ("cuda", 1, 16, None, 8),
+        ("cuda", 1, 3, None, 3),
+        ("cuda", 4, 16, None, 4),
+        ("cuda", 4, 2, None, 1),
+        ("cuda", 4, 6, "6", 6),  # Slurm binds each task to its own cores
+        ("cuda", 1, 16, "2", 2),
+    ],
+)
+def test_automatic_workers_are_the_share_of_the_cores_on_a_gpu(monkeypatch, device, processes, cores, task, wanted):
+    monkeypatch.setattr("subquad.utils.cores.core_numbers", lambda: set(range(cores)))
+    monkeypatch.setattr("subquad.utils.cores._CGROUP_QUOTA", Path("/does/not/exist"))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    if task:
+        monkeypatch.setenv("SLURM_CPUS_PER_TASK", task)
+    data = Memory(batch_size=4, seed=0, num_workers="auto")
+    assert data.loading_processes == 0
+    data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device(device)), num_devices=processes)
+    assert data.loading_processes == wanted
+    assert Memory(batch_size=4, seed=0, num_workers=5).loading_processes == 5
 
 
 def test_loaders_leave_the_generator_of_torch_alone():

@@ -215,7 +215,7 @@ def test_made_up_batches_train(task, data):
     spec = spec_of(known.data, prepare=True)
     module = instantiate(known.module, _convert_="all")(spec=spec)
     batch = random_batch(module.network, spec, 2)
-    loss = module.loss(module(batch), batch.target)
+    loss = module.loss(module(batch), module.targets(batch))
     loss.backward()
     assert torch.isfinite(loss)
 

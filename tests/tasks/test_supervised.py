@@ -125,3 +125,12 @@ def test_the_training_loss_of_an_epoch_is_a_mean_over_rows():
     losses = [module.training_step(part).item() for part in (batch, small)]
     expected = (16 * losses[0] + 3 * losses[1]) / 19
     assert module.train_loss.compute().item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("setting", "mode"), [(True, {}), ("reduce-overhead", {"mode": "reduce-overhead"})])
+def test_the_network_is_compiled_in_the_mode_that_is_set(monkeypatch, setting, mode):
+    calls = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **settings: calls.append((type(self), settings)))
+    backbone = functools.partial(SequenceEncoder, attention=Softmax, layers=1, dim=8, heads=2, ffn=8)
+    Classification(TOKENS, backbone, torch.optim.Adam, constant, compile_model=setting)
+    assert calls == [(SequenceEncoder, {"backend": "inductor", **mode})]

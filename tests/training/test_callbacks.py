@@ -17,6 +17,9 @@ from subquad.training.callbacks.wall_clock import WallClock
 from subquad.training.metrics_csv import MetricsCSV
 from subquad.utils.errors import UserError
 
+MODULE = SimpleNamespace(device=torch.device("cpu"))
+"""What callbacks read of a module."""
+
 
 def history(path, *rows):
     logger = MetricsCSV(str(path))
@@ -91,8 +94,8 @@ def test_the_estimate_names_the_time_and_what_to_type_instead(monkeypatch, caplo
     callback = TimeEstimate("python train.py scale=laptop")
     for number in range(4):
         assert not caplog.messages
-        callback.on_train_batch_start(trainer(), None, None, number)
-        callback.on_train_batch_end(trainer(global_step=4), None, None, None, number)
+        callback.on_train_batch_start(trainer(), MODULE, None, number)
+        callback.on_train_batch_end(trainer(global_step=4), MODULE, None, None, number)
     callback.on_train_batch_end(trainer(), None, None, None, 7)  # no longer reads the clock
     [message] = caplog.messages
     assert message == (
@@ -104,8 +107,8 @@ def test_the_estimate_names_the_time_and_what_to_type_instead(monkeypatch, caplo
 def test_a_short_run_is_not_announced(caplog):
     callback = TimeEstimate(None)
     for number in range(8):
-        callback.on_train_batch_start(trainer(), None, None, number)
-        callback.on_train_batch_end(trainer(estimated_stepping_batches=10), None, None, None, number)
+        callback.on_train_batch_start(trainer(), MODULE, None, number)
+        callback.on_train_batch_end(trainer(estimated_stepping_batches=10), MODULE, None, None, number)
     assert not caplog.messages
 
 

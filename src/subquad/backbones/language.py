@@ -103,7 +103,7 @@ class LanguageEncoder(nn.Module, LiteralSettings):
 
 
 class LanguageModel(nn.Module, Pretrainable):
-    """Predicts masked tokens: logits over the vocabulary at the chosen positions only.
+    """Predicts masked tokens: logits over the vocabulary at the chosen places (row, column) only.
 
     Head: dense, GELU, LayerNorm, then the transposed embedding and a bias. No `[b, n, vocab]` tensor is made.
     `sizes` are those of `LanguageEncoder`.
@@ -118,9 +118,9 @@ class LanguageModel(nn.Module, Pretrainable):
         draw_linear_maps(self.dense, STD)
 
     def forward(
-        self, inputs: Int[Tensor, "b n"], valid: Bool[Tensor, "b n"] | None, chosen: Bool[Tensor, "b n"]
+        self, inputs: Int[Tensor, "b n"], valid: Bool[Tensor, "b n"] | None, chosen: Int[Tensor, "m 2"]
     ) -> Float[Tensor, "m vocab"]:
-        x = self.encoder(inputs, valid)[chosen]
+        x = self.encoder(inputs, valid)[chosen.unbind(1)]
         return F.linear(self.norm(F.gelu(self.dense(x))), self.encoder.embed.weight, self.bias)
 
     def adapt_state_dict(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

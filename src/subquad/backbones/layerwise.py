@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
@@ -81,10 +81,19 @@ def _same_statistics(norms: list[_BatchNorm]) -> Iterator[None]:
                 count.copy_(value)
 
 
-def shard(network: nn.Module, mesh: Any) -> None:
-    """Shards the parameters of a model over the devices of a mesh; does nothing to a sharded model."""
+def shard(network: nn.Module, mesh: Any, half: torch.dtype | None = None) -> None:
+    """Shards the parameters of a model over the devices of a mesh; does nothing to a sharded model.
+
+    With `half`, the parameters of layers are gathered in that type, which halves the traffic, and their gradients are
+    summed in float32. Norms, and everything outside of layers (embeddings, the head, state spaces), stay in their own
+    type: autocast computes with them in float32.
+    """
     if isinstance(network, FSDPModule):
         return
+    policy = MixedPrecisionPolicy(half, reduce_dtype=half and torch.float32, cast_forward_inputs=False)
     for layer in layers_of(network):
-        fully_shard(layer, mesh=mesh)
+        norms: list[nn.Module] = [part for part in layer.modules() if isinstance(part, nn.LayerNorm | _BatchNorm)]
+        if half and norms:
+            fully_shard(norms, mesh=mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(network, mesh=mesh)

@@ -30,7 +30,7 @@ NOT_IDENTITY = {
     ),
     "callbacks": ("estimate", "progress", "cores", "refresh", "ends"),
     "data": ("root", "num_workers", "workers", "eval_batch_size", "release_dir"),
-    "recipe": ("sizes", "size", "kind", "model"),
+    "recipe": ("sizes", "size", "kind", "model", "float32_precision"),
 }  # fmt: skip
 
 
@@ -38,7 +38,8 @@ def identity(config: DictConfig) -> dict[str, Any]:
     """The resolved settings that determine a run's result: mechanism, model, data, training, protocol and scale.
 
     Excluded are paths, loggers, device, display, tags and the seed, and settings that distribute the work or trade time
-    for memory, which affect only rounding and dropout masks. Precision is included. The optimiser and the mechanism are
+    for memory, which affect only rounding and dropout masks. Precision is included, that of float32 only where it is
+    set: by default it follows the device and the recipe. The optimiser and the mechanism are
     included where the task's module and backbone refer to them, so that an unused choice has no effect. Initial weights
     are identified by `weights_name`. The returned object is cached and must not be changed.
     """
@@ -67,6 +68,8 @@ def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
     kept = {key: resolved[key] for key in _KEPT}
     kept["task"]["module"] = {k: v for k, v in kept["task"]["module"].items() if k != "compile_model"}
     kept["recipe"] = {k: v for k, v in kept["recipe"].items() if k not in NOT_IDENTITY["recipe"]}
+    if (precision := resolved["runtime"]["float32_precision"]) != "auto":
+        kept["runtime"] = {"float32_precision": precision}
     kept["ckpt_path"] = None if kept["ckpt_path"] is None else weights_name(Path(kept["ckpt_path"]))
     return kept
 

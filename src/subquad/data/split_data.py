@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from subquad.data.loader_workers import Loader
 from subquad.data.microbatches import MicrobatchDataset, MicrobatchLoader
 from subquad.data.ragged import Ragged
 from subquad.specs import Batch, DataSpec, SequenceBatch
+from subquad.utils.cores import cores_of_process
 from subquad.utils.errors import UserError
 
 
@@ -41,12 +42,14 @@ class SplitData(abc.ABC):
 
     def __init__(
         self, *, batch_size: int, seed: int, steps_per_epoch: int | None = None, eval_batch_size: int | None = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
     ) -> None:  # fmt: skip
-        if min(batch_size, eval_batch_size or 1, steps_per_epoch or 1) < 1 or num_workers < 0:
+        if min(batch_size, eval_batch_size or 1, steps_per_epoch or 1) < 1 or (
+            num_workers != "auto" and num_workers < 0
+        ):
             raise UserError(
                 "data.batch_size, data.eval_batch_size and data.steps_per_epoch must be at least 1, "
-                "data.num_workers at least 0."
+                "data.num_workers auto or at least 0."
             )
         self.batch_size, self.seed, self.steps_per_epoch = batch_size, seed, steps_per_epoch
         self._eval_batch_size = eval_batch_size
@@ -148,9 +151,22 @@ class SplitData(abc.ABC):
         # Without its own generator a loader draws from torch's, and dropout would depend on the number of workers.
         return Loader(
             batched, batch_sampler=batches, collate_fn=_whole_batch,
-            num_workers=self.num_workers, persistent_workers=self.num_workers > 0,
+            num_workers=self.loading_processes, persistent_workers=self.loading_processes > 0,
             pin_memory=torch.cuda.is_available(), generator=torch.Generator(),
         )  # fmt: skip
+
+    @property
+    def loading_processes(self) -> int:
+        """Processes that make batches; 0 if this process makes them.
+
+        With `auto`, a run on a GPU has up to 8, no more than its share of the cores. A run on a CPU has none, because
+        they would compete with the model for its cores.
+        """
+        if self.num_workers != "auto":
+            return self.num_workers
+        if self.trainer is None or self.trainer.strategy.root_device.type == "cpu":
+            return 0
+        return min(8, cores_of_process(self.trainer.num_devices))
 
     @property
     def eval_batch_size(self) -> int:

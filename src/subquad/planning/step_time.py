@@ -110,7 +110,7 @@ def _check_memory(module: Any, spec: Any, size: int, trainer: pl.Trainer) -> Non
     rows = 2  # batch normalisation needs more than one
     batch = random_batch(module.network, spec, rows)
     with LiveTensors() as memory:
-        module.loss(module(batch), batch.target).backward()
+        module.loss(module(batch), module.targets(batch)).backward()
     module.zero_grad(set_to_none=True)
     needed = memory.peak * size / rows
     if needed > free:

@@ -28,7 +28,7 @@ class ImageClassification(Supervised):
 
     def __init__(
         self, spec: ImageSpec, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
-        compile_model: bool = False, label_smoothing: float = 0.0, eval_mode: bool = False, patch: int = 4,
+        compile_model: bool | str = False, label_smoothing: float = 0.0, eval_mode: bool = False, patch: int = 4,
     ) -> None:  # fmt: skip
         if not 0 <= label_smoothing < 1:
             raise UserError(f"task.module.label_smoothing is {label_smoothing}; it must be from 0 up to 1.")

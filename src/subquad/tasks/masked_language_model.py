@@ -10,7 +10,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from subquad.backbones.language import LanguageModel
 from subquad.ops.cross_entropy import summed_cross_entropy
-from subquad.specs import UNMASKED, MaskedBatch, TextSpec
+from subquad.specs import MaskedBatch, TextSpec
 from subquad.tasks.supervised import BackboneFactory, OptimizerFactory, SchedulerFactory, Supervised
 from subquad.utils.errors import UserError
 
@@ -49,7 +49,7 @@ class MaskedLanguageModel(Supervised):
 
     def __init__(
         self, spec: TextSpec, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
-        compile_model: bool = False,
+        compile_model: bool | str = False,
     ) -> None:  # fmt: skip
         super().__init__(spec, backbone, optimizer, scheduler, compile_model)
         if not isinstance(self.network, LanguageModel):
@@ -71,17 +71,18 @@ class MaskedLanguageModel(Supervised):
             self.log("val/loss", scores["perplexity"].log())
         metric.reset()
 
-    def loss(self, outputs: Float[Tensor, "m vocab"], target: Int[Tensor, "b n"]) -> Float[Tensor, ""]:
+    def targets(self, batch: MaskedBatch) -> Int[Tensor, " m"]:
+        """The original tokens at the masked positions."""
+        assert batch.places is not None
+        return batch.target[batch.places.unbind(1)]
+
+    def loss(self, outputs: Float[Tensor, "m vocab"], target: Int[Tensor, " m"]) -> Float[Tensor, ""]:
         """The mean over the masked tokens; 0 where a batch has none."""
-        masked = target[target != UNMASKED]
-        return summed_cross_entropy(outputs, masked) / max(1, len(masked))
+        return summed_cross_entropy(outputs, target) / max(1, len(target))
 
     def predictions(self, outputs: Float[Tensor, "m vocab"]) -> Float[Tensor, "m vocab"]:
         """The logits, unchanged: perplexity needs all of them."""
         return outputs
 
     def validation_step(self, batch: MaskedBatch) -> None:  # type: ignore[override]
-        self.val_metric.update(self(batch), batch.target[batch.target != UNMASKED])
-
-    def test_step(self, batch: MaskedBatch) -> None:  # type: ignore[override]
-        self.test_metric.update(self(batch), batch.target[batch.target != UNMASKED])
+        self.val_metric.update(self(batch), self.targets(batch))

@@ -54,7 +54,7 @@ class Supervised(pl.LightningModule, abc.ABC):
     The batch of an optimiser step may be divided among processes and into microbatches. Lightning averages gradients
     over both; the loss of each microbatch is weighted so that the result is the gradient of the mean over the batch.
 
-    `compile_model` compiles the network (not this module) with torch.compile.
+    `compile_model` compiles the network (not this module) with torch.compile, in a mode of it if it is the name of one.
     """
 
     metric_name: str
@@ -62,7 +62,7 @@ class Supervised(pl.LightningModule, abc.ABC):
 
     def __init__(
         self, spec: Any, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
-        compile_model: bool = False,
+        compile_model: bool | str = False,
     ) -> None:  # fmt: skip
         super().__init__()
         check_fits(backbone, spec)
@@ -76,7 +76,7 @@ class Supervised(pl.LightningModule, abc.ABC):
                 "and backbone, and sizes above 0."
             ) from error
         if compile_model:
-            compile_network(self.network)
+            compile_network(self.network, compile_model)
         self.make_optimizer, self.make_scheduler = optimizer, scheduler
         self.train_loss, self.val_loss = MeanLoss(), MeanLoss()
         self.val_metric, self.test_metric = self.new_metric(spec), self.new_metric(spec)
@@ -88,6 +88,11 @@ class Supervised(pl.LightningModule, abc.ABC):
     @abc.abstractmethod
     def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
         """The mean loss of outputs `[b, outputs]`; the mean has as many terms as the batch's `weight`."""
+
+    def targets(self, batch: Any) -> Tensor:
+        """The targets of the loss and of the metric, as many as there are outputs."""
+        target: Tensor = batch.target
+        return target
 
     def objective(self, mean: Tensor, weight: Tensor | float) -> Tensor:
         """The minimised function of the mean loss of a batch and its weight; by default the mean."""
@@ -103,12 +108,14 @@ class Supervised(pl.LightningModule, abc.ABC):
 
     def training_step(self, batch: Batch | Microbatch) -> Tensor:
         rows = batch.batch if isinstance(batch, Microbatch) else batch
-        loss = self.loss(self(rows), rows.target)
+        loss = self.loss(self(rows), self.targets(rows))
         self.train_loss.update(loss.detach(), batch.weight)
         if not isinstance(batch, Microbatch):
             return self.objective(loss, batch.weight)
         if batch.first:
-            self.step_weight = self._over_processes(torch.tensor(float(batch.share), device=loss.device)).clamp(min=1)
+            # Filled on the device: to copy a number to a GPU would wait for it.
+            share = torch.full((), float(batch.share), device=loss.device)
+            self.step_weight = self._over_processes(share).clamp(min=1)
         averaged = self.trainer.world_size * self.trainer.accumulate_grad_batches
         return self.objective(loss * (averaged * batch.weight / self.step_weight), self.step_weight)
 
@@ -118,8 +125,8 @@ class Supervised(pl.LightningModule, abc.ABC):
 
     def validation_step(self, batch: Batch) -> None:
         outputs = self(batch)
-        self.val_metric.update(self.predictions(outputs), batch.target)
-        self.val_loss.update(self.loss(outputs, batch.target), batch.weight)
+        self.val_metric.update(self.predictions(outputs), self.targets(batch))
+        self.val_loss.update(self.loss(outputs, self.targets(batch)), batch.weight)
 
     def on_validation_epoch_end(self) -> None:
         self.log_metric("val", self.val_metric)
@@ -133,7 +140,7 @@ class Supervised(pl.LightningModule, abc.ABC):
             loss.reset()
 
     def test_step(self, batch: Batch) -> None:
-        self.test_metric.update(self.predictions(self(batch)), batch.target)
+        self.test_metric.update(self.predictions(self(batch)), self.targets(batch))
 
     def on_test_epoch_end(self) -> None:
         self.log_metric("test", self.test_metric)
@@ -154,7 +161,8 @@ class Supervised(pl.LightningModule, abc.ABC):
     def configure_model(self) -> None:
         """Shards the parameters over processes if the strategy has a device mesh (FSDP)."""
         if self.device_mesh is not None:
-            shard(self.network, self.device_mesh["data_parallel"])
+            half = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
+            shard(self.network, self.device_mesh["data_parallel"], half)
 
     def optimized(self) -> Any:
         """The parameters for the optimiser, in groups where the network defines groups."""

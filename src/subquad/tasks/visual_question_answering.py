@@ -31,10 +31,10 @@ class VQAAccuracy(Metric):
 
     def update(self, scores: Float[Tensor, " b"], answer_type: Int[Tensor, " b"]) -> None:
         """Adds the scores of the predicted answers, with the answer types of their questions."""
-        if self.answer_type is not None:
-            scores = scores[answer_type == self.answer_type]
-        self.tenths += (10 * scores).round().long().sum()
-        self.questions += len(scores)
+        # Multiplied by 0 and not selected: on a GPU, to count the selected ones would wait for the device.
+        counted = torch.ones_like(answer_type) if self.answer_type is None else answer_type == self.answer_type
+        self.tenths += ((10 * scores).round().long() * counted).sum()
+        self.questions += counted.sum()
 
     def compute(self) -> Float[Tensor, ""]:
         """The mean score; NaN without questions."""

@@ -20,6 +20,7 @@ from subquad.measure import machine
 from subquad.tasks.supervised import Supervised
 from subquad.training.lightning_data import TrainedOn
 from subquad.training.resume import check_data, read_checkpoint
+from subquad.training.runtime import Runtime
 from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError
 from subquad.utils.log_filters import quieten
@@ -95,9 +96,10 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
         plugins=[LightningEnvironment()],  # one process, even if several trained
     )  # fmt: skip
     run_split = trainer.test if split == "test" else trainer.validate
-    with fitting_weights():
+    runtime = Runtime.of(config, module.network, trainer)
+    with fitting_weights(), runtime.applied(module.network):
         [metrics] = run_split(
-            module, datamodule=TrainedOn(data), ckpt_path=checkpoint, verbose=False, weights_only=True
+            module, datamodule=TrainedOn(data, runtime), ckpt_path=checkpoint, verbose=False, weights_only=True
         )
     name = f"{split}/{module.metric_name}"
     return name, metrics[name], record.metrics.get(name)

@@ -1,19 +1,23 @@
 """Data of a run as a LightningDataModule."""
 
+import dataclasses
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from torch.utils.data import DataLoader
 
+from subquad.data.microbatches import Microbatch
 from subquad.data.split_data import SplitData
-from subquad.specs import Batch
+from subquad.specs import Batch, ImageBatch
+from subquad.training.runtime import Runtime
 
 
 class TrainedOn(pl.LightningDataModule):
     """Wraps a `SplitData` for Lightning. The data do not import Lightning, so that checking for their files is fast."""
 
-    def __init__(self, data: SplitData) -> None:
-        self.data = data
+    def __init__(self, data: SplitData, runtime: Runtime | None = None) -> None:
+        self.data, self.runtime = data, runtime or Runtime()
         super().__init__()
 
     @property
@@ -28,6 +32,23 @@ class TrainedOn(pl.LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """The fingerprint of the data, which Lightning stores in every checkpoint."""
         return {"fingerprint": self.data.fingerprint}
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """The batch on the device, in the form that the runtime settings give it.
+
+        The copy does not wait for the device; Lightning's own would, because a batch is not a tensor.
+        """
+        on_device = batch.to(device, non_blocking=True)
+        if isinstance(on_device, Microbatch):
+            return dataclasses.replace(on_device, batch=self._formed(on_device.batch))
+        return self._formed(on_device)
+
+    def _formed(self, batch: Batch) -> Batch:
+        if self.runtime.channels_last is True and isinstance(batch, ImageBatch):
+            return dataclasses.replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))
+        if isinstance(self.runtime.pad_lengths, int):
+            return batch.padded(self.runtime.pad_lengths, self.data.spec)
+        return batch
 
     def train_dataloader(self) -> DataLoader[Batch]:
         return self.data.train_dataloader()

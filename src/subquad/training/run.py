@@ -1,5 +1,6 @@
 """One training run, from its configuration to its record."""
 
+import dataclasses
 import logging
 import time
 import traceback
@@ -16,7 +17,6 @@ from subquad import records
 from subquad.backbones.layerwise import recompute_layers
 from subquad.config.fingerprint import identity, mechanism, run_of
 from subquad.config.settings import check_settings
-from subquad.data.split_data import SplitData
 from subquad.measure import machine
 from subquad.measure.memory import process_peak
 from subquad.tasks.supervised import Supervised
@@ -25,6 +25,7 @@ from subquad.training.callbacks.wall_clock import WallClock
 from subquad.training.distributed import has_peers, lock_timeout, managed_processes, preempted, rank
 from subquad.training.lightning_data import TrainedOn
 from subquad.training.resume import check_best, check_last, load_weights
+from subquad.training.runtime import Runtime
 from subquad.training.trainer import build_trainer
 from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError
@@ -105,7 +106,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     start = None if config.ckpt_path is None else run_of(Path(config.ckpt_path))
     if start is not None and not (start / records.RESULT).exists():
         raise UserError(f"The run that this one starts from has not finished ({start}); train that one first.")
-    for section in ("attention", "backbone", "data"):
+    for section in ("attention", "backbone", "data", "runtime"):
         check_settings(section, settings[section])
     pl.seed_everything(config.seed, workers=True, verbose=False)
     data = instantiate(config.data, _convert_="all")
@@ -127,8 +128,9 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     elif config.ckpt_path is not None:
         load_weights(module, Path(config.ckpt_path))
     parameters = module.parameter_count  # before they are sharded among processes
-    with managed_processes(trainer):
-        best, test_metrics = _train_and_test(trainer, module, data, run, config.task.monitor)
+    runtime = Runtime.of(config, module.network, trainer)
+    with runtime.applied(module.network), managed_processes(trainer):
+        best, test_metrics = _train_and_test(trainer, module, TrainedOn(data, runtime), run, config.task.monitor)
     if rank():
         return None
     metrics = {**_last_epoch(run), **test_metrics} | ({} if best is None else {config.task.monitor: best})
@@ -151,6 +153,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         data_fingerprint=data.fingerprint,
         tags=tags,
         config=settings,
+        runtime=dataclasses.asdict(runtime),
         **machine.facts(),
     )
     wandb_run.summarise(trainer, record)
@@ -158,7 +161,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
 
 
 def _train_and_test(
-    trainer: pl.Trainer, module: Supervised, data: SplitData, run: Path, monitor: str
+    trainer: pl.Trainer, module: Supervised, data: TrainedOn, run: Path, monitor: str
 ) -> tuple[float | None, dict[str, float]]:
     """Trains, and tests the best checkpoint.
 
@@ -167,7 +170,7 @@ def _train_and_test(
         `callbacks.best` monitors nothing; its checkpoint is then the one of the last step.
     """
     last_path, best_path = run / "checkpoints" / "last.ckpt", run / "checkpoints" / "best.ckpt"
-    trainer.fit(module, TrainedOn(data), ckpt_path=last_path if last_path.exists() else None, weights_only=True)
+    trainer.fit(module, data, ckpt_path=last_path if last_path.exists() else None, weights_only=True)
     best = trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
     if not best_path.exists() or not _validations(run):
         raise UserError(
@@ -176,7 +179,7 @@ def _train_and_test(
         )
     if best is not None:
         check_best(best_path, monitor, float(best), run)
-    [metrics] = trainer.test(module, TrainedOn(data), ckpt_path=str(best_path), verbose=False, weights_only=True)
+    [metrics] = trainer.test(module, data, ckpt_path=str(best_path), verbose=False, weights_only=True)
     return None if best is None else float(best), {name: float(value) for name, value in metrics.items()}
 
 

@@ -17,6 +17,13 @@ from subquad.training.callbacks.ignore_sigterm import IgnoreSigterm
 from subquad.training.strategies import SharedBatches
 from subquad.utils.errors import UserError, first_line
 
+_REFUSED = {
+    "sync_batchnorm": "Batch normalisation always spans all processes",
+    "deterministic": "Deterministic kernels are selected by runtime.deterministic=true",
+    "benchmark": "cuDNN's measuring of kernels would make runs differ",
+}
+"""Arguments of Lightning's trainer that a run cannot have, and why."""
+
 
 def build_trainer(config: DictConfig, data: SplitData, module: Supervised | None = None) -> pl.Trainer:
     """Builds the trainer of a run; raises UserError if its settings conflict or do not fit the machine or the data.
@@ -37,8 +44,8 @@ def build_trainer(config: DictConfig, data: SplitData, module: Supervised | None
         raise UserError(f"The trainer cannot be built ({reason}); see the keys of trainer=.") from error
     if isinstance(trainer.accelerator, CPUAccelerator) and precision in ("16-mixed", "16-true", "16"):
         raise UserError(f"A CPU cannot train with trainer.precision={precision}; choose bf16-mixed, or a GPU.")
-    if config.trainer.get("sync_batchnorm"):
-        raise UserError("Batch normalisation always spans all processes; leave trainer.sync_batchnorm out.")
+    for key in filter(config.trainer.get, _REFUSED):
+        raise UserError(f"{_REFUSED[key]}; leave trainer.{key} out.")
     if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, SharedBatches):
         raise UserError(
             f"There are {trainer.world_size} processes but no strategy for them; choose trainer=ddp (GPUs), "

@@ -22,6 +22,12 @@ def usable_cores() -> int:
     return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))
 
 
+def cores_of_process(processes: int) -> int:
+    """The cores of one of the processes of a run on this machine: those of a Slurm task, or an equal share."""
+    task = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return min(usable_threads(), int(task)) if task.isdigit() else max(1, usable_threads() // processes)
+
+
 def usable_threads() -> int:
     """The number of threads that a run computes with: one per core, or OMP_NUM_THREADS if that is less."""
     limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 
 log = logging.getLogger(__name__)
 
@@ -27,21 +28,28 @@ class TimeEstimate(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if batch_idx % trainer.accumulate_grad_batches == 0:
-            self.started = time.perf_counter()
+        if len(self.seconds) < self.warmup + self.steps and batch_idx % trainer.accumulate_grad_batches == 0:
+            self.started = _now(pl_module)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if len(self.seconds) >= self.warmup + self.steps or (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
-        self.seconds.append(time.perf_counter() - self.started)
+        self.seconds.append(_now(pl_module) - self.started)
         if len(self.seconds) < self.warmup + self.steps or not trainer.is_global_zero:
             return
         step = statistics.fmean(self.seconds[self.warmup :])
         left = int(trainer.estimated_stepping_batches) - trainer.global_step
         if step * left > self.warn_hours * 3600:
             log.warning(_message(step, left, self.alternative))
+
+
+def _now(module: pl.LightningModule) -> float:
+    """The time in seconds when all work given to the module's device is done."""
+    if module.device.type == "cuda":
+        torch.cuda.synchronize(module.device)
+    return time.perf_counter()
 
 
 def _message(step: float, left: int, alternative: str | None) -> str:
