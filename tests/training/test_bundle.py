@@ -47,7 +47,10 @@ def test_it_is_the_trained_model_in_evaluation_mode(made):
 @pytest.mark.parametrize("file", sorted((ROOT / "docs" / "bundles").glob("*.safetensors")), ids=lambda file: file.stem)
 def test_shipped_bundles_load(file):
     network = load_pretrained(file)
-    assert f"{100 * network.record['metrics']['test/accuracy']:.2f} %" in (ROOT / "docs" / "bundles" / "README.md").read_text()
+    assert (
+        f"{100 * network.record['metrics']['test/accuracy']:.2f} %"
+        in (ROOT / "docs" / "bundles" / "README.md").read_text()
+    )
     assert "/tmp" not in json.dumps(network.record)
 
 
