@@ -130,8 +130,10 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _seed() -> None:
+def _seed_and_threads() -> None:
+    """A test that uses more threads would make a process that a later test forks hang."""
     torch.manual_seed(0)
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

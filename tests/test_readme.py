@@ -73,7 +73,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 # What needs a cluster is run by tests/sweep/test_slurm_cluster.py.
-RUNS = [c for c in commands() if re.match(r"([A-Z_]+=\w+ )*python ", c) and "tests/" not in c and "slurm" not in c]
+RUNS = [c for c in commands() if re.match(r"([A-Z_]+=\w+ )*python [^-]", c) and "tests/" not in c and "slurm" not in c]
 SHOWN = {*RUNS} & {*commands(PAGES[:1])} | {*{re.search(r"\w+\.py", c)[0]: c for c in reversed(RUNS)}.values()}
 """The commands of README.md and one of each program: continuous integration runs these, a release all."""
 
