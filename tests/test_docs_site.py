@@ -52,7 +52,7 @@ def test_every_page_is_in_the_navigation(site):
 
 def test_the_navigation_names_pages_of_its_own_accord():
     """A page that mkdocs.yml does not name would be found under "More"; each has a title and a section instead."""
-    named = set(re.findall(r"(\w+)\.md", yaml.safe_dump(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])))
+    named = set(re.findall(r"([\w-]+)\.md", yaml.safe_dump(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])))
     assert set(PAGES) <= named
 
 

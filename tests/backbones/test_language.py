@@ -38,9 +38,9 @@ def test_logits_are_those_of_the_chosen_places():
     tokens, valid = batch()
     chosen = valid & (torch.rand(3, 12) < 0.5)
     chosen[0, 0] = True
-    everywhere = network(tokens, valid, torch.ones_like(valid)).view(3, 12, 30)
-    torch.testing.assert_close(network(tokens, valid, chosen), everywhere[chosen])
-    assert network(tokens, valid, torch.zeros_like(valid)).shape == (0, 30)
+    everywhere = network(tokens, valid, torch.ones_like(valid).nonzero()).view(3, 12, 30)
+    torch.testing.assert_close(network(tokens, valid, chosen.nonzero()), everywhere[chosen])
+    assert network(tokens, valid, torch.zeros_like(valid).nonzero()).shape == (0, 30)
 
 
 def test_the_decoder_is_the_embedding():
@@ -51,7 +51,7 @@ def test_the_decoder_is_the_embedding():
         network.bias[7] += 1.5
         features = []
         network.norm.register_forward_hook(lambda _, __, out: features.append(out))
-        logits = network(tokens, valid, valid)
+        logits = network(tokens, valid, valid.nonzero())
     torch.testing.assert_close(logits[:, 7], features[0] @ network.encoder.embed.weight[7] + 1.5)
     whole = sum(p.numel() for p in network.parameters())
     assert whole == sum(p.numel() for p in network.encoder.parameters()) + 16 * 16 + 16 + 2 * 16 + 30
@@ -65,7 +65,7 @@ def test_padding_never_changes_an_output(name, order):
     tokens, valid = batch()
     poisoned = torch.where(valid, tokens, torch.randint(1, 30, tokens.shape))
     close = functools.partial(torch.testing.assert_close, rtol=1e-9, atol=1e-9)
-    close(network(poisoned, valid, valid), network(tokens, valid, valid))
+    close(network(poisoned, valid, valid.nonzero()), network(tokens, valid, valid.nonzero()))
     close(labeller(poisoned, valid), labeller(tokens, valid))
     close(labeller(tokens[1:2, :9], valid[1:2, :9]), labeller(tokens, valid)[1:2])
 
@@ -74,7 +74,7 @@ def test_one_projection_serves_all_layers():
     network = model(functools.partial(Linformer, k=4, sharing="layer"), layers=3)
     assert [len(layer.attention.key_map) for layer in network.encoder.layers] == [1, 0, 0]
     tokens, valid = batch()
-    network(tokens, valid, valid).pow(2).sum().backward()
+    network(tokens, valid, valid.nonzero()).pow(2).sum().backward()
     [shared] = network.encoder.layers[0].attention.key_map
     assert shared.grad.any()
 
@@ -85,7 +85,7 @@ def test_orders_are_different_models_and_every_weight_learns():
     for order in ("post", "pre"):
         torch.manual_seed(0)
         network = model(order=order)
-        outputs.append(network(tokens, valid, valid))
+        outputs.append(network(tokens, valid, valid.nonzero()))
         outputs[-1].pow(2).sum().backward()
         silent = [name for name, p in network.named_parameters() if p.grad is None or not p.grad.any()]
         # A constant added to all keys of a query is dropped by the softmax.

@@ -294,7 +294,7 @@ def test_scripts_answer_help(script):
     command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip()[0].isupper()
-    assert f"{script}.py" in done.stdout or script == "describe"
+    assert f"{'check_attention' if script == 'check' else script}.py" in done.stdout or script == "describe"
 
 
 def test_an_evaluation_without_a_run_asks_for_one(data, outputs):

@@ -77,7 +77,7 @@ def _added(module: Any, batch: Any) -> int:
     for p in module.parameters():
         p.grad = torch.zeros_like(p) if p.requires_grad else None
     with LiveTensors() as memory:
-        module.loss(module(batch), batch.target).backward()
+        module.loss(module(batch), module.targets(batch)).backward()
     return memory.peak
 
 

@@ -69,6 +69,12 @@ def load_pretrained(source: str | Path, *, trust_code: bool = False) -> nn.Modul
 
     Raises:
         UserError: the file is missing or damaged, or of classes that are not trusted.
+
+    Examples:
+        >>> from subquad import load_pretrained
+        >>> model = load_pretrained("docs/bundles/digits-ecoformer.safetensors")
+        >>> model.spec.classes
+        10
     """
     from safetensors import SafetensorError, safe_open
 
