@@ -61,6 +61,17 @@ def test_states_precision_and_rows_count(data):
     assert 0.4 * activations < mixed < 0.9 * activations
 
 
+def test_a_whole_batch_counts_where_mechanisms_are_fitted_to_it_and_not_where_they_are_redrawn(data):
+    def peaks(attention):
+        module, spec = built(data, "task=uea/heartbeat", f"attention={attention}", *SIZES)
+        return [step_peak(module, spec, 2, "32-true", 0, whole) for whole in (2, 64)]
+
+    one, whole = peaks("performer")
+    assert one == whole
+    one, whole = peaks("ecoformer")
+    assert whole > 1.5 * one
+
+
 def test_a_trace_changes_nothing(data):
     module, spec = built(data, "task=uea/heartbeat", "attention=ecoformer", *SIZES)
     before = {name: value.clone() for name, value in module.state_dict().items()}

@@ -5,24 +5,28 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from runs import ROOT  # noqa: F401  before the backbones: makes their shape checks possible
+from hydra.utils import instantiate
+from runs import composed  # before the backbones: makes their shape checks possible
 from torch import nn
 from torch.testing import assert_close
 
-from subquad.attention.base import Refreshable, StatelessAttention
+from subquad.attention.base import Redrawn, Refreshable, StatelessAttention
 from subquad.backbones.mvts import MVTSEncoder
 from subquad.data.batches import Rows
 from subquad.data.microbatches import cut
 from subquad.data.split_data import SplitData
+from subquad.measure.inputs import random_batch
+from subquad.planning.model_size import spec_of
 from subquad.specs import DataSpec, Pattern, SequenceBatch
 from subquad.tasks.classification import Classification
-from subquad.training.callbacks.refresh import RefreshAttention
+from subquad.training.callbacks.guards import SeedEpochs
+from subquad.training.callbacks.refresh import RefreshAttention, _refresh
 from subquad.training.schedules import constant
 
 SPEC = DataSpec(max_len=12, channels=3, classes=4)
 
 
-class Redrawn(StatelessAttention, Refreshable):
+class Fitted(StatelessAttention, Refreshable):
     """Adds a random vector, redrawn every `redraw` steps, and stores the inputs of its last refresh."""
 
     patterns = frozenset(Pattern)
@@ -30,7 +34,7 @@ class Redrawn(StatelessAttention, Refreshable):
 
     def __init__(self, site, redraw: int = 2) -> None:
         super().__init__(site)
-        self.redraw = redraw
+        self.interval = redraw
         self.register_buffer("direction", torch.randn(site.dim))
         self.register_buffer("renewals", torch.tensor(0))
         self.value = nn.Linear(site.dim, site.dim)
@@ -39,7 +43,7 @@ class Redrawn(StatelessAttention, Refreshable):
         return self.value(context) + self.direction
 
     def due(self, epoch: int, batch: int, step: int) -> bool:
-        return step % self.redraw == 0
+        return step % self.interval == 0
 
     def refresh(self, x, context, masks) -> None:
         assert not torch.is_grad_enabled()
@@ -51,7 +55,7 @@ class Redrawn(StatelessAttention, Refreshable):
 def module(redraw=(2, 2), **choices):
     sites = iter(redraw)
     encoder = partial(
-        MVTSEncoder, attention=lambda site: Redrawn(site, next(sites)), layers=len(redraw), dim=16, heads=2, ffn=32,
+        MVTSEncoder, attention=lambda site: Fitted(site, next(sites)), layers=len(redraw), dim=16, heads=2, ffn=32,
         dropout=0.3, norm="batch",
     )  # fmt: skip
     return Classification(SPEC, encoder, torch.optim.Adam, constant, **choices)
@@ -63,12 +67,15 @@ def batch():
 
 
 def trainer(step=0, **changes):
-    facts = {"current_epoch": 0, "global_step": step, "is_global_zero": True, "world_size": 1, "datamodule": None}
+    facts = {
+        "current_epoch": 0, "global_step": step, "is_global_zero": True, "world_size": 1, "datamodule": None,
+        "callbacks": [], "strategy": SimpleNamespace(broadcast=lambda value: value),
+    }  # fmt: skip
     return SimpleNamespace(**facts | changes)
 
 
 def attentions(model):
-    return [part for part in model.modules() if isinstance(part, Redrawn)]
+    return [part for part in model.modules() if isinstance(part, Fitted)]
 
 
 def renew(facts, model, rows, number):
@@ -185,10 +192,86 @@ def test_a_compiled_model_is_renewed_and_computes_with_what_is_new() -> None:
 def test_other_processes_take_the_buffers_of_the_first() -> None:
     first, other, rows = module(), module(), batch()
     sent = []
+    seeds = [SeedEpochs(0)]
     strategy = SimpleNamespace(broadcast=lambda buffers: sent.append(buffers) or buffers)
-    start(first, rows, world_size=2, strategy=strategy)
+    start(first, rows, world_size=2, strategy=strategy, callbacks=seeds)
     strategy = SimpleNamespace(broadcast=lambda buffers: sent[0])
-    start(other, batch(), world_size=2, is_global_zero=False, strategy=strategy)
+    start(other, batch(), world_size=2, is_global_zero=False, strategy=strategy, callbacks=seeds)
     for a, b in zip(attentions(first), attentions(other), strict=True):
         assert torch.equal(a.direction, b.direction)
         assert a.renewals == b.renewals == 1
+
+
+SIZES = ("backbone.layers=2", "backbone.dim=16", "backbone.heads=2", "data=synthetic", "scale=smoke", "trainer=cpu")
+MODELS = [
+    ("task=lra/text", *SIZES),
+    ("task=lra/retrieval", *SIZES),
+    ("task=uea/heartbeat", *SIZES),
+    ("task=mlm/text", *SIZES),
+    ("task=vqa_v2", "data=synthetic", "scale=smoke", "trainer=cpu"),
+    ("task=digits", "scale=smoke", "trainer=cpu"),
+    ("task=cifar/cifar100", "backbone=twins_svt", "data=synthetic", "scale=smoke", "trainer=cpu"),
+]
+STEP = 1000
+"""A step before which both Performer and YOSO are redrawn."""
+
+
+def built(data, outputs, *overrides):
+    config = composed(data, outputs, *overrides)
+    spec = spec_of(config.data, prepare=True)
+    torch.manual_seed(3)
+    return instantiate(config.task.module, _convert_="all")(spec=spec), spec
+
+
+def buffers(model):
+    return {
+        f"{name}.{key}": value.clone()
+        for name, part in model.named_modules()
+        if isinstance(part, Redrawn)
+        for key, value in part.named_buffers()
+    }
+
+
+def seeded(rank, model):
+    """The facts of the trainer of a process, whose generators are seeded as in training."""
+    seeds = SeedEpochs(7)
+    facts = trainer(STEP, current_epoch=2, world_size=2, global_rank=rank, callbacks=[seeds], strategy=None)
+    seeds.on_train_epoch_start(facts, model)
+    return facts
+
+
+@pytest.mark.parametrize("overrides", MODELS, ids=lambda words: " ".join(words[:2]))
+@pytest.mark.parametrize("attention", ["performer", "yoso_sampled"])
+def test_redrawing_reads_no_batch_and_draws_in_every_process_what_a_pass_draws(attention, overrides, data, outputs):
+    """The strategy of no process has a broadcast."""
+    model, spec = built(data, outputs, *overrides, f"attention={attention}")
+    initial = buffers(model)
+    seeded(0, model)
+    due = [part for part in model.modules() if isinstance(part, Redrawn)]
+    _refresh(due, model, random_batch(model.network, spec, 2), torch.initial_seed() + STEP + 1)
+    expected = buffers(model)
+    assert len(expected) > 1
+    assert not any(torch.equal(value, initial[name]) for name, value in expected.items())
+    for rank in (0, 1):
+        model, _ = built(data, outputs, *overrides, f"attention={attention}")
+        facts = seeded(rank, model)
+        state = torch.get_rng_state()
+        renew(facts, model, None, 0)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert all(torch.equal(value, expected[name]) for name, value in buffers(model).items())
+
+
+def test_the_pass_refreshes_redrawn_mechanisms_too_if_others_are_due() -> None:
+    class Drawn(Fitted, Redrawn):
+        refresh = Redrawn.refresh
+
+        def redraw(self) -> None:
+            self.renewals += 1
+
+    model, rows = module(), batch()
+    first, second = attentions(model)
+    first.__class__ = Drawn
+    start(model, rows)
+    assert [first.renewals.item(), second.renewals.item()] == [1, 1]
+    assert second.given[0].shape[0] == len(rows)
+    assert not hasattr(first, "given")

@@ -179,7 +179,23 @@ class Refreshable(abc.ABC):
 
     @abc.abstractmethod
     def refresh(self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks) -> None:
-        """Updates the state; mechanisms that do not fit it to data ignore the tokens."""
+        """Updates the state."""
+
+
+class Redrawn(Refreshable):
+    """A mechanism whose state is drawn anew without a look at the data, so that a callback needs no pass over them."""
+
+    @abc.abstractmethod
+    def redraw(self) -> None:
+        """Draws the state anew, by torch's generator of the CPU: several processes then draw the same numbers."""
+
+    def refresh(self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks) -> None:
+        self.redraw()
+
+
+def copy_drawn(state: Tensor, drawn: Tensor) -> None:
+    """Copies numbers drawn on the CPU to a buffer on any device; the CPU does not wait for a GPU."""
+    state.copy_(drawn.pin_memory() if state.is_cuda else drawn, non_blocking=True)
 
 
 class Discrete:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from subquad.attention.base import Projections, Refreshable, StatelessAttention
+from subquad.attention.base import Projections, Redrawn, StatelessAttention, copy_drawn
 from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
@@ -43,7 +43,7 @@ def naive_relu_features(x: Float[Tensor, "n e"], directions: Float[Tensor, "f e"
     return (x / x.shape[1] ** 0.25 @ directions.T).relu() + eps  # Eq. 5 with f = ReLU; a factor 1 / √M cancels
 
 
-class Performer(StatelessAttention, Refreshable):
+class Performer(StatelessAttention, Redrawn):
     """y_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / (φ(q_i)ᵀ Σ_j φ(k_j)) in each head, with random features φ of directions w_1..w_M.
 
     The directions are rows of random rotations with the norms of Gaussian vectors, the same for all heads. Padded keys
@@ -96,7 +96,7 @@ class Performer(StatelessAttention, Refreshable):
             )
         if feature_map == "relu" and eps <= 0:
             raise UserError(f"Performer with ReLU features may divide by 0 with eps {eps}; choose a positive one.")
-        self.feature_map, self.redraw, self.eps = feature_map, redraw, eps
+        self.feature_map, self.interval, self.eps = feature_map, redraw, eps
         self.approximates_softmax = feature_map == "softmax"
         self.projections = Projections(site.dim, site.heads)
         self.register_buffer("directions", orthogonal_directions(self.features, width))
@@ -159,10 +159,10 @@ class Performer(StatelessAttention, Refreshable):
         return self.directions.to(dtype)[rows] * self.directions.shape[1] ** -0.25
 
     def due(self, epoch: int, batch: int, step: int) -> bool:
-        return self.redraw > 0 and step > 0 and step % self.redraw == 0
+        return self.interval > 0 and step > 0 and step % self.interval == 0
 
-    def refresh(self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks) -> None:
-        self.directions.copy_(orthogonal_directions(*self.directions.shape))
+    def redraw(self) -> None:
+        copy_drawn(self.directions, orthogonal_directions(*self.directions.shape))
 
 
 def _exp_times(

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from subquad.attention.base import Discrete, Projections, Refreshable, StatelessAttention, SurrogateGradient
+from subquad.attention.base import Discrete, Projections, Redrawn, StatelessAttention, SurrogateGradient, copy_drawn
 from subquad.ops.binary_codes import code
 from subquad.ops.device import at_once, fused
 from subquad.ops.masks import zero_padding
@@ -74,7 +74,7 @@ class YOSO(StatelessAttention, SurrogateGradient):
         return _Weighed.apply(*(t.flatten(0, 1) for t in (q, k, v)), self.bits, None, None).view_as(q)
 
 
-class SampledYOSO(YOSO, Refreshable, Discrete):
+class SampledYOSO(YOSO, Redrawn, Discrete):
     """YOSO with w_ij replaced by the share of m hashes in which q_i and k_j fall into the same of 2^τ buckets.
 
     A hash is τ random hyperplanes for each head. Values are added to the bucket of their key, and each query takes the
@@ -111,8 +111,8 @@ class SampledYOSO(YOSO, Refreshable, Discrete):
     def due(self, epoch: int, batch: int, step: int) -> bool:
         return True
 
-    def refresh(self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks) -> None:
-        self.planes.normal_()
+    def redraw(self) -> None:
+        copy_drawn(self.planes, torch.randn(self.planes.shape, dtype=self.planes.dtype))
 
     def _weigh(
         self, q: Float[Tensor, "b h n e"], k: Float[Tensor, "b h m e"], v: Float[Tensor, "b h m e"]

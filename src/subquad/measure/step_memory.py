@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-from subquad.attention.base import Refreshable
+from subquad.attention.base import Redrawn, Refreshable
 from subquad.measure.cuda_autocast import rules_of_cuda
 from subquad.measure.inputs import HIDDEN, random_batch
 from subquad.measure.memory import LiveTensors
@@ -33,12 +33,12 @@ def step_peak(module: Any, spec: Any, rows: int, precision: str, states: int, wh
         module: a task's module, on any device; its weights are not read.
         precision: Lightning's name; mixed precision keeps in float32 what it keeps on CUDA.
         states: number of values that the optimiser stores for each parameter.
-        whole: rows of the batch of an optimiser step, from which mechanisms are refreshed; by default `rows`.
+        whole: rows of the batch of an optimiser step, to which mechanisms are fitted; by default `rows`.
     """
     module.train()
     with fake_tensors(module, (), gradients=True), _like_a_gpu(precision):
         added = _added(module, random_batch(module.network, spec, rows))
-        if any(isinstance(part, Refreshable) for part in module.modules()):
+        if any(isinstance(part, Refreshable) and not isinstance(part, Redrawn) for part in module.modules()):
             batch = random_batch(module.network, spec, whole or rows)
             with torch.no_grad(), LiveTensors() as memory:
                 module(batch)

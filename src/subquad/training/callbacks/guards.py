@@ -33,9 +33,13 @@ class SeedEpochs(pl.Callback):
         loop.epoch_loop.reset_restart_stage()
         loop.epoch_loop.val_loop.reset_restart_stage()
 
+    def seeds(self, epoch: int, rank: int) -> tuple[int, int, int]:
+        """The seeds of torch, NumPy and Python in a process."""
+        first, second, third = map(int, np.random.SeedSequence([self.seed, epoch, rank]).generate_state(3))
+        return first, second, third
+
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        sequence = np.random.SeedSequence([self.seed, trainer.current_epoch, trainer.global_rank])
-        torch_seed, numpy_seed, python_seed = map(int, sequence.generate_state(3))
+        torch_seed, numpy_seed, python_seed = self.seeds(trainer.current_epoch, trainer.global_rank)
         # For a model on a CPU its generator is enough. torch.manual_seed also queues a seed, with its stack trace, for
         # GPUs that are not initialised.
         on_cpu = pl_module.device.type == "cpu"

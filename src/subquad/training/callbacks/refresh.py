@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from subquad.attention.base import Refreshable
+from subquad.attention.base import Redrawn, Refreshable
 from subquad.data.microbatches import Microbatch
+from subquad.training.callbacks.guards import SeedEpochs
 
 
 class RefreshAttention(pl.Callback):
@@ -23,6 +24,9 @@ class RefreshAttention(pl.Callback):
     uses no dropout and restores the running statistics of BatchNorm and the random generators. It runs eagerly where
     the model is compiled. It reads the whole batch of the optimiser step: with several processes or with accumulated
     microbatches, every process reads all of it, and then takes over the buffers of the first process.
+
+    If all mechanisms that are due are `Redrawn`, there is no pass: every process draws, in the order of the layers, the
+    numbers that the pass would draw in the first process.
 
     All state is in the mechanisms' buffers, so a resumed run gives the same numbers as an uninterrupted one.
     """
@@ -45,14 +49,33 @@ class RefreshAttention(pl.Callback):
         due = [mechanism for mechanism in self.mechanisms if mechanism.due(*place, trainer.global_step)]
         if not due:
             return
+        seed = (_first_seed(trainer) + trainer.global_step + 1) % 2**63
+        if all(isinstance(mechanism, Redrawn) for mechanism in due):
+            _redraw(due, seed)
+            return
         if isinstance(batch, Microbatch):
             batch = datamodule.data.whole_batch(batch.whole).to(pl_module.device)
-        _refresh(due, pl_module, batch, trainer.global_step)
+        _refresh(due, pl_module, batch, seed)
         if trainer.world_size > 1:
             _broadcast_buffers(due, trainer)
 
 
-def _refresh(due: Sequence[Any], model: nn.Module, batch: Any, step: int) -> None:
+def _first_seed(trainer: pl.Trainer) -> int:
+    """The seed of torch in the first process."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, SeedEpochs):
+            return callback.seeds(trainer.current_epoch, 0)[0]
+    return trainer.strategy.broadcast(torch.initial_seed())
+
+
+def _redraw(due: Sequence[Any], seed: int) -> None:
+    with torch.random.fork_rng([]), torch.no_grad():
+        torch.default_generator.manual_seed(seed)
+        for mechanism in due:
+            mechanism.redraw()
+
+
+def _refresh(due: Sequence[Any], model: nn.Module, batch: Any, seed: int) -> None:
     waiting = list(due)
 
     def refresh(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -68,7 +91,7 @@ def _refresh(due: Sequence[Any], model: nn.Module, batch: Any, step: int) -> Non
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         # The generators are restored afterwards, so without a seed of its own each refresh could draw the same numbers.
-        torch.manual_seed((torch.initial_seed() + step + 1) % 2**63)
+        torch.manual_seed(seed)
         model(batch)
 
 
