@@ -53,7 +53,11 @@ MODELS = {
     "tied": (lambda: SequenceEncoder(TOKENS, SMALL, tie_layers=True, **SIZES), tokens, 1),
     "sampled": (lambda: SequenceEncoder(TOKENS, SampledYOSO, **SIZES), tokens, 3),
     "mvts": (lambda: MVTSEncoder(SERIES, SMALL, **SIZES), series, 3),
-    "language": (lambda: LanguageModel(TEXT, Softmax, **SIZES), lambda: (*tokens(), (torch.rand(3, 24) < 0.3).nonzero()), 3),
+    "language": (
+        lambda: LanguageModel(TEXT, Softmax, **SIZES),
+        lambda: (*tokens(), (torch.rand(3, 24) < 0.3).nonzero()),
+        3,
+    ),
     "two towers": (
         lambda: DualEncoder(TOKENS, functools.partial(SequenceEncoder, attention=SMALL, **SIZES)),
         lambda: (*tokens(), *tokens()),

@@ -81,8 +81,11 @@ def random_batch(network: nn.Module, spec: Any, rows: int) -> Batch:
     inputs: Any = random_inputs(spec, rows)
     if isinstance(network, LanguageModel):
         tokens, _ = inputs
-        hidden = torch.rand(tokens.shape, generator=generator) < HIDDEN
-        return MaskedBatch(tokens, None, torch.where(hidden, tokens, UNMASKED))
+        hidden = torch.randperm(tokens.numel(), generator=generator)[: round(HIDDEN * tokens.numel())]
+        places = torch.stack([hidden // tokens.shape[1], hidden % tokens.shape[1]], 1)
+        target = torch.full_like(tokens, UNMASKED)
+        target[places.unbind(1)] = tokens[places.unbind(1)]
+        return MaskedBatch(tokens, None, target, places)
     if isinstance(network, DualEncoder):
         return PairBatch(*(inputs * 2), target(spec))  # type: ignore[call-arg]
     if isinstance(spec, ImageSpec):
