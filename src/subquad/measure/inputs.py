@@ -83,9 +83,9 @@ def random_batch(network: nn.Module, spec: Any, rows: int) -> Batch:
         tokens, _ = inputs
         hidden = torch.randperm(tokens.numel(), generator=generator)[: round(HIDDEN * tokens.numel())]
         places = torch.stack([hidden // tokens.shape[1], hidden % tokens.shape[1]], 1)
-        target = torch.full_like(tokens, UNMASKED)
-        target[places.unbind(1)] = tokens[places.unbind(1)]
-        return MaskedBatch(tokens, None, target, places)
+        original = torch.full_like(tokens, UNMASKED)
+        original[places.unbind(1)] = tokens[places.unbind(1)]
+        return MaskedBatch(tokens, None, original, places)
     if isinstance(network, DualEncoder):
         return PairBatch(*(inputs * 2), target(spec))  # type: ignore[call-arg]
     if isinstance(spec, ImageSpec):
