@@ -71,7 +71,8 @@ class BigBird(StatelessAttention):
         last = self._last(context, mask)
         # With padding, rows have different last blocks: a mask of blocks would be built for every batch.
         if mask is None and runs_flex(q, heads, dropout):
-            visible = lambda _, head, i, j: self.visible(head, i, j, last[0])  # noqa: E731
+            final = last[0]
+            visible = lambda _, head, i, j: self.visible(head, i, j, final)  # noqa: E731
             return p.out(flex(q, k, v, mask, visible, heads, self, state=self.random))
         # A query may see every block: a mask is cheaper than copies of keys.
         if -(-x.shape[1] // self.block) <= 5 + self.random.shape[-1]:

@@ -126,7 +126,7 @@ class SampledYOSO(YOSO, Redrawn, Discrete):
         planes = self.planes.to(x.dtype)
         powers = 2 ** torch.arange(self.bits, device=x.device, dtype=x.dtype)
         parts = []
-        step = at_once(x, _TOKENS, len(x) * planes.numel() // planes.shape[1])
+        step = at_once(x, _TOKENS, x.shape[0] * planes.numel() // planes.shape[1])
         for part in x.split(step, 2):
             signs = (part @ planes.flatten(2)).unflatten(-1, planes.shape[2:]) > 0
             parts.append((code(signs.to(x.dtype)) @ powers).to(torch.int16).flatten(0, 1))
@@ -204,7 +204,7 @@ def _read_tables(
 ) -> Float[Tensor, "r n e"]:
     """Σ_j b_ij v_j, b_ij the share of hashes in which i and j meet; each row has 2^bits buckets of its own."""
     total = v.new_zeros(q_codes.shape[1:] + v.shape[-1:])
-    step = at_once(v, 1, max(v.numel(), total.numel(), (v.shape[0] << bits) * v.shape[-1]))
+    step = at_once(v, 1, v.numel() + total.numel() + (v.shape[0] << bits) * v.shape[-1])
     for of_queries, of_keys in zip(q_codes.split(step), k_codes.split(step), strict=True):
         hashes = len(of_keys)
         first = (torch.arange(hashes * v.shape[0], device=v.device) << bits).view(hashes, -1, 1)

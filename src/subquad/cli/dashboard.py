@@ -35,11 +35,11 @@ def _report(config: Any, composed: Any, paths: list[str]) -> None:
     from subquad.cli.table_arguments import chosen_scope
     from subquad.records import now
     from subquad.report import wandb_report
-    from subquad.results.collect import gather
+    from subquad.results.collect import gather_table
 
     scope = chosen_scope(config)
     logger = composed.logger.wandb
-    [results] = gather([config.table], paths).tables
+    results = gather_table(config.table, paths)
     target = wandb_report.Target(project=logger.project, entity=logger.entity)
     report = wandb_report.report(results, scope, wandb_report.shown_tasks(results, scope), target, now())
     name = "-".join(["dashboard", *(override.partition("=")[2] for override in scope.choices)])

@@ -70,13 +70,10 @@ def _write_pages(config: Any, paths: list[str]) -> None:
 def _print_table(config: Any, paths: list[str]) -> None:
     from subquad.cli.table_arguments import chosen_scope
     from subquad.report.markdown_latex import latex, markdown
-    from subquad.results.collect import gather
+    from subquad.results.collect import gather_table
 
     scope = chosen_scope(config)
-    content = gather([config.table], paths)
-    if not content.tables:
-        raise UserError(content.broken[-1].message)
-    [results] = content.tables
+    results = gather_table(config.table, paths)
     write = markdown if config.format == "markdown" else latex
     text = write(results, scope)
     if config.output:

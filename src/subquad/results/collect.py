@@ -91,6 +91,15 @@ def _readable(names: Sequence[str]) -> tuple[list[Table], dict[str, str]]:
     return tables, unreadable
 
 
+def gather_table(name: str, overrides: Sequence[str] = ()) -> TableResults:
+    """The results of one table, as `gather`; raises UserError if its file cannot be used."""
+    content = gather([name], overrides)
+    if not content.tables:
+        path = str(file_of("table", name))
+        raise UserError(next(problem.message for problem in content.broken if problem.path == path))
+    return content.tables[0]
+
+
 def all_tables() -> list[str]:
     """The names of all tables, each paper's in the order of their numbers."""
     return sorted(options("table"), key=lambda name: (name.partition("/")[0], _number(name.partition("/")[2])))
