@@ -130,10 +130,11 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _seed_and_threads() -> None:
-    """A test that uses more threads would make a process that a later test forks hang."""
+def _settings_of_torch() -> None:
+    """Those that an earlier test may have changed. After one with more threads, a forked process would hang."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture

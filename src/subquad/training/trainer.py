@@ -30,6 +30,8 @@ def build_trainer(config: DictConfig, data: SplitData, module: Supervised | None
 
     Where the number of microbatches depends on the memory, it depends on the module as well.
     """
+    for key in filter(config.trainer.get, _REFUSED):
+        raise UserError(f"{_REFUSED[key]}; leave trainer.{key} out.")
     precision = str(config.trainer.precision)
     microbatches = config.trainer.accumulate_grad_batches
     chosen = is_chosen(microbatches)
@@ -44,8 +46,6 @@ def build_trainer(config: DictConfig, data: SplitData, module: Supervised | None
         raise UserError(f"The trainer cannot be built ({reason}); see the keys of trainer=.") from error
     if isinstance(trainer.accelerator, CPUAccelerator) and precision in ("16-mixed", "16-true", "16"):
         raise UserError(f"A CPU cannot train with trainer.precision={precision}; choose bf16-mixed, or a GPU.")
-    for key in filter(config.trainer.get, _REFUSED):
-        raise UserError(f"{_REFUSED[key]}; leave trainer.{key} out.")
     if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, SharedBatches):
         raise UserError(
             f"There are {trainer.world_size} processes but no strategy for them; choose trainer=ddp (GPUs), "
