@@ -17,8 +17,6 @@ ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "gpu_budgets.json"
 
 ACCEPTED = {
-    r"language_model: host synchronisation: index \(backbones/language.py:\d+\)":
-        "the number of tokens to predict depends on the data; it saves logits of the whole vocabulary elsewhere",
     r"(s4|s4_dba): double precision: \w+ \(ops/state_space.py:\d+\)":
         "one vector of angles for each kernel, whose cosines near -1 lose all digits in single precision",
 }  # fmt: skip
