@@ -15,7 +15,7 @@ configs/table/<paper>/<number>.yaml holds
                       unavailable}, for single ones; names may be patterns of fnmatch, as in "* / [234]k"
 
 A line's own metric adds to that of the table, except that measured cells take nothing from a table's metric that names
-one of a record (`name: test/accuracy`): its unit is not theirs.
+one of a record (`name: test/accuracy`), whose unit does not apply to a measurement.
 
 A cell is trained with the overrides of the table, its column, its row and its own, in this order. If one of them has
 `measure`, it is measured instead: the merged node names a function of the package; with a `seed`, it measures the
