@@ -20,11 +20,11 @@ SOURCE = Path(__file__).with_suffix(".cpp")
 
 
 def library() -> Path:
-    """The compiled device, from the cache folder of the kernels if the source and torch are unchanged."""
-    source, version = SOURCE.read_bytes(), importlib.metadata.version("torch")
-    path = cache_folder() / f"fake_cuda-{hashlib.sha256(source + version.encode()).hexdigest()[:16]}.so"
+    """The compiled device, from the cache folder of the kernels if the source, torch and its folder are unchanged."""
+    [torch] = importlib.util.find_spec("torch").submodule_search_locations
+    key = SOURCE.read_bytes() + importlib.metadata.version("torch").encode() + torch.encode()
+    path = cache_folder() / f"fake_cuda-{hashlib.sha256(key).hexdigest()[:16]}.so"
     if not path.exists():
-        [torch] = importlib.util.find_spec("torch").submodule_search_locations
         flags = ["-shared", "-fPIC", "-std=c++20", f"-I{torch}/include", f"-L{torch}/lib", f"-Wl,-rpath,{torch}/lib"]
         with atomic_write(path, several=True) as partial:
             command = ["g++", *flags, str(SOURCE), "-ltorch_cpu", "-lc10", "-o", str(partial)]
