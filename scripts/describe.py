@@ -1,6 +1,7 @@
 """Generates pages of docs/ from classes and configurations.
 
-These are attentions.md, a page for each mechanism in attentions/, tasks.md, tables.md and api.md.
+These are attentions.md, a page for each mechanism in attentions/, tasks.md, tables.md, api.md, and from docs/results
+results.md and the README's table of results.
 """
 
 import inspect
@@ -26,7 +27,9 @@ prepare_process()
 from subquad.attention.base import Attention, Discrete, Refreshable, SurrogateGradient  # noqa: E402  after prepare_process
 from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402
 from subquad.measure.scaling import stated_complexity  # noqa: E402
+from subquad.report.project_page import headline, page  # noqa: E402
 from subquad.results.cells import load_table  # noqa: E402
+from subquad.results.collect import gather_project  # noqa: E402
 from subquad.results.footnotes import notes  # noqa: E402
 from subquad.specs import Pattern  # noqa: E402
 
@@ -342,8 +345,19 @@ def api() -> str:
 DOCS = CONFIGS.parent / "docs"
 
 
+README = CONFIGS.parent / "README.md"
+_HEADLINE = re.compile(r"(?<=<!-- written by `make docs` -->\n\n)(?:\|.*\n)+")
+
+
+def measured() -> dict[Path, str]:
+    """The pages with numbers that the project has measured: docs/results.md, and the table of the README."""
+    tables, runs = gather_project()
+    readme = _HEADLINE.sub(lambda _: headline(tables) + "\n", README.read_text())
+    return {DOCS / "results.md": page(tables, runs), README: readme}
+
+
 def pages() -> dict[Path, str]:
-    """Every generated page and its text."""
+    """Every generated page and its text, but those with measured numbers."""
     overviews = {
         DOCS / "attentions.md": attentions(), DOCS / "tasks.md": tasks(), DOCS / "tables.md": tables(),
         DOCS / "api.md": api(),
@@ -352,7 +366,7 @@ def pages() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    generated = pages()
+    generated = pages() | measured()
     for old in set((DOCS / "attentions").glob("*.md")) - generated.keys():
         old.unlink()
     for page, text in generated.items():

@@ -186,12 +186,18 @@ def test_the_index_of_deviations_names_keys_that_exist() -> None:
     assert {name for _, second in rows for name in re.findall(key, second)} - index == set(), "not in the index"
 
 
-def test_generated_pages_are_current() -> None:
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        from describe import DOCS, FACTS, about_task, modules, pages, split_docstring
-    finally:
-        sys.path.remove(str(ROOT / "scripts"))
+@pytest.mark.slow
+def test_measured_numbers_of_the_documentation_are_those_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    from describe import measured
+
+    assert [page.name for page, text in measured().items() if page.read_text() != text] == [], "run `make docs`"
+
+
+def test_generated_pages_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    from describe import DOCS, FACTS, about_task, modules, pages, split_docstring
+
     made = pages()
     assert [page.name for page, text in made.items() if not page.exists() or page.read_text() != text] == [], (
         "make docs"

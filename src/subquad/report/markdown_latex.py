@@ -14,12 +14,15 @@ DASH = "—"
 
 
 def markdown(results: TableResults, scope: Scope = FULL) -> str:
-    """A table of GitHub's Markdown: each cell as ours, printed in brackets, and the verdict in words."""
+    """A table of GitHub's Markdown: each cell as ours, printed in brackets, and the verdict in words.
+
+    A table of the project's results has only rows and columns with one.
+    """
 
     def cell(value: CellResult | None, printed: str) -> str:
         if value is None:
             return f"{DASH} ({_md(printed)})" if printed else DASH
-        mark = OF_PROJECT if value.scope.project else ""
+        mark = OF_PROJECT if value.scope.project and not scope.project else ""
         return f"{_md(value.text)}{mark}{f' ({_md(printed)})' if printed else ''}, {value.verdict.value}"
 
     lines = [f"**{_md(results.table.title + scope.note)}**", ""]
@@ -78,7 +81,8 @@ def _legend(results: TableResults, scope: Scope, mark: str) -> str:
         if results.table.counts not in ("", "1")
         else ""
     )
-    project = any((shown := _shown(cell, scope)) and shown.scope.project for cell in results.shown)
+    shown = [found for cell in results.shown if (found := _shown(cell, scope))]
+    project = not scope.project and any(result.scope.project for result in shown)
     marked = f" {mark}: {PROJECT.label} (docs/results)." if project else ""
     return f"Ours: {seeds}printed values in brackets ({results.table.source}); a dash is not measured.{marked}"
 
@@ -89,11 +93,15 @@ def _notes(results: TableResults) -> list[str]:
 
 def _grid(results: TableResults, scope: Scope, write: Callable[[CellResult | None, str], str]) -> list[list[str]]:
     """Names of the columns first, then each row with its name."""
-    columns = [column.name for column in results.table.columns]
+    columns, rows = ([part.name for part in parts] for parts in (results.table.columns, results.table.rows))
+    if scope.project:
+        filled = [cell.cell.place for cell in results.shown if _shown(cell, scope)]
+        rows = [name for name in rows if any(row == name for row, _ in filled)]
+        columns = [name for name in columns if any(column == name for _, column in filled)]
     lines = [["", *columns]]
-    for row in results.table.rows:
-        cells = (results.cells.get((row.name, column)) for column in columns)
-        lines.append([row.name, *("" if p is None else write(_shown(p, scope), _printed(p)) for p in cells)])
+    for row in rows:
+        cells = (results.cells.get((row, column)) for column in columns)
+        lines.append([row, *("" if p is None else write(_shown(p, scope), _printed(p)) for p in cells)])
     return lines
 
 

@@ -80,6 +80,22 @@ def gather(names: Sequence[str], overrides: Sequence[str] = (), progress: Progre
     )  # fmt: skip
 
 
+def gather_project() -> tuple[list[TableResults], list[Run]]:
+    """The tables with a result of the project (docs/results), with these results alone, and the runs it keeps."""
+    compositions, store = Compositions(), Store.read()
+    tables = [load_table(name) for name in all_tables()]
+    found: dict[str, list[Mapping[Place, CellResult]]] = {table.name: [] for table in tables}
+    for scope in _scopes(store.pages.values(), store.measurements.values(), PROJECT):
+        collector = _of_project(store, RunIndex(scope.choices, compositions), scope)
+        collector.compose(tables)
+        for table in tables:
+            found[table.name].append(collector.results(table))
+    compositions.save()
+    results = [_table_results(table, found[table.name]) for table in tables]
+    filled = [table for table in results if any(result.text for cell in table.shown for result in cell.results)]
+    return filled, list(store.pages.values())
+
+
 def _readable(names: Sequence[str]) -> tuple[list[Table], dict[str, str]]:
     """The tables that can be read, and the reasons why the others cannot."""
     tables, unreadable = [], {}
