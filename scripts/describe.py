@@ -27,7 +27,7 @@ prepare_process()
 from subquad.attention.base import Attention, Discrete, Refreshable, SurrogateGradient  # noqa: E402  after prepare_process
 from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402
 from subquad.measure.scaling import stated_complexity  # noqa: E402
-from subquad.report.project_page import headline, page  # noqa: E402
+from subquad.report.project_page import headline, page as results_page  # noqa: E402
 from subquad.results.cells import load_table  # noqa: E402
 from subquad.results.collect import gather_project  # noqa: E402
 from subquad.results.footnotes import notes  # noqa: E402
@@ -353,7 +353,7 @@ def measured() -> dict[Path, str]:
     """The pages with numbers that the project has measured: docs/results.md, and the table of the README."""
     tables, runs = gather_project()
     readme = _HEADLINE.sub(lambda _: headline(tables) + "\n", README.read_text())
-    return {DOCS / "results.md": page(tables, runs), README: readme}
+    return {DOCS / "results.md": results_page(tables, runs), README: readme}
 
 
 def pages() -> dict[Path, str]:

@@ -9,9 +9,9 @@ from subquad.results.model import KINDS, PROJECT, CellResult, Run, TableResults
 
 _HEAD = """# Results
 
-Written by `make docs` from the lines of [docs/results](contributing-results.md); a test compares the two. `subquad report` shows the same numbers beside your own.
-Cells show the measured value, the printed one in brackets, and the verdict; [report.md](report.md) says what the verdicts mean. Rows and columns
-without a measured value are left out."""
+Written by `make docs` from [docs/results](contributing-results.md); a test compares the two. `subquad report` shows
+the same numbers beside your own. Cells show the measured value, the printed one in brackets, and the verdict
+([report.md](report.md) says what it means). Rows and columns without a measured value are left out."""
 
 
 def page(tables: Sequence[TableResults], runs: Iterable[Run]) -> str:
