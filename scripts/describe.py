@@ -27,7 +27,8 @@ prepare_process()
 from subquad.attention.base import Attention, Discrete, Refreshable, SurrogateGradient  # noqa: E402  after prepare_process
 from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402
 from subquad.measure.scaling import stated_complexity  # noqa: E402
-from subquad.report.project_page import headline, page as results_page  # noqa: E402
+from subquad.report.project_page import headline  # noqa: E402
+from subquad.report.project_page import page as results_page
 from subquad.results.cells import load_table  # noqa: E402
 from subquad.results.collect import gather_project  # noqa: E402
 from subquad.results.footnotes import notes  # noqa: E402
