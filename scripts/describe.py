@@ -27,11 +27,11 @@ prepare_process()
 from subquad.attention.base import Attention, Discrete, Refreshable, SurrogateGradient  # noqa: E402  after prepare_process
 from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402
 from subquad.measure.scaling import stated_complexity  # noqa: E402
-from subquad.report.project_page import headline  # noqa: E402
-from subquad.report.project_page import page as results_page
+from subquad.report.project_page import caption, draw, headline, results_page  # noqa: E402
 from subquad.results.cells import load_table  # noqa: E402
 from subquad.results.collect import gather_project  # noqa: E402
 from subquad.results.footnotes import notes  # noqa: E402
+from subquad.results.store import BENCH  # noqa: E402
 from subquad.specs import Pattern  # noqa: E402
 
 ATTENTIONS = """# Attentions
@@ -347,14 +347,24 @@ DOCS = CONFIGS.parent / "docs"
 
 
 README = CONFIGS.parent / "README.md"
-_HEADLINE = re.compile(r"(?<=<!-- written by `make docs` -->\n\n)(?:\|.*\n)+")
+PICTURE = DOCS / "images" / "speed.png"
 
 
 def measured() -> dict[Path, str]:
-    """The pages with numbers that the project has measured: docs/results.md, and the table of the README."""
+    """The texts with numbers that the project has measured: docs/results.md, and parts of the README."""
     tables, runs = gather_project()
-    readme = _HEADLINE.sub(lambda _: headline(tables) + "\n", README.read_text())
-    return {DOCS / "results.md": results_page(tables, runs), README: readme}
+    bench = json.loads(BENCH.read_text())
+    readme = _replaced(README.read_text(), {"results": headline(tables), "speed": caption(bench)})
+    return {DOCS / "results.md": results_page(tables, runs, bench), README: readme}
+
+
+def _replaced(text: str, parts: dict[str, str]) -> str:
+    """The text with new paragraphs behind comments such as `<!-- make docs: results -->`."""
+    for name, part in parts.items():
+        before, after = text.split(f"<!-- make docs: {name} -->\n\n")
+        rest = after.partition("\n\n")[2]
+        text = f"{before}<!-- make docs: {name} -->\n\n{part}\n\n{rest}"
+    return text
 
 
 def pages() -> dict[Path, str]:
@@ -373,3 +383,4 @@ if __name__ == "__main__":
     for page, text in generated.items():
         page.parent.mkdir(exist_ok=True)
         page.write_text(text)
+    draw(json.loads(BENCH.read_text()), PICTURE)

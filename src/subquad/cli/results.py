@@ -4,6 +4,7 @@ python scripts/results.py check                                          # lists
 python scripts/results.py add outputs                                    # every finished run and measurement in there
 python scripts/results.py add outputs/runs/uea/basic_motions             # the runs below a folder
 python scripts/results.py add outputs again=true                         # also those that replace a kept result
+python scripts/results.py add outputs/bench/<time>/results.json          # the benchmark that the documentation shows
 
 A result is added if its source was a clean commit, its data are real, its metrics are finite, and its overrides compose
 to its fingerprint. Reports and tables show these results as measured by the project.
@@ -17,7 +18,15 @@ from omegaconf import OmegaConf
 from subquad import records
 from subquad.cli.command import script_settings
 from subquad.config.compositions import Compositions
-from subquad.results.store import FOLDER, Store, StoredMeasurement, StoredRun, stored_measurement, stored_run
+from subquad.results.store import (
+    FOLDER,
+    Store,
+    StoredMeasurement,
+    StoredRun,
+    add_bench,
+    stored_measurement,
+    stored_run,
+)
 from subquad.utils.errors import UserError
 
 
@@ -60,7 +69,10 @@ def _add(paths: list[Path], again: bool) -> int:
             kept += 1
             continue
         try:
-            if path.suffix:
+            if path.name == "results.json":
+                add_bench(path)
+                print(f"{path} is the benchmark of the documentation now; run `make docs`.")
+            elif path.suffix:
                 measurements.append(stored_measurement(path, compositions))
             else:
                 runs.append(stored_run(path, compositions))

@@ -1,9 +1,14 @@
 """What the project has measured (docs/results), as the page docs/results.md and as the table of the README."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
+from subquad.measure.benchmark import NO_ATTENTION
+from subquad.measure.speed_plot import draw_speed
+from subquad.report.html.bench_page import EXPLICIT, SOFTMAX
 from subquad.report.markdown_latex import markdown
 from subquad.results.model import KINDS, PROJECT, CellResult, Run, TableResults
 
@@ -14,11 +19,11 @@ the same numbers beside your own. Cells show the measured value, the printed one
 ([report.md](report.md) says what it means). Rows and columns without a measured value are left out."""
 
 
-def page(tables: Sequence[TableResults], runs: Iterable[Run]) -> str:
-    """The page: a summary, every table with a result, and the runs that belong to no table."""
+def results_page(tables: Sequence[TableResults], runs: Iterable[Run], bench: Mapping[str, Any]) -> str:
+    """The page: a summary, every table with a result, the runs that belong to no table, and the benchmark."""
     used = {run.key for table in tables for result in _results(table) for run in result.runs}
     others = [run for run in runs if run.key not in used]
-    parts = [_HEAD, _summary(tables), *(_section(table) for table in tables), _others(others)]
+    parts = [_HEAD, _summary(tables), *(_section(table) for table in tables), _others(others), _speed(bench)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -35,6 +40,51 @@ def headline(tables: Iterable[TableResults]) -> str:
             if cells:
                 lines.append(f"| {table.table.name} | {row.name} | {' · '.join(cells)} |")
     return "\n".join(lines)
+
+
+def caption(bench: Mapping[str, Any]) -> str:
+    """What the README says of its picture: the times of the whole model at the greatest length."""
+    settings, machine = bench["settings"], bench["machine"]
+    times = {
+        row["attention"]: 1e3 * row["median_s"] for row in _model(bench) if row["length"] == max(settings["lengths"])
+    }
+    return (
+        f"*One forward pass of a {settings['layers']}-layer model (d={settings['dims'][0]}, {settings['heads']} heads, "
+        f"batch {settings['batches'][0]}, {settings['dtypes'][0]}, {machine['threads']} threads of {machine['cpu']}). "
+        "The dashed line is the same model with its attention\nremoved: nothing can be faster. "
+        f"At {longest:,} tokens: DBA {times['dba']:.0f} ms, softmax through a fused kernel "
+        f"{times[SOFTMAX]:.0f}, written out {times[EXPLICIT]:.0f}, no attention {times[NO_ATTENTION]:.0f}.\n"
+        "`make bench` measures it on your machine.*"
+    )
+
+
+def draw(bench: Mapping[str, Any], path: Path) -> None:
+    """Draws the times of the whole model as the picture of the README."""
+    lines: dict[str, dict[int, float]] = {}
+    for row in _model(bench):
+        lines.setdefault(row["attention"], {})[row["length"]] = 1e3 * row["median_s"]
+    draw_speed(lines, NO_ATTENTION, "", path)
+
+
+def _model(bench: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [row for row in bench["results"] if (row["level"], row["mode"]) == ("model", "inference")]
+
+
+def _speed(bench: Mapping[str, Any]) -> str:
+    """Times of the whole model, and its speed as a share of the speed without attention, by length."""
+    lengths, rows = bench["settings"]["lengths"], _model(bench)
+    by = {(row["attention"], row["length"]): row["median_s"] for row in rows}
+    lines = [f"| | {' | '.join(f'{n:,} tokens' for n in lengths)} |", f"|---|{'---:|' * len(lengths)}"]
+    for name in dict.fromkeys(row["attention"] for row in rows):
+        shares = (f"{1e3 * by[name, n]:.1f} ms, {by[NO_ATTENTION, n] / by[name, n]:.0%}" for n in lengths)
+        lines.append(f"| {name.replace('_', ' ')} | {' | '.join(shares)} |")
+    return "\n\n".join([
+        "## Speed", "```bash\nmake bench\n```",
+        "One forward pass of the whole model, and its speed as a share of the speed of the model without attention "
+        f"(medians of {bench['settings']['rounds']} rounds; setting as below the picture of the README).",
+        "\n".join(lines),
+        f"Measured on {bench['machine']['cpu']}; torch {bench['versions']['torch']}; commits {bench['commit']}.",
+    ])  # fmt: skip
 
 
 def _results(table: TableResults) -> list[CellResult]:

@@ -34,6 +34,9 @@ from subquad.utils.errors import UserError
 FOLDER = CHECKOUT / "docs" / "results" if CHECKOUT else CONFIGS.parent / "store"
 """docs/results/ of a checkout, or the installed package subquad.store."""
 
+BENCH = FOLDER / "bench.json"
+"""The benchmark that the documentation shows, as scripts/bench.py wrote it."""
+
 _Line = TypeVar("_Line", "StoredRun", "StoredMeasurement")
 
 
@@ -160,7 +163,7 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
     if run is None:
         raise UserError(f"{folder} has no {records.RESULT}: the run has not finished.")
     record = run.record
-    _check_source(folder, record)
+    _check_source(folder, record.commit)
     if run.scope.synthetic:
         raise UserError(f"{folder} was trained on synthetic data, which are no result.")
     if wrong := [name for name, value in record.metrics.items() if not math.isfinite(value)]:
@@ -193,7 +196,7 @@ def stored_measurement(path: Path, compositions: Compositions) -> StoredMeasurem
     kept = records.read_measurement(path)
     if kept is None:
         raise UserError(f"There is no file {path}.")
-    _check_source(path, kept)
+    _check_source(path, kept.commit)
     fields = {f.name: getattr(kept, f.name) for f in dataclasses.fields(Measurement)}
     stored = StoredMeasurement(**fields, name=path.stem)
     if _today(stored, compositions) != stored.name:
@@ -201,11 +204,18 @@ def stored_measurement(path: Path, compositions: Compositions) -> StoredMeasurem
     return stored
 
 
-def _check_source(path: Path, result: Record | Measurement) -> None:
-    if not result.commit.isalnum() or result.commit == "unknown":
+def add_bench(path: Path) -> None:
+    """Keeps the results.json of a benchmark in place of the one before; raises UserError as `stored_measurement`."""
+    text = path.read_text()
+    _check_source(path, json.loads(text)["commit"])
+    with atomic_write(BENCH) as place:
+        place.write_text(text)
+
+
+def _check_source(path: Path, commit: str) -> None:
+    if not commit.isalnum() or commit == "unknown":
         raise UserError(
-            f"{path} was made by the source {result.commit}, which nobody can look up; run it again in a clean "
-            "checkout."
+            f"{path} was made by the source {commit}, which nobody can look up; run it again in a clean checkout."
         )
 
 
