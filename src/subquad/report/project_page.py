@@ -44,10 +44,8 @@ def headline(tables: Iterable[TableResults]) -> str:
 
 def caption(bench: Mapping[str, Any]) -> str:
     """What the README says of its picture: the times of the whole model at the greatest length."""
-    settings, machine = bench["settings"], bench["machine"]
-    times = {
-        row["attention"]: 1e3 * row["median_s"] for row in _model(bench) if row["length"] == max(settings["lengths"])
-    }
+    settings, machine, longest = bench["settings"], bench["machine"], max(bench["settings"]["lengths"])
+    times = {row["attention"]: 1e3 * row["median_s"] for row in _model(bench) if row["length"] == longest}
     return (
         f"*One forward pass of a {settings['layers']}-layer model (d={settings['dims'][0]}, {settings['heads']} heads, "
         f"batch {settings['batches'][0]}, {settings['dtypes'][0]}, {machine['threads']} threads of {machine['cpu']}). "
