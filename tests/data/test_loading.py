@@ -188,6 +188,15 @@ def test_automatic_workers_are_the_share_of_the_cores_on_a_gpu(monkeypatch, devi
     assert Memory(batch_size=4, seed=0, num_workers=5).loading_processes == 5
 
 
+@pytest.mark.parametrize(("device", "given", "rows"), [("cpu", None, 4), ("cuda", None, 8), ("cuda", 3, 3)])
+def test_a_gpu_evaluates_twice_the_rows_of_a_microbatch(device, given, rows):
+    data = Memory(batch_size=16, seed=0, eval_batch_size=given)
+    data.trainer = SimpleNamespace(
+        strategy=SimpleNamespace(root_device=torch.device(device)), world_size=2, accumulate_grad_batches=2
+    )
+    assert data.eval_batch_size == rows
+
+
 def test_loaders_leave_the_generator_of_torch_alone():
     loader = Memory(batch_size=4, seed=0).train_dataloader()
     before = torch.get_rng_state()

@@ -20,10 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from subquad.config.compose import standalone_backbones
-from subquad.specs import Pattern
 from tests.gpu.models import Model, attention, attentions, backbone, backbones, patterns
-from tests.gpu.trace import traced, where
+from tests.gpu.trace import DTYPES, traced, where
 
 ROWS = 2
 DIM = 480
@@ -39,17 +37,7 @@ class Setting(NamedTuple):
     dropout: float
 
 
-SETTINGS = [
-    Setting("32", False, 0.0),
-    Setting("32", True, 0.1),
-    Setting("bf16-mixed", False, 0.1),
-    Setting("bf16-mixed", True, 0.0),
-    Setting("16-mixed", False, 0.0),
-    Setting("16-mixed", True, 0.1),
-]
-"""Every pair of values, and everything in half precision: autocast's rules are the same for both kinds."""
-OTHERS = [Setting("32", False, 0.0), Setting("bf16-mixed", True, 0.1), Setting("16-mixed", False, 0.1)]
-"""Of what has little code of its own: cross-attention, and backbones around softmax attention."""
+SETTINGS = [Setting(*values) for values in itertools.product(DTYPES, (False, True), (0.0, 0.1))]
 
 
 def problems(model: nn.Module, inputs: tuple[Any, ...], setting: Setting) -> Iterator[str]:
@@ -64,27 +52,25 @@ def problems(model: nn.Module, inputs: tuple[Any, ...], setting: Setting) -> Ite
         yield from (f"no gradient: {name}" for name in without)
 
 
-def models(names: list[str]) -> Iterator[tuple[str, Model, list[Setting]]]:
-    """The chosen models, and the settings in which they run."""
+def models(names: list[str]) -> Iterator[tuple[str, Model]]:
+    """The chosen models: attentions in each form that they have, and backbones."""
     for name in attentions():
         if not names or name in names:
             for pattern in patterns(name):
-                settings = SETTINGS if pattern is Pattern.SELF else OTHERS
-                yield f"{name} ({pattern.value})", attention(name, pattern, LENGTH, DIM), settings
+                yield f"{name} ({pattern.value})", attention(name, pattern, LENGTH, DIM)
     for name in backbones():
         if not names or name in names:
-            settings = SETTINGS if name in standalone_backbones() else OTHERS
-            yield name, backbone(name, LENGTH_OF_BACKBONES, layers=1), settings
+            yield name, backbone(name, LENGTH_OF_BACKBONES, layers=1)
 
 
 def sweep(names: list[str], part: int, parts: int) -> dict[str, dict[str, list[str]]]:
     """For each model and problem, the settings in which it occurs."""
     found: dict[str, dict[str, list[str]]] = {}
-    for name, model, settings in itertools.islice(models(names), part, None, parts):
+    for name, model in itertools.islice(models(names), part, None, parts):
         begun, of_model = time.perf_counter(), defaultdict(list)
         gc.freeze()  # a trace collects garbage first
-        built = {rate: model.build(rate) for rate in {setting.dropout for setting in settings}}
-        for setting in settings:
+        built = {rate: model.build(rate) for rate in {setting.dropout for setting in SETTINGS}}
+        for setting in SETTINGS:
             inputs = model.inputs(built[setting.dropout], ROWS, setting.padded)
             for problem in problems(built[setting.dropout], inputs, setting):
                 of_model[problem].append(

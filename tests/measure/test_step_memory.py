@@ -5,7 +5,10 @@ import torch
 from hydra.utils import instantiate
 
 from subquad.config.compose import compose_run
-from subquad.measure.step_memory import microbatches, real_peak, step_peak
+from subquad.measure.inputs import random_batch
+from subquad.measure.memory import LiveTensors
+from subquad.measure.shapes import fake_tensors
+from subquad.measure.step_memory import like_a_gpu, microbatches, real_peak, step_peak
 from subquad.planning.model_size import spec_of
 
 SIZES = ("backbone.layers=2", "backbone.dim=32", "backbone.heads=2", "backbone.ffn=64", "scale=smoke", "trainer=cpu")
@@ -48,6 +51,19 @@ def test_the_trace_agrees_with_a_real_step(overrides, data):
         real_peak(module, spec, ROWS, "32-true", "cpu"),
     )
     assert traced - fixed(module) == pytest.approx(real - fixed(module), rel=0.05)
+
+
+@pytest.mark.parametrize("attention", ["softmax_explicit", "dba", "reformer"])
+def test_evaluation_batches_of_a_gpu_need_less_memory_than_a_training_step(attention, data):
+    """Twice the rows of a training step; four times needed 1.1 of its memory with softmax written out on LRA Text."""
+    module, spec = built(data, "task=lra/text", f"attention={attention}", *SIZES, "backbone.layers=4")
+    step = step_peak(module, spec, ROWS, "bf16-mixed", states=0) - fixed(module)
+    module.eval()
+    with fake_tensors(module, ()), like_a_gpu("bf16-mixed"):
+        batch = random_batch(module.network, spec, 2 * ROWS)
+        with torch.no_grad(), LiveTensors() as memory:
+            module.loss(module(batch), module.targets(batch))
+    assert memory.peak < step
 
 
 def test_states_precision_and_rows_count(data):

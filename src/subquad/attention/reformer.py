@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention
-from subquad.ops.device import at_once, fused
 from subquad.ops.softmax_attention import fused_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.devices import at_once, fused
 from subquad.utils.errors import UserError
 
 ALONE = -1e5

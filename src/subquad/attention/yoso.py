@@ -11,9 +11,9 @@ from torch.autograd.function import once_differentiable
 
 from subquad.attention.base import Discrete, Projections, Redrawn, StatelessAttention, SurrogateGradient, copy_drawn
 from subquad.ops.binary_codes import code
-from subquad.ops.device import at_once, fused
 from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.devices import at_once, fused
 from subquad.utils.errors import UserError
 
 _BLOCK, _TOKENS = 1 << 20, 512

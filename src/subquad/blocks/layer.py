@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Affine, Attention, Carry
 from subquad.blocks.dropout_layer import Dropout
-from subquad.ops.device import at_once
 from subquad.specs import Masks
+from subquad.utils.devices import at_once
 
 Norm = Callable[[int], nn.Module]
 """Makes the normalisation for a width, such as nn.LayerNorm."""

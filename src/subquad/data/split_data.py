@@ -34,7 +34,8 @@ class SplitData(abc.ABC):
     A subclass implements `prepare_data` (reads or generates the data, once per machine), `load` (opens the prepared
     data), `batched` (rows to batches), `spec` and `baselines`.
 
-    eval_batch_size: rows per process in an evaluation batch; by default as many as in a training microbatch.
+    eval_batch_size: rows per process in an evaluation batch; by default as many as in a training microbatch, on a GPU
+    twice as many. Without a backward pass these need less memory than the microbatch, and fewer launches.
     """
 
     trainer: Any = None
@@ -164,14 +165,19 @@ class SplitData(abc.ABC):
         """
         if self.num_workers != "auto":
             return self.num_workers
-        if self.trainer is None or self.trainer.strategy.root_device.type == "cpu":
+        if not self._on_gpu:
             return 0
         return min(8, cores_of_process(self.trainer.num_devices))
 
     @property
     def eval_batch_size(self) -> int:
         """Rows per process in an evaluation batch."""
-        return self._eval_batch_size or max(1, self.batch_size // (self._world * self._accumulated))
+        microbatch = max(1, self.batch_size // (self._world * self._accumulated))
+        return self._eval_batch_size or (2 * microbatch if self._on_gpu else microbatch)
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.trainer is not None and self.trainer.strategy.root_device.type != "cpu"
 
     @property
     def _accumulated(self) -> int:

@@ -17,6 +17,7 @@ from subquad.measure.memory import LiveTensors
 from subquad.measure.timing import Timing, interleave
 from subquad.ops.heads import split_heads
 from subquad.specs import DataSpec, Masks, Pattern, Site
+from subquad.utils.devices import Float32Precision
 from subquad.utils.errors import UserError
 
 Level = Literal["layer", "model"]
@@ -76,6 +77,7 @@ class Setting:
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
     compiled: bool = False
+    precision: Float32Precision = "highest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ def measure(
     runs = {name: program_of(factory, setting) for name, factory in sides.items()}
     if alone is not None:
         runs[PRODUCTS_ALONE] = products_of(runs[alone])
-    timings = interleave(runs, rounds)
+    timings = interleave(runs, rounds, precision=setting.precision)
     return {name: Measured(timing=timings[name], peak=peak_of(run, setting.device)) for name, run in runs.items()}
 
 

@@ -36,7 +36,7 @@ def step_peak(module: Any, spec: Any, rows: int, precision: str, states: int, wh
         whole: rows of the batch of an optimiser step, to which mechanisms are fitted; by default `rows`.
     """
     module.train()
-    with fake_tensors(module, (), gradients=True), _like_a_gpu(precision):
+    with fake_tensors(module, (), gradients=True), like_a_gpu(precision):
         added = _added(module, random_batch(module.network, spec, rows))
         if any(isinstance(part, Refreshable) and not isinstance(part, Redrawn) for part in module.modules()):
             batch = random_batch(module.network, spec, whole or rows)
@@ -111,7 +111,7 @@ def _size(tensor: Tensor) -> int:
 
 
 @contextmanager
-def _like_a_gpu(precision: str) -> Iterator[None]:
+def like_a_gpu(precision: str) -> Iterator[None]:
     """The formulations of a GPU, CUDA's rules of mixed precision, and no compiled code, on fake CPU tensors."""
     with ExitStack() as stack:
         stack.enter_context(as_on_a_gpu())

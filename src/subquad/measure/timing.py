@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from subquad.utils.devices import Float32Precision, torch_settings
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -29,20 +31,24 @@ class Timing:
         return min(ratios), max(ratios)
 
 
-def interleave(programs: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2) -> dict[str, Timing]:
+def interleave(
+    programs: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 2, precision: Float32Precision = "highest"
+) -> dict[str, Timing]:
     """Runs every program once in each round, so that changes of the machine's speed affect all programs alike.
 
-    On a GPU each call is synchronised before and after. The first `warmup` rounds are not counted.
+    On a GPU each call is synchronised before and after, and torch computes as in a training run (`torch_settings`).
+    The first `warmup` rounds are not counted.
     """
     seconds: dict[str, list[float]] = {name: [] for name in programs}
-    for number in range(warmup + rounds):
-        for name, run in programs.items():
-            _synchronise()
-            started = time.perf_counter()
-            run()
-            _synchronise()
-            if number >= warmup:
-                seconds[name].append(time.perf_counter() - started)
+    with torch_settings(precision):
+        for number in range(warmup + rounds):
+            for name, run in programs.items():
+                _synchronise()
+                started = time.perf_counter()
+                run()
+                _synchronise()
+                if number >= warmup:
+                    seconds[name].append(time.perf_counter() - started)
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
 
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention, noop_mask
 
 from subquad.ops.blocks import around, around_mask, blocks, unblocks, visible_in_windows
-from subquad.ops.device import at_once
 from subquad.ops.heads import split_heads
 from subquad.ops.softmax_attention import softmax_attention
+from subquad.utils.devices import at_once
 
 QUERIES_AT_ONCE = 512
 """Queries whose keys `block_sparse` copies at a time on a CPU: the copies take a few MiB, which are reused."""

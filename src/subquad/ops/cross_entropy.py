@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from subquad.ops.device import at_once
+from subquad.utils.devices import at_once
 
 NUMBERS_AT_ONCE = 1 << 22
 """Logits processed at a time on a CPU: 16 MiB in float32."""

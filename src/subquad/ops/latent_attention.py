@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.ops.device import at_once
 from subquad.ops.dropout import dropout
 from subquad.ops.masks import masked_softmax
 from subquad.ops.softmax_attention import fused_attention
+from subquad.utils.devices import at_once
 
 _CHUNK = 1024
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from subquad.ops.block_sparse import attend
 from subquad.ops.blocks import around, around_mask, blocks, unblocks
-from subquad.ops.device import at_once
 from subquad.ops.dropout import dropout
 from subquad.ops.masks import masked_softmax
+from subquad.utils.devices import at_once
 from subquad.utils.errors import UserError
 
 Mask: TypeAlias = Bool[Tensor, "b m"] | None

@@ -23,6 +23,7 @@ from subquad.planning.cost import Device, Setting, StepTime
 from subquad.planning.model_size import spec_of
 from subquad.records import fingerprint, write_json
 from subquad.training.callbacks.refresh import RefreshAttention
+from subquad.training.runtime import Runtime
 from subquad.utils.cores import usable_cores
 from subquad.utils.errors import UserError, first_line
 from subquad.utils.log_filters import quieten
@@ -58,7 +59,8 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
             _check_memory(module, spec, size, trainer)
             batches: Any = [random_batch(module.network, spec, size)] * (clock.warmup + steps)
             loader: Any = DataLoader(batches, batch_size=None)
-            trainer.fit(module, loader, loader)
+            with Runtime.of(config, module.network, trainer).applied(module.network):
+                trainer.fit(module, loader, loader)
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise UserError(f"A batch of {size} does not fit the memory here ({first_line(error)}).") from None
     measured = StepTime(

@@ -91,7 +91,7 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
     module: Supervised = instantiate(without_weights(settings), _convert_="all")(spec=data.spec)
     trainer = pl.Trainer(
         accelerator=config.trainer.accelerator, devices=1, precision=config.trainer.precision, logger=False,
-        accumulate_grad_batches=config.trainer.accumulate_grad_batches,  # determines the size of evaluation batches
+        accumulate_grad_batches=_microbatches(config),
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
         plugins=[LightningEnvironment()],  # one process, even if several trained
     )  # fmt: skip
@@ -103,6 +103,16 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
         )
     name = f"{split}/{module.metric_name}"
     return name, metrics[name], record.metrics.get(name)
+
+
+def _microbatches(config: DictConfig) -> int:
+    """How many parts a batch had in training, as far as the run states the number of its processes.
+
+    A part determines the number of rows that are evaluated at a time.
+    """
+    devices, nodes = config.trainer.devices, config.trainer.num_nodes
+    processes = devices * nodes if isinstance(devices, int) and isinstance(nodes, int) else 1
+    return int(config.trainer.accumulate_grad_batches) * max(1, processes)
 
 
 @contextmanager

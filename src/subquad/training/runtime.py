@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -18,6 +18,7 @@ from torch.backends import cudnn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from subquad.backbones.vision import ImageBackbone
+from subquad.utils.devices import Float32Precision, switched, torch_settings
 from subquad.utils.errors import UserError
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -27,8 +28,8 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 class Runtime:
     """The settings of configs/runtime/, where `auto` depends on the device; `resolved` replaces it by values.
 
-    float32_precision: of matrix products and convolutions of float32 numbers, as in
-    `torch.set_float32_matmul_precision`: "highest" is float32, "high" TF32, "medium" bfloat16 for products.
+    float32_precision: of matrix products and convolutions of float32 numbers: "highest" is float32, "high" TF32,
+    "medium" bfloat16 for products.
 
     cudnn_attention: whether `scaled_dot_product_attention` may use cuDNN. From torch 2.11 to 2.13 (cuDNN 9.20), its
     backward pass gives NaN in half precision with a mask at lengths of 64 above a multiple of 128
@@ -43,7 +44,7 @@ class Runtime:
     batch normalisation, whose statistics include padding.
     """
 
-    float32_precision: Literal["auto", "highest", "high", "medium"] = "auto"
+    float32_precision: Float32Precision | Literal["auto"] = "auto"
     cudnn_attention: bool = False
     deterministic: bool = False
     channels_last: bool | Literal["auto"] = "auto"
@@ -75,26 +76,16 @@ class Runtime:
         for part in network.modules():
             if self.channels_last and isinstance(part, nn.Conv2d):
                 part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's types
-        switches: list[tuple[Callable[[], Any], Callable[[Any], Any], Any]] = [
-            (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, self.float32_precision),
-            (
-                partial(getattr, cudnn, "allow_tf32"),
-                partial(setattr, cudnn, "allow_tf32"),
-                self.float32_precision != "highest",
-            ),
-            (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp, self.cudnn_attention),
-        ]
+        assert self.float32_precision != "auto"
+        switches: list[tuple[Callable[[], Any], Callable[[Any], Any], Any]] = []
         if self.deterministic:
-            switches += [
+            switches = [
                 (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True),
                 (partial(getattr, cudnn, "deterministic"), partial(setattr, cudnn, "deterministic"), True),
                 (partial(getattr, cudnn, "benchmark"), partial(setattr, cudnn, "benchmark"), False),
                 (partial(os.environ.get, _WORKSPACE), _set_workspace, os.environ.get(_WORKSPACE, ":4096:8")),
             ]
-        with ExitStack() as stack:
-            for read, write, value in switches:
-                stack.callback(write, read())
-                write(value)
+        with torch_settings(self.float32_precision, self.cudnn_attention), switched(switches):
             try:
                 yield
             except RuntimeError as error:

@@ -1,8 +1,24 @@
-"""The device whose implementation of an operation is used, where there are several."""
+"""What depends on the device of an operation: its implementation, how much it computes at a time, torch's switches.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+On a CPU, intermediate results should stay in the cache. On a GPU, each operator costs a launch and reads and writes all
+of its operands, so that few operators on much data are fastest. Code asks `on_cpu` where there are two ways to compute
+the same, and `x.is_cuda` only where a kernel exists for CUDA alone.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial, wraps
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.backends import cudnn
+
+Float32Precision = Literal["highest", "high", "medium"]
+"""As in `torch.set_float32_matmul_precision`: float32, TF32, bfloat16 for products of float32 numbers."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _as_on_a_gpu = False
 
@@ -21,3 +37,60 @@ def as_on_a_gpu() -> Iterator[None]:
         yield
     finally:
         _as_on_a_gpu = before
+
+
+GPU_NUMBERS = 1 << 28
+"""Numbers of an intermediate result on a GPU: 1 GiB in fp32. A constant, so that results do not depend on the GPU."""
+
+
+def at_once(x: Tensor, of_cpu: int, numbers: int) -> int:
+    """Items that an operation on x computes at a time, at least 1.
+
+    Args:
+        of_cpu: their number on a CPU.
+        numbers: size of the largest intermediate result per item; on a GPU, GPU_NUMBERS of these are held.
+    """
+    return of_cpu if on_cpu(x) else max(1, GPU_NUMBERS // max(1, numbers))
+
+
+def fused(function: Callable[P, T]) -> Callable[P, T]:
+    """A function of elementwise operators and reductions that a GPU runs as one kernel, compiled at its first call."""
+
+    @cache
+    def compiled() -> Callable[P, T]:
+        return torch.compile(function, dynamic=True)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        # A fake device for tests has no compiler.
+        on_gpu = isinstance(args[0], Tensor) and args[0].is_cuda and torch.cuda.is_available()
+        return (compiled() if on_gpu else function)(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def torch_settings(precision: Float32Precision = "highest", cudnn_attention: bool = False) -> Iterator[None]:
+    """Sets torch's global switches inside the block: those of a training run, and so of what is timed beside it.
+
+    Args:
+        precision: of matrix products and convolutions of float32 numbers on a GPU.
+        cudnn_attention: whether `scaled_dot_product_attention` may use cuDNN.
+    """
+    switches: list[tuple[Callable[[], Any], Callable[[Any], Any], Any]] = [
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, precision),
+        (partial(getattr, cudnn, "allow_tf32"), partial(setattr, cudnn, "allow_tf32"), precision != "highest"),
+        (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp, cudnn_attention),
+    ]
+    with switched(switches):
+        yield
+
+
+@contextmanager
+def switched(switches: list[tuple[Callable[[], Any], Callable[[Any], Any], Any]]) -> Iterator[None]:
+    """Writes values to global settings, each given with a function that reads and one that writes it; restores them."""
+    with ExitStack() as stack:
+        for read, write, value in switches:
+            stack.callback(write, read())
+            write(value)
+        yield
