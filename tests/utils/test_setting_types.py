@@ -106,4 +106,3 @@ def test_a_value_out_of_range_is_refused_by_the_constructor() -> None:
     for given, said in (({"d_p": 0}, "0"), ({"d_p": True}, "true"), ({"d_p": "16"}, "'16'"), ({"d_p": 2.0}, "2.0")):
         with pytest.raises(UserError, match=rf"^attention\.d_p is {said}; choose a whole number from 1\.$"):
             DBA(dim=8, heads=2, max_len=8, **given)
-    assert type(DBA(dim=8, heads=2, max_len=8, d_p=np.int64(3)).d_p) is np.int64  # a value is not converted

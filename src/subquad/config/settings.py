@@ -34,8 +34,20 @@ def check_settings(section: str, node: Mapping[str, Any]) -> None:
             raise UserError(f"{section} of {target.rpartition('.')[2]} has no key {key}; {hint}")
         if isinstance(value, Mapping) and "_target_" in value:
             check_settings(f"{section}.{key}", value)
-        elif key in known and (kind := known[key]) is not None:
+        elif (kind := known.get(key)) is not None and not _has_classes(value):
             check(f"{section}.{key}", value, kind)
+
+
+def check_each(section: str, node: Mapping[str, Any]) -> None:
+    """`check_settings` of each of the nodes in a group that has several by name, such as callbacks."""
+    for name, one in node.items():
+        if one is not None:
+            check_settings(f"{section}.{name}", one)
+
+
+def _has_classes(value: Any) -> bool:
+    """Whether this is a list of nodes with a `_target_`, such as the trainer's callbacks."""
+    return isinstance(value, list) and any(isinstance(one, Mapping) and "_target_" in one for one in value)
 
 
 def _found(section: str, target: str) -> Callable[..., Any]:
@@ -51,7 +63,10 @@ def _found(section: str, target: str) -> Callable[..., Any]:
 @cache
 def _types(owner: Callable[..., Any]) -> tuple[dict[str, SettingType | None], bool]:
     """The types of arguments by name, None where nothing is known of them, and whether the list is complete."""
-    hints, complete = argument_types(owner)
+    try:
+        hints, complete = argument_types(owner)
+    except (NameError, ValueError, TypeError):  # another package's annotations that only a type checker can read
+        return {}, False
     return {name: None if hint is Any else SettingType(hint) for name, hint in hints.items()}, complete
 
 

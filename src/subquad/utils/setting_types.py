@@ -8,11 +8,12 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, wraps
+from dataclasses import is_dataclass
+from functools import cache, cached_property, wraps
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, InstanceOf, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from subquad.utils.errors import UserError
@@ -90,13 +91,25 @@ class SettingType:
     """A type hint that values can be checked against; `text` describes it in the terms of a configuration."""
 
     def __init__(self, hint: Any) -> None:
-        self.text = described(hint)
-        self._adapter: TypeAdapter[Any] = TypeAdapter(hint, config=_STRICT)
+        self.text, self._hint = described(hint), hint
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        if isinstance(self._hint, type) and is_dataclass(self._hint):
+            return TypeAdapter(InstanceOf[self._hint])  # type: ignore[name-defined]
+        try:
+            return TypeAdapter(self._hint, config=_STRICT)
+        except PydanticUserError:  # another package's type, which its own constructor checks
+            return TypeAdapter(Any)
 
     def accepts(self, value: Any) -> bool:
-        """Whether a value has this type; a number of numpy counts as one of Python."""
+        """Whether a value has this type; a number of numpy counts as one of Python, a list as a tuple."""
+        plain = value.item() if isinstance(value, np.generic) else value
+        return self._holds(plain) or (isinstance(plain, list) and self._holds(tuple(plain)))
+
+    def _holds(self, value: Any) -> bool:
         try:
-            self._adapter.validate_python(value.item() if isinstance(value, np.generic) else value)
+            self._adapter.validate_python(value)
         except ValidationError:
             return False
         return True
