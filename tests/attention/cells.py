@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ import subquad.backbones
 from subquad.attention.base import Attention
 from subquad.backbones.encoder import is_standalone
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.setting_types import CheckedSettings, setting_types
 
 BATCH, DIM, HEADS, CONTEXT = 3, 24, 4, 13
 QUERIES = {Pattern.SELF: CONTEXT, Pattern.CROSS: 11}
@@ -58,8 +59,8 @@ def mechanism(factory: Callable[..., Attention]) -> Any:
     return target
 
 
-def literal_settings(config: pytest.Config) -> list[tuple[type, str]]:
-    """The constructor arguments annotated with `Literal`, of every class in the packages of attentions and backbones.
+def settings_of_classes(config: pytest.Config) -> list[tuple[type, str]]:
+    """The constructor arguments that are settings, of every class in the packages of attentions and backbones.
 
     With --attention, of the classes that it names.
     """
@@ -72,8 +73,8 @@ def literal_settings(config: pytest.Config) -> list[tuple[type, str]]:
     return [
         (owner, name)
         for owner in sorted(owners, key=lambda owner: owner.__name__)
-        for name, hint in get_type_hints(vars(owner).get("__init__", object)).items()
-        if "Literal[" in str(hint)
+        if issubclass(owner, CheckedSettings) and "__init__" in vars(owner)
+        for name in setting_types(inspect.unwrap(vars(owner)["__init__"]))
     ]
 
 

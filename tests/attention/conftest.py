@@ -1,10 +1,10 @@
-"""Runs a test function on every mechanism, on every mechanism in every wiring, or on every class with choices."""
+"""Runs a test function on every mechanism, on every mechanism in every wiring, or on every setting of every class."""
 
 import itertools
 
 import pytest
 
-from attention.cells import Cell, declared, factories, first_of_each_class, literal_settings, shrunk
+from attention.cells import Cell, declared, factories, first_of_each_class, settings_of_classes, shrunk
 from subquad.specs import Pattern
 
 
@@ -12,10 +12,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrises by fixture name.
 
     `factory`: every choice; `cell`: every choice in every wiring; `first_cell`: one choice of each class;
-    `setting`: every constructor argument of an attention or a backbone that has a list of choices.
+    `setting`: every constructor argument of an attention or a backbone that is a setting.
     """
     if "setting" in metafunc.fixturenames:
-        settings = literal_settings(metafunc.config)
+        settings = settings_of_classes(metafunc.config)
         metafunc.parametrize("setting", settings, ids=[f"{owner.__name__}.{name}" for owner, name in settings])
     for fixture in ("factory", "cell", "first_cell"):
         if fixture not in metafunc.fixturenames:

@@ -135,8 +135,7 @@ def test_head_counts_without_default_scales_are_refused() -> None:
         AttentionSH(site(Pattern.SELF, heads=3))
 
 
-@pytest.mark.parametrize("scales", [[1, 2], [1, 1, 2, 0], 0, -1, [1, 1, 1, 1, 1]])
-def test_scales_that_do_not_fit_the_heads_are_refused(scales: int | list[int]) -> None:
-    got = scales if isinstance(scales, list) else [scales] * 4
-    with pytest.raises(UserError, match=re.escape(f"a positive number for each of the 4 heads; got {got}.")):
+@pytest.mark.parametrize("scales", [[1, 2], [1, 1, 1, 1, 1]])
+def test_scales_that_do_not_fit_the_heads_are_refused(scales: list[int]) -> None:
+    with pytest.raises(UserError, match=re.escape(f"one number for each of the 4 heads; got {scales}.")):
         AttentionSH(site(Pattern.SELF), scales=scales)

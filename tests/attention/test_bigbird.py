@@ -12,7 +12,6 @@ from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.bigbird import BigBird
 from subquad.attention.softmax import Softmax
 from subquad.specs import Masks, Pattern
-from subquad.utils.errors import UserError
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -70,10 +69,3 @@ def test_evaluation_uses_the_pattern_of_training() -> None:
     layer, x = one(partial(BigBird, block=2)), tokens(2, LONGEST, 24)
     trained = layer(x, x, Masks())[0]
     assert_close(layer.eval()(x, x, Masks())[0], trained, rtol=0, atol=0)
-
-
-def test_bad_sizes_are_refused() -> None:
-    with pytest.raises(UserError, match=r"blocks of 0 tokens and 3 random ones; choose attention\.block"):
-        BigBird(site(Pattern.SELF), block=0)
-    with pytest.raises(UserError, match="blocks of 64 tokens and -1 random ones"):
-        BigBird(site(Pattern.SELF), random_blocks=-1)

@@ -13,7 +13,6 @@ from subquad.attention import combiner
 from subquad.attention.base import UnsupportedPattern
 from subquad.attention.combiner import Combiner, naive_combiner, naive_spans
 from subquad.specs import Masks, Pattern
-from subquad.utils.errors import UserError
 
 FACTORIZATIONS = ["fixed", "logn", "axial"]
 every_factorization = pytest.mark.parametrize("factorization", FACTORIZATIONS)
@@ -110,8 +109,3 @@ def test_dropout_acts_on_the_weights(factorization: str) -> None:
 def test_cross_attention_is_refused() -> None:
     with pytest.raises(UnsupportedPattern, match="Combiner has no cross-attention form"):
         Combiner(site(Pattern.CROSS))
-
-
-def test_a_span_of_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match=r"attention\.span is 0; Combiner needs at least 1 token"):
-        Combiner(site(Pattern.SELF), span=0)

@@ -112,17 +112,6 @@ def test_dropout_acts_on_the_weights() -> None:
     assert not torch.allclose(attention(x, x, Masks())[0], copy.deepcopy(attention).eval()(x, x, Masks())[0])
 
 
-@pytest.mark.parametrize("kernel", [0, -1, 4])
-def test_kernels_without_a_middle_are_refused(kernel: int) -> None:
-    with pytest.raises(UserError, match=f"kernel of {kernel} taps .* odd attention.kernel"):
-        AttentionConv(site(Pattern.SELF), kernel=kernel)
-
-
-def test_other_numbers_of_axes_are_refused() -> None:
-    with pytest.raises(UserError, match="along 1 or 2 axes, not 3; set"):
-        AttentionConv(site(Pattern.SELF), axes=3)
-
-
 def test_grids_larger_than_the_sequence_are_refused() -> None:
     with pytest.raises(UserError, match="grid of 4 x 4 has more places than the 13 tokens"):
         AttentionConv(site(Pattern.SELF, grid=(4, 4)), axes=2)

@@ -8,11 +8,10 @@ from reference import cosformer as reference
 from torch import Tensor
 from torch.testing import assert_close
 
-from attention.cells import HEADS, site
+from attention.cells import HEADS
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.cosformer import CosFormer
 from subquad.specs import Masks, Pattern
-from subquad.utils.errors import UserError
 
 layer = partial(reference.layer, heads=HEADS, longest=LONGEST)
 
@@ -77,9 +76,3 @@ def test_no_weight_is_negative() -> None:
     assert_close(weights.sum(0), torch.ones_like(x))
     # Nearer keys weigh more: q_i and k_j are constant here, and only the cosine is left.
     assert (weights[:, 0, 0, 0].diff() < 0).all()
-
-
-@pytest.mark.parametrize("eps", [0.0, -1.0])
-def test_bad_eps_is_refused(eps: float) -> None:
-    with pytest.raises(UserError, match=f"CosFormer .* got eps {eps}; choose a positive one"):
-        CosFormer(site(Pattern.SELF), eps=eps)

@@ -13,7 +13,6 @@ from attention.checks import LENGTHS, agree, one, stack, tokens
 from subquad.attention.ecoformer import EcoFormer, naive_codes, naive_ecoformer, naive_kernel
 from subquad.ops.hashing import power_bias, sign
 from subquad.specs import Masks, Pattern
-from subquad.utils.errors import UserError
 
 
 def layer(attention, x, context, carry, read_out="paper"):
@@ -269,24 +268,6 @@ def test_gradients_reach_queries_through_codes_and_sigma() -> None:
         want += torch.autograd.grad(printed.square().sum(), attention.shared.weight)[0]
     assert got.norm() > 1e-3
     assert_close(got, want)
-
-
-@pytest.mark.parametrize(
-    ("choices", "message"),
-    [
-        ({"bits": 0}, r"attention\.bits is 0; EcoFormer needs at least 1"),
-        ({"anchors": 0}, "anchors is 0"),
-        ({"neighbours": -1}, "neighbours is -1"),
-        ({"refit_epochs": 0}, "refit_epochs is 0"),
-        ({"fit_rows": 0}, "fit_rows is 0"),
-        ({"fit_batch": -1}, "batch -1"),
-    ],
-    ids=str,
-)
-@pytest.mark.usefixtures("unchecked")
-def test_impossible_settings_are_refused(choices, message) -> None:
-    with pytest.raises(UserError, match=message):
-        one(partial(EcoFormer, **choices))
 
 
 def test_a_stage_with_few_tokens_is_named_once(caplog) -> None:

@@ -10,7 +10,6 @@ from attention.cells import HEADS
 from attention.checks import LENGTHS, agree, one, stack, tokens
 from subquad.attention.ecoformer_variants import BiEcoFormer, FPEcoFormer, LSHEcoFormer, naive_attention, naive_weights
 from subquad.specs import Masks, Pattern
-from subquad.utils.errors import UserError
 
 VARIANTS = {
     "fp": partial(FPEcoFormer, features=10),
@@ -65,12 +64,3 @@ def test_equal_values_give_that_value(name: str) -> None:
         attention.out.weight.copy_(torch.eye(24))
         attention.out.bias.zero_()
     assert_close(attention(x, x, Masks())[0], torch.ones_like(x))
-
-
-def test_impossible_sizes_are_refused() -> None:
-    for factory, message in (
-        (partial(BiEcoFormer, features=0), r"attention\.features is 0; BiEcoFormer needs"),
-        (partial(LSHEcoFormer, bits=0), r"attention\.bits is 0; LSHEcoFormer needs"),
-    ):
-        with pytest.raises(UserError, match=message):
-            one(factory)

@@ -8,11 +8,10 @@ from reference import flowformer as reference
 from torch import Tensor
 from torch.testing import assert_close
 
-from attention.cells import HEADS, prefix, site
+from attention.cells import HEADS, prefix
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.flowformer import Flowformer
 from subquad.specs import Masks, Pattern
-from subquad.utils.errors import UserError
 
 layer = partial(reference.layer, heads=HEADS)
 MASKS = Masks(prefix([20, 7], 20), prefix([LONGEST, 24], LONGEST))
@@ -71,8 +70,3 @@ def test_equal_keys_give_the_mean_value_through_the_gate() -> None:
     mean = attention.projections.value(x).mean(1, keepdim=True)
     gate = torch.tensor(1.0, dtype=torch.float64).sigmoid()
     assert_close(attention(x, x, Masks())[0], attention.projections.out(gate * mean).expand_as(x))
-
-
-def test_negative_eps_is_refused() -> None:
-    with pytest.raises(UserError, match=r"Flowformer .* got -1\.0; choose 0 or a positive one"):
-        Flowformer(site(Pattern.SELF), eps=-1.0)

@@ -121,8 +121,7 @@ def test_dropout_acts_on_the_weights() -> None:
     ("k", "choices", "message"),
     [
         ([4, 2, 1], {}, "got 3 values of k for 2 layers"),
-        ([[1, 2], [1, 2]], {"sharing": "none"}, "positive k for each of the 4 heads"),
-        (0, {}, "positive k"),
+        ([[1, 2], [1, 2]], {"sharing": "none"}, "a k for each of the 4 heads"),
         ([[1, 2, 3, 4], [1, 2, 3, 4]], {}, "needs attention.sharing=none"),
         ([[1, 2, 3, 4], [1, 2, 3, 4]], {"sharing": "none", "projection": "mean"}, "attention.projection=linear"),
         ([4, 2], {"sharing": "layer"}, "cannot share one projection between layers of different k"),

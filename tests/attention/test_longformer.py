@@ -7,13 +7,12 @@ import torch
 from reference import longformer as reference
 from torch.testing import assert_close
 
-from attention.cells import HEADS, site
+from attention.cells import HEADS
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.local import Local
 from subquad.attention.longformer import Longformer
 from subquad.attention.softmax import Softmax
 from subquad.specs import Masks, Pattern
-from subquad.utils.errors import UserError
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -54,10 +53,3 @@ def test_all_tokens_global_is_softmax_with_the_global_maps() -> None:
                 mine.bias.copy_(of_layer.bias)
     x = tokens(2, LONGEST, 24)
     assert_close(layer(x, x, Masks())[0], softmax(x, x, Masks())[0])
-
-
-def test_bad_sizes_are_refused() -> None:
-    with pytest.raises(UserError, match=r"window of -1 and 1 global tokens; choose attention\.window and"):
-        Longformer(site(Pattern.SELF), window=-1)
-    with pytest.raises(UserError, match="window of 512 and -1 global tokens"):
-        Longformer(site(Pattern.SELF), global_tokens=-1)

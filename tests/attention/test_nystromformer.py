@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from attention.cells import HEADS, prefix, site
+from attention.cells import HEADS, prefix
 from attention.checks import LENGTHS, LONGEST, agree, by_head, one, stack, tokens
 from subquad.attention.nystromformer import Nystromformer, naive_nystromformer
 from subquad.attention.softmax import Softmax
 from subquad.specs import Masks, Pattern
-from subquad.utils.errors import UserError
 
 
 def layer(landmarks: int, iterations: int | None = 6, query_len: int = LONGEST):
@@ -126,18 +125,3 @@ def test_dropout_acts_on_the_weights(landmarks: int) -> None:
     x = tokens(2, LONGEST, 24)
     dropped = attention(x, x, Masks())[0]
     assert not torch.allclose(dropped, attention.eval()(x, x, Masks())[0])
-
-
-@pytest.mark.parametrize(
-    ("choices", "message"),
-    [
-        ({"landmarks": 0}, "at least 1 landmark and 1 iteration, and got 0 and 6"),
-        ({"iterations": 0}, "at least 1 landmark and 1 iteration, and got 64 and 0"),
-        ({"kernel": 4}, "a kernel of 4 cannot be; choose an odd attention.kernel"),
-        ({"kernel": -1}, "a kernel of -1 cannot be"),
-    ],
-)
-@pytest.mark.usefixtures("unchecked")
-def test_impossible_choices_are_refused(choices: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        Nystromformer(site(Pattern.SELF), **choices)

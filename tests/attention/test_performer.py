@@ -108,8 +108,6 @@ def test_redrawn_between_steps_only() -> None:
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"features": 0}, "Performer got 0 features"),
-        ({"redraw": -1}, "redrawn every -1 steps"),
         ({"feature_map": "relu", "eps": 0.0}, r"eps 0\.0; choose a positive one"),
     ],
 )

@@ -8,12 +8,11 @@ from reference import pixelfly as reference
 from torch import Tensor
 from torch.testing import assert_close
 
-from attention.cells import HEADS, site
+from attention.cells import HEADS
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.pixelfly import PixelFly
 from subquad.attention.softmax import Softmax
 from subquad.specs import Masks, Pattern
-from subquad.utils.errors import UserError
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -58,9 +57,3 @@ def test_as_many_hops_as_factors_reach_everything() -> None:
     assert reach(factors=5, hops=5).all()
     assert not reach(factors=5, hops=2).all()
     assert not reach(factors=4, hops=5).all()
-
-
-def test_bad_sizes_are_refused() -> None:
-    for wrong in ({"block": 0}, {"factors": -1}, {"global_blocks": -1}):
-        with pytest.raises(UserError, match=r"PixelFly got blocks of .*; choose attention\.block of at least 1"):
-            PixelFly(site(Pattern.SELF), **wrong)

@@ -14,7 +14,6 @@ from attention.cells import HEADS, site
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention.reformer import Reformer
 from subquad.specs import Masks, Pattern
-from subquad.utils.errors import UserError
 
 several = pytest.mark.parametrize("hashes", [1, 3])
 both_counts = pytest.mark.parametrize("duplicates", [False, True])
@@ -128,20 +127,6 @@ def test_mixed_precision_trains(hashes: int) -> None:
         y.float().square().sum().backward()
         gradients.append(attention.query_value.weight.grad)
     assert_close(*gradients, rtol=0, atol=0.03 * float(gradients[0].abs().max()))
-
-
-@pytest.mark.parametrize(
-    ("choices", "message"),
-    [
-        ({"hashes": 0}, "at least one round .* hashes=0"),
-        ({"chunk": 0}, "one token in a chunk; .* chunk=0"),
-        ({"buckets": 7}, "even number of buckets.* got 7"),
-        ({"buckets": 0}, "even number of buckets.* got 0"),
-    ],
-)
-def test_impossible_sizes_are_refused(choices: dict[str, int], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        Reformer(site(Pattern.SELF), **choices)
 
 
 def test_buckets_fill_half_a_chunk() -> None:

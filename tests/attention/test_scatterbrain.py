@@ -14,7 +14,6 @@ from subquad.attention.base import UnsupportedPattern
 from subquad.attention.scatterbrain import Scatterbrain
 from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern
-from subquad.utils.errors import UserError
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -82,9 +81,3 @@ def test_dropout_acts_on_the_exact_weights() -> None:
 def test_cross_attention_is_refused() -> None:
     with pytest.raises(UnsupportedPattern, match="Scatterbrain has no cross-attention form"):
         Scatterbrain(site(Pattern.CROSS))
-
-
-@pytest.mark.parametrize(("key", "value"), [("window", -1), ("features", 0), ("features", 9)])
-def test_impossible_sizes_are_refused(key: str, value: int) -> None:
-    with pytest.raises(UserError, match=rf"attention.{key} is {value}; Scatterbrain .*needs"):
-        Scatterbrain(site(Pattern.SELF), **{key: value})

@@ -8,12 +8,11 @@ from reference import sinkhorn as reference
 from reference import softmax as exact
 from torch.testing import assert_close
 
-from attention.cells import HEADS, site
+from attention.cells import HEADS
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention import sinkhorn
 from subquad.attention.sinkhorn import Sinkhorn, balance
 from subquad.specs import Masks, Pattern
-from subquad.utils.errors import UserError
 
 ITERATIONS = [1, 5, 8, 20]
 
@@ -79,9 +78,3 @@ def test_noise_acts_in_training_only() -> None:
 def test_dropout_acts_on_the_weights() -> None:
     attention, x = one(partial(Sinkhorn, block=4), dropout=0.5), tokens(2, LONGEST, 24)
     assert not torch.allclose(attention.train()(x, x, Masks())[0], attention.eval()(x, x, Masks())[0])
-
-
-@pytest.mark.parametrize(("key", "value"), [("block", 0), ("iterations", 0), ("temperature", 0.0)])
-def test_impossible_sizes_are_refused(key: str, value: float) -> None:
-    with pytest.raises(UserError, match=rf"attention.{key} is 0.*needs"):
-        Sinkhorn(site(Pattern.SELF), **{key: value})

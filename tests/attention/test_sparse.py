@@ -108,9 +108,6 @@ def test_weights_are_dropped_in_the_written_out_form_too() -> None:
 def test_bad_sizes_are_refused() -> None:
     with pytest.raises(UserError, match=r"attention\.summary is 5; blocks of 4 tokens have from 1 to 4 summaries"):
         Sparse(site(Pattern.SELF), block=4, summary=5)
-    for form in ("fixed", "strided"):
-        with pytest.raises(UserError, match=rf"attention\.block is 0; the pattern '{form}' needs blocks of at least 1"):
-            Sparse(site(Pattern.SELF), form=form, block=0)
 
 
 def test_the_strided_form_has_no_summaries_to_refuse() -> None:

@@ -135,9 +135,3 @@ def test_dropout_acts_on_the_weights() -> None:
 def test_cross_attention_is_refused() -> None:
     with pytest.raises(UnsupportedPattern, match="TransformerLS has no cross-attention form"):
         TransformerLS(site(Pattern.CROSS))
-
-
-@pytest.mark.parametrize(("key", "value"), [("window", 0), ("rank", -1), ("kernel", 0), ("kernel", 4)])
-def test_impossible_sizes_are_refused(key: str, value: int) -> None:
-    with pytest.raises(UserError, match=rf"attention.{key} is {value}; Transformer-LS .*need"):
-        TransformerLS(site(Pattern.SELF), **{key: value})

@@ -7,12 +7,11 @@ import torch
 from reference import yoso as reference
 from torch.testing import assert_close
 
-from attention.cells import HEADS, site
+from attention.cells import HEADS
 from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention import yoso
 from subquad.attention.yoso import YOSO, SampledYOSO
 from subquad.specs import Masks, Pattern
-from subquad.utils.errors import UserError
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -95,14 +94,3 @@ def test_new_hyperplanes_are_drawn_before_every_step() -> None:
     attention.refresh(x, x, Masks())
     assert not (attention.planes == before).any()
     assert not torch.allclose(attention(x, x, Masks())[0], y)
-
-
-@pytest.mark.parametrize("bits", [0, 16])
-def test_impossible_codes_are_refused(bits: int) -> None:
-    with pytest.raises(UserError, match=f"1 to 15 bits, not {bits}"):
-        YOSO(site(Pattern.SELF), bits=bits)
-
-
-def test_no_hash_is_refused() -> None:
-    with pytest.raises(UserError, match="at least 1 hash, not 0"):
-        SampledYOSO(site(Pattern.SELF), hashes=0)

@@ -171,8 +171,6 @@ def test_or_only_where_it_is_asked_for(places):
 def test_asked_for_where_it_is_not_defined_is_refused():
     with pytest.raises(UserError, match="no cross-attention form"):
         model(functools.partial(Local, window=3), studied=["cross"])
-    with pytest.raises(UserError, match="at least one layer"):
-        model(layers=0)
 
 
 def test_without_self_attention_image_tokens_meet_in_the_readout_only():

@@ -192,7 +192,6 @@ def test_learns_which_of_two_marks_came_first(kernel):
         ({"n_ssm": 3}, "3 state space models cannot serve 4 channels"),
         ({"dt_min": 0.9}, "choose 0 < dt_min <= dt_max"),
         ({"d_state": 7}, "even backbone.d_state"),
-        ({"layers": 0}, "backbone.layers is 0"),
     ],
     ids=str,
 )

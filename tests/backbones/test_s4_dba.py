@@ -89,7 +89,6 @@ def test_parameters_beside_those_of_s4():
 @pytest.mark.usefixtures("unchecked")
 def test_what_it_cannot_be_is_refused():
     for changes, sentence in [
-        ({"d_p": 0}, r"backbone.d_p is 0; S4\+DBA needs"),
         ({"heads": 3, "compress_heads": "per_head"}, "cannot be split into 3 heads"),
         ({"mix": "attention", "d_in": 3}, "2 heads cannot share queries of 3"),
     ]:

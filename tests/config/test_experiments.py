@@ -105,7 +105,7 @@ def test_each_task_gets_its_weight_of_the_mean(overrides, beta):
 
 def test_a_task_without_a_printed_weight_asks_for_one(data, outputs):
     overrides = ("experiment=primal_dual/uea", "task=uea/lsst", "attention=linear_bn", "data=synthetic", "scale=smoke")
-    with pytest.raises(ValueError, match=r"attention\.beta is None; it should be a valid number"):
+    with pytest.raises(ValueError, match=r"attention\.beta is null; choose a number"):
         trained(composed(data, outputs, *overrides, "trainer=cpu"))
     assert read("attention=linear_bn").attention.beta == 1.0
 

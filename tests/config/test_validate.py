@@ -26,10 +26,10 @@ def refusal(data, outputs, *overrides) -> str:
 @pytest.mark.parametrize(
     ("overrides", "cause"),
     [
-        ((*TEXT, "data.split_seed=-1"), "data.split_seed is -1; it should be greater than or equal to 0"),
+        ((*TEXT, "data.split_seed=-1"), "data.split_seed is -1; choose a whole number from 0"),
         ((*TEXT, "+data.sizes=9"), "data of MaskedText has no key sizes; it has batch_size, column"),
         ((*TEXT, "+data.max_length=9"), "has no key max_length; did you mean data.max_len?"),
-        (("task=digits", "scale=smoke", f"data.split_seed={2**32}"), "it should be less than 4294967296"),
+        (("task=digits", "scale=smoke", f"data.split_seed={2**32}"), "choose a whole number from 0 to 4294967295"),
         (("task=digits", "scale=smoke", "backbone=sequence"), "SequenceEncoder reads sequences and the data of this "),
         ((*TEXT, "backbone=vit"), "ViT reads images and the data of this task are sequences; leave backbone= out"),
         (("task=lra/listops", "scale=smoke", "backbone=mcan"), "MCAN reads questions on images"),
@@ -102,8 +102,8 @@ def test_tags_are_words(data, outputs, word, kept):
     ("program", "word", "said"),
     [
         ("bench_refresh.py", "lengh=64", 'There is no setting "lengh"; did you mean length?'),
-        ("bench_vision.py", "batch=many", "batch is many; it takes a number."),
-        ("bench_peers.py", "public=maybe", "public is maybe; it takes true or false."),
+        ("bench_vision.py", "batch=many", "batch is many; choose a whole number from 1."),
+        ("bench_peers.py", "public=maybe", "public is maybe; choose true or false."),
         ("bench.py", "length=[64]", 'There is no setting "length"; did you mean lengths?'),
     ],
 )

@@ -77,7 +77,7 @@ def test_the_command_line_takes_settings_of_the_data(finished, data):
     [
         ({"copies": 2}, r"have no data\.copies; they have .*multiply"),
         ({"multiply": 0}, r"data\.multiply=0"),
-        ({"multiply": 1.5}, r"data\.multiply is 1\.5; it should be a valid integer"),
+        ({"multiply": 1.5}, r"data\.multiply is 1\.5; choose a whole number"),
         ({"data_seed": 1}, "data differ"),
     ],
 )

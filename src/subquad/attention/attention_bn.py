@@ -10,6 +10,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.masks import masked_mean, zero_padding
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.setting_types import NonNegative
 
 
 def naive_attention_bn(
@@ -58,7 +59,7 @@ class AttentionBN(StatelessAttention):
     complexity = "time O(n²d), memory O(n)"
 
     def __init__(
-        self, site: Site, beta: float = 1.0, learned: bool = False, variance: bool = False, eps: float = 1e-5
+        self, site: Site, beta: float = 1.0, learned: bool = False, variance: bool = False, eps: NonNegative = 1e-5
     ) -> None:
         super().__init__(site)
         self.beta = nn.Parameter(torch.tensor([float(beta)])) if learned else beta

@@ -11,6 +11,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.setting_types import Count
 
 
 def naive_attention_sh(
@@ -58,7 +59,7 @@ class AttentionSH(StatelessAttention):
     complexity = "time O(n² d mean(1/s)), memory O(n)"
 
     def __init__(
-        self, site: Site, scales: int | Sequence[int] | None = None, beta: float = 0.0, learned: bool = False
+        self, site: Site, scales: Count | Sequence[Count] | None = None, beta: float = 0.0, learned: bool = False
     ) -> None:
         super().__init__(site)
         self.groups = scale_groups(scales, site.dim, site.heads)

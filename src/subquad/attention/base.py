@@ -12,7 +12,7 @@ from subquad.ops.affine import Activation, affine
 from subquad.ops.heads import split_heads
 from subquad.specs import SITE_SETTINGS, Masks, Pattern, Site
 from subquad.utils.errors import UserError
-from subquad.utils.literal_settings import LiteralSettings
+from subquad.utils.setting_types import CheckedSettings
 
 Carry = Tensor | None
 """What a layer passes to the next layer (the latent rows of Luna and DBA); None before the first layer.
@@ -29,7 +29,7 @@ class UnsupportedPattern(UserError):
     """The mechanism does not support this kind of attention (self or cross)."""
 
 
-class Attention(nn.Module, LiteralSettings, abc.ABC):
+class Attention(nn.Module, CheckedSettings, abc.ABC):
     """Attention of query tokens to context tokens. In self-attention, the caller passes the same tensor twice.
 
     It takes token embeddings, not heads: a mechanism owns its projections, because some mechanisms compress tokens
@@ -49,7 +49,7 @@ class Attention(nn.Module, LiteralSettings, abc.ABC):
         - in eval mode a call changes no parameter and no buffer, and is deterministic;
         - the state dict contains the whole state;
         - sequences up to `site.query_len`, `site.context_len` are accepted, longer ones raise UserError;
-        - a constructor argument annotated with `Literal` accepts no other value (see `LiteralSettings`).
+        - a constructor argument annotated with `Literal` accepts no other value (see `CheckedSettings`).
     """
 
     section = "attention"

@@ -8,7 +8,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import attend, block_sparse, flex, runs_flex
 from subquad.ops.blocks import blocks
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Natural
 
 
 class BigBird(StatelessAttention):
@@ -42,13 +42,8 @@ class BigBird(StatelessAttention):
     complexity = "time O(n (5 + r) b d), memory O(n (5 + r) d)"
     random: Tensor
 
-    def __init__(self, site: Site, block: int = 64, random_blocks: int = 3) -> None:
+    def __init__(self, site: Site, block: Count = 64, random_blocks: Natural = 3) -> None:
         super().__init__(site)
-        if block < 1 or random_blocks < 0:
-            raise UserError(
-                f"BigBird got blocks of {block} tokens and {random_blocks} random ones; "
-                "choose attention.block of at least 1 and attention.random_blocks of at least 0."
-            )
         self.block = block
         self.projections = Projections(site.dim, site.heads)
         self.register_buffer("random", _draw(site, -(-site.context_len // block), random_blocks))

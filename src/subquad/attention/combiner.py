@@ -16,7 +16,7 @@ from subquad.ops.masks import masked_softmax
 from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
 from subquad.ops.softmax_attention import fused_attention
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count
 
 Factorization = Literal["fixed", "logn", "axial"]
 Pooling = Literal["max", "mean"]
@@ -114,13 +114,11 @@ class Combiner(StatelessAttention):
         self,
         site: Site,
         factorization: Factorization = "fixed",
-        span: int | None = None,
+        span: Count | None = None,
         pooling: Pooling = "max",
         size_offset: bool = False,
     ) -> None:
         super().__init__(site)
-        if span is not None and span < 1:
-            raise UserError(f"attention.span is {span}; Combiner needs at least 1 token, or null for its own choice.")
         root = math.isqrt(site.context_len - 1) + 1
         own = {"fixed": root, "logn": 2, "axial": site.grid[1] if site.grid else root}[factorization]
         self.factorization, self.pooling, self.size_offset = factorization, pooling, size_offset

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from subquad.ops.masks import zero_padding
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Odd
 
 
 def naive_attention_conv(
@@ -68,12 +70,8 @@ class AttentionConv(StatelessAttention):
     patterns = frozenset({Pattern.SELF})
     complexity = "time O(n²d + n s d), memory O(n)"
 
-    def __init__(self, site: Site, kernel: int = 5, axes: int = 1) -> None:
+    def __init__(self, site: Site, kernel: Odd = 5, axes: Literal[1, 2] = 1) -> None:
         super().__init__(site)
-        if axes not in (1, 2):
-            raise UserError(f"Convolution is along 1 or 2 axes, not {axes}; set attention.axes to 1 or 2.")
-        if kernel < 1 or kernel % 2 == 0:
-            raise UserError(f"A kernel of {kernel} taps has no middle; choose an odd attention.kernel from 1.")
         self.height, self.width = (site.grid if axes == 2 else None) or (1, site.query_len)
         self.leading = site.query_len - self.height * self.width
         if self.leading < 0:

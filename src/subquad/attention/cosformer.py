@@ -10,7 +10,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.cosine_attention import expand, kv_state
 from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Positive
 
 
 class CosFormer(StatelessAttention):
@@ -40,10 +40,8 @@ class CosFormer(StatelessAttention):
     patterns = frozenset(Pattern)
     complexity = "time O(n d²), memory O(n d)"
 
-    def __init__(self, site: Site, eps: float = 1e-6) -> None:
+    def __init__(self, site: Site, eps: Positive = 1e-6) -> None:
         super().__init__(site)
-        if eps <= 0:
-            raise UserError(f"CosFormer divides by sums that may be 0 and got eps {eps}; choose a positive one.")
         self.eps = eps
         self.projections = Projections(site.dim, site.heads)
 

@@ -15,7 +15,8 @@ from subquad.ops.heads import split_heads
 from subquad.ops.masks import count, masked_softmax
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError, at_least_one
+from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count
 
 
 def naive_self_attention(m: "DBA", z: Float[Tensor, "p d"], x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -120,8 +121,8 @@ class DBA(Attention):
     def __init__(
         self,
         site: Site,
-        d_p: int = 16,
-        d_in: int = 24,
+        d_p: Count = 16,
+        d_in: Count = 24,
         z_mode: Literal["shared", "propagate", "per_layer"] = "shared",
         compress_heads: Literal["shared", "per_head"] = "shared",
         phi_scale: Literal["none", "sqrt_d"] = "none",
@@ -138,7 +139,6 @@ class DBA(Attention):
         optimize_d: bool = True,
     ) -> None:
         super().__init__(site)
-        at_least_one("DBA", d_p=d_p, d_in=d_in)
         dim, heads = site.dim, site.heads
         self.cross = site.pattern is Pattern.CROSS
         self.d_p, self.z_mode, self.recon_norm, self.mask = d_p, z_mode, recon_norm, mask

@@ -12,7 +12,8 @@ from subquad.ops.heads import split_heads
 from subquad.ops.latent_attention import columns_of_heads, expand, rows_of_heads
 from subquad.ops.masks import masked_softmax
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError, at_least_one
+from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count
 
 
 class DBAReleased(Attention):
@@ -49,9 +50,8 @@ class DBAReleased(Attention):
     patterns = frozenset({Pattern.SELF})
     complexity = "time O(n h d_p d + d_p d²), memory O(n (d + h d_p))"
 
-    def __init__(self, site: Site, d_p: int = 16, d_in: int = 24) -> None:
+    def __init__(self, site: Site, d_p: Count = 16, d_in: Count = 24) -> None:
         super().__init__(site)
-        at_least_one("DBA", d_p=d_p, d_in=d_in)
         dim, self.heads = site.dim, site.heads
         width = math.ceil(d_in / self.heads) * self.heads  # the heads share it evenly, as in attention=dba
         self.latent = nn.Parameter(torch.randn(d_p, dim) / math.sqrt(dim)) if site.layer == 0 else None

@@ -13,7 +13,7 @@ from subquad.attention.base import Affine, Discrete, Maps, Refreshable, Stateles
 from subquad.ops.hash_fitting import fit_planes, kulis_grauman, labels
 from subquad.ops.hashing import anchor_similarity, norms, power_bias, shared_attention, sign
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError, at_least_one
+from subquad.utils.setting_types import Count, Natural
 
 log = logging.getLogger(__name__)
 
@@ -139,22 +139,17 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
     def __init__(
         self,
         site: Site,
-        bits: int = 16,
-        anchors: int = 25,
-        neighbours: int = 10,
+        bits: Count = 16,
+        anchors: Count = 25,
+        neighbours: Count = 10,
         read_out: ReadOut = "paper",
         fit: Fit = "released",
         anchors_from: Literal["first", "all"] = "first",
-        refit_epochs: int | None = 30,
-        fit_batch: int = 0,
-        fit_rows: int | None = None,
+        refit_epochs: Count | None = 30,
+        fit_batch: Natural = 0,
+        fit_rows: Count | None = None,
     ) -> None:
         super().__init__(site)
-        optional = {"refit_epochs": refit_epochs, "fit_rows": fit_rows}
-        given = {key: size for key, size in optional.items() if size is not None}
-        at_least_one("EcoFormer", bits=bits, anchors=anchors, neighbours=neighbours, **given)
-        if fit_batch < 0:
-            raise UserError(f"EcoFormer cannot be fitted on batch {fit_batch}; attention.fit_batch counts from 0.")
         self.bits, self.neighbours, self.read_out, self.fit = bits, neighbours, read_out, fit
         self.anchors_from, self.refit_epochs, self.fit_batch, self.fit_rows = (
             anchors_from, refit_epochs, fit_batch, fit_rows,

@@ -11,7 +11,7 @@ from subquad.ops.affine import affine
 from subquad.ops.hashing import norms, shared_attention, sign, with_bias
 from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import at_least_one
+from subquad.utils.setting_types import Count
 
 
 def naive_features(q: Float[Tensor, "n e"], directions: Float[Tensor, "f e"]) -> Float[Tensor, "n f"]:
@@ -63,9 +63,8 @@ class FPEcoFormer(StatelessAttention):
 
     directions: Tensor
 
-    def __init__(self, site: Site, features: int = 256) -> None:
+    def __init__(self, site: Site, features: Count = 256) -> None:
         super().__init__(site)
-        at_least_one(type(self).__name__, features=features)
         self.shared, self.value, self.out = (Affine(site.dim, site.dim) for _ in range(3))
         self.register_buffer("directions", orthogonal_directions(features, site.dim // site.heads))
 
@@ -150,9 +149,8 @@ class LSHEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
 
     planes: Tensor
 
-    def __init__(self, site: Site, bits: int = 16, features: int = 256) -> None:
+    def __init__(self, site: Site, bits: Count = 16, features: Count = 256) -> None:
         super().__init__(site, features)
-        at_least_one("LSHEcoFormer", bits=bits)
         self.register_buffer("planes", torch.randn(site.heads, bits, features))
 
     def _features(

@@ -8,7 +8,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.kernel_attention import expand, head_dot, kv_state
 from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import NonNegative
 
 
 class Flowformer(StatelessAttention):
@@ -42,10 +42,8 @@ class Flowformer(StatelessAttention):
     patterns = frozenset(Pattern)
     complexity = "time O(n d²), memory O(n d)"
 
-    def __init__(self, site: Site, eps: float = 1e-6) -> None:
+    def __init__(self, site: Site, eps: NonNegative = 1e-6) -> None:
         super().__init__(site)
-        if eps < 0:
-            raise UserError(f"Flowformer adds eps to flows that divide and got {eps}; choose 0 or a positive one.")
         self.eps = eps
         self.projections = Projections(site.dim, site.heads)
 

@@ -11,6 +11,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.kernel_attention import divisor, expand, head_dot, kv_state
 from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.setting_types import NonNegative
 
 
 class Linear(StatelessAttention):
@@ -39,7 +40,7 @@ class Linear(StatelessAttention):
     patterns = frozenset(Pattern)
     complexity = "time O(n d²), memory O(n d)"
 
-    def __init__(self, site: Site, eps: float = 1e-6) -> None:
+    def __init__(self, site: Site, eps: NonNegative = 1e-6) -> None:
         super().__init__(site)
         self.eps = eps
         self.projections = Projections(site.dim, site.heads)

@@ -12,6 +12,7 @@ from subquad.ops.kernel_attention import divisor, expand, head_dot
 from subquad.ops.masks import zero_padding
 from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.setting_types import Count, NonNegative
 
 
 def naive_linear_bn_sh(
@@ -72,8 +73,8 @@ class LinearBNSH(StatelessAttention):
         site: Site,
         beta: float = 1.0,
         learned: bool = False,
-        scales: int | Sequence[int] | None = None,
-        eps: float = 1e-6,
+        scales: Count | Sequence[Count] | None = None,
+        eps: NonNegative = 1e-6,
     ) -> None:
         super().__init__(site)
         self.groups = scale_groups(scales, site.dim, site.heads)

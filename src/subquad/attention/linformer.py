@@ -14,6 +14,7 @@ from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count
 
 Sharing = Literal["none", "headwise", "kv", "layer"]
 Projection = Literal["linear", "mean", "max", "conv"]
@@ -64,7 +65,7 @@ class Linformer(Attention):
     def __init__(
         self,
         site: Site,
-        k: int | Sequence[int] | Sequence[Sequence[int]] = 256,
+        k: Count | Sequence[Count] | Sequence[Sequence[Count]] = 256,
         sharing: Sharing = "headwise",
         projection: Projection = "linear",
     ) -> None:
@@ -173,6 +174,6 @@ def _slots(k: int | Sequence[int] | Sequence[Sequence[int]], site: Site) -> list
         raise UserError(f"Linformer got {len(k)} values of k for {site.layers} layers; give one for each layer.")
     here: int | Sequence[int] = k[site.layer] if isinstance(k, Sequence) else k
     per_head = list(here) if isinstance(here, Sequence) else [here] * site.heads
-    if len(per_head) != site.heads or min(per_head) < 1:
-        raise UserError(f"Linformer needs a positive k for each of the {site.heads} heads; got {per_head}.")
+    if len(per_head) != site.heads:
+        raise UserError(f"Linformer needs a k for each of the {site.heads} heads; got {per_head}.")
     return [min(slots, site.context_len) for slots in per_head]

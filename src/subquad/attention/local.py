@@ -7,6 +7,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import flex, runs_flex, sliding_window, within_blocks
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Natural
 
 
 class Local(StatelessAttention):
@@ -34,7 +35,7 @@ class Local(StatelessAttention):
     exports_any_size = False
     complexity = "time O(n w d), memory O(n (d + w))"
 
-    def __init__(self, site: Site, window: int = 256, blockwise: bool = False) -> None:
+    def __init__(self, site: Site, window: Natural = 256, blockwise: bool = False) -> None:
         super().__init__(site)
         if window < blockwise:
             raise UserError(f"A window of {window} tokens holds none; choose attention.window of at least 1.")

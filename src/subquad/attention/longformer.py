@@ -11,7 +11,7 @@ from subquad.ops.block_sparse import flex, runs_flex, sliding_window
 from subquad.ops.heads import split_heads
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Natural
 
 
 class Longformer(StatelessAttention):
@@ -44,13 +44,8 @@ class Longformer(StatelessAttention):
     exports_any_size = False
     complexity = "time O(n (w + g) d), memory O(n (d + w + g))"
 
-    def __init__(self, site: Site, window: int = 512, global_tokens: int = 1) -> None:
+    def __init__(self, site: Site, window: Natural = 512, global_tokens: Natural = 1) -> None:
         super().__init__(site)
-        if window < 0 or global_tokens < 0:
-            raise UserError(
-                f"Longformer got a window of {window} and {global_tokens} global tokens; "
-                "choose attention.window and attention.global_tokens of at least 0."
-            )
         self.window, self.global_tokens = window, global_tokens
         self.projections = Projections(site.dim, site.heads)
         if global_tokens:

@@ -11,6 +11,7 @@ from subquad.ops.latent_attention import columns_of_heads, compress, expand, row
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import BelowOne, Count
 
 
 class Luna(Attention):
@@ -56,14 +57,12 @@ class Luna(Attention):
     def __init__(
         self,
         site: Site,
-        l: int = 16,  # noqa: E741  the paper's letter
+        l: Count = 16,  # noqa: E741  the paper's letter
         dynamic: bool = True,
         latent_norm: bool = False,
-        latent_dropout: float = 0.0,
+        latent_dropout: BelowOne = 0.0,
     ) -> None:
         super().__init__(site)
-        if not 0 <= latent_dropout < 1:
-            raise UserError(f"attention.latent_dropout is {latent_dropout}; choose a share from 0 up to 1, without 1.")
         dim, first, self.latent_dropout = site.dim, site.layer == 0, latent_dropout
         self.l, self.dynamic, self.heads = l, dynamic, site.heads
         self.pack_query, self.pack_value = (Affine(dim, dim) for _ in range(2))

@@ -14,7 +14,7 @@ from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.ops.pooling import mean_pool
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Odd
 
 
 def naive_nystromformer(
@@ -92,22 +92,12 @@ class Nystromformer(StatelessAttention):
     def __init__(
         self,
         site: Site,
-        landmarks: int = 64,
-        kernel: int | None = 35,
+        landmarks: Count = 64,
+        kernel: Odd | None = 35,
         pinv: Literal["iterative", "exact"] = "iterative",
-        iterations: int = 6,
+        iterations: Count = 6,
     ) -> None:
         super().__init__(site)
-        if landmarks < 1 or iterations < 1:
-            raise UserError(
-                f"Nyströmformer needs at least 1 landmark and 1 iteration, and got {landmarks} and {iterations}; "
-                "raise attention.landmarks or attention.iterations."
-            )
-        if kernel is not None and (kernel < 1 or kernel % 2 == 0):
-            raise UserError(
-                f"Nyströmformer's convolution is centred on each token, which a kernel of {kernel} cannot be; "
-                "choose an odd attention.kernel or null."
-            )
         self.pinv, self.iterations = pinv, iterations
         self.query_segment = math.ceil(site.query_len / landmarks)
         self.segment = math.ceil(site.context_len / landmarks)

@@ -13,6 +13,7 @@ from subquad.attention.base import Projections, Redrawn, StatelessAttention, cop
 from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Natural, NonNegative
 
 FeatureMap = Literal["softmax", "relu"]
 
@@ -81,19 +82,14 @@ class Performer(StatelessAttention, Redrawn):
     def __init__(
         self,
         site: Site,
-        features: int | None = None,
+        features: Count | None = None,
         feature_map: FeatureMap = "softmax",
-        redraw: int = 1000,
-        eps: float = 1e-3,
+        redraw: Natural = 1000,
+        eps: NonNegative = 1e-3,
     ) -> None:
         super().__init__(site)
         width = site.dim // site.heads
         self.features = max(1, int(width * math.log(width))) if features is None else features
-        if self.features < 1 or redraw < 0:
-            raise UserError(
-                f"Performer got {self.features} features, redrawn every {redraw} steps; "
-                "give at least 1 feature and 0 (never) or more steps."
-            )
         if feature_map == "relu" and eps <= 0:
             raise UserError(f"Performer with ReLU features may divide by 0 with eps {eps}; choose a positive one.")
         self.feature_map, self.interval, self.eps = feature_map, redraw, eps

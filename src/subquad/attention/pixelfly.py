@@ -7,7 +7,7 @@ from torch import Tensor
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import attend, block_sparse, flex, runs_flex
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Natural
 
 
 class PixelFly(StatelessAttention):
@@ -37,13 +37,8 @@ class PixelFly(StatelessAttention):
     exports_any_size = False
     complexity = "time O(n b (log n + g) d), memory O(n (log n + g) d)"
 
-    def __init__(self, site: Site, block: int = 64, factors: int = 4, global_blocks: int = 1) -> None:
+    def __init__(self, site: Site, block: Count = 64, factors: Natural = 4, global_blocks: Natural = 1) -> None:
         super().__init__(site)
-        if block < 1 or factors < 0 or global_blocks < 0:
-            raise UserError(
-                f"PixelFly got blocks of {block} tokens, {factors} factors and {global_blocks} global blocks; "
-                "choose attention.block of at least 1 and the others of at least 0."
-            )
         self.block, self.factors, self.global_blocks = block, factors, global_blocks
         self.projections = Projections(site.dim, site.heads)
 

@@ -13,7 +13,7 @@ from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention
 from subquad.ops.softmax_attention import fused_attention
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.devices import at_once, fused
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Even
 
 ALONE = -1e5
 """Logit of a token with itself: its weight is 0 unless the token sees no other."""
@@ -62,25 +62,16 @@ class Reformer(Discrete, StatelessAttention):
     def __init__(
         self,
         site: Site,
-        hashes: int = 4,
-        chunk: int = 64,
-        buckets: int | None = None,
+        hashes: Count = 4,
+        chunk: Count = 64,
+        buckets: Even | None = None,
         across_buckets: bool = False,
         duplicates: bool = False,
         scaled: bool = True,
     ) -> None:
         super().__init__(site)
-        if hashes < 1 or chunk < 1:
-            raise UserError(
-                f"Reformer needs at least one round and one token in a chunk; got hashes={hashes} and chunk={chunk}."
-            )
         self.hashes, self.chunk = hashes, chunk
         self.buckets = 2 * math.ceil(site.context_len / chunk) if buckets is None else buckets
-        if self.buckets < 2 or self.buckets % 2:
-            raise UserError(
-                f"Reformer hashes into an even number of buckets, x and -x; got {self.buckets}; "
-                "set attention.buckets to an even number."
-            )
         self.across_buckets, self.duplicates = across_buckets, duplicates
         width = site.dim // site.heads
         self.scale = width**-0.5 if scaled else 1.0

@@ -12,7 +12,7 @@ from subquad.ops.blocks import around, around_mask, blocks, unblocks
 from subquad.ops.dropout import dropout
 from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Even, Natural
 
 LEAST = 1e-24
 """Least estimated sum of weights outside the window; without it rounding could make the difference negative."""
@@ -51,14 +51,8 @@ class Scatterbrain(StatelessAttention):
 
     directions: Tensor
 
-    def __init__(self, site: Site, window: int = 64, features: int = 32) -> None:
+    def __init__(self, site: Site, window: Natural = 64, features: Even = 32) -> None:
         super().__init__(site)
-        if window < 0:
-            raise UserError(f"attention.window is {window}; Scatterbrain needs at least 0 exact keys.")
-        if features < 2 or features % 2:
-            raise UserError(
-                f"attention.features is {features}; Scatterbrain has its features in pairs and needs an even number."
-            )
         # A wider window than both sides of the longest sequence sees no more.
         self.window, self.features = min(window, 2 * site.context_len), features
         self.block = min(max(self.window, 16), 64)

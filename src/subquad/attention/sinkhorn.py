@@ -12,7 +12,7 @@ from subquad.ops.masks import zero_padding
 from subquad.ops.pooling import mean_pool, window_mask
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError, at_least_one
+from subquad.utils.setting_types import Count, Positive
 
 
 class Sinkhorn(StatelessAttention):
@@ -51,12 +51,9 @@ class Sinkhorn(StatelessAttention):
     complexity = "time O(n b d + n²d/b), memory O(n d + (n/b)²) for blocks of b tokens"
 
     def __init__(
-        self, site: Site, block: int = 64, iterations: int = 8, temperature: float = 0.75, gumbel: bool = False
+        self, site: Site, block: Count = 64, iterations: Count = 8, temperature: Positive = 0.75, gumbel: bool = False
     ) -> None:
         super().__init__(site)
-        at_least_one("Sinkhorn", block=block, iterations=iterations)
-        if temperature <= 0:
-            raise UserError(f"attention.temperature is {temperature}; Sinkhorn divides by it and needs more than 0.")
         self.block, self.iterations, self.temperature, self.gumbel = block, iterations, temperature, gumbel
         self.projections = Projections(site.dim, site.heads)
 

@@ -12,6 +12,7 @@ from subquad.ops.masks import masked_softmax
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count
 
 
 class Softmax(StatelessAttention):
@@ -39,10 +40,10 @@ class Softmax(StatelessAttention):
     patterns = frozenset(Pattern)
     complexity = "time O(n²d), memory O(n) fused, O(n²) written out"
 
-    def __init__(self, site: Site, fused: bool = True, heads_at_once: int | None = None) -> None:
+    def __init__(self, site: Site, fused: bool = True, heads_at_once: Count | None = None) -> None:
         super().__init__(site)
-        if heads_at_once is not None and (fused or heads_at_once < 1):
-            raise UserError("Softmax takes heads_at_once of at least 1, and only where fused is false.")
+        if heads_at_once is not None and fused:
+            raise UserError("Softmax takes attention.heads_at_once only where attention.fused is false.")
         self.fused, self.heads_at_once = fused, heads_at_once or site.heads
         self.projections = Projections(site.dim, site.heads)
 

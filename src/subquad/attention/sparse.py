@@ -9,6 +9,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import flex, runs_flex
 from subquad.ops.sparse_patterns import check_pattern, sparse_pattern
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.setting_types import Count
 
 
 class Sparse(StatelessAttention):
@@ -48,8 +49,8 @@ class Sparse(StatelessAttention):
         self,
         site: Site,
         form: Literal["fixed", "strided"] = "fixed",
-        block: int = 64,
-        summary: int = 8,
+        block: Count = 64,
+        summary: Count = 8,
         causal: bool = False,
     ) -> None:
         super().__init__(site)

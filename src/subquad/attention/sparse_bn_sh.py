@@ -14,6 +14,7 @@ from subquad.ops.scaled_heads import ScaleGroup, at_scales, mean_keys, scale_gro
 from subquad.ops.sparse_patterns import check_pattern, sparse_pattern
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Even
 
 
 def naive_sparse_bn_sh(
@@ -81,12 +82,12 @@ class SparseBNSH(StatelessAttention):
         self,
         site: Site,
         form: Literal["fixed", "strided", "band"] = "fixed",
-        block: int = 64,
-        summary: int = 8,
-        window: int = 256,
+        block: Count = 64,
+        summary: Count = 8,
+        window: Even = 256,
         beta: float = 1.0,
         learned: bool = False,
-        scales: int | Sequence[int] | None = None,
+        scales: Count | Sequence[Count] | None = None,
     ) -> None:
         super().__init__(site)
         if form == "band":

@@ -16,6 +16,7 @@ from subquad.ops.masks import masked_softmax
 from subquad.ops.softmax_attention import fused_attention
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count
 
 Part = Literal["dense", "factorized_dense", "random", "fixed", "factorized_random", "dot"]
 
@@ -57,15 +58,13 @@ class Synthesizer(StatelessAttention):
     patterns = frozenset(Pattern)
     complexity = "time O(n²d), memory O(n²) with random, fixed or factorized_dense, O(n d) without"
 
-    def __init__(self, site: Site, parts: Sequence[Part] = ("random",), rank: int = 8) -> None:
+    def __init__(self, site: Site, parts: Sequence[Part] = ("random",), rank: Count = 8) -> None:
         super().__init__(site)
         if not parts or len(set(parts)) < len(parts):
             raise UserError(
                 f"attention.parts is {list(parts)}; Synthesizer needs different parts, at least one of "
                 f"{', '.join(get_args(Part))}."
             )
-        if rank < 1:
-            raise UserError(f"Synthesizer needs a positive rank of R_1 and R_2; got {rank}; set attention.rank.")
         self.parts = frozenset(parts)
         dim, heads, n, m = site.dim, site.heads, site.query_len, site.context_len
         width = dim // heads

@@ -13,7 +13,8 @@ from subquad.ops.blocks import around, around_mask, blocks, unblocks, visible_in
 from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.errors import UserError, at_least_one
+from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Natural, Odd
 
 QUERIES = 64
 """Queries that share one window of keys: fewer leave the products too small, more multiply masked keys."""
@@ -61,20 +62,12 @@ class TransformerLS(StatelessAttention):
     def __init__(
         self,
         site: Site,
-        window: int = 8,
-        rank: int = 32,
+        window: Count = 8,
+        rank: Natural = 32,
         scores: Literal["input", "keys"] = "input",
-        kernel: int | None = None,
+        kernel: Odd | None = None,
     ) -> None:
         super().__init__(site)
-        at_least_one("Transformer-LS", window=window)
-        if rank < 0:
-            raise UserError(f"attention.rank is {rank}; Transformer-LS needs at least 0 summaries.")
-        if kernel is not None and (kernel < 1 or kernel % 2 == 0):
-            raise UserError(
-                f"attention.kernel is {kernel}; Transformer-LS centres its convolution on each token and needs an "
-                "odd number of taps."
-            )
         # A segment longer than the longest sequence sees no more.
         self.window, self.rank, self.scores = min(window, site.context_len), rank, scores
         self.beside = max(self.window // 2, 1)

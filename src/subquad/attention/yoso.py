@@ -1,11 +1,12 @@
 """YOSO: You Only Sample (Almost) Once (Zeng et al. 2021, https://arxiv.org/abs/2111.09714, Sections 3 and 4)."""
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -14,7 +15,9 @@ from subquad.ops.binary_codes import code
 from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.devices import at_once, fused
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count
+
+Bits = Annotated[int, Field(ge=1, le=15, description="a whole number from 1 to 15")]
 
 _BLOCK, _TOKENS = 1 << 20, 512
 """Weights of a block of queries, and tokens that are hashed at a time, on a CPU: few enough for the cache."""
@@ -48,10 +51,8 @@ class YOSO(StatelessAttention, SurrogateGradient):
     exports_to_onnx = False
     complexity = "time O(n²d), memory O(n d)"
 
-    def __init__(self, site: Site, bits: int = 8) -> None:
+    def __init__(self, site: Site, bits: Bits = 8) -> None:
         super().__init__(site)
-        if not 1 <= bits <= 15:
-            raise UserError(f"YOSO's hash codes have 1 to 15 bits, not {bits}; change attention.bits.")
         self.bits = bits
         self.projections = Projections(site.dim, site.heads)
 
@@ -101,10 +102,8 @@ class SampledYOSO(YOSO, Redrawn, Discrete):
     exports_to_onnx = False
     complexity = "time O(n m d) for m hashes, backward O(n² (d + m)), memory O(n (d + m) + 2^τ d)"
 
-    def __init__(self, site: Site, bits: int = 8, hashes: int = 32) -> None:
+    def __init__(self, site: Site, bits: Bits = 8, hashes: Count = 32) -> None:
         super().__init__(site, bits)
-        if hashes < 1:
-            raise UserError(f"YOSO needs at least 1 hash, not {hashes}; raise attention.hashes.")
         self.planes: Tensor
         self.register_buffer("planes", torch.randn(site.heads, site.dim // site.heads, hashes, bits))
 

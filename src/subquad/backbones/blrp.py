@@ -23,6 +23,7 @@ from subquad.blocks.dynamic_projection import DynamicProjection
 from subquad.blocks.embeddings import SinusoidalPositions
 from subquad.blocks.multihead import CrossBlock, SelfBlock
 from subquad.specs import DataSpec
+from subquad.utils.setting_types import BelowOne, Count, NonNegative
 
 Init = Literal["phi_residual", "phi_init_only", "pos"]
 
@@ -78,14 +79,14 @@ class BLRPEncoder(SegmentEncoder):
     def __init__(
         self,
         spec: DataSpec,
-        dim: int,
-        heads: int,
-        ffn: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        segment: int = 100,
-        latents: int = 100,
-        self_layers: int = 2,
+        dim: Count,
+        heads: Count,
+        ffn: Count,
+        dropout: BelowOne = 0.0,
+        attention_dropout: BelowOne = 0.0,
+        segment: Count = 100,
+        latents: Count = 100,
+        self_layers: Count = 2,
         direction: Literal["bi", "fwd", "bwd"] = "bi",
         forward_init: Init = "phi_residual",
         backward_init: Init = "phi_residual",
@@ -97,11 +98,11 @@ class BLRPEncoder(SegmentEncoder):
         share_directions: Literal["all", "latent_only", "none"] = "all",
         pad_aware: bool = True,
         position: Literal["sinusoidal", "learned"] = "sinusoidal",
-        token_std: float = 1.0,
+        token_std: NonNegative = 1.0,
         bias: bool = True,
         scale: Literal["d_head", "d_model"] = "d_head",
         pool: Literal["mean", "flatten", "first"] = "mean",
-        head_hidden: int | None = None,
+        head_hidden: Count | None = None,
     ) -> None:
         super().__init__(spec, dim, segment, latents, dropout, position, token_std, pool, head_hidden)
         self.phi_input, self.pad_aware, self.pos_each_step = phi_input, pad_aware, latent_pos == "each_step"

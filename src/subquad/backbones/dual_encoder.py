@@ -11,8 +11,7 @@ from subquad.backbones.encoder import Encoder, Grouped
 from subquad.blocks.head import output_head
 from subquad.blocks.parameter_groups import parameter_groups
 from subquad.specs import DataSpec
-from subquad.utils.errors import at_least_one
-from subquad.utils.literal_settings import LiteralSettings
+from subquad.utils.setting_types import CheckedSettings, Count
 
 Combine = Literal["concat", "concat_reversed", "nli", "nli_difference_first"]
 
@@ -25,7 +24,7 @@ _COMBINED: dict[str, Callable[[Tensor, Tensor], list[Tensor]]] = {
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 
 
-class DualEncoder(nn.Module, LiteralSettings, Grouped):
+class DualEncoder(nn.Module, CheckedSettings, Grouped):
     """Maps two batches of tokens `[b, n]` to `[b, outputs]`; the encoder reads each sequence separately.
 
     encoder: makes the encoder; its head is removed. Both sequences go through it in one batch of 2b rows.
@@ -47,12 +46,11 @@ class DualEncoder(nn.Module, LiteralSettings, Grouped):
         spec: DataSpec,
         encoder: Callable[..., Encoder],
         combine: Combine = "nli",
-        head_hidden: int | None = None,
-        head_layers: int = 1,
+        head_hidden: Count | None = None,
+        head_layers: Count = 1,
         activation: Literal["relu", "gelu"] = "relu",
     ) -> None:
         super().__init__()
-        at_least_one("DualEncoder", "backbone", head_layers=head_layers)
         self.combine = combine
         self.tower = encoder(spec=spec)
         self.tower.head = nn.Identity()

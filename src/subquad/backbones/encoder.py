@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from subquad.specs import DataSpec
 from subquad.utils.errors import UserError
-from subquad.utils.literal_settings import LiteralSettings
+from subquad.utils.setting_types import CheckedSettings
 
 
-class Encoder(nn.Module, LiteralSettings, abc.ABC):
+class Encoder(nn.Module, CheckedSettings, abc.ABC):
     """Maps inputs `[b, n]` or `[b, n, c]` to `[b, outputs]` in two parts: `features` reads and pools, `head` predicts.
 
     A subclass sets `head` and `feature_dim`. A model that reads several sequences uses `features` and its own head.

@@ -20,13 +20,13 @@ from subquad.blocks.init import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
 from subquad.specs import DataSpec, Masks, Pattern, Site, TextSpec
 from subquad.utils.errors import UserError
-from subquad.utils.literal_settings import LiteralSettings
+from subquad.utils.setting_types import BelowOne, CheckedSettings, Count
 
 STD = 0.02
 """Standard deviation of the initial weights, as in BERT."""
 
 
-class LanguageEncoder(nn.Module, LiteralSettings):
+class LanguageEncoder(nn.Module, CheckedSettings):
     """Maps token ids `[b, n]` to vectors `[b, n, d]`: embeddings and positions, LayerNorm, dropout, layers.
 
     order: "post" normalisation as published, or "pre" with a final norm. position: "learned" as published, or
@@ -41,12 +41,12 @@ class LanguageEncoder(nn.Module, LiteralSettings):
         self,
         spec: DataSpec,
         attention: AttentionFactory | None,
-        layers: int,
-        dim: int,
-        heads: int,
-        ffn: int,
-        dropout: float = 0.1,
-        attention_dropout: float = 0.1,
+        layers: Count,
+        dim: Count,
+        heads: Count,
+        ffn: Count,
+        dropout: BelowOne = 0.1,
+        attention_dropout: BelowOne = 0.1,
         order: Literal["pre", "post"] = "post",
         position: Literal["learned", "sinusoidal"] = "learned",
     ) -> None:
@@ -56,8 +56,6 @@ class LanguageEncoder(nn.Module, LiteralSettings):
                 "A language-model backbone needs tokenised text, and these data are not; choose "
                 "backbone=sequence or another recipe."
             )
-        if layers < 1:
-            raise UserError(f"A model needs at least one layer; backbone.layers is {layers}.")
         self.register_buffer("tokenizer", torch.tensor(int(spec.tokenizer, 16)))
         self.embed = TokenEmbedding(spec.vocab, dim, STD)
         # Sinusoids as large as the embeddings, so that both have the same share of the normalised sum.
@@ -109,7 +107,7 @@ class LanguageModel(nn.Module, Pretrainable):
     `sizes` are those of `LanguageEncoder`.
     """
 
-    def __init__(self, spec: DataSpec, attention: AttentionFactory | None, dim: int, **sizes: Any) -> None:
+    def __init__(self, spec: DataSpec, attention: AttentionFactory | None, dim: Count, **sizes: Any) -> None:
         super().__init__()
         self.encoder = LanguageEncoder(spec, attention, dim=dim, **sizes)
         self.dense = nn.Linear(dim, dim)
@@ -136,7 +134,7 @@ class LanguageClassifier(Encoder, Pretrainable):
     """
 
     def __init__(
-        self, spec: DataSpec, attention: AttentionFactory | None, dim: int, dropout: float = 0.1, **sizes: Any
+        self, spec: DataSpec, attention: AttentionFactory | None, dim: Count, dropout: BelowOne = 0.1, **sizes: Any
     ) -> None:
         super().__init__()
         self.encoder = LanguageEncoder(spec, attention, dim=dim, dropout=dropout, **sizes)

@@ -14,8 +14,7 @@ from subquad.blocks.mcan_norm import UnbiasedLayerNorm
 from subquad.blocks.question_encoder import question_encoder
 from subquad.ops.masks import masked_softmax
 from subquad.specs import Masks, Pattern, Site, VQASpec
-from subquad.utils.errors import UserError
-from subquad.utils.literal_settings import LiteralSettings
+from subquad.utils.setting_types import BelowOne, CheckedSettings, Count
 
 Place = Literal["self_text", "self_image", "cross"]
 """Sites of attention: within the question, within the image, and from the image to the question."""
@@ -76,7 +75,7 @@ class AttentionReadout(nn.Module):
         return self.map((weights @ x).squeeze(1))
 
 
-class MCAN(nn.Module, LiteralSettings):
+class MCAN(nn.Module, CheckedSettings):
     """Maps images and questions to `[b, answers]` logits.
 
     `layers` layers of self-attention on the question; then as many on the image, each with self-attention and attention
@@ -98,17 +97,15 @@ class MCAN(nn.Module, LiteralSettings):
         spec: VQASpec,
         attention: AttentionFactory,
         exact: AttentionFactory,
-        layers: int,
-        dim: int,
-        heads: int,
-        ffn: int,
-        dropout: float = 0.1,
+        layers: Count,
+        dim: Count,
+        heads: Count,
+        ffn: Count,
+        dropout: BelowOne = 0.1,
         studied: Sequence[Place] | None = None,
         image_self: bool = True,
     ) -> None:
         super().__init__()
-        if layers < 1:
-            raise UserError(f"A model needs at least one layer; backbone.layers is {layers}.")
         self.image_map = nn.Linear(spec.image_dim, dim)
         self.question = question_encoder(spec, dim)
         words, cells = spec.text_len, spec.image_len

@@ -16,7 +16,8 @@ from subquad.blocks.head import flatten_tokens
 from subquad.blocks.layer import TransformerLayer
 from subquad.ops.batch_statistics import moments, several_processes
 from subquad.specs import DataSpec, Masks, Pattern, Site
-from subquad.utils.errors import UserError, at_least_one
+from subquad.utils.errors import UserError
+from subquad.utils.setting_types import BelowOne, Count
 
 
 class TokenBatchNorm(nn.BatchNorm1d):
@@ -53,11 +54,11 @@ class MVTSEncoder(Encoder):
         self,
         spec: DataSpec,
         attention: AttentionFactory | None,
-        layers: int,
-        dim: int,
-        heads: int,
-        ffn: int,
-        dropout: float = 0.1,
+        layers: Count,
+        dim: Count,
+        heads: Count,
+        ffn: Count,
+        dropout: BelowOne = 0.1,
         norm: Literal["batch", "layer"] = "batch",
         position: Literal["learned", "sinusoidal"] = "learned",
         final_norm: bool = False,
@@ -67,7 +68,6 @@ class MVTSEncoder(Encoder):
             raise UserError(
                 "The backbone mvts reads real-valued series, and these data are tokens; choose backbone=sequence."
             )
-        at_least_one("mvts", "backbone", layers=layers)
         self.max_len = spec.max_len
         self.embed = SeriesEmbedding(spec.channels, dim)
         # The released code draws learned positions from U(-0.02, 0.02); this standard deviation is that distribution's.

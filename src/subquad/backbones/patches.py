@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from subquad.backbones.encoder import EncoderFactory, is_standalone
 from subquad.specs import DataSpec, ImageSpec
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count
 
 
 class PatchEncoder(nn.Module):
@@ -19,7 +20,7 @@ class PatchEncoder(nn.Module):
     Source: Leotescu et al. 2024 (BLRP), https://arxiv.org/abs/2404.05210, Section 4.
     """
 
-    def __init__(self, spec: ImageSpec, encoder: EncoderFactory, patch: int) -> None:
+    def __init__(self, spec: ImageSpec, encoder: EncoderFactory, patch: Count) -> None:
         super().__init__()
         if patch < 1 or spec.side % patch:
             raise UserError(

@@ -13,7 +13,8 @@ from subquad.blocks.parameter_groups import parameter_groups
 from subquad.blocks.s4_layer import S4Block
 from subquad.blocks.state_space_parameters import DiagonalStateSpace, LowRankStateSpace, Rates, StateSpace
 from subquad.specs import DataSpec
-from subquad.utils.errors import UserError, at_least_one
+from subquad.utils.errors import UserError
+from subquad.utils.setting_types import BelowOne, Count, NonNegative, Positive
 
 
 class S4Encoder(StandaloneEncoder, Grouped):
@@ -53,26 +54,25 @@ class S4Encoder(StandaloneEncoder, Grouped):
     def __init__(
         self,
         spec: DataSpec,
-        dim: int,
-        layers: int = 6,
-        dropout: float = 0.0,
+        dim: Count,
+        layers: Count = 6,
+        dropout: BelowOne = 0.0,
         kernel: Literal["low_rank", "diagonal"] = "low_rank",
         init: Literal["legs", "lin", "inv"] = "legs",
         discretization: Literal["zoh", "bilinear"] = "zoh",
-        d_state: int = 64,
-        n_ssm: int | None = None,
-        dt_min: float = 0.001,
-        dt_max: float = 0.1,
+        d_state: Count = 64,
+        n_ssm: Count | None = None,
+        dt_min: Positive = 0.001,
+        dt_max: Positive = 0.1,
         order: Literal["pre", "post"] = "pre",
         norm: Literal["batch", "layer"] = "batch",
         readout: Literal["mean", "last"] = "mean",
-        ssm_lr: float | None = None,
-        dt_lr: float | None = None,
-        c_lr: float | None = None,
-        inner_len: int | None = None,
+        ssm_lr: NonNegative | None = None,
+        dt_lr: NonNegative | None = None,
+        c_lr: NonNegative | None = None,
+        inner_len: Count | None = None,
     ) -> None:
         super().__init__(spec)
-        at_least_one("S4", "backbone", layers=layers, dim=dim)
 
         def model(length: int) -> StateSpace:
             shared = (d_state, n_ssm, dt_min, dt_max, Rates(ssm_lr, dt_lr, c_lr))

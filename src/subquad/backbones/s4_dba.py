@@ -11,7 +11,8 @@ from subquad.backbones.s4 import S4Encoder
 from subquad.ops.masks import masked_softmax
 from subquad.ops.softmax_attention import fused_attention
 from subquad.specs import DataSpec
-from subquad.utils.errors import UserError, at_least_one
+from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count
 
 
 class S4DBAEncoder(S4Encoder):
@@ -45,20 +46,19 @@ class S4DBAEncoder(S4Encoder):
     def __init__(
         self,
         spec: DataSpec,
-        dim: int,
-        d_p: int | None = None,
+        dim: Count,
+        d_p: Count | None = None,
         locality: Literal["learned", "none"] = "learned",
         restore_norm: Literal["softmax", "none"] = "softmax",
-        heads: int = 4,
+        heads: Count = 4,
         compress_heads: Literal["shared", "per_head"] = "shared",
         mix: Literal["none", "attention"] = "none",
-        d_in: int | None = None,
+        d_in: Count | None = None,
         read_from: Literal["tokens", "rows"] = "tokens",
         residual: bool = False,
         **s4: Any,
     ) -> None:
         d_p = (spec.max_len + 1) // 2 if d_p is None else d_p
-        at_least_one("S4+DBA", "backbone", d_p=d_p, heads=heads)
         super().__init__(spec, dim, inner_len=d_p, **s4)
         groups = heads if compress_heads == "per_head" else 1
         self.compress = RowWeights(dim, d_p, groups, locality, guided=True)

@@ -17,6 +17,7 @@ from subquad.ops.masks import zero_padding
 from subquad.ops.pooling import window_mask, windows
 from subquad.specs import DataSpec
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import BelowOne, Count, NonNegative
 
 
 class Segments(NamedTuple):
@@ -139,18 +140,16 @@ class SegmentEncoder(StandaloneEncoder):
     def __init__(
         self,
         spec: DataSpec,
-        dim: int,
-        segment: int,
-        latents: int,
-        dropout: float = 0.0,
+        dim: Count,
+        segment: Count,
+        latents: Count,
+        dropout: BelowOne = 0.0,
         position: Literal["sinusoidal", "learned"] = "sinusoidal",
-        token_std: float = 1.0,
+        token_std: NonNegative = 1.0,
         pool: Literal["mean", "flatten", "first"] = "mean",
-        head_hidden: int | None = None,
+        head_hidden: Count | None = None,
     ) -> None:
         super().__init__(spec)
-        if segment < 1 or latents < 1:
-            raise UserError(f"A segment and the latents need at least 1 row; got {segment} and {latents}.")
         self.segment_len, self.latent_len, self.pool = segment, latents, pool
         self.embed = embedding(spec, dim, token_std)
         self.position = positions(position, segment, dim, 1.0 if position == "sinusoidal" else 0.02)

@@ -13,7 +13,7 @@ from subquad.blocks.head import flatten_tokens, mean_tokens, output_head
 from subquad.blocks.init import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
 from subquad.specs import DataSpec, Masks, Pattern, Site
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import BelowOne, Count, NonNegative
 
 Pooling = Literal["cls", "cls_apart", "first", "mean", "flatten"]
 
@@ -37,25 +37,23 @@ class SequenceEncoder(Encoder):
         self,
         spec: DataSpec,
         attention: AttentionFactory | None,
-        layers: int,
-        dim: int,
-        heads: int,
-        ffn: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
+        layers: Count,
+        dim: Count,
+        heads: Count,
+        ffn: Count,
+        dropout: BelowOne = 0.0,
+        attention_dropout: BelowOne = 0.0,
         order: Literal["pre", "post"] = "pre",
         embed_norm: bool = False,
         pooling: Pooling = "mean",
         position: Literal["learned", "sinusoidal", "none"] = "learned",
-        position_scale: float = 0.02,
-        token_std: float = 0.02,
+        position_scale: NonNegative = 0.02,
+        token_std: NonNegative = 0.02,
         tie_layers: bool = False,
-        init_std: float | None = None,
-        head_hidden: int | None = None,
+        init_std: NonNegative | None = None,
+        head_hidden: Count | None = None,
     ) -> None:
         super().__init__()
-        if layers < 1:
-            raise UserError(f"A model needs at least one layer; backbone.layers is {layers}.")
         length = spec.max_len + (pooling in ("cls", "cls_apart"))
         self.max_len, self.pooling = spec.max_len, pooling
         self.embed = embedding(spec, dim, token_std)

@@ -10,6 +10,7 @@ from subquad.backbones.segment_recurrence import Pass, SegmentEncoder, Segments,
 from subquad.blocks.embeddings import SinusoidalPositions
 from subquad.blocks.multihead import CrossBlock, SelfBlock
 from subquad.specs import DataSpec
+from subquad.utils.setting_types import BelowOne, Count, NonNegative
 
 
 class TLBEncoder(SegmentEncoder):
@@ -49,20 +50,20 @@ class TLBEncoder(SegmentEncoder):
     def __init__(
         self,
         spec: DataSpec,
-        dim: int,
-        heads: int,
-        ffn: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        segment: int = 100,
-        latents: int = 100,
-        self_layers: int = 2,
+        dim: Count,
+        heads: Count,
+        ffn: Count,
+        dropout: BelowOne = 0.0,
+        attention_dropout: BelowOne = 0.0,
+        segment: Count = 100,
+        latents: Count = 100,
+        self_layers: Count = 2,
         position: Literal["sinusoidal", "learned"] = "sinusoidal",
-        token_std: float = 1.0,
+        token_std: NonNegative = 1.0,
         bias: bool = False,
         scale: Literal["d_head", "d_model"] = "d_head",
         pool: Literal["mean", "flatten", "first"] = "mean",
-        head_hidden: int | None = None,
+        head_hidden: Count | None = None,
     ) -> None:
         super().__init__(spec, dim, segment, latents, dropout, position, token_std, pool, head_hidden)
         sizes = (dim, heads, ffn, dropout, attention_dropout, bias, scale)

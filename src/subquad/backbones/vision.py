@@ -23,7 +23,7 @@ from subquad.backbones.pretrained import (
 )
 from subquad.specs import ImageSpec, Masks, Pattern, Site
 from subquad.utils.errors import UserError
-from subquad.utils.literal_settings import LiteralSettings
+from subquad.utils.setting_types import BelowOne, CheckedSettings, Count
 
 PyramidName = Literal[
     "pvt_v2_b0", "pvt_v2_b1", "pvt_v2_b2", "pvt_v2_b3", "pvt_v2_b4", "pvt_v2_b5",
@@ -121,7 +121,7 @@ class InBlock(Carrying):
         return self.dropout(self.attend(x, Masks()))
 
 
-class ImageBackbone(nn.Module, LiteralSettings, Pretrainable):
+class ImageBackbone(nn.Module, CheckedSettings, Pretrainable):
     """A timm model for images of one size; maps `[b, c, h, w]` to `[b, classes]`.
 
     pretrained: weights of the model with plain attention to start from: a file, "hub" (timm's weights for `name`),
@@ -184,25 +184,24 @@ class ViT(ImageBackbone):
         self,
         spec: ImageSpec,
         attention: AttentionFactory,
-        layers: int,
-        dim: int,
-        heads: int,
-        ffn: int,
-        patch: int,
+        layers: Count,
+        dim: Count,
+        heads: Count,
+        ffn: Count,
+        patch: Count,
         class_token: bool = False,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        drop_path: float = 0.0,
+        dropout: BelowOne = 0.0,
+        attention_dropout: BelowOne = 0.0,
+        drop_path: BelowOne = 0.0,
         pretrained: str | None = None,
     ) -> None:
         _check_images(spec)
-        if layers < 1 or patch < 1 or spec.side % patch:
+        if spec.side % patch:
             raise UserError(
-                "A ViT needs backbone.layers of at least 1 and a backbone.patch that divides the image; got "
-                f"{layers} layers and patches of {patch} for images of {spec.side} x {spec.side}; set backbone.patch, "
-                "or data.size to enlarge the images."
+                f"A ViT needs a backbone.patch that divides the image, and patches of {patch} do not divide "
+                f"{spec.side} x {spec.side}; set backbone.patch, or data.size to enlarge the images."
             )
-        if heads < 1 or dim % heads:
+        if dim % heads:
             raise UserError(
                 f"A width of {dim} cannot be split into {heads} heads; "
                 "choose backbone.heads so that it divides backbone.dim."
@@ -233,10 +232,10 @@ class Pyramid(ImageBackbone):
         attention: AttentionFactory,
         exact: AttentionFactory,
         model: PyramidName,
-        stages: Sequence[int] = (1, 2, 3),
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        drop_path: float = 0.0,
+        stages: Sequence[Literal[1, 2, 3, 4]] = (1, 2, 3),
+        dropout: BelowOne = 0.0,
+        attention_dropout: BelowOne = 0.0,
+        drop_path: BelowOne = 0.0,
         pretrained: str | None = None,
     ) -> None:
         _check_images(spec)
@@ -245,8 +244,6 @@ class Pyramid(ImageBackbone):
                 f"A pyramid halves the image five times, and images of {spec.side} x {spec.side} are too small; set "
                 f"data.size={_LEAST_SIDE} or more to enlarge them, or choose backbone=vit."
             )
-        if not set(stages) <= {1, 2, 3, 4}:
-            raise UserError(f"There are stages 1 to 4, and backbone.stages is {list(stages)}.")
         import timm
 
         built = timm.create_model(

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from subquad.blocks.dropout_layer import Dropout
 from subquad.blocks.layer import FeedForward, Layer
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.utils.errors import at_least_one
 
 
 class MultiHead(nn.Module):
@@ -28,7 +27,6 @@ class MultiHead(nn.Module):
         scale: Literal["d_head", "d_model"] = "d_head",
     ) -> None:
         super().__init__()
-        at_least_one("MultiHead", "backbone", heads=heads)
         head_dim = math.ceil(dim / heads)
         self.heads, self.dropout = heads, dropout
         self.scale = 1 / math.sqrt(head_dim if scale == "d_head" else dim)

@@ -13,11 +13,12 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, flag_override
-from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue
+from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, MissingMandatoryValue
 
+from subquad.config.run_settings import check_run
 from subquad.records import FOLDER, fingerprint
 from subquad.utils.display import as_typed
-from subquad.utils.errors import first_line
+from subquad.utils.errors import UserError, first_line
 
 _KEPT = ("task", "data", "trainer", "callbacks", "protocol", "scale", "recipe", "ckpt_path")
 _KNOWN: dict[str, dict[str, Any]] = {}
@@ -147,10 +148,15 @@ def _fingerprint(*, _root_: DictConfig) -> str:
             "one of the two out."
         )
     try:
+        check_run(_root_)
         return fingerprint(identity(_root_))
+    except UserError as error:
+        raise SystemExit(str(error)) from None
     except MissingMandatoryValue as error:
         raise SystemExit(f"A setting has no value yet ({first_line(error)}); give it on the command line.") from None
-    except InterpolationKeyError as error:
+    except (InterpolationResolutionError, TypeError, LookupError, AttributeError) as error:
+        if not isinstance(error, InterpolationKeyError):
+            raise SystemExit(f"The configuration cannot be resolved ({first_line(error)}); correct the key.") from None
         recipe, reason = _root_.recipe.name, first_line(error)
         known = ", ".join(_root_.recipe.sizes)
         raise SystemExit(

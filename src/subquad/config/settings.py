@@ -1,19 +1,18 @@
 """Checks the values of a configuration against the types of constructor arguments, before instantiation."""
 
 import difflib
-import inspect
-import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
-from hydra.utils import get_class
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from hydra.utils import get_object
 
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import SettingType, argument_types, check, shown
 
 
 def check_settings(section: str, node: Mapping[str, Any]) -> None:
-    """Raises UserError, with the key and its choices, for a value that the constructor of `_target_` does not accept.
+    """Raises UserError, with the key and what it accepts, for a value that the constructor of `_target_` does not take.
 
     Without this check a misspelt mode could be taken for another one, and a fraction in place of an integer would fail
     only later. Unknown keys raise UserError as well. Nested nodes with a `_target_` are checked recursively.
@@ -22,20 +21,53 @@ def check_settings(section: str, node: Mapping[str, Any]) -> None:
         section: the name of the node in the configuration, for the message.
         node: resolved settings with a `_target_`.
     """
-    known, complete = _arguments(get_class(node["_target_"]))
+    target = node.get("_target_") if isinstance(node, Mapping) else None
+    if not isinstance(target, str):
+        raise UserError(f"{section} has no class; choose one by its group, or set {section}._target_ to its full name.")
+    if type(node.get("_partial_", False)) is not bool:
+        raise UserError(f"{section}._partial_ is {shown(node['_partial_'])}; choose true or false.")
+    known, complete = _types(_found(section, target))
     for key, value in node.items():
-        if complete and key not in known and not key.startswith("_"):
-            close = difflib.get_close_matches(key, known, n=1)
+        if complete and key not in known and not str(key).startswith("_"):
+            close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"did you mean {section}.{close[0]}?" if close else f"it has {', '.join(sorted(known))}."
-            raise UserError(f"{section} of {node['_target_'].rpartition('.')[2]} has no key {key}; {hint}")
+            raise UserError(f"{section} of {target.rpartition('.')[2]} has no key {key}; {hint}")
         if isinstance(value, Mapping) and "_target_" in value:
             check_settings(f"{section}.{key}", value)
-        elif key in known:
-            try:
-                _adapter(known[key]).validate_python(value)
-            except ValidationError as error:
-                reason = error.errors()[0]["msg"].removeprefix("Input should be ")
-                raise UserError(f"{section}.{key} is {value}; it should be {reason}.") from None
+        elif (kind := known.get(key)) is not None and not _has_classes(value):
+            check(f"{section}.{key}", value, kind)
+
+
+def check_each(section: str, node: Mapping[str, Any]) -> None:
+    """`check_settings` of each of the nodes in a group that has several by name, such as callbacks."""
+    for name, one in node.items():
+        if one is not None:
+            check_settings(f"{section}.{name}", one)
+
+
+def _has_classes(value: Any) -> bool:
+    """Whether this is a list of nodes with a `_target_`, such as the trainer's callbacks."""
+    return isinstance(value, list) and any(isinstance(one, Mapping) and "_target_" in one for one in value)
+
+
+def _found(section: str, target: str) -> Callable[..., Any]:
+    try:
+        found = get_object(target)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise UserError(f"{section}._target_ is {shown(target)}, which cannot be imported ({error}).") from error
+    if not callable(found):
+        raise UserError(f"{section}._target_ is {shown(target)}, which is no class or function.")
+    return found
+
+
+@cache
+def _types(owner: Callable[..., Any]) -> tuple[dict[str, SettingType | None], bool]:
+    """The types of arguments by name, None where nothing is known of them, and whether the list is complete."""
+    try:
+        hints, complete = argument_types(owner)
+    except (NameError, ValueError, TypeError):  # another package's annotations that only a type checker can read
+        return {}, False
+    return {name: None if hint is Any else SettingType(hint) for name, hint in hints.items()}, complete
 
 
 def without_weights(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,28 +76,3 @@ def without_weights(node: Mapping[str, Any]) -> dict[str, Any]:
         key: None if key == "pretrained" else without_weights(value) if isinstance(value, Mapping) else value
         for key, value in node.items()
     }
-
-
-def _arguments(owner: type) -> tuple[dict[str, Any], bool]:
-    """The types of a constructor's arguments by name, with those of its parents, and whether the list is complete.
-
-    It is incomplete where a constructor passes keyword arguments on to something other than its parents.
-    """
-    types: dict[str, Any] = {}
-    for parent in owner.__mro__:
-        if "__init__" not in vars(parent):
-            continue
-        constructor = vars(parent)["__init__"]
-        hints, arguments = (
-            typing.get_type_hints(constructor, include_extras=True),
-            inspect.signature(constructor).parameters.values(),
-        )
-        named = (p for p in arguments if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self")
-        types = {p.name: hints.get(p.name, Any) for p in named} | types
-        if not any(p.kind is p.VAR_KEYWORD for p in arguments):
-            return types, True
-    return types, False
-
-
-def _adapter(hint: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))

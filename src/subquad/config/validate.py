@@ -14,7 +14,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from subquad.config import choices
 from subquad.config.choices import hint, is_option, options
-from subquad.utils.errors import UserError
+from subquad.utils.errors import UserError, first_line
 
 
 def checked_overrides(overrides: Sequence[str]) -> list[str]:
@@ -91,7 +91,7 @@ def explain_compositions() -> None:
     def load_configuration(self: Any, config_name: str | None, overrides: list[str], *args: Any, **more: Any) -> Any:
         try:
             config = load(self, config_name, overrides, *args, **more)
-        except (HydraException, OmegaConfBaseException, ValueError) as error:
+        except (HydraException, OmegaConfBaseException, ValueError, TypeError, LookupError, AttributeError) as error:
             if (cause := explain_composition_error(error)) is None:
                 raise
             raise CompositionError(str(cause)) from None
@@ -104,6 +104,8 @@ def explain_composition_error(error: Exception) -> UserError | None:
     """Explains an unknown setting of a group or a name used as an index of a list; None for any other error."""
     if isinstance(error, UserError):
         return error
+    if not isinstance(error, HydraException | OmegaConfBaseException | ValueError):
+        return UserError(f"Hydra cannot compose these overrides ({first_line(error)}); write them as key=value.")
     if not isinstance(error, HydraException | OmegaConfBaseException):
         return UserError(
             f"The entries of a list have no names ({error}); write the whole list, as in data.sizes=[9,3,3]."
@@ -123,7 +125,9 @@ def explain_composition_error(error: Exception) -> UserError | None:
 
 def _check_choices(group: str, value: str) -> None:
     """Raises UserError for a name that is no choice of the group; leaves Hydra's own syntax to Hydra."""
-    if value in ("", "null", "all") or re.search(r"[()\[\]{}$?'\"]", value):
+    if value in ("", "null"):
+        raise UserError(f"{group}={value} chooses nothing; leave it out for the default, or choose a file of {group}.")
+    if value == "all" or re.search(r"[()\[\]{}$?'\"]", value):
         return
     for name in value.split(","):
         if not is_option(group, name):

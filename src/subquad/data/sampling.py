@@ -1,13 +1,8 @@
 """Random subsets of rows and held-out validation rows."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
-
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-"""A seed that both numpy and scikit-learn accept."""
 
 
 def some(rows: int, cases: int | None, seed: int | Sequence[int]) -> np.ndarray:

@@ -16,6 +16,7 @@ from subquad.data.ragged import Ragged
 from subquad.specs import Batch, DataSpec, SequenceBatch
 from subquad.utils.cores import cores_of_process
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import CheckedSettings, Count, Natural, Seed
 
 
 class Split(Protocol):
@@ -28,7 +29,7 @@ class Split(Protocol):
         """int64 [N]: tokens, time steps or pixels of each row."""
 
 
-class SplitData(abc.ABC):
+class SplitData(CheckedSettings, abc.ABC):
     """Three splits of any kind of rows.
 
     A subclass implements `prepare_data` (reads or generates the data, once per machine), `load` (opens the prepared
@@ -38,31 +39,26 @@ class SplitData(abc.ABC):
     twice as many. Without a backward pass these need less memory than the microbatch, and fewer launches.
     """
 
+    section = "data"
+
     trainer: Any = None
     """Lightning's trainer, once attached; batches are divided among its processes."""
 
     def __init__(
-        self, *, batch_size: int, seed: int, steps_per_epoch: int | None = None, eval_batch_size: int | None = None,
-        num_workers: int | Literal["auto"] = 0,
+        self, *, batch_size: Count, seed: Seed, steps_per_epoch: Count | None = None,
+        eval_batch_size: Count | None = None, num_workers: Natural | Literal["auto"] = 0,
     ) -> None:  # fmt: skip
-        if min(batch_size, eval_batch_size or 1, steps_per_epoch or 1) < 1 or (
-            num_workers != "auto" and num_workers < 0
-        ):
-            raise UserError(
-                "data.batch_size, data.eval_batch_size and data.steps_per_epoch must be at least 1, "
-                "data.num_workers auto or at least 0."
-            )
         self.batch_size, self.seed, self.steps_per_epoch = batch_size, seed, steps_per_epoch
         self._eval_batch_size = eval_batch_size
         self.num_workers = num_workers
 
-    def fetch(self) -> None:  # noqa: B027
+    def fetch(self) -> None:
         """Downloads missing files. Called by `scripts/prepare.py`, never by a training run."""
 
-    def require(self) -> None:  # noqa: B027
+    def require(self) -> None:
         """Raises UserError, with instructions, if files are missing that `prepare_data` reads."""
 
-    def prepare_data(self) -> None:  # noqa: B027
+    def prepare_data(self) -> None:
         """Creates the caches that `load` opens, once per machine; raises UserError if files are missing."""
 
     @abc.abstractmethod

@@ -51,7 +51,7 @@ def scale_groups(scales: int | Sequence[int] | None, dim: int, heads: int) -> li
         scales: one number for all heads, one for each head, or None for the defaults of this number of heads.
 
     Raises:
-        UserError: for numbers below 1, a list of the wrong length, and a number of heads without default scales.
+        UserError: for a list of the wrong length, and a number of heads without default scales.
     """
     if scales is None and heads not in DEFAULT_SCALES:
         raise UserError(
@@ -59,8 +59,8 @@ def scale_groups(scales: int | Sequence[int] | None, dim: int, heads: int) -> li
             "set attention.scales to one number for each head."
         )
     each = DEFAULT_SCALES[heads] if scales is None else [scales] * heads if isinstance(scales, int) else list(scales)
-    if len(each) != heads or min(each) < 1:
-        raise UserError(f"attention.scales must be a positive number for each of the {heads} heads; got {list(each)}.")
+    if len(each) != heads:
+        raise UserError(f"attention.scales must be one number for each of the {heads} heads; got {list(each)}.")
     groups, start, width = [], 0, dim // heads
     for scale, members in itertools.groupby(each):
         size = len(list(members))

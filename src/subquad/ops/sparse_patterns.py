@@ -24,10 +24,8 @@ Mask: TypeAlias = Bool[Tensor, "b m"] | None
 
 
 def check_pattern(form: str, block: int, summary: int) -> None:
-    """Raises UserError for sizes that do not give a pattern; `summary` is used by "fixed" only."""
-    if block < 1:
-        raise UserError(f"attention.block is {block}; the pattern {form!r} needs blocks of at least 1 token.")
-    if form == "fixed" and not 0 < summary <= block:
+    """Raises UserError where a block has fewer tokens than summaries, which are used by "fixed" only."""
+    if form == "fixed" and summary > block:
         raise UserError(
             f"attention.summary is {summary}; blocks of {block} tokens have from 1 to {block} summaries. Set "
             "attention.summary or attention.block."

@@ -11,7 +11,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from subquad.backbones.patches import on_images
 from subquad.specs import ImageSpec
 from subquad.tasks.supervised import BackboneFactory, OptimizerFactory, SchedulerFactory, Supervised
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import BelowOne, Count
 
 
 class ImageClassification(Supervised):
@@ -28,10 +28,8 @@ class ImageClassification(Supervised):
 
     def __init__(
         self, spec: ImageSpec, backbone: BackboneFactory, optimizer: OptimizerFactory, scheduler: SchedulerFactory,
-        compile_model: bool | str = False, label_smoothing: float = 0.0, eval_mode: bool = False, patch: int = 4,
+        compile_model: bool | str = False, label_smoothing: BelowOne = 0.0, eval_mode: bool = False, patch: Count = 4,
     ) -> None:  # fmt: skip
-        if not 0 <= label_smoothing < 1:
-            raise UserError(f"task.module.label_smoothing is {label_smoothing}; it must be from 0 up to 1.")
         super().__init__(spec, on_images(backbone, patch), optimizer, scheduler, compile_model)
         self.label_smoothing, self.eval_mode = label_smoothing, eval_mode
 

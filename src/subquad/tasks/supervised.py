@@ -17,6 +17,7 @@ from subquad.data.microbatches import Microbatch
 from subquad.specs import Batch
 from subquad.tasks.compiling import compile_network
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import CheckedSettings
 
 OptimizerFactory = Callable[[Any], Optimizer]
 SchedulerFactory = Callable[..., LRScheduler]
@@ -48,7 +49,7 @@ class MeanLoss(Metric):
         return self.total / self.weight
 
 
-class Supervised(pl.LightningModule, abc.ABC):
+class Supervised(pl.LightningModule, CheckedSettings, abc.ABC):
     """Logs `train/loss`, `val/loss`, `val/<metric>` and `test/<metric>` once an epoch.
 
     The batch of an optimiser step may be divided among processes and into microbatches. Lightning averages gradients
@@ -56,6 +57,8 @@ class Supervised(pl.LightningModule, abc.ABC):
 
     `compile_model` compiles the network (not this module) with torch.compile, in a mode of it if it is the name of one.
     """
+
+    section = "task.module"
 
     metric_name: str
     """The name of the metric that tables show and checkpoints are selected by."""

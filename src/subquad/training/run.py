@@ -16,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from subquad import records
 from subquad.backbones.layerwise import recompute_layers
 from subquad.config.fingerprint import identity, mechanism, run_of
-from subquad.config.settings import check_settings
+from subquad.config.run_settings import check_run
+from subquad.config.settings import check_each, check_settings
 from subquad.measure import machine
 from subquad.measure.memory import process_peak
 from subquad.tasks.supervised import Supervised
@@ -97,8 +98,7 @@ def _end_interrupted() -> NoReturn:
 def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> records.Record | None:
     torch.set_num_threads(usable_threads())
     quieten()
-    if type(config.seed) is not int or not 0 <= config.seed < 2**32:
-        raise UserError(f"seed is {config.seed}; it must lie between 0 and {2**32 - 1}, a whole number.")
+    check_run(config)
     tags = _tags(settings["tags"])
     if missing := OmegaConf.missing_keys(config.data):
         key = min(missing)
@@ -106,8 +106,11 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     start = None if config.ckpt_path is None else run_of(Path(config.ckpt_path))
     if start is not None and not (start / records.RESULT).exists():
         raise UserError(f"The run that this one starts from has not finished ({start}); train that one first.")
-    for section in ("attention", "backbone", "data", "runtime"):
+    for section in ("attention", "backbone", "data", "runtime", "optimizer", "scheduler", "trainer"):
         check_settings(section, settings[section])
+    for section in ("callbacks", "logger"):
+        check_each(section, settings[section])
+    check_settings("task.module", settings["task"]["module"])
     pl.seed_everything(config.seed, workers=True, verbose=False)
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()

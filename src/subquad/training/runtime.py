@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
-from pydantic import Field
 from pytorch_lightning.accelerators import CUDAAccelerator
 from torch import nn
 from torch.backends import cudnn
@@ -20,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from subquad.backbones.vision import ImageBackbone
 from subquad.utils.devices import Float32Precision, switched, torch_settings
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -48,7 +48,7 @@ class Runtime:
     cudnn_attention: bool = False
     deterministic: bool = False
     channels_last: bool | Literal["auto"] = "auto"
-    pad_lengths: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto"
+    pad_lengths: Count | Literal["auto"] | None = "auto"
 
     @classmethod
     def of(cls, config: DictConfig, network: nn.Module, trainer: pl.Trainer) -> "Runtime":

@@ -5,11 +5,13 @@ The same factor multiplies the learning rate of every parameter group.
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Natural, NonNegative, Positive
 
 
 def constant(optimizer: Optimizer, total_steps: int) -> LRScheduler:
@@ -17,7 +19,7 @@ def constant(optimizer: Optimizer, total_steps: int) -> LRScheduler:
     return LambdaLR(optimizer, lambda step: 1.0)
 
 
-def inverse_sqrt(optimizer: Optimizer, total_steps: int, warmup: int, start_lr: float = 1e-7) -> LRScheduler:
+def inverse_sqrt(optimizer: Optimizer, total_steps: int, warmup: Natural, start_lr: NonNegative = 1e-7) -> LRScheduler:
     """Linear from `start_lr` to the learning rate in `warmup` steps, then times √(warmup / step) (fairseq)."""
     peak = optimizer.defaults["lr"]
 
@@ -29,7 +31,7 @@ def inverse_sqrt(optimizer: Optimizer, total_steps: int, warmup: int, start_lr: 
     return LambdaLR(optimizer, factor)
 
 
-def warmup_cosine(optimizer: Optimizer, total_steps: int, warmup: int) -> LRScheduler:
+def warmup_cosine(optimizer: Optimizer, total_steps: int, warmup: Natural) -> LRScheduler:
     """Linear warm-up, then half a cosine to 0 at `total_steps`."""
 
     def factor(step: int) -> float:
@@ -41,7 +43,12 @@ def warmup_cosine(optimizer: Optimizer, total_steps: int, warmup: int) -> LRSche
 
 
 def epoch_cosine(
-    optimizer: Optimizer, total_steps: int, epochs: int, warmup_epochs: int, start_lr: float, final_lr: float
+    optimizer: Optimizer,
+    total_steps: int,
+    epochs: Count | Literal[-1],
+    warmup_epochs: Natural,
+    start_lr: NonNegative,
+    final_lr: NonNegative,
 ) -> LRScheduler:
     """timm's cosine schedule with the settings of DeiT and PVT: the rate changes between epochs only.
 
@@ -59,7 +66,7 @@ def epoch_cosine(
     return LambdaLR(optimizer, factor)
 
 
-def one_cycle(optimizer: Optimizer, total_steps: int, warmup: int) -> LRScheduler:
+def one_cycle(optimizer: Optimizer, total_steps: int, warmup: Natural) -> LRScheduler:
     """torch's OneCycleLR with linear annealing, as in the Nyströmformer code: from lr/25 up, then down to lr/250,000.
 
     A warm-up longer than training is cut to all steps but the last; without that step torch divides by zero.
@@ -70,7 +77,7 @@ def one_cycle(optimizer: Optimizer, total_steps: int, warmup: int) -> LRSchedule
 
 
 def warmup_linear(
-    optimizer: Optimizer, total_steps: int, warmup: int, gamma: float = 1.0, every: int | None = None
+    optimizer: Optimizer, total_steps: int, warmup: Natural, gamma: Positive = 1.0, every: Count | None = None
 ) -> LRScheduler:
     """Linear warm-up, then linear decay to 0 at `total_steps`; times `gamma` every `every` steps, if that is set."""
 
@@ -84,7 +91,12 @@ def warmup_linear(
 
 
 def staircase(
-    optimizer: Optimizer, total_steps: int, epochs: int, warmup: int, drops: Sequence[int], gamma: float
+    optimizer: Optimizer,
+    total_steps: int,
+    epochs: Count | Literal[-1],
+    warmup: Natural,
+    drops: Sequence[Natural],
+    gamma: Positive,
 ) -> LRScheduler:
     """Constant within each epoch: a stepwise warm-up over `warmup` epochs, then a cut by `gamma` at each of `drops`.
 

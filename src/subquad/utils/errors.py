@@ -24,13 +24,6 @@ class UserError(ValueError):
         super().__init__(as_typed(message))
 
 
-def at_least_one(owner: str, group: str = "attention", /, **sizes: int) -> None:
-    """Raises UserError for a size below 1: "attention.d_p is 0; DBA needs at least 1"."""
-    for name, size in sizes.items():
-        if size < 1:
-            raise UserError(f"{group}.{name} is {size}; {owner} needs at least 1.")
-
-
 def first_line(error: BaseException) -> str:
     """The first line of an error message, or the name of the error's class where the message is empty."""
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -191,8 +191,3 @@ def test_the_description_of_the_synthetic_is_hugging_faces(home):
     assert about["info"]["features"]["label"]["names"][:2] == ["n01440764", "n01443537"]
     row = parquet.read_table(shard(home)).slice(0, 1).to_pylist()[0]
     assert Image.open(io.BytesIO(row["image"]["bytes"])).format == "JPEG"
-
-
-def test_an_unknown_form_is_refused(tmp_path):
-    with pytest.raises(UserError, match="ImageNet is read from folder or parquet"):
-        ImageNet(root=str(tmp_path), files="zip", **SETTINGS)

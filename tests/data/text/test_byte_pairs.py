@@ -304,12 +304,9 @@ def test_what_is_not_prepared_and_what_changed_is_noticed(tmp_path, monkeypatch)
     assert data.cache_folder != before
 
 
-@pytest.mark.parametrize(
-    "settings", [{"max_len": 0}, {"max_len": 10_001}, {"literals": "raw"}, {"cases": 0}, {"batch_size": 0}]
-)
-def test_impossible_settings_are_refused(tmp_path, settings):
-    with pytest.raises(UserError, match=r"Retrieval needs|data\.batch_size"):
-        BytePairs(root=str(tmp_path), **BATCHING | settings)
+def test_texts_longer_than_the_cache_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"data\.max_len is 10001; Retrieval caches the first 10000 bytes"):
+        BytePairs(root=str(tmp_path), max_len=10_001, **BATCHING)
 
 
 def test_the_command_line_reaches_every_setting(data, outputs):

@@ -109,12 +109,6 @@ def test_a_missing_source_says_what_to_put_where(tmp_path):
         ByteText(root=str(tmp_path), **BATCHING).prepare_data()
 
 
-@pytest.mark.parametrize("settings", [{"max_len": 0}, {"protocol": "mine"}, {"val_fraction": 1.0}, {"cases": 0}])
-def test_impossible_settings_are_refused(tmp_path, settings):
-    with pytest.raises(UserError, match="Text needs"):
-        ByteText(root=str(tmp_path), **settings, **BATCHING)
-
-
 def test_a_change_inside_the_folder_is_another_source(tmp_path):
     data = prepared(tmp_path)
     before = data.folder

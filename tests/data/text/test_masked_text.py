@@ -292,8 +292,7 @@ def test_the_baseline_is_what_counting_gives(root):
 @pytest.mark.parametrize(
     ("settings", "cause"),
     [
-        ({"max_len": 1}, "data.max_len of at least 2"),
-        ({"val_fraction": 0.0}, "data.val_fraction and data.test_fraction between 0 and 1"),
+        ({"max_len": 1}, "data.max_len is 1; a block .* at least 2"),
         ({"masked": 0.0}, "data.masked must lie above 0"),
         ({"swapped": 0.6, "kept": 0.5}, "together at most 1"),
         ({"folder": "a", "dataset": "b"}, "data.folder or data.dataset, not both"),

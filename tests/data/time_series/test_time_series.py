@@ -6,7 +6,6 @@ import torch
 from time_series_cases import LABELLED, of_text, raw, ready
 
 from subquad.data.time_series.time_series import TimeSeries
-from subquad.utils.errors import UserError
 
 
 @pytest.fixture(scope="session")
@@ -189,12 +188,6 @@ def test_clean_split_with_classes_too_small_to_stratify(tmp_path):
     assert data.splits["val"].targets.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.0])
-def test_val_fraction_that_empties_a_split_is_refused(root, fraction):
-    with pytest.raises(UserError, match="val_fraction"):
-        _ = ready(root, "BasicMotions", val_fraction=fraction).splits
-
-
 def test_max_cases_is_stratified_seeded_and_changes_no_shape(root):
     data = ready(root, "JapaneseVowels", protocol="paper", max_cases=45)
     assert np.bincount(data.splits["train"].targets).tolist() == [5] * 9
@@ -215,13 +208,3 @@ def test_max_cases_of_regression_is_a_shuffled_subset(root):
     assert len(drawn) == 20
     assert set(drawn.tolist()) <= set(every.tolist())
     assert drawn.tolist() != every[:20].tolist()
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [{"kind": "clustering"}, {"protocol": "dirty"}, {"normalization": "zscore"}, {"max_len_from": "test"},
-     {"pad": "left"}, {"subsample_factor": 0}, {"max_cases": 0}],
-)  # fmt: skip
-def test_settings_that_do_not_exist_are_refused(root, setting):
-    with pytest.raises(UserError, match=next(iter(setting))):
-        ready(root, "BasicMotions", **setting)

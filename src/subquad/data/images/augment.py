@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Fraction, NonNegative
 
 Transform = Callable[[Any], Tensor]
 """Maps a picture to a normalised tensor `[c, h, w]`."""
@@ -37,20 +38,11 @@ class Augment:
     crop: Literal["resized", "random", "padded", "none"] = "none"
     flip: bool = False
     auto_augment: str | None = None
-    color_jitter: float = 0.0
-    erasing: float = 0.0
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    repeats: int = 1
-
-    def __post_init__(self) -> None:
-        strengths = (self.color_jitter, self.erasing, self.mixup, self.cutmix)
-        crops = ("resized", "random", "padded", "none")
-        if self.crop not in crops or min(strengths) < 0 or self.erasing > 1 or self.repeats < 1:
-            raise UserError(
-                "data.augment needs a crop of resized, random, padded or none, strengths of at least 0, an erasing of "
-                f"at most 1 and repeats of at least 1; got {self}."
-            )
+    color_jitter: NonNegative = 0.0
+    erasing: Fraction = 0.0
+    mixup: NonNegative = 0.0
+    cutmix: NonNegative = 0.0
+    repeats: Count = 1
 
     def training(self, size: int) -> Transform:
         """The training transform to `size` x `size` pixels; it uses the random generators of the process."""

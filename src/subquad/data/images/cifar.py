@@ -32,8 +32,6 @@ class CIFAR(ImageData):
         **images: Any,
     ) -> None:  # fmt: skip
         super().__init__(root=root, synthetic=synthetic, **images)
-        if dataset not in cifar_files.ARCHIVES:
-            raise UserError(f"There is no CIFAR {dataset}; data.dataset is {' or '.join(cifar_files.ARCHIVES)}.")
         self.dataset, self.home = dataset, Path(folder) if folder else self.root / "cifar"
         if synthetic:
             self.home = self.root / "synthetic" / dataset

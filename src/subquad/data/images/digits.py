@@ -18,10 +18,10 @@ from subquad.data import ragged
 from subquad.data.images.images import EvalImages, ImageSplit
 from subquad.data.images.pixels import PixelData, lay_flat
 from subquad.data.ragged import Cache, Ragged
-from subquad.data.sampling import Seed
 from subquad.data.split_data import SplitData, majority_class
 from subquad.specs import ImageBatch, ImageSpec
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Seed
 
 SIDE, CLASSES = 8, 10
 _SIZES = {"train": 1200, "val": 297, "test": 300}
@@ -36,11 +36,9 @@ class DigitImages(SplitData):
     """
 
     def __init__(
-        self, *, root: str, size: int = SIDE, split_seed: Seed = 42, synthetic: bool = False, **batching: Any
+        self, *, root: str, size: Count = SIDE, split_seed: Seed = 42, synthetic: bool = False, **batching: Any
     ) -> None:
         super().__init__(**batching)
-        if size < 1:
-            raise UserError(f"Images need data.size of at least 1; got {size}.")
         self.size, self.store = size, _Store(Path(root), split_seed, synthetic)
 
     @property

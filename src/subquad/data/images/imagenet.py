@@ -16,7 +16,6 @@ from subquad.data.images.imagenet_files import Files, Shards
 from subquad.data.images.images import ImageData, Pictures
 from subquad.data.ragged import Cache
 from subquad.data.synthetic import written_once
-from subquad.utils.errors import UserError
 
 
 class ImageNet(ImageData):
@@ -35,8 +34,6 @@ class ImageNet(ImageData):
         synthetic: bool = False, **images: Any,
     ) -> None:  # fmt: skip
         super().__init__(root=root, synthetic=synthetic, **images)
-        if files not in ("folder", "parquet"):
-            raise UserError(f"data.files is {files}; ImageNet is read from folder or parquet.")
         self.files, self.home = files, Path(folder) if folder else self.root / "imagenet"
         if synthetic:
             self.home = self.root / "synthetic" / "imagenet"

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from subquad.data.batches import Rows, TrainBatches
 from subquad.data.images.augment import Augment, Transform, drawn_from, evaluation
-from subquad.data.sampling import Seed, kept_apart, some
+from subquad.data.sampling import kept_apart, some
 from subquad.data.split_data import SplitData, majority_class
 from subquad.specs import Batch, ImageBatch, ImageSpec
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Seed, Share
 
 Mix = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Maps the images and classes of a batch to mixed images with classes or class probabilities."""
@@ -118,21 +118,11 @@ class ImageData(SplitData):
     """
 
     def __init__(
-        self, *, root: str, size: int, augment: Augment, protocol: Literal["paper", "clean"] = "paper",
-        val_fraction: float = 0.1, split_seed: Seed = 42, cases: int | None = None, synthetic: bool = False,
+        self, *, root: str, size: Count, augment: Augment, protocol: Literal["paper", "clean"] = "paper",
+        val_fraction: Share = 0.1, split_seed: Seed = 42, cases: Count | None = None, synthetic: bool = False,
         **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
-        if (
-            size < 1
-            or protocol not in ("paper", "clean")
-            or not 0 < val_fraction < 1
-            or (cases is not None and cases < 1)
-        ):
-            raise UserError(
-                "Images need data.size of at least 1, protocol paper or clean, data.val_fraction between 0 and 1 and "
-                f"data.cases of at least 1 (or null); got {size}, {protocol}, {val_fraction} and {cases}."
-            )
         self.root, self.size, self.augment, self.synthetic = Path(root), size, augment, synthetic
         self.protocol, self.val_fraction, self.split_seed, self.cases = protocol, val_fraction, split_seed, cases
 

@@ -1,7 +1,7 @@
 """Grey images as sequences of pixels, row by row, as in the image tasks of the Long Range Arena."""
 
 import abc
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from subquad.data.ragged import Ragged
 from subquad.data.split_data import SequenceData
 from subquad.specs import DataSpec, SequenceBatch
-from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Positive
 
 Pixels = Literal["token", "real"]
 
@@ -22,10 +22,10 @@ class PixelData(SequenceData):
         (brightness / 255 - centre) / spread.
     """
 
-    def __init__(self, *, pixels: Pixels = "token", centre: float = 0.0, spread: float = 1.0, **batching: Any) -> None:
+    def __init__(
+        self, *, pixels: Pixels = "token", centre: float = 0.0, spread: Positive = 1.0, **batching: Any
+    ) -> None:
         super().__init__(**batching)
-        if pixels not in get_args(Pixels) or spread <= 0:
-            raise UserError(f"data.pixels is token or real and data.spread is above 0; got {pixels} and {spread}.")
         self.pixels, self.centre, self.spread = pixels, centre, spread
 
     @property

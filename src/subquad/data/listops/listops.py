@@ -23,6 +23,7 @@ from subquad.data.synthetic import written_once
 from subquad.specs import DataSpec
 from subquad.utils.cores import usable_cores
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Natural, Seed
 
 _PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 100)
 
@@ -42,26 +43,17 @@ class ListOps(SequenceData):
 
     def __init__(
         self, *, root: str, source: Literal["generated", "release"] = "generated", release_dir: str | None = None,
-        sizes: Sequence[int] = tuple(SIZES.values()), min_length: int = 500, max_length: int = 2000,
-        max_depth: int = 10, data_seed: int = 0, multiply: int = 1, workers: int | None = None, synthetic: bool = False,
-        **batching: Any,
+        sizes: Sequence[Count] = tuple(SIZES.values()), min_length: Natural = 500, max_length: Count = 2000,
+        max_depth: Count = 10, data_seed: Seed = 0, multiply: Count = 1, workers: Count | None = None,
+        synthetic: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
-        if source not in ("generated", "release"):
-            raise UserError(f"data.source={source} is unknown; choose generated or release.")
         if source == "release" and release_dir is None:
             raise UserError("data.source=release needs data.release_dir, the folder of basic_{train,val,test}.tsv.")
-        if len(sizes) != len(SIZES) or min(sizes) < 1:
+        if len(sizes) != len(SIZES):
             raise UserError(f"data.sizes={list(sizes)} must be three positive numbers of rows: train, val, test.")
-        if not (0 <= min_length < max_length - 1 and max_depth >= 1 and data_seed >= 0):
-            raise UserError(
-                "ListOps needs 0 <= data.min_length < data.max_length - 1, data.max_depth >= 1, data.data_seed >= 0; "
-                f"got {min_length}, {max_length}, {max_depth} and {data_seed}."
-            )
-        if multiply < 1:
-            raise UserError(f"data.multiply={multiply} must be at least 1, which leaves the expressions as they are.")
-        if workers is not None and workers < 1:
-            raise UserError(f"data.workers={workers} must be at least 1, or null for all usable cores.")
+        if not min_length < max_length - 1:
+            raise UserError(f"ListOps needs data.min_length < data.max_length - 1; got {min_length} and {max_length}.")
         self.root, self.synthetic = Path(root), synthetic
         if synthetic:
             source, release_dir = "release", str(self.root / "synthetic" / "listops")

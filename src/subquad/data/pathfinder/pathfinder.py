@@ -19,10 +19,10 @@ from subquad.data.parallel import in_processes, progress
 from subquad.data.pathfinder.contours import SETTINGS, VERSION, draw
 from subquad.data.pathfinder.pathfinder_release import metadata_files, read_release, write_synthetic
 from subquad.data.ragged import Cache, Ragged
-from subquad.data.sampling import Seed
 from subquad.data.synthetic import written_once
 from subquad.utils.cores import usable_cores
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Seed
 
 SIZES = {"train": 160_000, "val": 20_000, "test": 20_000}
 _CHUNK = 250
@@ -41,24 +41,19 @@ class Pathfinder(PixelData):
     classes = 2
 
     def __init__(
-        self, *, root: str, size: int = 32, source: Literal["generated", "release"] = "generated",
-        release_dir: str | None = None, sizes: Sequence[int] = tuple(SIZES.values()), data_seed: int = 0,
-        split_seed: Seed = 42, workers: int | None = None, synthetic: bool = False, **pixels: Any,
+        self, *, root: str, size: Count = 32, source: Literal["generated", "release"] = "generated",
+        release_dir: str | None = None, sizes: Sequence[Count] = tuple(SIZES.values()), data_seed: Seed = 0,
+        split_seed: Seed = 42, workers: Count | None = None, synthetic: bool = False, **pixels: Any,
     ) -> None:  # fmt: skip
         super().__init__(**pixels)
         if size not in SETTINGS:
             raise UserError(f"Pathfinder has images of {', '.join(map(str, SETTINGS))} pixels; got data.size={size}.")
-        if source not in ("generated", "release"):
-            raise UserError(f"data.source={source} is unknown; choose generated or release.")
         if source == "release" and release_dir is None:
             raise UserError(
                 "data.source=release needs data.release_dir, the folder curv_contour_length_14 of the lra_release."
             )
-        if len(sizes) != len(SIZES) or min(sizes) < 1 or data_seed < 0 or (workers is not None and workers < 1):
-            raise UserError(
-                "Pathfinder needs three positive data.sizes, data.data_seed of at least 0 and data.workers of at "
-                f"least 1 (or null); got {list(sizes)}, {data_seed} and {workers}."
-            )
+        if len(sizes) != len(SIZES):
+            raise UserError(f"data.sizes={list(sizes)} must be three positive numbers of rows: train, val, test.")
         self.root, self.size, self.synthetic = Path(root), size, synthetic
         if synthetic:
             source, release_dir = "release", str(self.root / "synthetic" / f"pathfinder{size}")

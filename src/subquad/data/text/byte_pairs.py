@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from subquad.data.split_data import SplitData, majority_class, padded
 from subquad.data.synthetic import written_once
 from subquad.specs import DataSpec, PairBatch
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count
 
 RELEASE = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
 ROWS = {"train": 147_086, "val": 18_090, "test": 17_437}
@@ -75,15 +76,12 @@ class BytePairs(SplitData):
     """
 
     def __init__(
-        self, *, root: str, folder: str | None = None, max_len: int = 4000, literals: Literals = "kept",
-        cases: int | None = None, synthetic: bool = False, **batching: Any,
+        self, *, root: str, folder: str | None = None, max_len: Count = 4000, literals: Literals = "kept",
+        cases: Count | None = None, synthetic: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
-        if not 1 <= max_len <= _FIRST or literals not in get_args(Literals) or (cases is not None and cases < 1):
-            raise UserError(
-                f"Retrieval needs data.max_len from 1 to {_FIRST}, data.literals kept or decoded and data.cases of at "
-                f"least 1 (or null); got {max_len}, {literals} and {cases}."
-            )
+        if max_len > _FIRST:
+            raise UserError(f"data.max_len is {max_len}; Retrieval caches the first {_FIRST} bytes of a text.")
         self.root, self.folder = Path(root), Path(folder) if folder else Path(root) / "aan"
         if synthetic:
             self.folder = self.root / "synthetic" / "aan"

@@ -14,11 +14,12 @@ import numpy as np
 
 from subquad.data import ragged
 from subquad.data.ragged import Cache, Ragged
-from subquad.data.sampling import Seed, kept_apart, some
+from subquad.data.sampling import kept_apart, some
 from subquad.data.split_data import SequenceData
 from subquad.data.synthetic import written_once
 from subquad.specs import DataSpec
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Seed, Share
 
 URL = "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
 MD5 = "7c2ac02c03563afcf9b574c7e56c153a"
@@ -39,21 +40,11 @@ class ByteText(SequenceData):
     """
 
     def __init__(
-        self, *, root: str, source: str | None = None, max_len: int = 4000,
-        protocol: Literal["paper", "clean"] = "paper", val_fraction: float = 0.1, split_seed: Seed = 42,
-        cases: int | None = None, synthetic: bool = False, **batching: Any,
+        self, *, root: str, source: str | None = None, max_len: Count = 4000,
+        protocol: Literal["paper", "clean"] = "paper", val_fraction: Share = 0.1, split_seed: Seed = 42,
+        cases: Count | None = None, synthetic: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
-        if (
-            max_len < 1
-            or protocol not in ("paper", "clean")
-            or not 0 < val_fraction < 1
-            or (cases is not None and cases < 1)
-        ):
-            raise UserError(
-                "Text needs data.max_len of at least 1, protocol paper or clean, data.val_fraction between 0 and 1 and "
-                f"data.cases of at least 1 (or null); got {max_len}, {protocol}, {val_fraction} and {cases}."
-            )
         self.root = Path(root)
         self.source = Path(source) if source else self.root / "imdb" / Path(URL).name
         if synthetic:

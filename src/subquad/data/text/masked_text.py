@@ -19,7 +19,6 @@ from torch.utils.data import Dataset
 from subquad.data import ragged
 from subquad.data.parallel import progress
 from subquad.data.ragged import Cache, Ragged
-from subquad.data.sampling import Seed
 from subquad.data.split_data import SplitData
 from subquad.data.synthetic import written_once
 from subquad.data.text import sources
@@ -29,6 +28,7 @@ from subquad.data.text.tokenizer import Tokenizer, Vocabulary
 from subquad.data.text.tokenizer_choice import TokenizerChoice
 from subquad.specs import MaskedBatch, TextSpec
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Fraction, Seed, Share
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +49,14 @@ class MaskedText(SplitData):
 
     def __init__(
         self, *, root: str, folder: str | None = None, dataset: str | None = None, subset: str | None = None,
-        column: str = "text", document: Unit = "file", tokenizer: str | None = None, vocab: int = 50265,
-        max_len: int = 512, masked: float = 0.15, swapped: float = 0.1, kept: float = 0.1, val_fraction: float = 0.01,
-        test_fraction: float = 0.01, split_seed: Seed = 42, synthetic: bool = False, **batching: Any,
+        column: str = "text", document: Unit = "file", tokenizer: str | None = None, vocab: Count = 50265,
+        max_len: Count = 512, masked: Fraction = 0.15, swapped: Fraction = 0.1, kept: Fraction = 0.1,
+        val_fraction: Share = 0.01, test_fraction: Share = 0.01, split_seed: Seed = 42, synthetic: bool = False,
+        **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
-        if max_len < 2 or not (0 < val_fraction < 1 and 0 < test_fraction < 1):
-            raise UserError(
-                "Masked text needs data.max_len of at least 2 and data.val_fraction and data.test_fraction between 0 "
-                f"and 1; got {max_len}, {val_fraction} and {test_fraction}."
-            )
+        if max_len < 2:
+            raise UserError(f"data.max_len is {max_len}; a block of masked text has at least 2 tokens.")
         self.root = Path(root)
         if synthetic:
             folder, dataset = str(self.root / "synthetic" / "masked_text"), None

@@ -11,13 +11,14 @@ import numpy as np
 
 from subquad.data import ragged
 from subquad.data.ragged import Cache, Ragged
-from subquad.data.sampling import Seed, kept_apart, some
+from subquad.data.sampling import kept_apart, some
 from subquad.data.split_data import SequenceData
 from subquad.data.text.glue_files import Labelled
 from subquad.data.text.tokenizer import Tokenizer, Vocabulary
 from subquad.data.text.tokenizer_choice import TokenizerChoice
 from subquad.specs import TextSpec
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Seed, Share
 
 
 class SentenceData(SequenceData):
@@ -35,21 +36,13 @@ class SentenceData(SequenceData):
     classes: int
 
     def __init__(
-        self, *, task: str, root: str, tokenizer: str | None = None, vocab: int = 50265, max_len: int = 512,
-        protocol: Literal["paper", "clean"] = "paper", val_fraction: float = 0.1, split_seed: Seed = 42,
-        cases: int | None = None, synthetic: bool = False, **batching: Any,
+        self, *, task: str, root: str, tokenizer: str | None = None, vocab: Count = 50265, max_len: Count = 512,
+        protocol: Literal["paper", "clean"] = "paper", val_fraction: Share = 0.1, split_seed: Seed = 42,
+        cases: Count | None = None, synthetic: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
-        if (
-            max_len < 8
-            or protocol not in ("paper", "clean")
-            or not 0 < val_fraction < 1
-            or (cases is not None and cases < 1)
-        ):
-            raise UserError(
-                "Sentences need data.max_len of at least 8, protocol paper or clean, data.val_fraction between 0 and 1 "
-                f"and data.cases of at least 1 (or null); got {max_len}, {protocol}, {val_fraction} and {cases}."
-            )
+        if max_len < 8:
+            raise UserError(f"data.max_len is {max_len}; sentences need at least 8 tokens.")
         self.task, self.root, self.max_len = task, Path(root), max_len
         self.tokenizer = TokenizerChoice(task, tokenizer, vocab, self.root, synthetic)
         self.protocol, self.val_fraction, self.split_seed = protocol, val_fraction, split_seed

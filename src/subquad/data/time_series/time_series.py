@@ -9,7 +9,6 @@ import numpy as np
 
 from subquad.data import ragged
 from subquad.data.ragged import Ragged
-from subquad.data.sampling import Seed
 from subquad.data.split_data import SequenceData
 from subquad.data.synthetic import written_once
 from subquad.data.time_series.download import fetch
@@ -17,6 +16,7 @@ from subquad.data.time_series.sets import SETS, check_size
 from subquad.data.time_series.ts_files import Kind, Source, find, home, parse, task_of, write_synthetic
 from subquad.specs import DataSpec
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Seed, Share
 
 Protocol = Literal["paper", "clean"]
 Normalization = Literal["standardization", "minmax", "per_sample_std", "per_sample_minmax"]
@@ -61,17 +61,15 @@ class TimeSeries(SequenceData):
 
     def __init__(
         self, *, root: str, dataset: str, kind: Kind, protocol: Protocol = "clean", folder: str | None = None,
-        val_fraction: float = 0.2, split_seed: Seed = 1337, normalization: Normalization = "standardization",
-        max_len_from: MaxLenFrom = "all", subsample_factor: int = 1, max_cases: int | None = None, pad: Pad = "max_len",
-        synthetic: bool = False, **loader: Any,
+        val_fraction: Share = 0.2, split_seed: Seed = 1337, normalization: Normalization = "standardization",
+        max_len_from: MaxLenFrom = "all", subsample_factor: Count = 1, max_cases: Count | None = None,
+        pad: Pad = "max_len", synthetic: bool = False, **loader: Any,
     ) -> None:  # fmt: skip
         super().__init__(**loader)
         _check_choices(
             kind=(kind, Kind), protocol=(protocol, Protocol), normalization=(normalization, Normalization),
             max_len_from=(max_len_from, MaxLenFrom), pad=(pad, Pad),
         )  # fmt: skip
-        if subsample_factor < 1 or (max_cases is not None and max_cases < 1):
-            raise UserError("subsample_factor and max_cases must be at least 1; leave them out to keep everything.")
         self.root, self.folder, self.synthetic = Path(root), Path(folder) if folder else None, synthetic
         if synthetic:
             self.folder = self.root / "synthetic" / kind / dataset

@@ -8,6 +8,7 @@ import pytorch_lightning as pl
 import torch
 
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Seed
 
 
 class SeedEpochs(pl.Callback):
@@ -16,7 +17,7 @@ class SeedEpochs(pl.Callback):
     Batches depend on (seed, epoch) only, so a run resumed at an epoch gives the same numbers as an uninterrupted run.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: Seed) -> None:
         self.seed = seed
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -66,7 +67,7 @@ class StopOnNaN(pl.Callback):
     The loss is checked at every step on a CPU, and every `gpu_interval` steps on a GPU, where reading it synchronises.
     """
 
-    def __init__(self, gpu_interval: int = 20) -> None:
+    def __init__(self, gpu_interval: Count = 20) -> None:
         self.gpu_interval = gpu_interval
 
     def on_train_batch_end(

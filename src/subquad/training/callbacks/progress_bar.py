@@ -7,6 +7,8 @@ import pytorch_lightning as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from subquad.utils.setting_types import Count
+
 
 class RunProgress(pl.Callback):
     """Shows steps, time left, the training loss and the last validation metric.
@@ -18,7 +20,7 @@ class RunProgress(pl.Callback):
         lines: number of plain lines that a run prints where there is no terminal.
     """
 
-    def __init__(self, metric: str, lines: int = 10) -> None:
+    def __init__(self, metric: str, lines: Count = 10) -> None:
         self.metric, self.lines = metric, lines
         self.console = Console(stderr=True)
         self.bar: Progress | None = None

@@ -11,6 +11,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from subquad.utils.cores import core_numbers, usable_cores, usable_threads
+from subquad.utils.setting_types import Positive
 
 
 class ShareCores(pl.Callback):
@@ -21,7 +22,7 @@ class ShareCores(pl.Callback):
     run counts the other runs on its cores. The number of threads changes results by rounding only.
     """
 
-    def __init__(self, seconds: float = 5.0, folder: str | None = None) -> None:
+    def __init__(self, seconds: Positive = 5.0, folder: str | None = None) -> None:
         self.seconds = seconds
         self.folder = (
             Path(folder or tempfile.gettempdir()) / f"subquad-runs-{os.getuid() if hasattr(os, 'getuid') else 0}"

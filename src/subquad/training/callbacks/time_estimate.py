@@ -8,6 +8,8 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from subquad.utils.setting_types import Count, Natural, NonNegative
+
 log = logging.getLogger(__name__)
 
 
@@ -20,7 +22,9 @@ class TimeEstimate(pl.Callback):
         alternative: a shorter command to suggest; None for no suggestion.
     """
 
-    def __init__(self, alternative: str | None, warn_hours: float = 2.0, warmup: int = 1, steps: int = 3) -> None:
+    def __init__(
+        self, alternative: str | None, warn_hours: NonNegative = 2.0, warmup: Natural = 1, steps: Count = 3
+    ) -> None:
         self.alternative, self.warn_hours, self.warmup, self.steps = alternative, warn_hours, warmup, steps
         self.started = 0.0
         self.seconds: list[float] = []

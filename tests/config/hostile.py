@@ -1,0 +1,140 @@
+"""Draws hostile overrides and says what a command makes of them, up to training.
+
+python -m tests.config.hostile <number of draws> <seed> [compose|build]
+"""
+
+import os
+import resource
+import sys
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+BASES = (
+    ("task=digits", "scale=smoke", "attention=dba"),
+    ("task=uea/basic_motions", "scale=smoke", "attention=linformer"),
+    ("task=lra/listops", "scale=smoke", "attention=performer"),
+    ("task=digits", "scale=smoke", "backbone=s4d"),
+)
+_VALUES = (
+    "-1", "0", "1", "2", "-0.5", "0.5", "1.5", "1e308", "-1e308", "100000000000000000000", "nan", "inf", "-inf", "true",
+    "false", "null", "", "''", "'1'", "x", "ü", "'\U0001f600'", "[]", "[1,2]", "[a,[b]]", "{}", "{a:1}", "{_target_:x}",
+    "${seed}", "${nothing.here}", "${", "'${oc.env:HOME}'", "${backbone}", "dba", "uea/basic_motions", "../../etc",
+    "'a b'", "a=b", "1,2", "glob(*)", "range(1,3)", "choice(1,2)", "%s", "\\", "9" * 30, "x" * 300,
+)  # fmt: skip
+_PREFIXES = ("", "", "", "", "", "+", "++", "~")
+
+
+def keys(base: tuple[str, ...]) -> list[str]:
+    """Every key of the configuration, its groups, and some that do not exist."""
+    from subquad.config.choices import groups
+    from subquad.config.compose import compose_run
+
+    found: list[str] = []
+
+    def walk(node: object, path: str) -> None:
+        if isinstance(node, dict):
+            for name, value in node.items():
+                found.append(place := f"{path}.{name}".lstrip("."))
+                walk(value, place)
+
+    walk(OmegaConf.to_container(compose_run(base), resolve=False), "")
+    kept = [key for key in found if not key.startswith(("about", "paths", "recipe.sizes"))]
+    return [
+        *kept,
+        *groups(),
+        "nothing",
+        "nothing.here",
+        "backbone.layer",
+        "attention@exact",
+        "hydra.verbose",
+        "sweep.x",
+    ]
+
+
+def overrides(base: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
+    """One to three overrides, or the same one twice."""
+    one = st.builds("{}{}={}".format, st.sampled_from(_PREFIXES), st.sampled_from(keys(base)), st.sampled_from(_VALUES))
+    return st.lists(one, min_size=1, max_size=3) | one.map(lambda word: [word, word])
+
+
+def verdict(base: tuple[str, ...], drawn: list[str], root: Path, build: bool) -> str:
+    """`built` (or `composed`) or `refused` in a sentence; any other exception is raised."""
+    from hydra.errors import HydraException
+
+    from subquad.config.compose import compose_run
+    from subquad.utils.errors import explain
+
+    fixed = [f"paths.root={root}", f"paths.data={root}/data", f"paths.outputs={root}/outputs"]
+    try:
+        config = compose_run([*base, *drawn, *fixed])
+        config.paths.run
+        if build:
+            _build(config)
+    except SystemExit as error:
+        assert isinstance(error.code, str), f"{drawn}: exit status {error.code} without a sentence"
+        return "refused"
+    except Exception as error:
+        if explain(error) is None and not isinstance(error, HydraException | OmegaConfBaseException):
+            raise
+        assert str(error).strip(), drawn
+        return "refused"
+    return "built" if build else "composed"
+
+
+def _build(config: object) -> None:
+    """Everything that `train` does before its first step."""
+    from unittest.mock import patch
+
+    from subquad.training import run
+
+    class Built(BaseException):
+        pass
+
+    with patch.object(run, "_train_and_test", side_effect=Built):
+        try:
+            run.train(config)  # type: ignore[arg-type]
+        except Built:
+            return
+    raise AssertionError("the run was taken for a finished one")
+
+
+def judged(base: tuple[str, ...], count: int, number: int, build: bool, root: Path) -> Counter[str]:
+    """Draws and judges `count` lists of overrides; prints each that ends with an error of ours."""
+    counts: Counter[str] = Counter()
+
+    @seed(number)
+    @settings(
+        max_examples=count, database=None, deadline=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(overrides(base))
+    def judge(drawn: list[str]) -> None:
+        try:
+            counts[verdict(base, drawn, root, build)] += 1
+        except Exception as error:
+            counts["errors of ours"] += 1
+            print(f"{' '.join(base)} {drawn}: {type(error).__name__}: {str(error)[:200]!r}", flush=True)  # noqa: T201
+
+    judge()
+    return counts
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    from subquad.cli.command import prepare_process
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        prepare_process()
+        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))  # sizes of a model are hostile too
+        total: Counter[str] = Counter()
+        for position, chosen in enumerate(BASES):
+            share = int(sys.argv[1]) // len(BASES)
+            total += judged(chosen, share, int(sys.argv[2]) + position, sys.argv[3:] == ["build"], Path(folder))
+        print(dict(total))  # noqa: T201
