@@ -32,6 +32,7 @@ def mine(tmp_path, monkeypatch):
         "attention/mine": MINE,
         "task/own/motions": "# @package _global_\ndefaults:\n  - /task/uea/basic_motions\ntask: {name: own/motions}\n",
         "task/own/series": "# @package _global_\ndefaults:\n  - /task/uea/custom\ndata: {dataset: A, folder: /a}\n",
+        "task/own/from_base": "# @package _global_\ndefaults:\n  - /task/uea/base\ntask: {key: lsst}\n",
         "table/mine/1": TABLE,
         "scale/laptop/own/motions": "# @package _global_\nrecipe: {batch_size: 3}\n",
         "hydra/launcher/ours": "defaults: [slurm]\npartition: ours\n",
@@ -87,6 +88,11 @@ def test_shipped_tasks_experiments_and_launchers_can_be_inherited(mine, monkeypa
     assert (series.data.dataset, series.data._target_) == ("A", compose.compose_run(["task=uea/custom"]).data._target_)
     own, shipped = (compose.compose_run([f"experiment={name}", "task=uea/lsst"]) for name in ("own", "primal_dual/uea"))
     assert own == shipped
+    for family in ("cifar", "glue", "lra", "tser", "uea"):
+        assert choices.file_of("task", f"{family}/base")
+        assert f"{family}/base" not in options("task")
+    based, shipped = (compose.compose_run([f"task={name}"]) for name in ("own/from_base", "uea/lsst"))
+    assert based.task == shipped.task
     compose.compose_run(["hydra/launcher=ours"])
     about = about_task("own/motions")
     assert about["metric"] == "accuracy"

@@ -2,13 +2,14 @@
 
 import os
 import socket
+import stat
 import time
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from subquad.utils.atomic import atomic_write
+from subquad.utils.atomic import atomic_write, staging_folder
 
 
 def test_a_file_appears_at_the_end(tmp_path: Path) -> None:
@@ -62,3 +63,15 @@ def write_a_part(path: Path, several: bool) -> None:
     with atomic_write(path, several=several) as place:
         place.write_text("ne")
         raise OSError("full")
+
+
+def test_who_may_read_follows_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        with atomic_write(tmp_path / "file") as place:
+            place.touch(0o600)  # as safetensors does
+        with staging_folder(tmp_path / "folder") as place:
+            place.rename(tmp_path / "folder")
+    finally:
+        os.umask(old)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "folder")] == [0o640, 0o750]

@@ -88,8 +88,9 @@ def _project(here: Path) -> tuple[Path, list[str]] | None:
 def options(group: str) -> list[str]:
     """Every choice of a config group, nested ones as family/name, with the user's own.
 
-    Excluded are shared files, whose names begin with an underscore, and refinements of a choice for one task, which lie
-    in a folder named like the choice (`scale/laptop/lra/listops.yaml`).
+    Excluded are files to inherit, which are named `base` in the folder of their family (`task/uea/base.yaml`) or begin
+    with an underscore, and refinements of a choice for one task, which lie in a folder named like the choice
+    (`scale/laptop/lra/listops.yaml`).
     """
     return sorted(name for name in _names(group) if is_option(group, name))
 
@@ -104,6 +105,8 @@ def is_option(group: str, name: str) -> bool:
     """Whether `options` lists a name; faster than listing, because only the file of the name is looked up."""
     path = PurePosixPath(name)
     if str(path) != name or ".." in path.parts or path.is_absolute() or path.name.startswith("_"):
+        return False
+    if path.name == "base" and len(path.parts) > 1:
         return False
     return file_of(group, name) is not None and not any(file_of(group, str(folder)) for folder in path.parents)
 

@@ -1,7 +1,6 @@
 """Composes the configuration of a run, as `python train.py` would."""
 
 import pkgutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,10 +56,12 @@ def load_attention(name: str, overrides: Sequence[str] = ()) -> Any:
 
 
 def load_own_attention(name: str) -> Any:
-    """The factory of a choice of `attention=`, or a class or factory of the user's, written as `module:name`."""
+    """The factory of a choice of `attention=`, or a class or factory of the user's, written as `module:name`.
+
+    Commands find the modules of the working folder (`find_own_folders`).
+    """
     if ":" not in name:
         return load_attention(name)
-    sys.path.insert(0, str(Path.cwd()))
     try:
         return pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:

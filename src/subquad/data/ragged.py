@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from subquad.utils.atomic import remove_old
+from subquad.utils.atomic import remove_old, staging_folder
 from subquad.utils.errors import UserError
 
 _ARRAYS = ("values", "offsets", "targets")
@@ -64,29 +63,26 @@ def write(folder: Path, splits: Mapping[str, Ragged], facts: Mapping[str, Any]) 
 
     Raises UserError when the disk is full; incomplete files are removed.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        checksums = {}
-        for split, ragged in splits.items():
-            for array in _ARRAYS:
-                path = staging / f"{split}.{array}.npy"
-                np.save(path, getattr(ragged, array), allow_pickle=False)
-                checksums[path.name] = _checksum(path)
-        checksums["facts"] = _checksum_of(facts)
-        meta = {"facts": dict(facts), "splits": sorted(splits), "sha256": checksums}
-        (staging / "meta.json").write_text(json.dumps(meta, indent=1, sort_keys=True))
-        if folder.exists():
-            shutil.rmtree(folder)
-        staging.rename(folder)
+        with staging_folder(folder) as staging:
+            checksums = {}
+            for split, ragged in splits.items():
+                for array in _ARRAYS:
+                    path = staging / f"{split}.{array}.npy"
+                    np.save(path, getattr(ragged, array), allow_pickle=False)
+                    checksums[path.name] = _checksum(path)
+            checksums["facts"] = _checksum_of(facts)
+            meta = {"facts": dict(facts), "splits": sorted(splits), "sha256": checksums}
+            (staging / "meta.json").write_text(json.dumps(meta, indent=1, sort_keys=True))
+            if folder.exists():
+                shutil.rmtree(folder)
+            staging.rename(folder)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, None):  # numpy reports a short write without a number
             raise UserError(
                 f"The disk is full: {folder} could not be written; free some space and try again."
             ) from None
         raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def prepare(folder: Path, make: Callable[[], tuple[Mapping[str, Ragged], Mapping[str, Any]]]) -> None:

@@ -18,7 +18,8 @@ def atomic_write(path: Path, several: bool = False) -> Iterator[Path]:
     """A temporary file beside `path` that replaces `path` when the block ends; missing folders are created.
 
     If the block raises, the temporary file is removed and `path` stays as it was. What a killed process leaves is
-    overwritten by the next one, or with `several` removed a day later.
+    overwritten by the next one, or with `several` removed a day later. Who may read the file follows the umask, also
+    where a library writes it for its owner only, as safetensors does.
 
     Args:
         path: the file to write.
@@ -27,13 +28,34 @@ def atomic_write(path: Path, several: bool = False) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}{f'.{socket.gethostname()}.{os.getpid()}' if several else ''}.partial")
+    temporary.unlink(missing_ok=True)
+    temporary.touch()
+    allowed = temporary.stat().st_mode
+    temporary.unlink()
     try:
         yield temporary
+        if (mode := temporary.stat().st_mode) | allowed != mode:
+            temporary.chmod(mode | allowed)
         temporary.replace(path)
         if several:
             remove_old(path.parent, f".{escape(path.name)}.*.partial")
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def staging_folder(path: Path) -> Iterator[Path]:
+    """A new folder beside `path` to fill and rename to it, removed when the block ends.
+
+    Unlike that of `tempfile.mkdtemp`, who may read it follows the umask.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = path.with_name(f".{path.name}-{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}")
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_old(folder: Path, pattern: str) -> None:
