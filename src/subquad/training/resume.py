@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _RESUMED = ("callbacks", "loops", "optimizer_states", "lr_schedulers")
 """Keys of a checkpoint that resuming needs, besides those of weights and data."""
 _UNREADABLE = (
-    OSError, EOFError, RuntimeError, ValueError, IndexError, NotImplementedError, pickle.UnpicklingError, zlib.error,
+    OSError, EOFError, RuntimeError, ValueError, IndexError, pickle.UnpicklingError, zlib.error,
     zipfile.BadZipFile,
 )  # fmt: skip
 """What zipfile and torch raise for a damaged file."""
