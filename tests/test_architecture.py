@@ -84,3 +84,40 @@ def test_torchvision_is_imported_by_whoever_comes_first():
     """Also beside a torch without CUDA, as in the lock file."""
     done = subprocess.run([sys.executable, "-c", "import subquad, timm"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def unsafe_calls(path: Path) -> list[str]:
+    """Calls in a file that may run code from the data that they read."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        name, given = ast.unparse(node.func), {k.arg: ast.unparse(k.value) for k in node.keywords}
+        needed = {"torch.load": ("weights_only", "True"), "np.load": ("allow_pickle", "False")}.get(name)
+        if name.endswith("Tokenizer.from_pretrained"):
+            needed = ("trust_remote_code", "False")
+        refused = {"yaml.load", "yaml.unsafe_load", "pickle.load", "eval", "exec", "joblib.load", "pd.read_pickle"}
+        in_memory = path.parent.name == "config" and name == "pickle.loads"  # copies of the process's own objects
+        if (
+            (needed and given.get(needed[0]) != needed[1])
+            or name in refused
+            or name.endswith("extractall")
+            or (name == "pickle.loads" and not in_memory)
+            or given.get("shell") == "True"
+        ):
+            found.append(f"{path.name}:{node.lineno}: {name}")
+    return found
+
+
+def test_no_file_from_outside_can_run_code():
+    assert [call for path in PROGRAMS for call in unsafe_calls(path)] == []
+
+
+def test_unsafe_calls_are_found(tmp_path):
+    path = tmp_path / "a.py"
+    calls = (
+        "torch.load(a)", "np.load(a)", "pickle.loads(a)", "x.extractall()", "run(a, shell=True)",
+        "AutoTokenizer.from_pretrained(a)",
+    )  # fmt: skip
+    path.write_text("\n".join(calls))
+    assert len(unsafe_calls(path)) == len(calls)

@@ -103,8 +103,64 @@ def test_the_record_of_another_run_is_refused_where_the_folder_tells(tmp_path):
     for folder in (own, copy, named):
         records.write(record(), folder)
     assert records.read(own) == records.read(named) == record()
-    with pytest.raises(UserError, match=r"is the record of another run \(000000000000-s0\); delete it"):
+    with pytest.raises(
+        UserError, match=r"belongs to another run .*\(000000000000-s0, not 000000000000-s1\); delete it"
+    ):
         records.read(copy)
+
+
+MEASURED = {key: FACTS[key] for key in ("machine", "versions", "commit", "finished")} | {
+    "value": 1.5, "measure": {"_target_": "x"}, "overrides": [],
+}  # fmt: skip
+
+
+def test_a_changed_number_in_any_file_is_noticed(tmp_path):
+    run, measured = tmp_path / "000000000000-s0", tmp_path / "measured" / "abc.json"
+    records.write(record(), run)
+    records.write_evaluation(run, {"multiply": 2}, {"test/accuracy": 0.25}, {})
+    records.write_measurement(records.Measurement(**MEASURED), measured)
+    evaluated = records.evaluation_place(run, {"multiply": 2})
+    for path, read, old, new in (
+        (run / "result.json", lambda: records.read(run), b"0.17", b"0.71"),
+        (evaluated, lambda: records.read_evaluation(run, {"multiply": 2}), b"0.25", b"0.35"),
+        (measured, lambda: records.read_measurement(measured), b"1.5", b"2.5"),
+    ):
+        assert read() is not None
+        path.write_bytes(path.read_bytes().replace(old, new))
+        with pytest.raises(UserError, match=rf"{path.name} is damaged \(its checksum does not fit\); delete it to"):
+            read()
+
+
+def test_files_that_changed_places_are_noticed(tmp_path):
+    one, other = tmp_path / "000000000000-s0", tmp_path / "000000000000-s1"
+    for seed, run in enumerate((one, other)):
+        records.write_evaluation(run, {"multiply": 2}, {"test/accuracy": seed / 4}, {})
+        records.write_measurement(records.Measurement(**MEASURED), tmp_path / f"{seed}.json")
+    os.replace(records.evaluation_place(one, {"multiply": 2}), records.evaluation_place(other, {"multiply": 2}))
+    with pytest.raises(
+        UserError, match=r"belongs to another run or setting \(000000000000-s0/\w+, not 000000000000-s1/"
+    ):
+        records.read_evaluation(other, {"multiply": 2})
+    os.replace(tmp_path / "0.json", tmp_path / "1.json")
+    with pytest.raises(UserError, match=r"belongs to another run or setting \(0, not 1\); delete it to measure again"):
+        records.read_measurement(tmp_path / "1.json")
+
+
+def test_a_file_that_the_record_does_not_know_is_refused(tmp_path):
+    history = tmp_path / records.HISTORY
+    history.write_text("step,train/loss\n3,1.25\n")
+    kept = record(files=records.files_of(tmp_path))
+    records.write(kept, tmp_path)
+    assert records.read_curve(tmp_path, records.read(tmp_path)) == {3: {"train/loss": 1.25}}
+    history.write_text("step,train/loss\n3,1.35\n")
+    with pytest.raises(
+        UserError, match=r"metrics\.csv is not the file that this run ended with .*; restore it, or delete"
+    ):
+        records.read_curve(tmp_path, kept)
+    history.unlink()
+    with pytest.raises(UserError, match=r"metrics\.csv cannot be read \(No such file"):
+        records.read_curve(tmp_path, kept)
+    assert records.read_curve(tmp_path, record()) == {}
 
 
 def test_what_torch_says_of_a_full_disk_is_told_with_its_remedy():

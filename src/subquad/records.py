@@ -1,4 +1,8 @@
-"""Reads and writes the records of runs, evaluations and measurements; all are checked against a schema."""
+"""Reads and writes the records of runs, evaluations and measurements; all are checked against a schema.
+
+Each file carries a checksum and the name of what it belongs to. The record of a run has the size and hash of the run's
+other files. A file that is damaged, or lies where it does not belong, is refused.
+"""
 
 import csv
 import dataclasses
@@ -14,11 +18,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError
 
-RESULT, ERROR, EVALUATIONS = "result.json", "error.json", "evaluations"
+RESULT, ERROR, EVALUATIONS, HISTORY = "result.json", "error.json", "evaluations", "metrics.csv"
+BEST, LAST = "checkpoints/best.ckpt", "checkpoints/last.ckpt"
 
 FOLDER = re.compile(r"[0-9a-f]{12}-s\d+")
 """The name of a run's folder: its fingerprint and its seed."""
@@ -26,6 +32,8 @@ FOLDER = re.compile(r"[0-9a-f]{12}-s\d+")
 
 _Kind = TypeVar("_Kind")
 _STRICT = ConfigDict(extra="forbid", strict=True)
+_CHECKSUM, _OWNER = "checksum", "belongs_to"
+"""Keys that files have besides the fields of their class."""
 
 
 def _having(kinds: Mapping[str, type | tuple[type, ...]]) -> AfterValidator:
@@ -68,6 +76,20 @@ _Config = Annotated[
 ]  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class File:
+    """Size in bytes and sha256 of a file."""
+
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> "File":
+        """Those of a file as it is now."""
+        with path.open("rb") as file:
+            return cls(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """One finished run. Exists on disk if and only if the run finished.
@@ -75,7 +97,8 @@ class Record:
     attention: the choice of attention, or of the backbone where the backbone takes no attention (s4, tlb).
     metrics: values by name (accuracy is a fraction in [0, 1]). baselines: trivial scores on the test split, by name.
     wall_seconds: time of training and testing, summed over all restarts. runtime: how torch computed, with the values
-    that `auto` stood for; empty in records of earlier versions.
+    that `auto` stood for; empty in records of earlier versions. files: the checkpoints and the history that the run
+    ended with, by their paths in its folder; empty in records of earlier versions.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -102,6 +125,12 @@ class Record:
     finished: _Time
     config: _Config
     runtime: dict[str, Any] = dataclasses.field(default_factory=dict)
+    files: dict[str, File] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the run's folder."""
+        return run_name(self.fingerprint, self.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +167,19 @@ def fingerprint(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def run_name(fingerprint: str, seed: int) -> str:
+    """The name of a run's folder, which its checkpoints carry."""
+    return f"{fingerprint}-s{seed}"
+
+
+def files_of(run: Path) -> dict[str, File]:
+    """The files that a finished run is read from, besides its record."""
+    return {name: File.of(run / name) for name in (BEST, LAST, HISTORY) if (run / name).exists()}
+
+
 def write(record: Record, run: Path) -> None:
     """Writes `result.json` atomically and removes the error of an earlier attempt."""
-    write_json(run / RESULT, dataclasses.asdict(record))
+    write_sealed(run / RESULT, dataclasses.asdict(record), record.name)
     (run / ERROR).unlink(missing_ok=True)
 
 
@@ -164,13 +203,38 @@ def read(run: Path) -> Record | None:
     Raises UserError when the file is not a record, or is the record of another run.
     """
     path = run / RESULT
-    record = _read(path, Record, "a record", "run")
-    if record is None:
-        return None
-    name = f"{record.fingerprint}-s{record.seed}"
-    if FOLDER.fullmatch(run.name) and run.name != name:
-        raise UserError(f"{path} is the record of another run ({name}); delete it to run this one.")
+    record = _read(path, Record, "a record", "run", owner := _name_of(run))
+    if record is not None:
+        check_owner(path, record.name, owner, "delete it to run again")
     return record
+
+
+def check_owner(path: Path, owner: str | None, expected: str | None, remedy: str) -> None:
+    """Raises UserError if a file belongs to something else than the place where it lies. None: it does not say so."""
+    if owner is not None and expected is not None and owner != expected:
+        raise UserError(f"{path} belongs to another run or setting ({owner}, not {expected}); {remedy}.")
+
+
+def check_file(run: Path, record: Record, name: str) -> Path:
+    """The path of a file of a finished run; raises UserError if it is missing or is not the one that the run wrote."""
+    path, expected = run / name, record.files.get(name)
+    try:
+        found = None if expected is None and path.exists() else File.of(path)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}); restore it, or delete {run} and train again."
+        ) from None
+    if found != expected:
+        raise UserError(
+            f"{path} is not the file that this run ended with (its size or hash differs from {RESULT}); restore it, or "
+            f"delete {run} and train again."
+        )
+    return path
+
+
+def _name_of(run: Path) -> str | None:
+    """The name of the run that a folder is for; None where the folder has been given another name."""
+    return run.name if FOLDER.fullmatch(run.name) else None
 
 
 def evaluation_place(run: Path, changes: Mapping[str, Any]) -> Path:
@@ -188,31 +252,67 @@ def read_evaluation(run: Path, changes: Mapping[str, Any]) -> dict[str, float] |
 
     Raises UserError when the file is not an evaluation.
     """
-    evaluation = _read(evaluation_place(run, changes), _Evaluation, "an evaluation", "evaluate")
+    return read_evaluation_file(run, evaluation_place(run, changes))
+
+
+def read_evaluation_file(run: Path, path: Path) -> dict[str, float] | None:
+    """The metrics in a file of `evaluations/`, or None without a file; raises UserError as `read_evaluation`."""
+    evaluation = _read(path, _Evaluation, "an evaluation", "evaluate", _evaluation_owner(run, path))
     return None if evaluation is None else evaluation.metrics
+
+
+def _evaluation_owner(run: Path, path: Path) -> str | None:
+    name = _name_of(run)
+    return name and f"{name}/{path.stem}"
 
 
 def read_measurement(path: Path) -> Measurement | None:
     """The measurement in a file, or None without a file; raises UserError when the file is not a measurement."""
-    return _read(path, Measurement, "a measurement", "measure")
+    return _read(path, Measurement, "a measurement", "measure", path.stem)
 
 
-def _read(path: Path, kind: type[_Kind], name: str, remedy: str) -> _Kind | None:
-    """The content of a file as an instance of a class, or None without a file; raises UserError if it does not fit."""
+def write_measurement(measurement: Measurement, path: Path) -> None:
+    """Writes a measurement atomically."""
+    write_sealed(path, dataclasses.asdict(measurement), path.stem)
+
+
+def _read(path: Path, kind: type[_Kind], name: str, remedy: str, owner: str | None) -> _Kind | None:
+    """The content of a file as an instance of a class, or None without a file.
+
+    Raises UserError if it does not fit the class or its checksum, or belongs to something else than `owner`.
+    """
     try:
-        content: _Kind = _schema(kind).validate_json(path.read_bytes())
-        return content
+        text = path.read_bytes()
+        content = from_json(text)
+        if isinstance(content, dict) and _CHECKSUM in content:
+            checksum = content.pop(_CHECKSUM)
+            if checksum != fingerprint(content):
+                raise UserError(f"{path} is damaged (its checksum does not fit); delete it to {remedy} again.")
+            check_owner(path, content.pop(_OWNER, None), owner, f"delete it to {remedy} again")
+            text = json.dumps(content).encode()
+        instance: _Kind = _schema(kind).validate_json(text)
+        return instance
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UserError(
             f"{path} cannot be read as {name} ({error.strerror}); mend it, or delete it to {remedy} again."
         ) from None
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        reason = f"{key}: {first['msg']}" if key else first["msg"]
-        raise UserError(f"{path} is not {name} of this version ({reason}); delete it to {remedy} again.") from None
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(
+            f"{path} is not {name} of this version ({_reason(error)}); delete it to {remedy} again."
+        ) from None
+
+
+def _reason(error: ValueError) -> str:
+    """What is wrong with JSON text that cannot be parsed, or that does not fit a class."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_input=False)[0]
+    key = ".".join(map(str, first["loc"]))
+    return f"{key}: {first['msg']}" if key else first["msg"]
 
 
 _schema: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
@@ -222,7 +322,9 @@ def write_evaluation(
     run: Path, changes: Mapping[str, Any], metrics: Mapping[str, float], facts: Mapping[str, Any]
 ) -> None:
     """Writes the metrics of a run on changed data, with `facts` (the machine, the versions and the time)."""
-    write_json(evaluation_place(run, changes), {"changes": dict(changes), "metrics": dict(metrics), **facts})
+    path = evaluation_place(run, changes)
+    content = {"changes": dict(changes), "metrics": dict(metrics), **facts}
+    write_sealed(path, content, _evaluation_owner(run, path))
 
 
 def read_all(runs: Path, on_error: Callable[[UserError], object] | None = None) -> list[Record]:
@@ -244,6 +346,11 @@ def read_all(runs: Path, on_error: Callable[[UserError], object] | None = None) 
     return sorted((r for r in all_records if r is not None), key=lambda r: r.finished)
 
 
+def read_curve(run: Path, record: Record) -> dict[int, dict[str, float]]:
+    """The history of a finished run; raises UserError if it is not the one that the run ended with."""
+    return read_history(check_file(run, record, HISTORY) if HISTORY in record.files else run / HISTORY)
+
+
 def read_history(path: Path) -> dict[int, dict[str, float]]:
     """The rows of a run's `metrics.csv` by optimiser step; empty without a file."""
     if not path.exists():
@@ -255,6 +362,12 @@ def read_history(path: Path) -> dict[int, dict[str, float]]:
 def now() -> str:
     """The current time in UTC, ISO 8601."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def write_sealed(path: Path, content: Mapping[str, Any], owner: str | None) -> None:
+    """Writes a JSON object atomically, with the name of what it belongs to and with a checksum."""
+    sealed = json.loads(json.dumps({**content, _OWNER: owner}, default=str))
+    write_json(path, sealed | {_CHECKSUM: fingerprint(sealed)})
 
 
 def write_json(path: Path, content: Any, indent: int | None = 1) -> None:

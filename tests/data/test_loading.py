@@ -271,6 +271,11 @@ def test_a_missing_file_and_a_broken_description_are_noticed(cache):
         ragged.read(cache)
 
 
+def test_a_cache_under_the_name_of_other_settings_is_noticed(cache):
+    with pytest.raises(UserError, match=r"other is damaged or of another version \(it is that of set\)"):
+        ragged.read(cache.rename(cache.with_name("other")))
+
+
 @pytest.mark.parametrize("meta", ["[]", "null", '"x"', '{"sha256": [], "splits": [], "facts": {}}', "{}"])
 def test_a_description_of_another_kind_is_noticed(cache, meta):
     (cache / "meta.json").write_text(meta)

@@ -1,6 +1,8 @@
 """The pages say what the runs say, in well-formed HTML whose links lead somewhere; odd names stay words."""
 
+import base64
 import dataclasses
+import hashlib
 import html
 import os
 import re
@@ -99,6 +101,18 @@ def test_pages_need_no_network(made, pages):
             fetched = attributes.get("src", "") if tag != "link" else attributes["href"]
             assert not fetched.startswith(("http", "//")), name
         assert not re.search(r"@import|url\(|https?://(?!arxiv|example)", made.html(name)), name
+
+
+def test_only_the_scripts_of_the_pages_themselves_may_run(made, pages):
+    for name in pages:
+        text = made.html(name)
+        [policy] = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', text)
+        scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+        allowed = re.findall(r"'sha256-(\S+)'", policy)
+        assert allowed == [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts], name
+        assert policy.startswith("default-src 'none'; ")
+        assert not re.search(r"script-src[^;]*(unsafe|self|\*)", policy)
+        assert not re.search(r"<[^>]* on\w+=|javascript:", text), name
 
 
 def test_numbers_are_those_of_the_records(made):

@@ -145,7 +145,7 @@ def test_a_result_of_other_settings_is_refused(place, monkeypatch, capsys):
     [path] = (base / "outputs" / "measured").glob("*.json")
     other = path.with_name("0123456789ab.json")
     path.rename(other)
-    with pytest.raises(UserError, match="another configuration"):
+    with pytest.raises(UserError, match="belongs to another run or setting"):
         stored_measurement(other, Compositions())
 
 

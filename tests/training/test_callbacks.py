@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from subquad import records
 from subquad.training.callbacks import time_estimate
 from subquad.training.callbacks.checkpoints import AtomicCheckpoints
 from subquad.training.callbacks.guards import SeedEpochs, StopOnNaN, ValidateFirstAndLast
 from subquad.training.callbacks.hooks import SkipEmptyHooks
 from subquad.training.callbacks.time_estimate import TimeEstimate
 from subquad.training.callbacks.wall_clock import WallClock
-from subquad.training.metrics_csv import MetricsCSV
+from subquad.training.metrics_csv import KeepHistory, MetricsCSV
 from subquad.utils.errors import UserError
 
 MODULE = SimpleNamespace(device=torch.device("cpu"))
@@ -53,8 +54,13 @@ def test_history_has_one_row_a_step_and_every_column(tmp_path):
 def test_a_resumed_history_drops_the_steps_it_repeats(tmp_path):
     path = tmp_path / "m.csv"
     whole = history(path, (3, {"a": 1.0}), (7, {"a": 2.5}), (11, {"a": 3.0}), (12, {"test/a": 9.0}))
-    assert history(path, (7, {"a": 2.5})).split() == ["step,a", "3,1", "7,2.5"]
-    assert history(path, (11, {"a": 3.0}), (12, {"test/a": 9.0})) == whole
+    state = {"rows": records.read_history(path)}
+    path.unlink()
+    resumed = MetricsCSV(str(path))
+    KeepHistory(resumed).load_state_dict(state)
+    assert path.read_text() == whole
+    resumed.log_metrics({"a": 2.5}, step=7)
+    assert KeepHistory(resumed).state_dict() == {"rows": {3: {"a": 1.0}, 7: {"a": 2.5}}}
 
 
 def test_an_unchanged_history_is_not_written_again(tmp_path):

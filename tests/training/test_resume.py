@@ -186,6 +186,54 @@ def test_a_damaged_checkpoint_of_a_run_is_named(data, outputs, name, content):
         trained(composed(data, outputs, *STEPS))
 
 
+@pytest.mark.parametrize("change", ["optimizer.lr=0.02", "seed=1"])
+def test_a_checkpoint_of_another_run_with_the_same_model_is_refused(data, outputs, change):
+    run = interrupted(data, outputs)
+    other = composed(data, outputs, *STEPS, change)
+    trained(other)
+    for name in ("last", "best"):
+        path = run / "checkpoints" / f"{name}.ckpt"
+        kept = path.read_bytes()
+        shutil.copy(Path(other.paths.run) / "checkpoints" / f"{name}.ckpt", path)
+        with pytest.raises(UserError, match=rf"{name}\.ckpt belongs to another run .*; restore its own, or delete"):
+            trained(composed(data, outputs, *STEPS))
+        path.write_bytes(kept)
+
+
+@pytest.mark.parametrize("name", ["last", "best"])
+def test_one_changed_bit_of_a_weight_is_noticed(data, outputs, name):
+    path = interrupted(data, outputs) / "checkpoints" / f"{name}.ckpt"
+    content = bytearray(path.read_bytes())
+    weight = max(weights(path.parents[1], f"{name}.ckpt").values(), key=lambda tensor: tensor.numel())
+    content[content.index(weight.numpy().tobytes())] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name}\.ckpt is damaged, or of an earlier version \(it is not .*truncated"):
+        trained(composed(data, outputs, *STEPS))
+
+
+@pytest.mark.parametrize("text", [None, "", "step\nx", "step,val/loss\n2,0.5\n5,0.5\n"], ids=repr)
+@pytest.mark.parametrize("step", [11, 99], ids=["in training", "before its record"])
+def test_a_lost_or_changed_history_is_written_again(data, outputs, undisturbed, text, step):
+    config = composed(data, outputs, *STEPS)
+    with (
+        crash(step),
+        mock.patch.object(records, "write", side_effect=RuntimeError("plug")),
+        pytest.raises(RuntimeError, match="plug"),
+    ):
+        trained(config)
+    history = Path(config.paths.run) / records.HISTORY
+    history.unlink() if text is None else history.write_text(text)
+    trained(composed(data, outputs, *STEPS))
+    assert_same(Path(config.paths.run), undisturbed[STEPS][1])
+
+
+def test_a_checkpoint_holds_no_path_of_this_machine(data, outputs):
+    path = interrupted(data, outputs) / records.LAST
+    content = torch.load(path, weights_only=True)["callbacks"]
+    assert any(state.get("best_model_path") == "best.ckpt" for state in content.values())
+    assert str(outputs) not in repr(content)
+
+
 def test_a_run_read_by_worker_processes_is_the_same_run(data, outputs, undisturbed):
     overrides = (*EPOCHS, "data.num_workers=1")
     with crash(5), pytest.raises(RuntimeError, match="plug"):

@@ -18,6 +18,7 @@ NOTHING: Any = SimpleNamespace()
 @pytest.fixture(autouse=True)
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> Any:
     before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(share_cores, "usable_cores", lambda: 4)
     monkeypatch.setattr(share_cores, "usable_threads", lambda: 4)
     monkeypatch.setattr(share_cores, "core_numbers", lambda: {0, 1, 2, 3})
@@ -49,6 +50,13 @@ def test_runs_divide_the_cores_and_get_them_back(tmp_path: Path) -> None:
     assert threads(one) == 4
     one.teardown(NOTHING, NOTHING, "fit")
     assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_a_number_of_threads_that_the_user_sets_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    torch.set_num_threads(3)
+    one, _ = started(tmp_path), started(tmp_path)
+    assert threads(one) == 3
 
 
 def test_a_run_on_other_cores_is_no_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

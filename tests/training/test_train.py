@@ -1,5 +1,6 @@
 """One run from its configuration to its record, and the errors of wrong configurations."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -94,9 +95,7 @@ def test_evaluating_the_best_checkpoint_gives_the_number_of_the_record(finished)
 def test_evaluating_on_other_data_is_refused(finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(record_of(finished[0]), run)
-    told = json.loads((run / "result.json").read_text())
-    told["data_fingerprint"] = "other"
-    (run / "result.json").write_text(json.dumps(told))
+    records.write(dataclasses.replace(records.read(run), data_fingerprint="other"), run)
     with one_thread(), pytest.raises(UserError, match="data differ"):
         evaluate(run, "test")
 

@@ -8,12 +8,14 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hydra._internal import utils as hydra_utils
+from hydra.core import utils as core_utils
 from hydra.errors import CompactHydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -22,6 +24,7 @@ from subquad.config import choices, fingerprint
 from subquad.config.choices import CONFIGS
 from subquad.config.parsing import parse_files_once
 from subquad.config.validate import explain_compositions
+from subquad.utils.atomic import atomic_write
 from subquad.utils.display import as_typed
 from subquad.utils.errors import UserError, explain, first_line
 from subquad.utils.malloc import keep_freed_memory
@@ -116,7 +119,24 @@ def prepare_process() -> None:
     keep_freed_memory()
     parse_files_once()
     explain_compositions()
+    mend_hydra()
     fingerprint.register()
+
+
+@cache
+def mend_hydra() -> None:
+    """Makes Hydra write the files of `.hydra` atomically, and explain errors outside of a task, as on a full disk."""
+    report = hydra_utils.run_and_report
+
+    def save_config(config: DictConfig, filename: str, output_dir: Path) -> None:
+        with atomic_write(output_dir / filename, several=True) as place:
+            place.write_text(OmegaConf.to_yaml(config), encoding="utf-8")
+
+    def run_and_report(function: Callable[[], Any]) -> Any:
+        return report(lambda: user_errors(lambda _: function())(None))
+
+    setattr(core_utils, "_save_config", save_config)  # noqa: B010
+    setattr(hydra_utils, "run_and_report", run_and_report)  # noqa: B010
 
 
 def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -72,7 +72,7 @@ def write(folder: Path, splits: Mapping[str, Ragged], facts: Mapping[str, Any]) 
                     np.save(path, getattr(ragged, array), allow_pickle=False)
                     checksums[path.name] = _checksum(path)
             checksums["facts"] = _checksum_of(facts)
-            meta = {"facts": dict(facts), "splits": sorted(splits), "sha256": checksums}
+            meta = {"folder": folder.name, "facts": dict(facts), "splits": sorted(splits), "sha256": checksums}
             (staging / "meta.json").write_text(json.dumps(meta, indent=1, sort_keys=True))
             if folder.exists():
                 shutil.rmtree(folder)
@@ -108,13 +108,16 @@ class Cache:
 def read(folder: Path) -> Cache | None:
     """Memory-maps a cache, or returns None if it does not exist.
 
-    Raises UserError when a file is missing or its checksum differs. Of the processes of a run, the first of each
+    Raises UserError when a file is missing or its checksum differs, or when the folder has another name than when it
+    was written: the name stands for the settings and sources of the data. Of the processes of a run, the first of each
     machine compares the checksums; if it fails, all end.
     """
     if not _exists(folder):
         return None
     try:
         meta = json.loads((folder / "meta.json").read_text())
+        if (owner := meta.get("folder", folder.name)) != folder.name:  # caches of earlier versions have no name
+            raise ValueError(f"it is that of {owner}")
         for name, expected in meta["sha256"].items() if _first_on_machine() else ():
             actual = _checksum_of(meta["facts"]) if name == "facts" else _checksum(folder / name)
             if actual != expected:

@@ -1,6 +1,5 @@
 """Measured values of cells, kept on disk: one file for each cell, setting and machine."""
 
-import dataclasses
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from subquad.records import Measurement, fingerprint, read_measurement, write_json
+from subquad.records import Measurement, fingerprint, read_measurement, write_measurement
 from subquad.results.cells import RunIndex
 from subquad.results.measures import Noted
 from subquad.results.table import Cell, Place, Table
@@ -72,5 +71,5 @@ def measure(cell: Cell, runs: RunIndex) -> Measurement:
     found = Measurement(
         value=noted.value, note=noted.note, measure=dict(cell.measure), overrides=overrides, **machine.facts()
     )
-    write_json(path_of(cell, runs), dataclasses.asdict(found))
+    write_measurement(found, path_of(cell, runs))
     return found

@@ -12,6 +12,7 @@ from subquad import records
 from subquad.config.compose import compose_run, load_factory
 from subquad.results.cells import RunIndex, RunSpec
 from subquad.training.evaluation import changed_data, fitting_weights
+from subquad.training.resume import check_data, read_best
 from subquad.utils.display import as_typed
 from subquad.utils.log_filters import quieten
 
@@ -46,8 +47,9 @@ class RunStore:
 
     def history(self, overrides: Overrides, seed: int = 0) -> Mapping[int, Mapping[str, float]] | None:
         """The logged values of a finished run, by optimiser step."""
-        run = self.spec(overrides, seed)
-        return records.read_history(run.folder / "metrics.csv") if run.finished else None
+        folder = self.spec(overrides, seed).folder
+        record = records.read(folder)
+        return None if record is None else records.read_curve(folder, record)
 
     def data(self, overrides: Overrides, seed: int = 0, changes: Mapping[str, Any] | None = None) -> Any:
         """The data module of a run, with some of its settings changed."""
@@ -62,15 +64,18 @@ class RunStore:
 
         Raises UserError if the weights do not fit the run's data with some settings changed.
         """
-        checkpoint = self.spec(overrides, seed).folder / "checkpoints" / "best.ckpt"
-        if trained and not (self.spec(overrides, seed).finished and checkpoint.exists()):
+        folder = self.spec(overrides, seed).folder
+        record = records.read(folder)
+        if trained and (record is None or not (folder / records.BEST).exists()):
             return None
         data = self.data(overrides, seed, changes)
         torch.manual_seed(seed)
         module = instantiate(self._settings(overrides, seed)["task"]["module"], _convert_="all")(spec=data.spec)
         if trained:
+            assert record is not None
+            check_data(data, record.data_fingerprint, folder)
             with fitting_weights():
-                module.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"])
+                module.load_state_dict(read_best(folder, record)["state_dict"])
         return cast(nn.Module, module.network.eval())
 
     def command(self, overrides: Overrides, seed: int = 0) -> str:

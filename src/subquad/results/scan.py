@@ -37,9 +37,11 @@ def scan_runs(root: Path) -> Scan:
             continue
         history: dict[int, dict[str, float]] = {}
         try:
-            history = records.read_history(folder / "metrics.csv")
+            history = records.read_curve(folder, run.record)
+        except UserError as error:
+            broken.append(Problem(path=str(folder / records.HISTORY), message=f"No learning curve: {error}"))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            broken.append(Problem(path=str(folder / "metrics.csv"), message=f"No learning curve ({error!r})."))
+            broken.append(Problem(path=str(folder / records.HISTORY), message=f"No learning curve ({error!r})."))
         for name, value in run.record.metrics.items():
             if not math.isfinite(value):
                 message = f"`{name}` of the record is {value}, which no table can take; the run's page has the others."

@@ -52,11 +52,6 @@ class StoredRun(Record):
     evaluations: dict[str, dict[str, float]]
 
     @property
-    def name(self) -> str:
-        """The name of the run's folder."""
-        return f"{self.fingerprint}-s{self.seed}"
-
-    @property
     def command(self) -> str:
         """The command that trains the run."""
         return command_line("python train.py", [*self.overrides, f"seed={self.seed}"])
@@ -174,10 +169,15 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
         "trainer": {key: trainer[key] for key in ("devices", "num_nodes", "precision")},
     }  # fmt: skip
     evaluations = {
-        path.stem: json.loads(path.read_text())["metrics"]
+        path.stem: metrics
         for path in sorted((folder / records.EVALUATIONS).glob("*.json"))
+        if (metrics := records.read_evaluation_file(folder, path)) is not None
     }
-    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(Record)} | {"config": config, "tags": []}
+    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(Record)} | {
+        "config": config,
+        "tags": [],
+        "files": {},
+    }
     stored = StoredRun(**fields, overrides=_overrides(folder, compositions), evaluations=evaluations)
     if _today(stored, compositions) != stored.name:
         raise UserError(
@@ -266,7 +266,7 @@ def _file(result: StoredRun | StoredMeasurement) -> str:
 
 
 def _plain(result: StoredRun | StoredMeasurement) -> dict[str, Any]:
-    return {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
+    return {f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name != "files"}
 
 
 def _measured(measure: Mapping[str, Any], overrides: Sequence[str]) -> str:

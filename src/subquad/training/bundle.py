@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from subquad import records, specs
 from subquad.config.settings import without_weights
-from subquad.training.resume import check_data, read_checkpoint
+from subquad.training.resume import check_data, read_best
 from subquad.utils.errors import UserError, first_line
 
 FILE = "model.safetensors"
@@ -35,14 +35,14 @@ def pack(run: Path, output: Path) -> None:
     """
     from safetensors.torch import save_file
 
-    record, checkpoint = records.read(run), run / "checkpoints" / "best.ckpt"
+    record, checkpoint = records.read(run), run / records.BEST
     if record is None or not checkpoint.exists():
         raise UserError(f"{run} holds no finished run with its best.ckpt; give the folder that holds result.json.")
     settings: Any = OmegaConf.to_container(OmegaConf.create(record.config), resolve=True)
     data = instantiate(settings["data"], _convert_="all")
     data.prepare_data()
     check_data(data, record.data_fingerprint, run)
-    state = read_checkpoint(checkpoint, run)["state_dict"]
+    state = read_best(run, record)["state_dict"]
     weights = {
         name.removeprefix("network."): weight.clone().contiguous()
         for name, weight in state.items()

@@ -19,7 +19,7 @@ from subquad.config.settings import check_settings, without_weights
 from subquad.measure import machine
 from subquad.tasks.supervised import Supervised
 from subquad.training.lightning_data import TrainedOn
-from subquad.training.resume import check_data, read_checkpoint
+from subquad.training.resume import check_data, read_best
 from subquad.training.runtime import Runtime
 from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError
@@ -71,7 +71,7 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
             changed data do not fit the weights.
     """
     record = records.read(run)
-    checkpoint = run / "checkpoints" / "best.ckpt"
+    checkpoint = run / records.BEST
     if record is None or not checkpoint.exists():
         missing = run / records.RESULT if record is None else checkpoint
         raise UserError(
@@ -86,7 +86,7 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
     check_data(data, record.data_fingerprint, run)
-    read_checkpoint(checkpoint, run)
+    read_best(run, record)
     settings: Any = OmegaConf.to_container(config.task.module, resolve=True)
     module: Supervised = instantiate(without_weights(settings), _convert_="all")(spec=data.spec)
     trainer = pl.Trainer(

@@ -16,8 +16,8 @@ from subquad.training.runtime import Runtime
 class TrainedOn(pl.LightningDataModule):
     """Wraps a `SplitData` for Lightning. The data do not import Lightning, so that checking for their files is fast."""
 
-    def __init__(self, data: SplitData, runtime: Runtime | None = None) -> None:
-        self.data, self.runtime = data, runtime or Runtime()
+    def __init__(self, data: SplitData, runtime: Runtime | None = None, run: str = "") -> None:
+        self.data, self.runtime, self.run = data, runtime or Runtime(), run
         super().__init__()
 
     @property
@@ -30,8 +30,8 @@ class TrainedOn(pl.LightningDataModule):
         self.data.trainer = trainer
 
     def state_dict(self) -> dict[str, Any]:
-        """The fingerprint of the data, which Lightning stores in every checkpoint."""
-        return {"fingerprint": self.data.fingerprint}
+        """The name of the run and the fingerprint of its data, which Lightning stores in every checkpoint."""
+        return {"run": self.run, "fingerprint": self.data.fingerprint}
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """The batch on the device, in the form that the runtime settings give it.

@@ -5,20 +5,20 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from subquad.records import read_history
 from subquad.utils.atomic import atomic_write
 
 
 class MetricsCSV(Logger):
-    """Writes metrics to `path`, atomically. A resumed run reads the file and drops the steps that it will repeat."""
+    """Writes metrics to `path`, atomically. A resumed run starts with the rows of its last checkpoint."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
         self.path = Path(path)
-        self.rows: dict[int, dict[str, float]] = read_history(self.path)
+        self.rows: dict[int, dict[str, float]] = {}
         self.unsaved = False
 
     @property
@@ -59,6 +59,20 @@ class MetricsCSV(Logger):
 
     def finalize(self, status: str) -> None:
         self.save()
+
+
+class KeepHistory(pl.Callback):
+    """Stores the rows of metrics.csv in the last checkpoint, so that resuming does not depend on that file."""
+
+    def __init__(self, logger: MetricsCSV) -> None:
+        self.logger = logger
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": {step: dict(row) for step, row in self.logger.rows.items()}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.logger.rows, self.logger.unsaved = state_dict["rows"], True
+        self.logger.save()
 
 
 def _text(value: float | None) -> str:

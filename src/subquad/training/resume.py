@@ -2,6 +2,8 @@
 
 import logging
 import pickle
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,10 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from subquad import records
 from subquad.backbones.encoder import Pretrainable
+from subquad.config.fingerprint import run_of
 from subquad.data.split_data import SplitData
-from subquad.records import Record
 from subquad.tasks.supervised import Supervised
 from subquad.training.lightning_data import TrainedOn
 from subquad.utils.errors import UserError, explain, first_line
@@ -21,6 +24,11 @@ log = logging.getLogger(__name__)
 
 _RESUMED = ("callbacks", "loops", "optimizer_states", "lr_schedulers")
 """Keys of a checkpoint that resuming needs, besides those of weights and data."""
+_UNREADABLE = (
+    OSError, EOFError, RuntimeError, ValueError, IndexError, pickle.UnpicklingError, zlib.error,
+    zipfile.BadZipFile,
+)  # fmt: skip
+"""What zipfile and torch raise for a damaged file."""
 
 
 def check_data(data: SplitData, trained_on: str, run: Path) -> None:
@@ -32,7 +40,7 @@ def check_data(data: SplitData, trained_on: str, run: Path) -> None:
         )
 
 
-def check_finished(config: DictConfig, record: Record, run: Path) -> None:
+def check_finished(config: DictConfig, record: records.Record, run: Path) -> None:
     """Raises UserError if the data of a finished run have changed; warns if they are not available for comparison."""
     settings: Any = OmegaConf.to_container(config.data, resolve=True)
     try:
@@ -48,9 +56,15 @@ def check_finished(config: DictConfig, record: Record, run: Path) -> None:
     check_data(data, record.data_fingerprint, run)
 
 
-def check_last(checkpoint: Path, module: Supervised, data: SplitData, run: Path) -> None:
-    """Raises UserError if a run cannot resume from a checkpoint: it is damaged, or of another model or other data."""
-    content = read_checkpoint(checkpoint, run, TrainedOn.__qualname__, *_RESUMED)
+def check_last(module: Supervised, data: SplitData, run: Path, name: str) -> None:
+    """Raises UserError if a run cannot resume: last.ckpt is damaged, or of another run, another model or other data.
+
+    name: that of the run, by its configuration and seed.
+    """
+    checkpoint = run / records.LAST
+    content = read_checkpoint(checkpoint, run, name, TrainedOn.__qualname__, *_RESUMED)
+    if "KeepHistory" not in content["callbacks"] or "run" not in content[TrainedOn.__qualname__]:
+        raise _damaged(checkpoint, "it holds no history or name of its run", run)
     expected, stored = (_shapes(weights) for weights in (module.state_dict(), content["state_dict"]))
     if expected != stored:
         name = next(name for name in (*expected, *stored) if expected.get(name) != stored.get(name))
@@ -58,30 +72,49 @@ def check_last(checkpoint: Path, module: Supervised, data: SplitData, run: Path)
     check_data(data, content[TrainedOn.__qualname__]["fingerprint"], run)
 
 
-def check_best(checkpoint: Path, monitor: str, best: float, run: Path) -> None:
-    """Raises UserError if the checkpoint's monitored metric is not the best value of the run.
+def check_best(run: Path, name: str, monitor: str, best: float | None) -> None:
+    """Raises UserError if best.ckpt is damaged or of another run, or its monitored metric is not the run's best value.
 
     A run may be killed after its best checkpoint of an epoch is written and before the last one is. The epoch is then
     trained again. If it gives other numbers, as on a GPU, the best checkpoint would keep the earlier weights.
     """
-    stored = read_checkpoint(checkpoint, run, "metrics")["metrics"].get(monitor)
-    if stored != best:
+    checkpoint = run / records.BEST
+    stored = read_checkpoint(checkpoint, run, name, "metrics")["metrics"].get(monitor)
+    if best is not None and stored != best:
         raise UserError(
             f"{checkpoint} has {monitor} {stored} and the best epoch of this run has {best}; delete {run} to train "
             "again."
         )
 
 
-def read_checkpoint(checkpoint: Path, run: Path, *needed: str) -> dict[str, Any]:
-    """Reads a checkpoint of a run; raises UserError if it is damaged or lacks one of the needed keys."""
+def read_best(run: Path, record: records.Record) -> dict[str, Any]:
+    """Reads the best checkpoint of a finished run; raises UserError if it is not the one that the run ended with."""
+    return read_checkpoint(records.check_file(run, record, records.BEST), run, record.name)
+
+
+def read_checkpoint(checkpoint: Path, run: Path, name: str, *needed: str) -> dict[str, Any]:
+    """Reads a checkpoint of the run with this name; raises UserError if it is damaged, of another run, or lacks a key.
+
+    needed: keys that it must have. A best checkpoint of an earlier version does not name its run.
+    """
     try:
-        content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
-    except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+        content = _loaded(checkpoint)
+    except _UNREADABLE as error:
         raise _damaged(checkpoint, _why(error), run) from None
     for key in ("state_dict", *needed):
         if not isinstance(content, dict) or not isinstance(content.get(key), dict | list):
             raise _damaged(checkpoint, f"it holds no {key}", run)
+    owner = content.get(TrainedOn.__qualname__, {}).get("run")
+    records.check_owner(checkpoint, owner, name, f"restore its own, or delete {run} to train again")
     return content
+
+
+def _loaded(checkpoint: Path) -> Any:
+    """The content of a checkpoint whose bytes fit their checksums, which torch writes but does not compare."""
+    with zipfile.ZipFile(checkpoint) as archive:
+        if archive.testzip() is not None:
+            raise EOFError
+    return torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
 
 
 def _damaged(checkpoint: Path, why: str, run: Path) -> UserError:
@@ -98,16 +131,18 @@ def load_weights(module: Supervised, checkpoint: Path) -> None:
     A `Pretrainable` network adapts them with `adapt_state_dict`.
     """
     try:
-        weights = torch.load(checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+        run = run_of(checkpoint)
+        record = None if run is None else records.read(run)
+        if run is not None and record is not None:
+            records.check_file(run, record, f"checkpoints/{checkpoint.name}")
+        weights = _loaded(checkpoint)["state_dict"]
         if isinstance(module.network, Pretrainable):
             network = {name.removeprefix("network."): weight for name, weight in weights.items()}
             weights = {f"network.{name}": weight for name, weight in module.network.adapt_state_dict(network).items()}
         module.load_state_dict(weights)
     except UserError:
         raise
-    except (
-        OSError, EOFError, RuntimeError, KeyError, IndexError, TypeError, AttributeError, pickle.UnpicklingError
-    ) as error:  # fmt: skip
+    except (*_UNREADABLE, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{checkpoint} has no weights for this model ({_why(error)}); set ckpt_path to a best.ckpt or last.ckpt of "
             "a run of the same sizes."
@@ -116,7 +151,7 @@ def load_weights(module: Supervised, checkpoint: Path) -> None:
 
 def _why(error: Exception) -> str:
     """One line on what is wrong with a checkpoint, without torch's advice to load it unsafely."""
-    if isinstance(error, pickle.UnpicklingError | EOFError | IndexError):
+    if isinstance(error, pickle.UnpicklingError | EOFError | IndexError | zipfile.BadZipFile | zlib.error):
         return "it is not a checkpoint of this project, or truncated"
     if isinstance(error, KeyError):
         return f"it holds no {error}"

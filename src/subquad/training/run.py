@@ -124,16 +124,16 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     attention = mechanism(config)
     wandb_run.describe(trainer.loggers, tags, attention, name)
 
-    checkpoints = run / "checkpoints"
-    if (checkpoints / "last.ckpt").exists():
-        check_last(checkpoints / "last.ckpt", module, data, run)
+    owner = records.run_name(name, config.seed)
+    if (run / records.LAST).exists():
+        check_last(module, data, run, owner)
         log.info("Resuming from the last checkpoint of this run.")
     elif config.ckpt_path is not None:
         load_weights(module, Path(config.ckpt_path))
     parameters = module.parameter_count  # before they are sharded among processes
     runtime = Runtime.of(config, module.network, trainer)
     with runtime.applied(module.network), managed_processes(trainer):
-        best, test_metrics = _train_and_test(trainer, module, TrainedOn(data, runtime), run, config.task.monitor)
+        best, test_metrics = _train_and_test(trainer, module, TrainedOn(data, runtime, owner), run, config.task.monitor)
     if rank():
         return None
     metrics = {**_last_epoch(run), **test_metrics} | ({} if best is None else {config.task.monitor: best})
@@ -157,6 +157,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         tags=tags,
         config=settings,
         runtime=dataclasses.asdict(runtime),
+        files=records.files_of(run),
         **machine.facts(),
     )
     wandb_run.summarise(trainer, record)
@@ -172,7 +173,7 @@ def _train_and_test(
         The best value of the monitored validation metric, and the test metrics of its checkpoint. The former is None if
         `callbacks.best` monitors nothing; its checkpoint is then the one of the last step.
     """
-    last_path, best_path = run / "checkpoints" / "last.ckpt", run / "checkpoints" / "best.ckpt"
+    last_path, best_path = run / records.LAST, run / records.BEST
     trainer.fit(module, data, ckpt_path=last_path if last_path.exists() else None, weights_only=True)
     best = trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
     if not best_path.exists() or not _validations(run):
@@ -180,10 +181,10 @@ def _train_and_test(
             f"Training ended after {trainer.global_step} steps, before its first validation; raise limits.steps "
             "or trainer.max_steps, or lower recipe.steps_per_epoch."
         )
-    if best is not None:
-        check_best(best_path, monitor, float(best), run)
+    best = None if best is None else float(best)
+    check_best(run, data.run, monitor, best)
     [metrics] = trainer.test(module, data, ckpt_path=str(best_path), verbose=False, weights_only=True)
-    return None if best is None else float(best), {name: float(value) for name, value in metrics.items()}
+    return best, {name: float(value) for name, value in metrics.items()}
 
 
 def _tags(setting: Any) -> list[str]:
@@ -202,4 +203,4 @@ def _last_epoch(run: Path) -> dict[str, float]:
 
 def _validations(run: Path) -> list[dict[str, float]]:
     """Metrics of each epoch that ended with a validation."""
-    return [row for row in records.read_history(run / "metrics.csv").values() if "val/loss" in row]
+    return [row for row in records.read_history(run / records.HISTORY).values() if "val/loss" in row]

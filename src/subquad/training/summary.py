@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from subquad.records import RESULT, Record, read_history
+from subquad.records import HISTORY, RESULT, Record, read_history
 from subquad.utils.display import duration
 
 
@@ -48,7 +48,7 @@ def draw_curve(record: Record, run: Path, monitor: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    history = read_history(run / "metrics.csv")
+    history = read_history(run / HISTORY)
     margins = {
         "left": 0.08,
         "right": 0.985,

@@ -11,9 +11,10 @@ from pytorch_lightning.strategies import DDPStrategy
 from subquad.data.split_data import SplitData
 from subquad.tasks.supervised import Supervised
 from subquad.training.accumulation import chosen_microbatches, is_chosen
-from subquad.training.callbacks.checkpoints import MovedCheckpoints, SpareCheckpoints
+from subquad.training.callbacks.checkpoints import RelativePaths, SpareCheckpoints
 from subquad.training.callbacks.hooks import SkipEmptyHooks
 from subquad.training.callbacks.ignore_sigterm import IgnoreSigterm
+from subquad.training.metrics_csv import KeepHistory, MetricsCSV
 from subquad.training.strategies import SharedBatches
 from subquad.utils.errors import UserError, first_line
 
@@ -64,7 +65,8 @@ def build_trainer(config: DictConfig, data: SplitData, module: Supervised | None
         if saver.filename == "last":  # type: ignore[attr-defined]
             callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
             callbacks.insert(callbacks.index(saver), SpareCheckpoints(saver))  # type: ignore[arg-type]
-    trainer.callbacks += [MovedCheckpoints(), SkipEmptyHooks()]  # type: ignore[attr-defined]
+    histories = [KeepHistory(logger) for logger in trainer.loggers if isinstance(logger, MetricsCSV)]
+    trainer.callbacks += [RelativePaths(), *histories, SkipEmptyHooks()]  # type: ignore[attr-defined]
     if environment:
         trainer.callbacks.append(IgnoreSigterm())  # type: ignore[attr-defined]
     return trainer

@@ -30,5 +30,10 @@ def cores_of_process(processes: int) -> int:
 
 def usable_threads() -> int:
     """The number of threads that a run computes with: one per core, or OMP_NUM_THREADS if that is less."""
-    limit = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return min(usable_cores(), int(limit)) if limit.isdigit() and int(limit) else usable_cores()
+    return min(usable_cores(), chosen_threads() or usable_cores())
+
+
+def chosen_threads() -> int | None:
+    """The number of threads in OMP_NUM_THREADS, which the user or a sweep sets; None without a positive number."""
+    number = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(number) or None if number.isdecimal() else None

@@ -5,6 +5,7 @@ import tarfile
 import numpy as np
 import pytest
 
+from subquad.data.archives import take
 from subquad.data.images import cifar_files
 from subquad.data.images.grey_cifar import GreyCIFAR, to_grey
 from subquad.utils.errors import UserError
@@ -67,7 +68,7 @@ def test_only_the_wanted_members_of_an_archive_are_taken(tmp_path):
         archive.add(tmp_path / "evil", "../../evil")
     target = tmp_path / "deep" / "target"
     target.mkdir(parents=True)
-    cifar_files._take(tmp_path / "a.tar.gz", cifar_files.ARCHIVES["cifar10"], target)
+    take(tmp_path / "a.tar.gz", cifar_files.members(cifar_files.ARCHIVES["cifar10"], target))
     assert sorted(p.name for p in tmp_path.rglob("*") if p.name == "evil") == ["evil"]
     assert len(list((target / "cifar-10-batches-bin").iterdir())) == 6
     cifar_files.files(target, "cifar10")

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from subquad.data.archives import take
 from subquad.data.text import glue_files
 from subquad.data.text.glue_files import TABLES
 from subquad.utils.errors import UserError
@@ -138,14 +139,14 @@ def test_only_the_wanted_members_of_an_archive_are_taken(tmp_path):
         archive.writestr("SST-2/test.tsv", "x")
     target = tmp_path / "deep" / "target"
     target.mkdir(parents=True)
-    glue_files.take(tmp_path / "a.zip", target, TABLES["sst2"])
+    take(tmp_path / "a.zip", glue_files.members(target, TABLES["sst2"]))
     assert sorted(path.name for path in target.rglob("*")) == ["SST-2", "dev.tsv", "train.tsv"]
     assert not list(tmp_path.rglob("evil"))
     (target / "SST-2" / "dev.tsv").write_text("whole")
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("SST-2/train.tsv", "x")
     with pytest.raises(KeyError):
-        glue_files.take(tmp_path / "b.zip", target, TABLES["sst2"])
+        take(tmp_path / "b.zip", glue_files.members(target, TABLES["sst2"]))
     assert (target / "SST-2" / "dev.tsv").read_text() == "whole"
 
 

@@ -158,7 +158,7 @@ def test_a_name_is_a_folder_or_published(tmp_path):
 def test_a_tokenizer_that_cannot_be_fetched_says_what_to_put_where(tmp_path, monkeypatch):
     import transformers
 
-    def unreachable(name):
+    def unreachable(name, trust_remote_code):
         raise OSError(f"no route to {name}\nand more")
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", unreachable)
@@ -171,7 +171,7 @@ def test_a_fetched_tokenizer_is_kept(own, folder, tmp_path, monkeypatch):
     import transformers
 
     opened = transformers.AutoTokenizer.from_pretrained(str(folder))
-    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda name: opened)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda name, **_: opened)
     fetch_tokenizer("some/name", tmp_path)
     monkeypatch.undo()
     assert Tokenizer(tokenizer_folder("some/name", tmp_path)).vocabulary == own.vocabulary

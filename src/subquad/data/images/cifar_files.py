@@ -5,13 +5,12 @@ A record is one label byte (CIFAR-100: coarse, then fine) and 3,072 bytes of red
 Source: Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from subquad.utils.atomic import atomic_write
+from subquad.data.archives import FAILURES, take
 from subquad.utils.errors import UserError
 
 _PIXELS = 3 * 32 * 32
@@ -89,23 +88,17 @@ def fetch(root: Path, name: str) -> None:
         packed = pooch.retrieve(
             archive.url, known_hash=f"md5:{archive.md5}", fname=Path(archive.url).name, path=root, progressbar=True
         )
-        _take(Path(packed), archive, root)
-    except (OSError, ValueError, KeyError, tarfile.TarError) as error:
+        take(Path(packed), members(archive, root))
+    except FAILURES as error:
         raise UserError(
             f"{name} could not be fetched from {archive.url} ({error}); download it elsewhere and unpack it in {root}."
         ) from None
 
 
-def _take(packed: Path, archive: Archive, root: Path) -> None:
-    """Extracts the files of the data set, each atomically, and no others."""
-    folder = root / archive.folder
-    with tarfile.open(packed) as members:
-        for name in (*archive.train, archive.test):
-            source = members.extractfile(f"{archive.folder}/{name}")
-            if source is None:
-                raise KeyError(name)
-            with atomic_write(folder / name) as temporary:
-                temporary.write_bytes(source.read())
+def members(archive: Archive, root: Path) -> dict[str, Path]:
+    """The files of the data set in the archive, and where they go."""
+    names = (f"{archive.folder}/{name}" for name in (*archive.train, archive.test))
+    return {name: root / name for name in names}
 
 
 def write_synthetic(root: Path, name: str, rows: int = 40) -> Path:

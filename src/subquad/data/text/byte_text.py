@@ -27,6 +27,8 @@ GENUINE = 12_500
 """Reviews of each label in train and in test."""
 
 _LABELS = ("neg", "pos")
+_LARGEST = 2**20
+"""Bytes of a file in the archive that is no review: the longest review has 14 kB."""
 _MEMBER = re.compile(r"(?:.*/)?aclImdb/(train|test)/(neg|pos)/(\d+)_\d+\.txt")
 
 
@@ -148,7 +150,7 @@ class ByteText(SequenceData):
         try:
             with tarfile.open(self.source) as members:
                 for member in members:
-                    file = members.extractfile(member) if member.isfile() else None
+                    file = members.extractfile(member) if member.isfile() and member.size < _LARGEST else None
                     if file is not None and (match := _MEMBER.fullmatch(member.name)):
                         yield _key(match), _checked(file.read(), member.name)
         except (OSError, EOFError, tarfile.TarError) as error:

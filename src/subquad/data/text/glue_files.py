@@ -4,14 +4,13 @@ Source: Wang et al. 2019, https://arxiv.org/abs/1804.07461, https://gluebenchmar
 not public, so only train and dev are read.
 """
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from subquad.utils.atomic import atomic_write
+from subquad.data.archives import FAILURES, take
 from subquad.utils.errors import UserError, first_line
 
 GlueName = Literal["sst2", "qnli", "qqp"]
@@ -168,21 +167,17 @@ def fetch(folder: Path, name: str) -> None:
         packed = pooch.retrieve(
             url, known_hash=f"sha256:{table.sha256}", fname=table.archive, path=folder, progressbar=True
         )
-        take(Path(packed), folder, table)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        take(Path(packed), members(folder, table))
+    except FAILURES as error:
         raise UserError(
             f"{table.folder} could not be fetched from {url} ({error}); download it elsewhere and unpack it in "
             f"{folder}."
         ) from None
 
 
-def take(packed: Path, folder: Path, table: Table) -> None:
-    """Extracts the two files, each atomically, and no others."""
-    target = folder / table.folder
-    with zipfile.ZipFile(packed) as members:
-        for name, _ in _FILES.values():
-            with atomic_write(target / name) as temporary:
-                temporary.write_bytes(members.read(f"{table.folder}/{name}"))
+def members(folder: Path, table: Table) -> dict[str, Path]:
+    """The two files in the archive, and where they go."""
+    return {f"{table.folder}/{name}": folder / table.folder / name for name, _ in _FILES.values()}
 
 
 def write_synthetic(folder: Path, name: str) -> Path:

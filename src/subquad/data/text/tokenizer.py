@@ -64,7 +64,7 @@ class Tokenizer:
         # Set explicitly, so that the library does not warn about later worker processes, which never use it.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         try:
-            loaded = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            loaded = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # the library's parser raises bare exceptions
             raise UserError(
                 f"{folder} holds no tokenizer that can be read ({first_line(error)}); give data.tokenizer the folder "
@@ -192,7 +192,7 @@ def fetch_tokenizer(name: str, root: Path) -> None:
     def write(target: Path) -> None:
         from transformers import AutoTokenizer
 
-        AutoTokenizer.from_pretrained(name).save_pretrained(str(target))
+        AutoTokenizer.from_pretrained(name, trust_remote_code=False).save_pretrained(str(target))
 
     try:
         written_once(folder, write)

@@ -1,10 +1,17 @@
-"""Downloads data sets of the UEA and TSER archives, which publish no checksums; sizes are checked after parsing."""
+"""Downloads data sets of the UEA and TSER archives, which publish no checksums.
 
-import zipfile
+The hash of each downloaded file is shown, so that it can be compared with that of another machine; a record has the
+fingerprint of the data. The number of cases is checked after parsing.
+"""
+
+import logging
 from pathlib import Path
 
-from subquad.utils.atomic import atomic_write
+from subquad.data.archives import FAILURES, take
+from subquad.records import File
 from subquad.utils.errors import UserError
+
+log = logging.getLogger(__name__)
 
 UEA = "https://timeseriesclassification.com/aeon-toolkit/{dataset}.zip"
 ZENODO = "https://zenodo.org/record/{record}/files/{name}"
@@ -34,22 +41,17 @@ def fetch(dataset: str, folder: Path) -> None:
             for name in names:
                 url = ZENODO.format(record=ZENODO_RECORDS[dataset], name=name)
                 pooch.retrieve(url, known_hash=None, fname=name, path=folder, progressbar=True)
-            return
-        url = UEA.format(dataset=dataset)
-        archive = Path(pooch.retrieve(url, known_hash=None, fname=f"{dataset}.zip", path=folder, progressbar=True))
-        _take(archive, names, folder)
-        archive.unlink()
-    except (OSError, ValueError, zipfile.BadZipFile, KeyError) as error:
+        else:
+            url = UEA.format(dataset=dataset)
+            archive = Path(pooch.retrieve(url, known_hash=None, fname=f"{dataset}.zip", path=folder, progressbar=True))
+            take(archive, {name: folder / name for name in names})
+            archive.unlink()
+    except FAILURES as error:
         raise UserError(
             f"{dataset} could not be fetched from {url} ({error}); download it elsewhere and put "
             f"{names[0]} and {names[1]} in {folder}."
         ) from None
-
-
-def _take(archive: Path, names: list[str], folder: Path) -> None:
-    """Extracts the two files from the archive, and no others."""
-    with zipfile.ZipFile(archive) as files:
-        for name in names:
-            [member] = [m for m in files.namelist() if Path(m).name == name] or [name]
-            with atomic_write(folder / name) as temporary:
-                temporary.write_bytes(files.read(member))
+    for name in names:
+        log.warning(
+            "%s: sha256 %s; the archive publishes none to compare it with.", name, File.of(folder / name).sha256
+        )

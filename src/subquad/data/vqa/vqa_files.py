@@ -4,15 +4,13 @@ Source: Goyal et al. 2017, https://arxiv.org/abs/1612.00837; https://visualqa.or
 """
 
 import json
-import shutil
 import sys
-import zipfile
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
+from subquad.data.archives import FAILURES, take
 from subquad.data.vqa.scoring import ANNOTATORS, ANSWER_TYPES
-from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError, first_line
 
 COUNTS = {"train2014": (443_757, 82_783), "val2014": (214_354, 40_504), "test2015": (447_793, 81_434)}
@@ -183,22 +181,9 @@ def fetch(folder: Path) -> None:
             packed = pooch.retrieve(
                 _ADDRESS + archive, known_hash=f"sha256:{sha256}", fname=archive, path=folder, progressbar=True
             )
-            take(Path(packed), folder / name)
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            take(Path(packed), {name: folder / name})
+        except FAILURES as error:
             raise UserError(
                 f"{name} could not be fetched from {_ADDRESS}{archive} ({error}); download it elsewhere and unpack it "
                 f"in {folder}."
             ) from None
-
-
-def take(packed: Path, target: Path) -> None:
-    """Extracts the file named like `target` from a zip archive, atomically, and no others.
-
-    Raises KeyError if the archive has no such file.
-    """
-    with zipfile.ZipFile(packed) as archive:
-        members = [item for item in archive.infolist() if PurePosixPath(item.filename).name == target.name]
-        if not members:
-            raise KeyError(target.name)
-        with atomic_write(target) as temporary, archive.open(members[0]) as source, temporary.open("wb") as file:
-            shutil.copyfileobj(source, file)

@@ -100,7 +100,7 @@ def albert_ids(folder: Path, questions: Sequence[str], length: int) -> list[np.n
     from transformers import AutoTokenizer  # takes seconds
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         rows = tokenizer(list(questions), truncation=True, max_length=length)["input_ids"]
     except Exception as error:  # the library's parser raises bare exceptions
         raise UserError(

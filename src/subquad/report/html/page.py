@@ -1,5 +1,7 @@
 """Templates of this package to HTML files."""
 
+import base64
+import hashlib
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -14,10 +16,18 @@ from subquad.utils.display import as_typed
 
 @cache
 def _templates() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("subquad.report.html"), autoescape=select_autoescape(default=True),
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    environment.globals["hash_of"] = _hash_of
+    return environment
+
+
+def _hash_of(template: str) -> str:
+    """The hash of a script as the content security policy of a page names it."""
+    digest = hashlib.sha256(_templates().get_template(template).render().encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
 
 
 def write_page(template: str, path: Path, content: dict[str, Any]) -> None:

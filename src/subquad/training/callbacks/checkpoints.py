@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,28 +53,31 @@ class SpareCheckpoints(pl.Callback):
             self.saver._last_global_step_saved = trainer.global_step  # ModelCheckpoint skips a step it has saved
 
 
-class MovedCheckpoints(pl.Callback):
+class RelativePaths(pl.Callback):
     """Lets a run resume after its folder has been moved.
 
-    ModelCheckpoint stores absolute paths and discards its best score when they are outside its current folder. This
-    callback replaces them by the paths of the same files in the current folder before ModelCheckpoint reads them.
+    ModelCheckpoint stores absolute paths and discards its best score when they are outside its current folder. In
+    checkpoints with this callback, paths are relative to the folder of checkpoints.
     """
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        _change_paths(trainer, checkpoint, os.path.relpath)
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        states = checkpoint.get("callbacks", {})  # missing in checkpoints that hold only weights
-        for saver in trainer.checkpoint_callbacks:
-            if saver.state_key in states:
-                states[saver.state_key] = _moved(states[saver.state_key], saver.dirpath)  # type: ignore[attr-defined]
+        _change_paths(trainer, checkpoint, lambda path, folder: os.path.normpath(os.path.join(folder, path)))
 
 
-def _moved(state: dict[str, Any], folder: str) -> dict[str, Any]:
-    """The state of a ModelCheckpoint, with its paths changed to another folder."""
-
-    def moved_path(path: str) -> str:
-        return path and os.path.join(folder, os.path.relpath(path, state["dirpath"]))
-
-    paths = {key: moved_path(path) for key, path in state.items() if key.endswith("_model_path")}
-    best = {moved_path(path): score for path, score in state["best_k_models"].items()}
-    return state | paths | {"best_k_models": best, "dirpath": folder}
+def _change_paths(trainer: pl.Trainer, checkpoint: dict[str, Any], change: Callable[[str, str], str]) -> None:
+    """Replaces the paths in the states of ModelCheckpoint by `change` of each path and the folder of checkpoints."""
+    states = checkpoint.get("callbacks", {})  # missing in checkpoints that hold only weights
+    for saver in trainer.checkpoint_callbacks:
+        if saver.state_key in states:
+            state, folder = states[saver.state_key], saver.dirpath  # type: ignore[attr-defined]
+            paths = {key: path and change(path, folder) for key, path in state.items() if key.endswith("_model_path")}
+            best = {change(path, folder): score for path, score in state["best_k_models"].items()}
+            dirpath = change(state["dirpath"], folder)
+            states[saver.state_key] = state | paths | {"best_k_models": best, "dirpath": dirpath}

@@ -27,12 +27,19 @@ class SeedEpochs(pl.Callback):
         skips batches and hooks where the length of training is given in steps.
         """
         loop = trainer.fit_loop
-        epochs = loop.epoch_progress
-        epochs.current.completed, epochs.total.completed = epochs.current.processed, epochs.total.processed  # type: ignore[attr-defined]
+        self._complete_epoch(trainer)
         loop.on_iteration_done()  # clears the loop's restarting flag
         loop.epoch_loop.restarting = False
         loop.epoch_loop.reset_restart_stage()
         loop.epoch_loop.val_loop.reset_restart_stage()
+
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._complete_epoch(trainer)  # for a resumed run with no step left, which does not start training
+
+    def _complete_epoch(self, trainer: pl.Trainer) -> None:
+        """Counts the last epoch as completed: its checkpoint is written before Lightning does."""
+        epochs = trainer.fit_loop.epoch_progress
+        epochs.current.completed, epochs.total.completed = epochs.current.processed, epochs.total.processed  # type: ignore[attr-defined]
 
     def seeds(self, epoch: int, rank: int) -> tuple[int, int, int]:
         """The seeds of torch, NumPy and Python in a process."""

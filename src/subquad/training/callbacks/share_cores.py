@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 from filelock import FileLock, Timeout
 
-from subquad.utils.cores import core_numbers, usable_cores, usable_threads
+from subquad.utils.cores import chosen_threads, core_numbers, usable_cores, usable_threads
 from subquad.utils.setting_types import Positive
 
 
@@ -19,7 +19,8 @@ class ShareCores(pl.Callback):
 
     Two programs that each use as many threads as there are cores wait for each other and become many times slower. Each
     run locks a file whose name lists its cores; the system releases the lock when the process ends. Every `seconds`, a
-    run counts the other runs on its cores. The number of threads changes results by rounding only.
+    run counts the other runs on its cores. The number of threads changes results by rounding only. It is left as it
+    is where OMP_NUM_THREADS is set, as in a sweep, so that the same command gives the same bits.
     """
 
     def __init__(self, seconds: Positive = 5.0, folder: str | None = None) -> None:
@@ -40,7 +41,7 @@ class ShareCores(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         now = time.monotonic()
-        if now - self.counted_at >= self.seconds:
+        if now - self.counted_at >= self.seconds and chosen_threads() is None:
             self.counted_at = now
             torch.set_num_threads(max(1, min(usable_threads(), usable_cores() // (1 + self._neighbours()))))
 
