@@ -30,10 +30,10 @@ class LanguageEncoder(nn.Module, LiteralSettings):
     """Maps token ids `[b, n]` to vectors `[b, n, d]`: embeddings and positions, LayerNorm, dropout, layers.
 
     order: "post" normalisation as published, or "pre" with a final norm. position: "learned" as published, or
-    "sinusoidal", with which small models learn the neighbours of a token sooner. attention: makes the attention of each
-    site; None: no attention. convolution: width in tokens of a convolution in front of the layers, or None (not part of
-    BERT; Arora et al. 2024 show that recall of the token after a key needs one). `tokenizer` is the fingerprint of the
-    vocabulary; it is stored with the weights.
+    "sinusoidal", with which small models learn the neighbours of a token sooner, or "none". attention: makes the
+    attention of each site; None: no attention. convolution: width in tokens of a convolution in front of the layers, as
+    in the attention models of Arora et al. 2024, https://arxiv.org/abs/2312.04927; None: no convolution, as published.
+    `tokenizer` is the fingerprint of the vocabulary; it is stored with the weights.
     """
 
     section = "backbone"
@@ -50,7 +50,7 @@ class LanguageEncoder(nn.Module, LiteralSettings):
         dropout: float = 0.1,
         attention_dropout: float = 0.1,
         order: Literal["pre", "post"] = "post",
-        position: Literal["learned", "sinusoidal"] = "learned",
+        position: Literal["learned", "sinusoidal", "none"] = "learned",
         convolution: int | None = None,
     ) -> None:
         super().__init__()
