@@ -57,17 +57,31 @@ def test_the_decoder_is_the_embedding():
     assert whole == sum(p.numel() for p in network.encoder.parameters()) + 16 * 16 + 16 + 2 * 16 + 30
 
 
-@pytest.mark.parametrize("order", ["post", "pre"])
+@pytest.mark.parametrize(("order", "convolution"), [("post", None), ("pre", None), ("pre", 3)])
 @pytest.mark.parametrize("name", ["softmax", "dba", "luna", "linformer", "linformer_layer"])
-def test_padding_never_changes_an_output(name, order):
+def test_padding_never_changes_an_output(name, order, convolution):
     attention = functools.partial(made("attention", name), **SMALL.get(name, {}))
-    network, labeller = model(attention, order=order), classifier(attention, order=order)
+    sizes = {"order": order, "convolution": convolution}
+    network, labeller = model(attention, **sizes), classifier(attention, **sizes)
     tokens, valid = batch()
     poisoned = torch.where(valid, tokens, torch.randint(1, 30, tokens.shape))
     close = functools.partial(torch.testing.assert_close, rtol=1e-9, atol=1e-9)
     close(network(poisoned, valid, valid.nonzero()), network(tokens, valid, valid.nonzero()))
     close(labeller(poisoned, valid), labeller(tokens, valid))
     close(labeller(tokens[1:2, :9], valid[1:2, :9]), labeller(tokens, valid)[1:2])
+
+
+def test_a_convolution_reads_the_neighbours_and_no_token_farther_away():
+    """Without attention, nothing else lets a token see another."""
+    network = model(None, convolution=3)
+    tokens = torch.randint(1, 29, (1, 12))
+    changed = tokens.clone()
+    changed[0, 5] += 1
+    features = [network.encoder(ids, None) for ids in (tokens, changed)]
+    moved = (features[0] - features[1]).abs().amax(-1)[0] > 1e-9
+    assert moved.nonzero().flatten().tolist() == [4, 5, 6]
+    with pytest.raises(UserError, match=r"backbone\.convolution=4 must be odd"):
+        model(None, convolution=4)
 
 
 def test_one_projection_serves_all_layers():

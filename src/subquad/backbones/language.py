@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from subquad.attention.base import AttentionFactory, Carry
 from subquad.backbones.encoder import Encoder, Pretrainable
 from subquad.blocks.dropout_layer import Dropout
-from subquad.blocks.embeddings import TokenEmbedding, positions
+from subquad.blocks.embeddings import NeighbourConvolution, TokenEmbedding, positions
 from subquad.blocks.init import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
 from subquad.specs import DataSpec, Masks, Pattern, Site, TextSpec
@@ -30,8 +30,10 @@ class LanguageEncoder(nn.Module, CheckedSettings):
     """Maps token ids `[b, n]` to vectors `[b, n, d]`: embeddings and positions, LayerNorm, dropout, layers.
 
     order: "post" normalisation as published, or "pre" with a final norm. position: "learned" as published, or
-    "sinusoidal", with which small models learn the neighbours of a token sooner. attention: makes the attention of each
-    site; None: no attention. `tokenizer` is the fingerprint of the vocabulary; it is stored with the weights.
+    "sinusoidal", with which small models learn the neighbours of a token sooner, or "none". attention: makes the
+    attention of each site; None: no attention. convolution: width in tokens of a convolution in front of the layers, as
+    in the attention models of Arora et al. 2024, https://arxiv.org/abs/2312.04927; None: no convolution, as published.
+    `tokenizer` is the fingerprint of the vocabulary; it is stored with the weights.
     """
 
     section = "backbone"
@@ -48,7 +50,8 @@ class LanguageEncoder(nn.Module, CheckedSettings):
         dropout: BelowOne = 0.1,
         attention_dropout: BelowOne = 0.1,
         order: Literal["pre", "post"] = "post",
-        position: Literal["learned", "sinusoidal"] = "learned",
+        position: Literal["learned", "sinusoidal", "none"] = "learned",
+        convolution: int | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(spec, TextSpec) or spec.vocab is None:
@@ -61,6 +64,7 @@ class LanguageEncoder(nn.Module, CheckedSettings):
         # Sinusoids as large as the embeddings, so that both have the same share of the normalised sum.
         self.position = positions(position, spec.max_len, dim, STD if position == "learned" else STD * math.sqrt(2))
         self.embed_norm = nn.LayerNorm(dim)
+        self.convolution = None if convolution is None else NeighbourConvolution(dim, convolution)
         self.dropout = Dropout(dropout)
 
         def layer(number: int) -> TransformerLayer:
@@ -75,7 +79,8 @@ class LanguageEncoder(nn.Module, CheckedSettings):
         draw_linear_maps(self, STD)
 
     def forward(self, inputs: Int[Tensor, "b n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b n d"]:
-        x = self.dropout(self.embed_norm(self.position(self.embed(inputs))))
+        x = self.embed_norm(self.position(self.embed(inputs)))
+        x = self.dropout(x if self.convolution is None else self.convolution(x, valid))
         carry: Carry = None
         for layer in self.layers:
             x, carry = layer(x, Masks(valid, valid), carry)

@@ -4,9 +4,10 @@ import math
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from subquad.ops.masks import zero_padding
 from subquad.specs import DataSpec
 from subquad.utils.errors import UserError
 
@@ -72,6 +73,19 @@ def positions(kind: Literal["learned", "sinusoidal", "none"], max_len: int, dim:
             return SinusoidalPositions(max_len, dim, scale)
         case "none":
             return nn.Identity()
+
+
+class NeighbourConvolution(nn.Module):
+    """Adds to each token a learned linear map of the real tokens at most `width` // 2 places away."""
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        if width % 2 == 0:
+            raise UserError(f"backbone.convolution={width} must be odd, or null for no convolution.")
+        self.mix = nn.Conv1d(dim, dim, width, padding=width // 2)
+
+    def forward(self, x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b n d"]:
+        return x + self.mix(zero_padding(x, valid).transpose(1, 2)).transpose(1, 2)
 
 
 class ClassToken(nn.Module):

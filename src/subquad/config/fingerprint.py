@@ -128,7 +128,12 @@ def smaller_run(*, _root_: DictConfig) -> str | None:
 
 
 def mechanism(config: DictConfig) -> str:
-    """The choice of attention, or of the backbone where the backbone takes no attention; runs are named after it."""
+    """The choice of attention, or of the backbone where the backbone takes no attention; runs are named after it.
+
+    "none" where the backbone takes attention and backbone.attention=null leaves it out.
+    """
+    if "attention" in config.backbone and config.backbone._get_node("attention")._is_none():
+        return "none"
     return str(HydraConfig.get().runtime.choices["attention" if "attention" in config.backbone else "backbone"])
 
 

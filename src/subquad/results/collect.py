@@ -315,6 +315,8 @@ class Collector:
             return True
         chosen = dict(str(override).partition("=")[::2] for override in cell.overrides)
         task, attention = chosen.get("task"), chosen.get("attention")
+        if chosen.get("backbone.attention") == "null":
+            attention = "none"
         return any(task in (None, t) and attention in (None, a) for t, a in self.known)
 
     def _missing_data(self, cell: Cell) -> str:

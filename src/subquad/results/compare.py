@@ -40,6 +40,24 @@ def compare_lines(table: Table, values: Values, names: Sequence[str]) -> list[st
     return lines if len(pairs) == 1 else [*lines, _on_all(first, second, across(differences), len(pairs), units)]
 
 
+def against_reference(table: Table, values: Values) -> dict[tuple[str, str], Comparison]:
+    """Each trained cell, by row and column, minus that of the table's reference row; see `Comparison`.
+
+    The sign is changed if lower is better. Left out: cells with fewer than two seeds in common with the reference, and
+    metrics without a better side.
+    """
+    found = {}
+    for place, cell in table.cells.items():
+        sign = {"higher": 1.0, "lower": -1.0}.get(cell.metric.better)
+        other = (table.reference, cell.column)
+        if sign is None or not (cell.trained or cell.chained) or place == other:
+            continue
+        ours, theirs = (_signed(values.get(p, {}), sign) for p in (place, other))
+        if (comparison := compare(ours, theirs)) is not None:
+            found[place] = comparison
+    return found
+
+
 def opponents(table: Table, names: Sequence[str]) -> tuple[str, str]:
     """The two rows or two columns that are named; raises UserError if the names are anything else."""
     lines = {"rows": [row.name for row in table.rows], "columns": [column.name for column in table.columns]}

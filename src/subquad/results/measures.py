@@ -225,6 +225,24 @@ def head_distance(overrides: Sequence[str], statistic: Literal["mean", "std"], s
     return {"mean": mean, "std": spread}[statistic]
 
 
+def passed_rank(overrides: Sequence[str], length: int) -> float:
+    """How many numbers an untrained attention passes on from the first half of `length` tokens to the second.
+
+    See `subquad.measure.analysis.attention_matrix.passed_rank`; 0 without attention.
+    """
+    from hydra.utils import instantiate
+
+    from subquad.measure.analysis import attention_matrix
+
+    backbone: Any = OmegaConf.to_container(compose_run(overrides).backbone, resolve=True)
+    if backbone["attention"] is None:
+        return 0.0
+    factory = instantiate(backbone["attention"], _convert_="all")
+    return float(
+        attention_matrix.passed_rank(*attention_matrix.build(factory, length, backbone["dim"], backbone["heads"]))
+    )
+
+
 def _network(overrides: Sequence[str], spec: Any) -> Any:
     """The untrained network: no cost depends on the values of weights, so that none are fetched."""
     from hydra.utils import instantiate

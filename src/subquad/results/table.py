@@ -13,6 +13,8 @@ configs/table/<paper>/<number>.yaml holds
                       "-" for an empty cell, "?" for one that cannot be read
     cells             "row / column": {overrides, init_from, eval_data, measure, seeds, from_prior_work, note,
                       unavailable}, for single ones; names may be patterns of fnmatch, as in "* / [234]k"
+    charts            pairs of columns [across, up] that the report draws against each other, one point a row
+    reference         the row that the report compares every other row with, seed by seed
 
 A line's own metric adds to that of the table, except that measured cells take nothing from a table's metric that names
 one of a record (`name: test/accuracy`), whose unit does not apply to a measurement.
@@ -27,7 +29,7 @@ differ from those of training: {multiply: 4}. A `hidden` column is not printed: 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -134,7 +136,8 @@ class Cell:
 class Table:
     """A table with all its cells, row by row. `name` is the name of its file: dba/2. `columns` are the printed ones.
 
-    seeds: the number of runs of cells that do not have their own.
+    seeds: the number of runs of cells that do not have their own. charts: pairs of columns that the report draws
+    against each other. reference: the row that it compares all others with; empty for none.
     """
 
     name: str
@@ -144,6 +147,8 @@ class Table:
     rows: tuple[Line, ...]
     columns: tuple[Line, ...]
     cells: Mapping[Place, Cell]
+    charts: tuple[tuple[str, str], ...] = ()
+    reference: str = ""
 
     def __iter__(self) -> Iterator[Cell]:
         return iter(self.cells.values())
@@ -179,13 +184,22 @@ class Table:
             tuple(line for line in lines if any(line.name == place[i] for place in cells))
             for i, lines in enumerate(kept)
         ]
-        return Table(
-            name=self.name, title=self.title, source=self.source, seeds=self.seeds, rows=full[0], columns=full[1],
-            cells=cells,
-        )  # fmt: skip
+        return replace(self, rows=full[0], columns=full[1], cells=cells)
 
 
-_KEYS = {"title", "source", "metric", "seeds", "overrides", "columns", "rows", "printed", "cells"}
+_KEYS = {
+    "title",
+    "source",
+    "metric",
+    "seeds",
+    "overrides",
+    "columns",
+    "rows",
+    "printed",
+    "cells",
+    "charts",
+    "reference",
+}
 _CELL_KEYS = {"overrides", "init_from", "eval_data", "measure", "seeds", "from_prior_work", "note", "unavailable"}
 _EMPTY = "The paper leaves this cell empty."
 
@@ -231,9 +245,16 @@ def _table(node: Any, name: str) -> Table:
     }  # fmt: skip
     if any(cell.seeds < 1 for cell in cells.values() if cell.trained):
         raise UserError("trained cells need seeds of at least 1.")
+    charts = tuple((str(across), str(up)) for across, up in node.get("charts", ()))
+    reference = str(node.get("reference", ""))
+    for kind, named, lines in (
+        ("column", [name for pair in charts for name in pair], shown), ("row", [reference] * bool(reference), rows)
+    ):  # fmt: skip
+        if unknown := [name for name in named if name not in {line.name for line in lines}]:
+            raise UserError(f"there is no {kind} {unknown[0]}, which charts or reference names.")
     return Table(
         name=name, title=node["title"], source=node["source"], seeds=int(node.get("seeds", 0)), rows=rows,
-        columns=shown, cells=cells,
+        columns=shown, cells=cells, charts=charts, reference=reference,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from subquad.measure.analysis.attention_matrix import (
     effective_rank,
     influence,
     mapping,
+    passed_rank,
     softmax_like,
     value_weights,
 )
@@ -81,6 +82,22 @@ def test_influence_is_the_norm_of_the_jacobian_block():
     attention, x = build(Softmax, 5, 6, 2)
     jacobian = torch.autograd.functional.jacobian(lambda t: mapping(attention)(t)[0], x)[:, :, 0]
     torch.testing.assert_close(influence(attention, x), jacobian.square().sum((1, 3)).sqrt())
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "numbers"),
+    [
+        ("softmax", [], 8 * 16),  # everything: 8 tokens of 16
+        ("luna", ["attention.l=2"], 2 * 16),
+        ("dba", ["attention.d_p=3"], 3 * 16),
+        ("local", ["attention.window=4"], 2 * 16),
+        ("linear", [], 2 * 4 * 5),  # for each head sums of key times value and of keys
+    ],
+)
+def test_a_mechanism_passes_on_as_many_numbers_as_its_state_has(name, overrides, numbers):
+    heads, dim = (2, 8) if name == "linear" else (2, 16)
+    attention, x = build(lambda site: load_attention(name, overrides)(site=site), 16, dim, heads)
+    assert passed_rank(attention, x) == numbers
 
 
 def test_influence_of_a_local_band_ends_at_its_edge():

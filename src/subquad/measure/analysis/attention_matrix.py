@@ -74,6 +74,22 @@ def influence(module: nn.Module, x: Float[Tensor, "1 n d"]) -> Float[Tensor, "m 
     return torch.stack(rows)
 
 
+def passed_rank(module: nn.Module, x: Float[Tensor, "1 n d"]) -> int:
+    """In how many independent directions the second half of the outputs changes with the first half of the tokens.
+
+    The numerical rank of ∂y[n/2:] / ∂x[:n/2], at most d n/2: what a mechanism passes on of the tokens that a later one
+    cannot see itself, counted in numbers. A fixed compression bounds it whatever n is. Derivatives as in `influence`.
+    """
+    function, (_, n, width) = mapping(module), x.shape
+    channels = torch.arange(width)
+    rows = []
+    for i in range(n // 2, n):
+        copies = x.expand(width, -1, -1).clone().requires_grad_()
+        [gradient] = torch.autograd.grad(function(copies)[channels, i, channels].sum(), copies)
+        rows.append(gradient[:, : n // 2].flatten(1))
+    return int(torch.linalg.matrix_rank(torch.cat(rows)))
+
+
 @torch.no_grad()
 def value_weights(attention: Attention, x: Float[Tensor, "1 n d"]) -> Float[Tensor, "h n n"] | None:
     """A_h with y = Σ_h A_h V_h W_O,h: the exact weights of each head on this input; None if there are none.

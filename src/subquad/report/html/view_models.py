@@ -4,8 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from subquad.report.html.chart import cell_curves, comparisons, run_curves
+from subquad.report.html.scatter import scatters
 from subquad.report.verdict_style import MARKS
+from subquad.results.compare import against_reference
 from subquad.results.model import CellResult, CellResults, Run, TableResults
+from subquad.results.statistics import Comparison
 from subquad.results.table import Cell
 from subquad.utils.display import duration
 
@@ -56,7 +59,31 @@ def table_facts(part: TableResults, path: Path) -> dict[str, Any]:
             for row in table.rows
         ],
         "charts": comparisons(part.shown, {verdict: mark.colour for verdict, mark in MARKS.items()}),
+        "printed": any(cell.printed for cell in table),
+        "scatters": scatters(part), "reference": table.reference, "differences": list(_differences(part)),
     }  # fmt: skip
+
+
+def _differences(part: TableResults) -> Iterator[dict[str, Any]]:
+    """For each scope with comparisons to the reference row: the compared columns and, by row, their texts."""
+    for scope in part.scopes if part.table.reference else ():
+        values = {place: result.values for place, result in part.within(scope).items()}
+        found = against_reference(part.table, values)
+        columns = [column.name for column in part.table.columns if any(place[1] == column.name for place in found)]
+        rows = [
+            {"name": row.name, "cells": [_difference(found.get((row.name, column))) for column in columns]}
+            for row in part.table.rows
+            if any(place[0] == row.name for place in found)
+        ]
+        if rows:
+            yield {"scope": scope, "columns": columns, "rows": rows}
+
+
+def _difference(found: Comparison | None) -> dict[str, str] | None:
+    if found is None:
+        return None
+    word = "better" if found.beats else "worse" if found.loses else ""
+    return {"word": word, "text": f"{found.difference:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"}
 
 
 def _row(part: TableResults, row: str) -> Iterator[CellResults]:

@@ -1,0 +1,88 @@
+"""Charts of one column against another put every row where its two values are."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from subquad.report.html.scatter import scatters
+from subquad.report.html.view_models import table_facts
+from subquad.results.model import FULL, CellResult, CellResults, TableResults
+from subquad.results.statistics import summarise
+from subquad.results.table import load
+from subquad.results.verdict import Verdict
+from subquad.utils.errors import UserError
+
+TABLE = """
+title: Accuracy and speed
+source: nowhere
+seeds: 3
+reference: softmax
+charts: [[speed, accuracy]]
+metric: {name: test/accuracy, label: accuracy, scale_by: 100, unit: "%"}
+columns:
+  accuracy: [task=digits]
+  speed: {measure: {_target_: subquad.results.measures.setting, key: backbone.dim}, metric: {label: speed to softmax}}
+rows: {softmax: [attention=softmax], linear: [attention=linear], dba: [attention=dba], luna: [attention=luna]}
+"""
+VALUES = {
+    ("softmax", "accuracy"): {0: 90.0, 1: 91.0, 2: 92.0}, ("softmax", "speed"): {0: 1.0},
+    ("linear", "accuracy"): {0: 80.0, 1: 81.5, 2: 81.0}, ("linear", "speed"): {0: 10.0},
+    ("dba", "accuracy"): {0: 70.0, 1: 99.0}, ("dba", "speed"): {0: 100.0},
+    ("luna", "accuracy"): {0: 60.0},
+}  # fmt: skip
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> TableResults:
+    path = tmp_path / "table.yaml"
+    path.write_text(TABLE)
+    table = load(path, "table")
+
+    def result(place):
+        values = VALUES.get(place, {})
+        summary = summarise(values) if values else None
+        return CellResult(
+            scope=FULL, verdict=Verdict.NOT_PRINTED if values else Verdict.NOT_RUN, values=values, summary=summary,
+            text=summary.text(1) if summary else "",
+        )  # fmt: skip
+
+    cells = {
+        place: CellResults(cell=cell, anchor="-".join(place), command="", results=(result(place),))
+        for place, cell in table.cells.items()
+    }
+    return TableResults(table=table, command="", cells=cells)
+
+
+def test_rows_with_both_values_are_points_on_a_logarithmic_axis(part):
+    [chart] = scatters(part)
+    assert [point.name for point in chart.points] == ["softmax", "linear", "dba"]  # luna has no speed
+    softmax, linear, dba = chart.points
+    assert linear.x == pytest.approx((softmax.x + dba.x) / 2, abs=0.2)
+    assert chart.across.at(20) == pytest.approx(linear.x + (dba.x - linear.x) * math.log10(2), abs=0.2)
+    assert [text for _, text in chart.across.ticks] == ["1", "2", "5", "10", "20", "50", "100"]
+    assert softmax.y == chart.up.at(91)
+    assert softmax.high < softmax.y < softmax.low  # downwards
+    assert (dba.low, dba.high) == (chart.up.at(chart.up.low), chart.up.at(chart.up.high))  # an interval of +-184
+    assert linear.anchor == "linear-accuracy"
+    assert "linear: accuracy 80.8" in linear.text
+
+
+def test_the_page_says_what_differs_from_the_reference(part):
+    [found] = table_facts(part, lambda run: "")["differences"]
+    assert (found["scope"], found["columns"]) == (FULL, ["accuracy"])
+    assert {row["name"]: [cell and cell["word"] for cell in row["cells"]] for row in found["rows"]} == {
+        "linear": ["worse"],  # -10, -9.5, -11
+        "dba": [""],  # -20, +8
+    }
+    assert found["rows"][0]["cells"][0]["text"].startswith("-10.2 [")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("[speed, accuracy]", "[speed, width]"), ("reference: softmax", "reference: x")]
+)
+def test_a_chart_or_a_reference_that_does_not_exist_is_refused(tmp_path, old, new):
+    path = tmp_path / "table.yaml"
+    path.write_text(TABLE.replace(old, new))
+    with pytest.raises(UserError, match=r"there is no (column width|row x), which charts or reference names"):
+        load(path, "table")

@@ -1,0 +1,76 @@
+"""The two tables of the arena belong together, and the rates of the one are the best of the other."""
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from runs import ROOT
+
+from subquad.config.choices import CONFIGS
+from subquad.results.cells import load_table
+from subquad.results.collect import gather_table
+from subquad.results.model import FULL, CellResult, CellResults
+from subquad.results.statistics import summarise
+from subquad.results.table import load
+from subquad.results.verdict import Verdict
+
+SCRIPT = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts" / "arena_rates.py")))
+
+
+def fake(scores):
+    """Results of the rates of one row and task."""
+    cell = load_table("arena_rates").cells["DBA", "recall 3.0e-3"]
+
+    def results(score):
+        summary = None if score is None else summarise({0: score})
+        result = CellResult(scope=FULL, verdict=Verdict.NOT_RUN, summary=summary)
+        return CellResults(cell=cell, anchor="", command="", results=(result,))
+
+    return SimpleNamespace(cells={("DBA", f"recall {rate}"): results(score) for rate, score in scores.items()})
+
+
+@pytest.mark.parametrize(
+    ("scores", "chosen"),
+    [
+        ({"1.0e-3": 50.0, "3.0e-3": 70.0, "1.0e-2": 60.0}, "3.0e-3"),
+        ({"1.0e-3": 50.0, "3.0e-3": 70.0, "1.0e-2": 70.0}, "3.0e-3"),
+        ({"1.0e-2": 70.0, "1.0e-3": 70.0, "3.0e-3": 60.0}, "1.0e-3"),
+    ],
+)
+def test_the_best_rate_is_chosen_and_of_equal_ones_the_lowest(scores, chosen):
+    assert SCRIPT.best_rates(fake(scores)) == {("DBA", "recall"): chosen}
+
+
+def test_no_rate_is_chosen_before_all_are_measured():
+    assert SCRIPT.best_rates(fake({"1.0e-3": 50.0, "3.0e-3": None})) == {}
+
+
+def test_written_rates_are_those_of_all_cells_of_the_run(tmp_path: Path):
+    text = (CONFIGS / "table" / "arena.yaml").read_text()
+    rates = {("DBA (64 rows)", "recall"): "1.0e-2", ("softmax", "ListOps"): "1.0e-3"}
+    path = tmp_path / "table.yaml"
+    path.write_text(SCRIPT.written(SCRIPT.written(text, {("DBA", "digits"): "3.0e-3"}), rates))
+    cells = load(path, "arena").cells
+    own = {place for place, cell in cells.items() if any(o.startswith("optimizer.lr=") for o in cell.overrides)}
+    assert own == {("DBA (64 rows)", f"recall {pairs}") for pairs in (8, 16, 64)} | {("softmax", "ListOps")}
+    assert "optimizer.lr=1.0e-2" in cells["DBA (64 rows)", "recall 16"].overrides
+
+
+def test_both_tables_have_the_same_rows_and_tasks_and_each_task_the_same_rates():
+    arena, rates = load_table("arena"), load_table("arena_rates")
+    assert arena.rows == rates.rows
+    grid: dict[str, set[str]] = {}
+    for column in rates.columns:
+        [task, rate] = column.overrides
+        assert rate == f"optimizer.lr={column.name.rpartition(' ')[2]}"
+        grid.setdefault(task, set()).add(rate)
+    assert grid.keys() == {o for c in arena if c.trained or c.chained for o in c.overrides if o.startswith("task=")}
+    assert len({frozenset(chosen) for chosen in grid.values()}) == 1
+
+
+def test_the_rates_are_those_that_the_kept_results_choose():
+    cells, rates = load_table("arena").cells, SCRIPT.best_rates(gather_table("arena_rates"))
+    for (row, task), rate in rates.items():
+        column = "recall 64" if task == "recall" else task
+        assert f"optimizer.lr={rate}" in cells[row, column].overrides
