@@ -1,8 +1,7 @@
 """Another attention in a BERT of transformers, which goes on to learn with the weights that it had.
 
-Trains a small random BERT on synthetic SST-2 (96 sentences for training, 32 for testing), replaces the attentions of a
-copy by softmax attention, which changes nothing, and its own by DBA, and trains on. Prints the test accuracy after each
-step, and what was replaced. Takes TIME on one core.
+Trains a small random BERT on synthetic SST-2 (96 sentences, 32 for testing), replaces the attentions of a copy by
+softmax attention, which changes nothing, and its own by DBA, and trains on. Prints accuracies. Takes TIME on one core.
 """
 
 import copy
@@ -18,7 +17,8 @@ from subquad.data.text.glue import Glue  # only for its data
 
 def read(path: Path, vocabulary: dict[str, int]) -> dict[str, torch.Tensor]:
     """The inputs of BERT: words as numbers, 0 is padding."""
-    words = (table := pandas.read_csv(path, sep="\t"))["sentence"].str.split(expand=True).fillna("")
+    table = pandas.read_csv(path, sep="\t")
+    words = table["sentence"].str.split(expand=True).fillna("")
     ids = torch.tensor(words.map(lambda word: vocabulary.setdefault(word, len(vocabulary))).to_numpy())
     return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": torch.tensor(table["label"])}
 
