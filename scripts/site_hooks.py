@@ -10,7 +10,7 @@ from typing import Any
 from mkdocs.structure.files import File, InclusionLevel
 
 SOURCE = re.compile(r"\]\((?:\.\./)+([^)#\s]+)(#[^)\s]*)?\)")
-LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "bash", ".md": "markdown"}
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "bash", ".md": "markdown", ".ipynb": "json"}
 
 
 def on_config(config: Any) -> Any:

@@ -125,6 +125,36 @@ def test_the_page_on_own_things_is_true_in_an_empty_folder(installed, tmp_path):
     )
 
 
+EXACT = r"(0e\+00|\de-0[6-9])"
+EXAMPLES = {
+    "plain_layer.py": r"DBA: accuracy 0\.(9\d|8[5-9]) after 200 steps",
+    "swap_bert.py": rf"logits differ by {EXACT}\n.*-> DBA; moved query, key, value, out.*trained on: accuracy (1|0\.9)",
+    "own_attention.py": rf"padding changes outputs by {EXACT}\n.*nearby on uea/basic_motions, seed 0",
+    "sweep_and_report.py": r"outputs/report/index\.html",
+    "records_with_pandas.py": r"uea/basic_motions +smoke +dba .* 2\n.*softmax .* 2\n.*majority class.*epoch",
+}
+"""What each script prints."""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs_in_an_empty_folder(installed, name, tmp_path):
+    shutil.copy(ROOT / "examples" / name, tmp_path)
+    assert re.search(EXAMPLES[name], execute(installed.with_name("python"), name, cwd=tmp_path), re.DOTALL)
+
+
+def test_the_notebook_runs_in_an_empty_folder(installed, tmp_path):
+    shutil.copy(ROOT / "examples" / "first_hour.ipynb", tmp_path)
+    code = "import nbformat, nbclient; nbclient.execute(nbformat.read('first_hour.ipynb', 4))"
+    execute(installed.with_name("python"), "-c", code, cwd=tmp_path)
+    assert runs(tmp_path) == {("softmax", 0), ("dba", 0)}
+
+
+def test_every_example_is_tested_and_listed():
+    files = {path.name for path in (ROOT / "examples").iterdir()}
+    listed = set(re.findall(r"\(\.\./examples/([^)]+)\)", (ROOT / "docs" / "start.md").read_text()))
+    assert files == {*EXAMPLES, "first_hour.ipynb"} == listed
+
+
 def test_a_class_that_cannot_be_imported_is_a_sentence(installed, tmp_path):
     (tmp_path / "own" / "attention").mkdir(parents=True)
     (tmp_path / "own" / "attention" / "mine.yaml").write_text("_target_: mine.Mine\n_partial_: true\n")

@@ -3,6 +3,7 @@
 import gc
 import os
 import resource
+import sys
 import weakref
 from typing import Any
 
@@ -64,8 +65,9 @@ def process_peak(device: torch.device) -> dict[str, float | str]:
     """Largest memory of this process so far, in MiB, and what was measured."""
     if device.type == "cuda":
         return {"peak_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20, "peak_memory_of": "CUDA tensors"}
+    per_mib = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux KiB
     return {
-        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
+        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / per_mib,
         "peak_memory_of": "resident set",
     }
 
