@@ -18,10 +18,10 @@ import torch
 from torch.utils.data import Dataset
 
 from subquad.data.ragged import Ragged, lay_out
-from subquad.data.sampling import Seed
 from subquad.data.split_data import SplitData, padded
 from subquad.specs import UNMASKED, MaskedBatch, TextSpec
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Seed
 
 MASK, FIRST_KEY = 1, 2
 """Token ids: 0 is padding, 1 the mask, then the keys, then the values."""
