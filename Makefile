@@ -7,10 +7,10 @@ READY := $(VENV)/.ready
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all check bench docs site clean
+.PHONY: help setup demo test test-slow test-all check audit release-check bench docs site clean
 
 help:  ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,11 +32,19 @@ test-slow: $(READY)  ## Run the tests that train for longer
 test-all: $(READY)  ## Run every test, as before a release
 	$(BIN)/python -m pytest -m "not gpu" $(SIDE_BY_SIDE)
 
-check: $(READY)  ## Formatting, lint, types and import rules
+check: $(READY)  ## Formatting, lint, types, import rules and the requirements of packages
+	$(BIN)/python -m pip check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+audit: $(READY)  ## Look for known vulnerabilities of the locked packages (needs a network)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/python -m pip_audit --no-deps --disable-pip --requirement requirements.lock
+
+release-check: $(READY)  ## Before a tag: versions, a committed tree, and the wheel in an empty environment
+	.ci/release $(PYTHON)
 
 bench: $(READY)  ## Measure speed and memory of the attentions against softmax and against no attention
 	$(BIN)/python scripts/bench.py

@@ -22,12 +22,11 @@ from hydra import compose, initialize_config_dir  # noqa: E402
 from hydra.utils import instantiate  # noqa: E402
 from omegaconf import DictConfig, OmegaConf  # noqa: E402
 
-from subquad.config.choices import options  # noqa: E402
+from subquad.config.choices import CONFIGS, options  # noqa: E402
 from subquad.config.compose import load_factory  # noqa: E402
 from subquad.config.parsing import parse_files_once  # noqa: E402
 from subquad.results import store  # noqa: E402
 
-CONFIGS = Path(__file__).parent.parent / "configs"
 RESULTS, store.FOLDER = store.FOLDER, Path(__file__).parent / "no_results"  # so that tests see only their own results
 
 torch.set_num_threads(1)

@@ -1,7 +1,6 @@
 """Reports of Weights & Biases: what would be sent, and sending it to a server here that answers as theirs does."""
 
 import json
-import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +15,6 @@ from runs import composed, run_script
 from subquad.report import wandb_report
 from subquad.results.model import FULL, Scope
 from subquad.training.wandb_run import setting_name
-from subquad.utils.errors import UserError
 
 TARGET = wandb_report.Target(project="papers", entity="lab")
 SHOWN = [wandb_report.Shown(task="digits", monitor="accuracy")]
@@ -184,12 +182,6 @@ def test_a_report_is_made_once_and_then_renewed(part, server):
 def test_no_entity_is_the_account_s_own(part, server):
     report = wandb_report.report(part, FULL, [], wandb_report.Target(project="papers"), "")
     assert "/me/papers/" in wandb_report.send(report)
-
-
-def test_without_the_package_it_says_how_to_get_it(part, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
-    with pytest.raises(UserError, match=r"pip install subquad\[dashboards\]"):
-        wandb_report.report(part, FULL, [], TARGET, "")
 
 
 @pytest.mark.parametrize(

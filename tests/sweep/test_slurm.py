@@ -196,7 +196,7 @@ def test_an_interrupt_leaves_the_jobs_in_the_queue(launcher, caplog):
 @pytest.mark.parametrize(
     ("overrides", "hidden", "sentence"),
     [
-        (["-m"], "submitit", "hydra/launcher=slurm needs submitit; pip install subquad[slurm]"),
+        (["-m"], "submitit", "submitit is not installed; pip install 'subquad[slurm]'."),
         (["-m"], "sbatch", "hydra/launcher=slurm finds no sbatch here; start it where Slurm's commands work"),
         ([], "", "hydra/launcher= works in sweeps only, which may have a single run; add -m."),
     ],
@@ -204,7 +204,7 @@ def test_an_interrupt_leaves_the_jobs_in_the_queue(launcher, caplog):
 def test_what_is_missing_is_named(data, outputs, tmp_path, monkeypatch, overrides, hidden, sentence):
     outputs.mkdir()
     if hidden == "submitit":
-        (tmp_path / "submitit.py").write_text("raise ImportError")
+        (tmp_path / "submitit.py").write_text("raise ModuleNotFoundError(name='submitit')")
         path = os.pathsep.join((str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])))
         monkeypatch.setenv("PYTHONPATH", path)
     else:

@@ -9,9 +9,6 @@ import runpy
 import sys
 from pathlib import Path
 
-from subquad.cli.command import run
-from subquad.config.choices import hint
-
 _NOT_COMMANDS = ("__main__", "command", "table_arguments")
 
 
@@ -33,7 +30,11 @@ def main() -> None:
                 [str(__doc__), "Commands (check is short for check_attention, check gpu for check_gpu):", *lines, ""]
             )
         )
-    elif name not in known and name != "check":
+        return
+    from subquad.cli.command import run  # Hydra, which --help does not need
+    from subquad.config.choices import hint
+
+    if name not in known and name != "check":
         sys.exit(f'There is no command "{name}"; {hint(name, list(known))}')
     elif name == "train":
         # As `python -m subquad.cli.train`, because Lightning starts other processes of a run by the main module's name.

@@ -10,7 +10,7 @@ from subquad.attention.base import Attention
 from subquad.backbones.encoder import check_fits
 from subquad.config.choices import CONFIGS, hint, options
 from subquad.config.settings import check_settings
-from subquad.utils.errors import UserError
+from subquad.utils.errors import UserError, explain
 
 AttentionChoice = str | Callable[..., Attention]
 """The name of a file in configs/attention, a class, or a factory such as `functools.partial(DBA, d_p=16)`."""
@@ -63,7 +63,10 @@ def build_model(backbone: str, spec: Any, attention: AttentionChoice = "dba", **
     if not isinstance(attention, str) and "attention" in factory.keywords:
         factory = partial(factory, attention=attention)
     check_fits(factory, spec)
-    model: nn.Module = factory(spec=spec)
+    try:
+        model: nn.Module = factory(spec=spec)
+    except ModuleNotFoundError as error:
+        raise explain(error) or error from None
     return model
 
 

@@ -49,9 +49,10 @@ def shown_tasks(results: TableResults, scope: Scope) -> list[Shown]:
 def report(results: TableResults, scope: Scope, tasks: Sequence[Shown], target: Target, made: str) -> Any:
     """The report of a table in one scope, a `Report` of wandb-workspaces: nothing is looked up or sent.
 
-    Its title has no slash, because the address of a report is made of it. Raises UserError without the package.
+    Its title has no slash, because the address of a report is made of it.
     """
-    wr = _package()
+    import wandb_workspaces.reports.v2 as wr
+
     name = results.table.name.replace("/", " ")
     blocks = [wr.MarkdownBlock(markdown(results, scope)), wr.MarkdownBlock(_words(results, scope, made))]
     if lines := _lines(results, scope):
@@ -102,16 +103,6 @@ def _reports(api: Any, report: Any) -> list[Any]:
         return []
 
 
-def _package() -> Any:
-    try:
-        import wandb_workspaces.reports.v2 as wr
-    except ImportError:
-        raise UserError(
-            "Reports of Weights & Biases need the package wandb-workspaces; `pip install subquad[dashboards]`."
-        ) from None
-    return wr
-
-
 def _words(results: TableResults, scope: Scope, made: str) -> str:
     """How the table stands, when that was, and what fills it."""
     values = [cell.within(scope) for cell in results.shown]
@@ -138,9 +129,9 @@ def _lines(results: TableResults, scope: Scope) -> str:
 
 def _curves(results: TableResults, scope: Scope, task: Shown) -> Any:
     """Losses and the metric of one task by steps, the mean over seeds of each setting, and the test metric as bars."""
+    import wandb_workspaces.reports.v2 as wr
     from wandb_workspaces import expr
 
-    wr = _package()
     tags = [f"table:{results.table.name}", task.task, f"scale:{scope.scale}", f"protocol:{scope.protocol}"]
     runs = wr.Runset(
         name=task.task, groupby=["config.choice.setting"],

@@ -1,6 +1,8 @@
 """UserError, the exception whose message is shown to the user, and how other errors become one."""
 
 import re
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires
 
 from subquad.utils.display import as_typed
 
@@ -31,7 +33,7 @@ def first_line(error: BaseException) -> str:
 
 def explain(error: Exception) -> UserError | None:
     """The UserError behind an error, or one that explains a failed import or file access; None for any other error."""
-    return _user_error(error) or _import_error(error) or _file_error(error)
+    return _user_error(error) or _missing_package(error) or _import_error(error) or _file_error(error)
 
 
 def _user_error(error: BaseException | None) -> UserError | None:
@@ -43,6 +45,29 @@ def _user_error(error: BaseException | None) -> UserError | None:
         if isinstance(error, UserError):
             return UserError(str(error).rpartition(f"{UserError.__module__}.UserError: ")[2].strip())
         error = error.__cause__ or error.__context__
+    return None
+
+
+def _missing_package(error: BaseException | None) -> UserError | None:
+    """A UserError for a package that is not installed and that one of Subquad's extras would install."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError):
+            # An error of a DataLoader worker or of Lightning has the name in its message alone.
+            for name in [error.name] if error.name else re.findall(r"[`'](\w[\w.]*)[`']", str(error)):
+                package = name.partition(".")[0]
+                if extra := _extra(package):
+                    return UserError(f"{package} is not installed; pip install 'subquad[{extra}]'.")
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _extra(package: str) -> str | None:
+    """The first extra with a package, according to the metadata of the installed Subquad."""
+    with suppress(PackageNotFoundError):
+        for line in requires("subquad") or ():
+            found = re.match(r"([\w-]+).*extra == ['\"](\w+)['\"]", line)
+            if found and found[1].replace("-", "_") == package:
+                return found[2]
     return None
 
 

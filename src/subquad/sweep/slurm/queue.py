@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from subquad import records
-from subquad.utils.errors import UserError
+from subquad.utils.errors import UserError, explain
 
 PROGRAMS = ("sbatch", "srun", "squeue", "scontrol")
 _END_STATES = {
@@ -97,8 +97,8 @@ def check_installed() -> None:
     """Raises UserError if this machine has no submitit or no Slurm."""
     try:
         import submitit  # noqa: F401
-    except ImportError:
-        raise UserError("hydra/launcher=slurm needs submitit; pip install subquad[slurm]") from None
+    except ModuleNotFoundError as error:
+        raise explain(error) or error from None
     if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
         raise UserError(
             f"hydra/launcher=slurm finds no {missing[0]} here; start it where Slurm's commands work (a login node), or "
