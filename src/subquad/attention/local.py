@@ -31,7 +31,7 @@ class Local(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
-    exports_any_size = False
+    cannot_export = frozenset({"length"})
     complexity = "time O(n w d), memory O(n (d + w))"
 
     def __init__(self, site: Site, window: int = 256, blockwise: bool = False) -> None:

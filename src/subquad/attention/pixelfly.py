@@ -34,7 +34,7 @@ class PixelFly(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
-    exports_any_size = False
+    cannot_export = frozenset({"length"})
     complexity = "time O(n b (log n + g) d), memory O(n (log n + g) d)"
 
     def __init__(self, site: Site, block: int = 64, factors: int = 4, global_blocks: int = 1) -> None:

@@ -45,7 +45,7 @@ class YOSO(StatelessAttention, SurrogateGradient):
     """
 
     patterns = frozenset(Pattern)
-    exports_to_onnx = False
+    cannot_export = frozenset({"onnx"})
     complexity = "time O(n²d), memory O(n d)"
 
     def __init__(self, site: Site, bits: int = 8) -> None:
@@ -98,7 +98,7 @@ class SampledYOSO(YOSO, Redrawn, Discrete):
     Released code: such tables, in CUDA only; new hyperplanes in every call, in evaluation too, by Hadamard transforms.
     """
 
-    exports_to_onnx = False
+    cannot_export = frozenset({"onnx"})
     complexity = "time O(n m d) for m hashes, backward O(n² (d + m)), memory O(n (d + m) + 2^τ d)"
 
     def __init__(self, site: Site, bits: int = 8, hashes: int = 32) -> None:
