@@ -92,17 +92,16 @@ def hub():
 
 
 CALLS = f"""
-from subquad import load_pretrained
-from subquad.training.hub import upload
 from pathlib import Path
-import os, sys
+from subquad.training.hub import download, upload
 def tried(call, *given, **named):
     try: print(call(*given, **named))
     except ValueError as error: print(error)
-kind = lambda *given, **named: type(load_pretrained(*given, **named)).__name__
 bundle = Path({str(BUNDLE)!r})
 """
 ONLINE = """
+from subquad import load_pretrained
+kind = lambda *given, **named: type(load_pretrained(*given, **named)).__name__
 tried(upload, bundle, "someone/digits")
 tried(kind, "someone/digits")
 tried(kind, "someone/digits", revision="1" * 40)
@@ -149,7 +148,7 @@ def test_no_token_a_wrong_one_and_no_network_are_said(hub, tmp_path):
     [refused] = said(hub, tmp_path, anonymous, HF_TOKEN="hf_reader")
     assert "403" in refused
     assert refused.endswith("check that your token (`hf auth whoami`) may do this.")
-    code = 'tried(kind, "someone/digits"); ' + anonymous
+    code = 'tried(download, "someone/digits"); ' + anonymous
     for environment in ({"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_HUB_OFFLINE": "1"}):
         for line in said(hub, tmp_path, code, HF_TOKEN=TOKEN, **environment):
             assert line.startswith("The hub cannot be reached for someone/digits")
