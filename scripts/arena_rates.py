@@ -24,7 +24,7 @@ BEGIN = "# Written by scripts/arena_rates.py.\n"
 
 def best_rates(rates: TableResults) -> dict[tuple[str, str], str]:
     """The chosen rate by row and task. A column is named after its task and its rate: "recall 3.0e-3"."""
-    measured: dict[tuple[str, str], dict[str, float | None]] = defaultdict(dict)
+    measured: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
     for (row, column), cell in rates.cells.items():
         task, _, rate = column.rpartition(" ")
         summary = cell.decisive.summary

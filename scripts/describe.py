@@ -156,6 +156,17 @@ def _opening(mechanism: type) -> tuple[str, str]:
     return title, source.replace(")", "", 1) if source.count(")") > source.count("(") else source
 
 
+MODEL = """As a model ([library.md](../library.md)):
+
+```pycon
+>>> import torch
+>>> from subquad import DataSpec, build_model
+>>> model = build_model("{}", DataSpec(max_len=128, vocab=20, classes=10), dim=32)
+>>> model(torch.randint(1, 20, (3, 128)), None).shape
+torch.Size([3, 10])
+```"""
+
+
 def _class_sections(mechanism: type, choices: list[Choice]) -> list[str]:
     text, meanings, examples, released = split_docstring(mechanism)
     rows = [
@@ -179,8 +190,9 @@ def _class_sections(mechanism: type, choices: list[Choice]) -> list[str]:
         parts.append("| setting | default | type | meaning |\n|---|---|---|---|\n" + "\n".join(settings))
     if examples:
         parts.append(f"As a layer ([library.md](../library.md)):\n\n{examples}")
-    if choices[0].group == "attention":
-        parts.append(_measured(choices))
+    if choices[0].group == "backbone":
+        parts.append(MODEL.format(choices[0].name))
+    parts.append(_measured(choices))
     return [*parts, _limits(mechanism), f"Released code: {_escaped(released)}" if released else ""]
 
 
@@ -231,9 +243,10 @@ def _limits(mechanism: type) -> str:
     """What the mechanism cannot do, or does differently from softmax attention."""
     patterns: frozenset[Pattern] = getattr(mechanism, "patterns", frozenset(Pattern))
     parts = [f"There is no {pattern.value}-attention form." for pattern in Pattern if pattern not in patterns]
-    if not getattr(mechanism, "exports_any_size", True):
-        parts.append("`torch.export` and ONNX support the batch and the length of the example, and not all others.")
-    if not getattr(mechanism, "exports_to_onnx", True):
+    cannot: frozenset[str] = getattr(mechanism, "cannot_export", frozenset())
+    if axes := " and the ".join(sorted(cannot - {"onnx"})):
+        parts.append(f"`torch.export` and ONNX fix the {axes} to that of the example, or to a range around it.")
+    if "onnx" in cannot:
         parts.append("ONNX does not support its operators.")
     parts += [text for base, text in LIMITS.items() if issubclass(mechanism, base)]
     return f"Limits: {' '.join(parts)}" if parts else ""

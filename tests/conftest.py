@@ -93,6 +93,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--attention"):
         sys.path.insert(0, str(config.invocation_params.dir))
+        if "-m" not in config.invocation_params.args:
+            config.option.markexpr = "not release and not gpu"  # the slow tests of one attention take seconds
 
 
 def own_attentions(config: pytest.Config) -> dict[str, Any]:
@@ -116,7 +118,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """With --attention, only the tests of the contract remain."""
     if config.getoption("--attention"):
         here = Path(__file__).parent
-        contracts = (here / "attention" / "test_contract.py", here / "backbones" / "test_encoders.py")
+        contracts = (
+            here / "attention" / "test_contract.py", here / "attention" / "test_export.py",
+            here / "backbones" / "test_encoders.py",
+        )  # fmt: skip
         kept = [item for item in items if item.path in contracts and "NOTSET" not in item.name]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept

@@ -1,12 +1,17 @@
-"""Every attention leaves Python: state in safetensors, torch.jit.trace, torch.export and ONNX give equal outputs."""
+"""Every attention leaves Python: safetensors, torch.jit.trace, torch.compile, torch.export and ONNX: equal outputs.
 
-from collections.abc import Callable
+`pytest --attention my_package.module:MyClass` runs these tests too. What a class names in `cannot_export` must fail.
+"""
+
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
+from torch._dynamo.exc import UserError as ExportError
 from torch.export import Dim
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.testing import assert_close
 
 from attention.cells import DIM, Cell, prefix
@@ -14,60 +19,85 @@ from subquad.attention.base import Attention
 from subquad.specs import Pattern
 
 LONGEST = 32
-SIZES = {"x": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}, "mask": {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}}
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
     pytest.mark.filterwarnings(
         "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::torch.jit.TracerWarning"
     ),
 ]
+Inputs = dict[str, Tensor]
+Size = tuple[list[int], int]
+EXAMPLE, SAME = ([16, 9, 4], 16), ([5, 16, 1], 16)
+OTHERS = {
+    "batch": (([7, 11], 16), ([16] * 7, 16)),
+    "length": (([7, 11, 3], 11), ([20, 2, 1], 20), ([30, 2, 7], 30)),
+}
+"""Real tokens of each row and length, where the batch or the length differs from the example."""
+SHORT = ([2, 3, 3], 3)
+"""A row is one window. torch.export then may treat an axis of size 1 as fixed, as it does for a batch of 1."""
 
 
 class Plain(nn.Module):
     """The attention without keyword arguments, which torch.jit.trace does not support."""
 
-    def __init__(self, attention: Attention) -> None:
+    def __init__(self, attention: Attention, names: Iterable[str]) -> None:
         super().__init__()
-        self.attention = attention
+        self.attention, self.names = attention, tuple(names)
 
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return self.attention(x, mask=mask)
+    def forward(self, *given: Tensor) -> Tensor:
+        return self.attention(**dict(zip(self.names, given, strict=True)))
 
 
 def built(cell: Cell) -> Attention:
-    if cell.pattern is Pattern.CROSS:
-        cell = Cell(cell.factory, Pattern.SELF)
     return cell.build(query_len=LONGEST, context_len=LONGEST).float().eval()
 
 
-def inputs(rows: list[int], length: int) -> tuple[Tensor, Tensor]:
-    return torch.randn(len(rows), length, DIM), prefix(rows, length)
+def inputs(attention: Attention, size: Size) -> Inputs:
+    """Tokens and masks; in cross-attention, the context has two tokens more than the queries."""
+    rows, length = size
+    given = {"x": torch.randn(len(rows), length, DIM), "mask": prefix(rows, length)}
+    if attention.site.pattern is Pattern.CROSS:
+        tokens = [real + 1 for real in rows]
+        given |= {"context": torch.randn(len(rows), length + 2, DIM), "context_mask": prefix(tokens, length + 2)}
+    return given
 
 
-EXAMPLE, SAME, OTHERS = ([16, 9, 4], 16), ([5, 16, 1], 16), (([7, 11], 11), ([2, 20], 20))
-EXTREMES = ([30, 2], 30), ([2, 3], 3)
-
-
-def agree(
-    given: Callable[..., Tensor], attention: Attention, *sizes: tuple[list[int], int], atol: float = 1e-5
-) -> None:
+def agree(given: Callable[..., Tensor], attention: Attention, *sizes: Size, atol: float = 1e-5) -> None:
     for size in sizes:
-        x, mask = inputs(*size)
-        assert_close(given(x, mask)[mask], attention(x, mask=mask)[mask], rtol=1e-4, atol=atol)
+        tokens = inputs(attention, size)
+        real = tokens["mask"]
+        assert_close(given(**tokens)[real], attention(**tokens)[real], rtol=1e-4, atol=atol)
+
+
+def free(attention: Attention, *axes: str) -> dict[str, dict[int, object]]:
+    """The dynamic shapes of an export in which these axes (batch, length) are not fixed."""
+    numbers = [number for number, axis in enumerate(("batch", "length")) if axis in axes]
+    return {name: dict.fromkeys(numbers, Dim.DYNAMIC) for name in inputs(attention, EXAMPLE)}
+
+
+def supported(attention: Attention) -> list[str]:
+    return [axis for axis in OTHERS if axis not in attention.cannot_export]
+
+
+def exported(attention: Attention, *axes: str) -> Callable[..., Tensor]:
+    given = inputs(attention, EXAMPLE)
+    return torch.export.export(attention, (), given, dynamic_shapes=free(attention, *axes)).module()
 
 
 def test_state_goes_through_safetensors(first_cell: Cell, tmp_path) -> None:
     attention, copy = built(first_cell), built(first_cell)
     save_model(attention, str(tmp_path / "a.safetensors"))  # state that layers share is stored once
     load_model(copy, str(tmp_path / "a.safetensors"))
-    x, mask = inputs(*EXAMPLE)
-    assert torch.equal(copy(x, mask=mask), attention(x, mask=mask))
+    given = inputs(attention, EXAMPLE)
+    assert torch.equal(copy(**given), attention(**given))
 
 
 @torch.no_grad()
 def test_a_trace_agrees(first_cell: Cell) -> None:
     attention = built(first_cell)
-    agree(torch.jit.trace(Plain(attention), inputs(*EXAMPLE), check_trace=False), attention, EXAMPLE, SAME)
+    given = inputs(attention, EXAMPLE)
+    traced = torch.jit.trace(Plain(attention, given), tuple(given.values()), check_trace=False)
+    agree(lambda **given: traced(*given.values()), attention, EXAMPLE, SAME)
 
 
 @torch.no_grad()
@@ -78,26 +108,39 @@ def test_kernels_step_aside_while_tracing(name: str) -> None:
 
     attention = getattr(subquad, name)(dim=64, heads=4, max_len=64).eval()
     x, mask = torch.randn(2, 48, 64), prefix([48, 30], 48)
-    traced = torch.jit.trace(Plain(attention), (x, mask), check_trace=False)
+    traced = torch.jit.trace(Plain(attention, ("x", "mask")), (x, mask), check_trace=False)
     assert_close(traced(x.flip(0), mask)[mask], attention(x.flip(0), mask=mask)[mask], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_an_export_agrees_at_every_size_or_says_that_it_does_not(first_cell: Cell) -> None:
+def test_compiled_to_one_graph_of_any_size_it_agrees(first_cell: Cell) -> None:
+    """The graph only; tests/attention/test_inductor.py has the gradients, and the generated code of some."""
+    torch.compiler.reset()
     attention = built(first_cell)
-    x, mask = inputs(*EXAMPLE)
+    agree(torch.compile(attention, backend="eager", fullgraph=True, dynamic=True), attention, EXAMPLE, *OTHERS["batch"])
+    agree(torch.compile(attention, backend="eager", fullgraph=True), attention, OTHERS["length"][0])
 
-    def exported(sizes) -> Callable[..., Tensor]:
-        program = torch.export.export(attention, (x,), {"mask": mask}, dynamic_shapes=sizes).module()
-        return lambda x, mask: program(x, mask=mask)
 
-    if attention.exports_any_size:
-        agree(exported(SIZES), attention, EXAMPLE, SAME, *OTHERS)
-        return
-    agree(exported(None), attention, EXAMPLE, SAME)
-    with pytest.raises(Exception, match=r"(?s)Guard failed|[Cc]onstraints violated|Error"):
-        agree(exported(SIZES), attention, *OTHERS, *EXTREMES)
+@pytest.mark.slow
+@torch.no_grad()
+def test_an_export_agrees_at_every_size_that_it_supports(first_cell: Cell) -> None:
+    attention = built(first_cell)
+    axes = supported(attention)
+    agree(exported(attention, *axes), attention, EXAMPLE, SAME, *(size for axis in axes for size in OTHERS[axis]))
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_an_axis_that_it_cannot_export_fails(first_cell: Cell) -> None:
+    """When it is exported, or in the guards of the program; never by another output."""
+    attention = built(first_cell)
+    for axis in {*OTHERS} & attention.cannot_export:
+        with pytest.raises(
+            (ExportError, GuardOnDataDependentSymNode, AssertionError),
+            match=r"(?s)Guard failed|[Cc]onstraints violated|data-dependent",
+        ):
+            agree(exported(attention, axis), attention, *OTHERS[axis], *([SHORT] if axis == "length" else []))
 
 
 @pytest.mark.release
@@ -105,21 +148,22 @@ def test_an_export_agrees_at_every_size_or_says_that_it_does_not(first_cell: Cel
 def test_onnx_agrees(first_cell: Cell, tmp_path) -> None:
     runtime = pytest.importorskip("onnxruntime", reason='pip install -e ".[onnx]"')
     attention = built(first_cell)
-    x, mask = inputs(*EXAMPLE)
-    sizes = SIZES if attention.exports_any_size else None
-    if not attention.exports_to_onnx:
+    axes, given = supported(attention), inputs(attention, EXAMPLE)
+
+    def program() -> torch.onnx.ONNXProgram:
+        return torch.onnx.export(
+            attention, (), kwargs=given, dynamo=True, dynamic_shapes=free(attention, *axes), verbose=False
+        )
+
+    if "onnx" in attention.cannot_export:
         with pytest.raises((torch.onnx.OnnxExporterError, RuntimeError)):
-            torch.onnx.export(attention, (x,), kwargs={"mask": mask}, dynamo=True, dynamic_shapes=sizes, verbose=False)
+            program()
         return
-    program = torch.onnx.export(
-        attention, (x,), kwargs={"mask": mask}, dynamo=True, dynamic_shapes=sizes, verbose=False
-    )
-    program.save(tmp_path / "a.onnx")
+    program().save(tmp_path / "a.onnx")
     session = runtime.InferenceSession(tmp_path / "a.onnx")
-    names = [given.name for given in session.get_inputs()]
+    names = [node.name for node in session.get_inputs()]
 
-    def run(x: Tensor, mask: Tensor) -> Tensor:
-        given = dict(zip(("x", "mask"), (x.numpy(), mask.numpy()), strict=True))
-        return torch.from_numpy(session.run(None, {name: given[name] for name in names})[0])
+    def run(**given: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {name: given[name].numpy() for name in names})[0])
 
-    agree(run, attention, EXAMPLE, SAME, *(OTHERS if attention.exports_any_size else ()), atol=5e-4)
+    agree(run, attention, EXAMPLE, SAME, *(size for axis in axes for size in OTHERS[axis]), atol=5e-4)

@@ -8,7 +8,7 @@ import torch
 import transformers
 from library.hosts import FAMILIES, LENGTHS, REAL, bert, encoder, steps, text
 from runs import composed, prepared
-from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer import ParallelThingsBlock, VisionTransformer
 from torch import nn
 from torch.testing import assert_close
 
@@ -27,6 +27,12 @@ class CrossOnly(Softmax):
 
 def vit(**options):
     return VisionTransformer(embed_dim=32, num_heads=4, depth=1, norm_layer=nn.LayerNorm, **options)
+
+
+def with_attention(**options):
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    layer.self_attn = nn.MultiheadAttention(32, 4, batch_first=True, **options)
+    return layer
 
 
 @pytest.fixture(params=FAMILIES)
@@ -129,6 +135,9 @@ def test_masks_of_every_form_are_read():
         (lambda: swap(bert("Bert"), "dba", where=[0, 3]), "names no attention of this model"),
         (lambda: swap(bert("Bert"), CrossOnly), "CrossOnly has no self-attention form; it supports cross-attention"),
         (lambda: swap(vit(qk_norm=True), "dba"), "blocks.0.attn has k_norm, q_norm, which no attention here has"),
+        (lambda: swap(vit(block_fn=ParallelThingsBlock), "dba"), "ParallelThingsBlock has no attention of its own"),
+        (lambda: swap(with_attention(add_bias_kv=True), "dba", max_len=9), "add_bias_kv or add_zero_attn, which no"),
+        (lambda: swap(with_attention(add_zero_attn=True), "dba", max_len=9), "add_bias_kv or add_zero_attn, which no"),
         (lambda: swap(vit(scale_attn_norm=True), "dba"), "blocks.0.attn has norm, which no attention here has"),
     ],
 )
@@ -137,11 +146,27 @@ def test_what_cannot_stand_there_is_refused(call, message):
         call()
 
 
-def test_masks_of_pairs_are_refused_when_called():
-    model = encoder()
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run: run(inputs(), mask=nn.Transformer.generate_square_subsequent_mask(20)), "mask of pairs"),
+        (lambda run: run(inputs(), src_key_padding_mask=torch.rand(3, 20)), "other values than 0 and large negative"),
+        (lambda run: run(inputs()[0]), "need a batch of three axes"),
+        (lambda run: run(torch.nested.nested_tensor([torch.ones(5, 32)])), "pad nested tensors"),
+    ],
+)
+def test_calls_that_softmax_of_torch_allows_are_refused(call, message):
+    model = encoder().eval()
     swap(model, "linear", max_len=30)
-    with pytest.raises(UserError, match="no causal or other mask of pairs"):
-        model(torch.ones(1, 4, 32), mask=nn.Transformer.generate_square_subsequent_mask(4))
+    with pytest.raises(UserError, match=message), torch.no_grad():
+        call(model)
+
+
+def test_masks_of_pairs_are_refused_in_models_of_timm():
+    model = vit(img_size=32, patch_size=8)
+    swap(model, "linear")
+    with pytest.raises(UserError, match="mask of pairs"):
+        model.forward_features(torch.ones(1, 3, 32, 32), attn_mask=torch.ones(17, 17).bool())
 
 
 def test_an_error_leaves_the_model_as_it_was():

@@ -105,6 +105,18 @@ def test_the_page_of_the_library_runs():
     exec("\n".join(blocks), {})
 
 
+PAGES = {page.stem: page.read_text() for page in (CONFIGS.parent / "docs" / "attentions").glob("*.md")}
+
+
+@pytest.mark.parametrize("page", sorted(page for page, text in PAGES.items() if "As a model" in text))
+def test_the_examples_of_whole_models_run(page):
+    [example] = re.findall(r"```pycon\n(.*?)```", PAGES[page], flags=re.DOTALL)
+    test, results = doctest.DocTestParser().get_doctest(example, {}, page, None, None), []
+    doctest.DocTestRunner().run(test, out=results.append)
+    assert test.examples
+    assert results == []
+
+
 def test_builders_leave_the_callers_hydra_alone():
     with initialize_config_dir(str(CONFIGS / "scheduler"), version_base="1.3"):
         subquad.build_attention("dba", dim=8, heads=2, max_len=4)

@@ -1,11 +1,6 @@
 """A bundle is the trained model again; a damaged or strange one is refused in a sentence."""
 
 import json
-import os
-import subprocess
-import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import torch
@@ -97,46 +92,3 @@ def test_damage_is_refused(made, tmp_path):
         load_pretrained(tmp_path / "nowhere.safetensors")
     with pytest.raises(UserError, match="holds no finished run"):
         pack(tmp_path, copy)
-
-
-@pytest.mark.slow
-def test_it_is_downloaded_from_a_hub(made, tmp_path):
-    content = made[2].read_bytes()
-
-    class Hub(BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            known = self.path == "/someone/motions/resolve/main/model.safetensors"
-            self.send_response(200 if known else 404)
-            self.send_header("Content-Length", str(len(content) if known else 0))
-            self.send_header("ETag", '"abc"')
-            self.send_header("X-Repo-Commit", "0" * 40)
-            if not known:
-                self.send_header("X-Error-Code", "RepoNotFound")
-            self.end_headers()
-
-        def do_GET(self):
-            self.do_HEAD()
-            self.wfile.write(content)
-
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    code = (
-        "from subquad.training.bundle import load_pretrained\n"
-        "print(type(load_pretrained('someone/motions')).__name__)\n"
-        "try: load_pretrained('someone/nothing')\n"
-        "except ValueError as error: print(error)\n"
-    )
-    hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
-    local = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "HF_HUB_DISABLE_XET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | hub | local, capture_output=True, text=True, check=False
-    )
-    server.shutdown()
-    server.server_close()
-    assert done.returncode == 0, done.stderr
-    first, second, *_ = done.stdout.splitlines()
-    assert first == "MVTSEncoder"
-    assert second.startswith("someone/nothing cannot be downloaded")

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -43,13 +43,15 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
     - a layer of a stack, which is given a `Masks`: `y, carry = layer(x, x, Masks(mask, mask), carry)`. Layers built
       with `layer=i, layers=n` share what the carry holds.
 
-    The contract, checked for every configs/attention/*.yaml by tests/attention/test_contract.py:
+    The contract, checked for every configs/attention/*.yaml by test_contract.py and test_export.py of tests/attention:
         - padding never changes an output at a real token; outputs and gradients stay finite when a row is all padding;
         - rows of a batch do not influence each other;
         - in eval mode a call changes no parameter and no buffer, and is deterministic;
         - the state dict contains the whole state;
         - sequences up to `site.query_len`, `site.context_len` are accepted, longer ones raise UserError;
-        - a constructor argument annotated with `Literal` accepts no other value (see `CheckedSettings`).
+        - safetensors, torch.jit.trace, torch.compile, torch.export and ONNX give equal outputs, but for what
+          `cannot_export` names, which fails;
+        - a constructor argument accepts no value outside of its annotation (see `CheckedSettings`).
     """
 
     section = "attention"
@@ -63,11 +65,8 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
     approximates_softmax: bool = False
     """Whether outputs approximate those of softmax attention with the same projections, so that an error is defined."""
 
-    exports_any_size: ClassVar[bool] = True
-    """Whether `torch.export` supports any batch, and lengths below that of the site, or only those near the example."""
-
-    exports_to_onnx: ClassVar[bool] = True
-    """Whether the dynamo exporter of ONNX supports its operators."""
+    cannot_export: ClassVar[frozenset[Literal["batch", "length", "onnx"]]] = frozenset()
+    """What export does not support: a `batch` or a `length` other than the example's, or the operators of `onnx`."""
 
     def __init__(self, site: Site) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ class BigBird(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
-    exports_any_size = False
+    cannot_export = frozenset({"length"})
     complexity = "time O(n (5 + r) b d), memory O(n (5 + r) d)"
     random: Tensor
 

@@ -106,7 +106,7 @@ class Combiner(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
-    exports_any_size = False
+    cannot_export = frozenset({"length"})
     complexity = "time O(n √n d) fixed and axial, O(n log n d) logn; memory O(n (d + h √n)) and O(n (d + h log n))"
     approximates_softmax = True
 

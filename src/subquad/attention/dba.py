@@ -218,7 +218,7 @@ class DBA(Attention):
             maps = (self.query, self.key, self.value, self.contract, self.expand, self.out)
             noise = None
             if self.training and self.site.dropout > 0:
-                noise = dropout(x.new_ones(len(x), self.maps, self.d_p, self.d_p), self.site.dropout, training=True)
+                noise = dropout(x.new_ones(x.shape[0], self.maps, self.d_p, self.d_p), self.site.dropout, training=True)
             return bilinear(
                 x, z, masks.context, [(m.weight, m.bias) for m in maps], self.r_query.weight, noise,
                 heads=self.maps, logit_scale=self.phi_scale, scale=self.scale,

@@ -128,7 +128,6 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
     """
 
     patterns = frozenset({Pattern.SELF})
-    exports_any_size = False
     complexity = "time O(n (d² + m d + h b d)), memory O(n (d + h m)); fitting O(n² d) time, O(n h (m + l)) memory"
 
     anchors: Tensor

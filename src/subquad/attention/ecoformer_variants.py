@@ -144,7 +144,6 @@ class LSHEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
     Released code: none; a descendant (ShiftAddViT) draws R anew in each call, which is no function of the input.
     """
 
-    exports_any_size = False
     complexity = "time O(n (d² + F d + h b F)), memory O(n (d + h F))"
 
     planes: Tensor

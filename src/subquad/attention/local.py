@@ -32,7 +32,7 @@ class Local(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
-    exports_any_size = False
+    cannot_export = frozenset({"length"})
     complexity = "time O(n w d), memory O(n (d + w))"
 
     def __init__(self, site: Site, window: Natural = 256, blockwise: bool = False) -> None:

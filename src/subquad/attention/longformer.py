@@ -41,7 +41,7 @@ class Longformer(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
-    exports_any_size = False
+    cannot_export = frozenset({"length"})
     complexity = "time O(n (w + g) d), memory O(n (d + w + g))"
 
     def __init__(self, site: Site, window: Natural = 512, global_tokens: Natural = 1) -> None:

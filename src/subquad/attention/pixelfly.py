@@ -34,7 +34,7 @@ class PixelFly(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
-    exports_any_size = False
+    cannot_export = frozenset({"length"})
     complexity = "time O(n b (log n + g) d), memory O(n (log n + g) d)"
 
     def __init__(self, site: Site, block: Count = 64, factors: Natural = 4, global_blocks: Natural = 1) -> None:

@@ -55,8 +55,7 @@ class Reformer(Discrete, StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
-    exports_any_size = False
-    exports_to_onnx = False
+    cannot_export = frozenset({"length", "onnx"})
     complexity = "time O(r n (c + b) d + r n log n), memory O(r n (d + h c))"
 
     def __init__(

@@ -45,7 +45,7 @@ class Scatterbrain(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
-    exports_any_size = False
+    cannot_export = frozenset({"length"})
     complexity = "time O(n d (d + w + M)), memory O(n (d + h (w + M)))"
     approximates_softmax = True
 

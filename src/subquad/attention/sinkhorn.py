@@ -47,7 +47,7 @@ class Sinkhorn(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
-    exports_any_size = False
+    cannot_export = frozenset({"length"})
     complexity = "time O(n b d + n²d/b), memory O(n d + (n/b)²) for blocks of b tokens"
 
     def __init__(

@@ -42,7 +42,7 @@ class Sparse(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
-    exports_any_size = False
+    cannot_export = frozenset({"length"})
     complexity = "time O(n √n d), memory O(n (d + √n))"
 
     def __init__(

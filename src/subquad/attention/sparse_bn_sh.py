@@ -75,7 +75,7 @@ class SparseBNSH(StatelessAttention):
     """
 
     patterns = frozenset({Pattern.SELF})
-    exports_any_size = False
+    cannot_export = frozenset({"length"})
     complexity = "time O(n √n d), memory O(n (d + √n))"
 
     def __init__(

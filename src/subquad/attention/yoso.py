@@ -48,7 +48,7 @@ class YOSO(StatelessAttention, SurrogateGradient):
     """
 
     patterns = frozenset(Pattern)
-    exports_to_onnx = False
+    cannot_export = frozenset({"onnx"})
     complexity = "time O(n²d), memory O(n d)"
 
     def __init__(self, site: Site, bits: Bits = 8) -> None:
@@ -99,7 +99,7 @@ class SampledYOSO(YOSO, Redrawn, Discrete):
     Released code: such tables, in CUDA only; new hyperplanes in every call, in evaluation too, by Hadamard transforms.
     """
 
-    exports_to_onnx = False
+    cannot_export = frozenset({"onnx"})
     complexity = "time O(n m d) for m hashes, backward O(n² (d + m)), memory O(n (d + m) + 2^τ d)"
 
     def __init__(self, site: Site, bits: Bits = 8, hashes: Count = 32) -> None:

@@ -116,8 +116,10 @@ class InBlock(Carrying):
         self.dropout = dropout
 
     def forward(
-        self, x: Float[Tensor, "b n d"], size: Any = None, *, attn_mask: None = None, is_causal: bool = False
+        self, x: Float[Tensor, "b n d"], size: Any = None, *, attn_mask: Any = None, is_causal: bool = False
     ) -> Float[Tensor, "b n d"]:
+        if attn_mask is not None or is_causal:
+            raise UserError("No attention of this package has a causal or other mask of pairs; pass no `attn_mask`.")
         return self.dropout(self.attend(x, Masks()))
 
 

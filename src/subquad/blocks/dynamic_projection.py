@@ -47,7 +47,7 @@ class DynamicProjection(nn.Module):
         if self.score.bias is not None:  # x W + b = [x, 1] [W, b]
             queries, x = torch.cat([queries, self.score.bias[:, None]], 1), F.pad(x, (0, 1), value=1.0)
         keys = None if mask is None else (mask | ~mask.any(-1, keepdim=True))[:, None, None, :]
-        queries = queries.to(x.dtype).expand(len(x), 1, -1, -1)
+        queries = queries.to(x.dtype).expand(x.shape[0], 1, -1, -1)
         rows = fused_attention(queries, x[:, None], x[:, None], attn_mask=keys, scale=1.0)
         return rows[:, 0, :, :dim]
 

@@ -96,5 +96,5 @@ class ClassToken(nn.Module):
         self.vector = nn.Parameter(torch.zeros(dim))
 
     def forward(self, x: Float[Tensor, "b n d"], valid: Tensor | None) -> tuple[Float[Tensor, "b m d"], Tensor | None]:
-        x = torch.cat([self.vector.expand(len(x), 1, -1), x], 1)
+        x = torch.cat([self.vector.expand(x.shape[0], 1, -1), x], 1)
         return x, valid if valid is None else nn.functional.pad(valid, (1, 0), value=True)

@@ -31,7 +31,7 @@ class FeedForward(nn.Sequential):
         self.hidden = hidden
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
-        chunk = at_once(x, _CHUNK, len(x) * self.hidden)
+        chunk = at_once(x, _CHUNK, x.shape[0] * self.hidden)
         if torch.is_grad_enabled() or x.shape[1] <= chunk:
             return super().forward(x)
         return torch.cat([super(FeedForward, self).forward(part) for part in x.split(chunk, 1)], 1)

@@ -34,7 +34,7 @@ class S4Layer(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             y = two_sided_convolution(x, *self.kernel(x.shape[-1]).unbind())
         y = self.dropout(F.gelu(self.dropout(y + self.skip[:, None] * x)))
-        mixed = torch.baddbmm(self.out.bias[:, None], self.out.weight.expand(len(y), -1, -1), y)
+        mixed = torch.baddbmm(self.out.bias[:, None], self.out.weight.expand(y.shape[0], -1, -1), y)
         return F.glu(mixed, 1)
 
 

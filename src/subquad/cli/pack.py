@@ -2,8 +2,10 @@
 
 python scripts/pack.py outputs/runs/lra/listops/dba/<fingerprint>-s0
 python scripts/pack.py outputs/runs/lra/listops/dba/<fingerprint>-s0 output=listops.safetensors
+python scripts/pack.py outputs/runs/lra/listops/dba/<fingerprint>-s0 upload=someone/listops   # after: hf auth login
 
-In Python, load_pretrained("listops.safetensors") is the model with these weights, in evaluation mode.
+In Python, load_pretrained("listops.safetensors") or load_pretrained("someone/listops") is the model with these weights,
+in evaluation mode.
 """
 
 import sys
@@ -16,16 +18,19 @@ from subquad.utils.errors import UserError
 
 
 def main() -> None:
-    """Packs the run and prints the path and the size of the file."""
+    """Packs the run, uploads it if asked to, and prints the path and the size of the file and its address."""
     runs = [argument for argument in sys.argv[1:] if "=" not in argument]
     rest = [argument for argument in sys.argv[1:] if "=" in argument]
-    config = script_settings(OmegaConf.create({"output": None}), rest)
+    config = script_settings(OmegaConf.create({"output": None, "upload": None}), rest)
     if len(runs) != 1:
         raise UserError(
             "Name one run by its folder, as in: python scripts/pack.py outputs/runs/<task>/<attention>/<run>"
         )
-    from subquad.training.bundle import FILE, pack
+    from subquad.training import hub
+    from subquad.training.bundle import pack
 
-    output = Path(config.output or Path(runs[0]) / FILE)
+    output = Path(config.output or Path(runs[0]) / hub.FILE)
     pack(Path(runs[0]), output)
     print(f"{output}: {output.stat().st_size / 1e6:.2f} MB")
+    if config.upload is not None:
+        print(f"{config.upload}: {hub.upload(output, config.upload)}")

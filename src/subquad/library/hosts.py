@@ -71,9 +71,14 @@ class _InEncoderLayer(Carrying):
     ) -> tuple[Tensor, None]:  # fmt: skip
         if attn_mask is not None or is_causal:
             raise UserError("The attentions of this package have no causal or other mask of pairs; pass no `mask`.")
-        if query.dim() != 3:
-            raise UserError("The attentions of this package need a batch: tokens of three axes.")
+        if query.is_nested or query.dim() != 3:
+            raise UserError(
+                "The attentions of this package need a batch of three axes; pad nested tensors, and pass "
+                "src_key_padding_mask."
+            )
         real = None if key_padding_mask is None else key_padding_mask == 0  # True or -inf is padding
+        if key_padding_mask is not None and key_padding_mask.is_floating_point():
+            check_plain(key_padding_mask)
         y = self.attend(query if self.batch_first else query.transpose(0, 1), Masks(real, real))
         return (y if self.batch_first else y.transpose(0, 1)), None
 
@@ -91,6 +96,10 @@ def _of_torch(model: nn.Module) -> Iterator[Host]:
                 if any(layer is part for part in encoder.layers):
                     encoder.use_nested_tensor = False  # nested tensors have no mask, and only the fast path reads them
 
+        if own.in_proj_weight is None or own.bias_k is not None or own.add_zero_attn:
+            raise UserError(
+                f"{name or 'This layer'} has kdim, vdim, add_bias_kv or add_zero_attn, which no attention here has."
+            )
         biases = [None] * 3 if own.in_proj_bias is None else own.in_proj_bias.chunk(3)
         named = zip(("query", "key", "value"), zip(own.in_proj_weight.chunk(3), biases, strict=True), strict=True)
         yield Host(
@@ -132,10 +141,17 @@ def real_tokens(mask: Tensor | None) -> Tensor | None:
     if torch.compiler.is_compiling():  # values are not known
         return real
     same = mask.shape[1:3] == (1, 1) or not any(mask.stride()[1:3]) or bool((mask == mask[:, :1, :1]).all())
-    plain = mask.dtype == torch.bool or bool(((mask == 0) | (mask < -1e3)).all())
-    if not (same and plain):
+    if not same:
         raise UserError(_NO_PAIRS)
+    check_plain(mask)
     return real
+
+
+def check_plain(mask: Tensor) -> None:
+    """Raises UserError for an additive mask with other values than 0 and large negative ones, if they are known."""
+    known = mask.dtype != torch.bool and not torch.compiler.is_compiling()
+    if known and not bool(((mask == 0) | (mask < -1e3)).all()):
+        raise UserError(_NO_PAIRS)
 
 
 _JOINED = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
@@ -203,6 +219,8 @@ def _of_timm(model: Any, image_size: int | None) -> Iterator[Host]:
         raise UserError(f"{type(model).__name__} does not say how large its images are; pass it, as image_size=224.")
     names = {id(part): name for name, part in model.named_modules()}
     channels = next(part.in_channels for part in model.modules() if isinstance(part, nn.Conv2d))
+    if other := {type(block).__name__ for blocks in stages_of(model) for block in blocks if not hasattr(block, "attn")}:
+        raise UserError(f"{', '.join(other)} has no attention of its own that can be replaced.")
     sizes = calls_of(model, channels, (side, side))
     for stage, blocks in enumerate(stages_of(model)):
         for block in blocks:

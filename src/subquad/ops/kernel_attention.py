@@ -44,13 +44,15 @@ def expand(q: Float[Tensor, "b n h f"], state: Float[Tensor, "b h f e"], out: nn
     if not _pays(q.shape[1], heads, features, out.in_features):
         return out((q.transpose(1, 2) @ state).transpose(1, 2).flatten(-2))
     rows = (state @ out.weight.view(-1, heads, state.shape[-1]).permute(1, 2, 0)).flatten(1, 2)
-    if len(q) == 1:  # one map for all tokens
+    if q.shape[0] == 1:  # one map for all tokens (`len` would fix the batch of an exported program)
         return affine(q.flatten(-2), rows[0].mT, out.bias)
     return torch.baddbmm(out.bias, q.flatten(-2), rows)
 
 
 def _pays(tokens: int, heads: int, features: int, dim: int) -> bool:
     """Whether a d x d map needs fewer multiplications on the state, of h·f rows, than on the tokens."""
+    if torch.compiler.is_exporting():  # one program for all lengths: the choice for many tokens
+        return heads * features < dim + features
     on_state = heads * features * (tokens * dim + dim * dim // heads)
     on_tokens = tokens * (dim * dim + features * dim)
     return on_state < on_tokens

@@ -57,7 +57,7 @@ def sparse_pattern(
     if form == "fixed":
         return _fixed(q, k, v, mask, block, summary, heads, stride, causal, dropout)
     near, far = 3 * block, math.ceil(k.shape[1] / block)  # keys of a query, at most
-    count = at_once(q, 1, len(q) * q.shape[1] * (near + far))
+    count = at_once(q, 1, q.shape[0] * q.shape[1] * (near + far))
     of_heads = (x.unflatten(-1, (heads, -1)).split(count, 2) for x in (q, k, v))
     parts = (_strided(a, b, c, mask, block, stride, causal, dropout) for a, b, c in zip(*of_heads, strict=True))
     return torch.cat(list(parts), -1)
@@ -133,10 +133,10 @@ def _strided(
     near = blocks(q, block * stride) @ around(k, block, *reach).mT
     far = (_by_remainder(q, block * stride) @ far_k.mT).transpose(1, 2).flatten(0, 1)
     visible = _visible_strided(mask, k.shape[1], block, stride, causal, reach, q.device)
-    weights = masked_softmax(torch.cat([near, far], -1), visible.repeat(len(near) // len(visible), 1, 1))
+    weights = masked_softmax(torch.cat([near, far], -1), visible.repeat(near.shape[0] // visible.shape[0], 1, 1))
     of_near, of_far = dropout(weights, dropout_p, training=True).split([near.shape[-1], far.shape[-1]], -1)
-    y_far = of_far.unflatten(0, (len(q), -1)).transpose(1, 2) @ far_v
-    y = unblocks(of_near @ around(v, block, *reach) + y_far.transpose(1, 2).flatten(0, 1), len(q), n)
+    y_far = of_far.unflatten(0, (q.shape[0], -1)).transpose(1, 2) @ far_v
+    y = unblocks(of_near @ around(v, block, *reach) + y_far.transpose(1, 2).flatten(0, 1), q.shape[0], n)
     return y.unflatten(0, (batch, heads)).transpose(1, 2).flatten(2)
 
 

@@ -119,7 +119,7 @@ def dplr_kernel(
     weights = torch.cat([-2 * (terms * scaled.conj()[:, None]).real, 2 * terms.real], 1)
     even, odd = torch.complex(weights @ real, weights @ imaginary).chunk(2, 1)
     cauchy = (cos * even + 1j * sin * odd) * half[..., None]
-    rows = len(c)
+    rows = c.shape[0]
     c_b, c_p, p_b, p_p = cauchy.split([rows, rows, 1, 1], 1)
     transform = torch.exp(1j * angle).to(a.dtype) * (c_b - c_p * p_b * (cos / (1 + cos * p_p)))
     return torch.fft.irfft(transform, length).transpose(0, 1)

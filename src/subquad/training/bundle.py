@@ -6,7 +6,6 @@ The record has the resolved configuration. Nothing is pickled, and loading runs 
 import dataclasses
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,12 @@ from torch import Tensor, nn
 
 from subquad import records, specs
 from subquad.config.settings import without_weights
+from subquad.training import hub
 from subquad.training.resume import check_data, read_best
+from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError, first_line
 
-FILE = "model.safetensors"
-"""The name of the file in a repository of the Hugging Face hub."""
-
 _KEY = "subquad"
-_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def pack(run: Path, output: Path) -> None:
@@ -53,22 +50,23 @@ def pack(run: Path, output: Path) -> None:
     }
     spec = {"kind": type(data.spec).__name__, **fields}
     text = json.dumps({"spec": spec, "record": _portable(dataclasses.asdict(record))})
-    output.parent.mkdir(parents=True, exist_ok=True)
-    save_file(weights, output, {_KEY: text, "sha256": _digest(text, weights)})
+    with atomic_write(output) as partial:
+        save_file(weights, partial, {_KEY: text, "sha256": _digest(text, weights)})
 
 
-def load_pretrained(source: str | Path, *, trust_code: bool = False) -> nn.Module:
+def load_pretrained(source: str | Path, *, revision: str | None = None, trust_code: bool = False) -> nn.Module:
     """The model of a bundle with its trained weights, in evaluation mode.
 
     Args:
         source: a file that `subquad pack` wrote, or the id of a repository of the Hugging Face hub with such a file.
+        revision: the branch, tag or commit of that repository; None is the newest of `main`.
         trust_code: whether the model may have classes from outside of Subquad, which are imported and run.
 
     Returns:
         The network. Its `spec` describes the data that it takes, and its `record` is the record of its run.
 
     Raises:
-        UserError: the file is missing or damaged, or of classes that are not trusted.
+        UserError: the file is missing, damaged or cannot be downloaded, or of classes that are not trusted.
 
     Examples:
         >>> from subquad import load_pretrained
@@ -78,7 +76,7 @@ def load_pretrained(source: str | Path, *, trust_code: bool = False) -> nn.Modul
     """
     from safetensors import SafetensorError, safe_open
 
-    path = _file(str(source))
+    path = _file(str(source), revision)
     try:
         with safe_open(path, "pt") as file:
             header = file.metadata() or {}
@@ -86,7 +84,7 @@ def load_pretrained(source: str | Path, *, trust_code: bool = False) -> nn.Modul
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged ({first_line(error)}); copy or download it again.") from None
     if _KEY not in header:
-        raise UserError(f"{path} is no bundle of Subquad; write one with: python scripts/pack.py <run>")
+        raise UserError(f"{path} is no bundle of Subquad; write one with: subquad pack <run>")
     if header.get("sha256") != _digest(header[_KEY], weights):
         raise UserError(f"{path} is damaged (its checksum does not fit); copy or download it again.")
     content = json.loads(header[_KEY])
@@ -116,21 +114,15 @@ def _portable(record: dict[str, Any]) -> dict[str, Any]:
     return json.loads(text)
 
 
-def _file(source: str) -> Path:
+def _file(source: str, revision: str | None) -> Path:
     path = Path(source)
     if path.is_dir():
-        path = path / FILE
+        path = path / hub.FILE
     if path.is_file():
         return path
-    if path.suffix or not _HUB.fullmatch(source):
-        raise UserError(f"{source} is no file; give a bundle that python scripts/pack.py wrote, or an id of the hub.")
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        return Path(hf_hub_download(source, FILE))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise UserError(f"{source} cannot be downloaded ({first_line(error)}); check the name and network.") from None
+    if not hub.is_repository(source):
+        raise UserError(f"{source} is no file; give a bundle that subquad pack wrote, or a repository of the hub.")
+    return hub.download(source, revision)
 
 
 def _digest(text: str, weights: Mapping[str, Tensor]) -> str:
