@@ -26,10 +26,8 @@ from subquad.records import now
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX, write_bench_page
 from subquad.utils.cores import usable_cores
 from subquad.utils.display import as_typed
-from subquad.utils.errors import UserError
 
 REFERENCES = (EXPLICIT, SOFTMAX)
-DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def main() -> None:
@@ -67,8 +65,6 @@ def main() -> None:
 def _settings(config: DictConfig, device: str) -> Iterator[Setting]:
     choices = (config.levels, config.modes, config.dims, config.batches, config.dtypes, config.compiled, config.lengths)
     for level, mode, dim, batch, dtype, compiled, length in itertools.product(*choices):
-        if dtype not in DTYPES:
-            raise UserError(f"There is no dtype {dtype} to measure; choose {', '.join(DTYPES)}.")
         yield Setting(
             level=level, mode=mode, length=length, dim=dim, heads=config.heads, ffn=config.ffn, layers=config.layers,
             batch=batch, device=device, dtype=getattr(torch, dtype), compiled=compiled,
