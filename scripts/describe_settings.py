@@ -27,6 +27,76 @@ HEAD = "| setting | default | values | meaning |\n|---|---|---|---|\n"
 _BUILT = ("spec", "site", "attention", "exact", "encoder", "backbone", "optimizer", "scheduler", "self", "total_steps")
 """Arguments that are no settings: they are built from other groups."""
 
+COMMON = {
+    "albert": "folder of the ALBERT that embeds questions.",
+    "attention_dropout": "dropout of the attention weights.",
+    "augment": "random changes of training images: data.augment.crop, flip, erasing, mixup and others.",
+    "batch_size": "rows of a training batch, over all processes and microbatches; recipe.batch_size sets it.",
+    "cases": "rows of train and of test at most, drawn at random; null: all. limits.cases sets it.",
+    "centre": "is subtracted from a pixel in 0..1 where data.pixels=real.",
+    "column": "column of the data set that holds the text.",
+    "data_seed": "seed of generated data.",
+    "dataset": "name of the data set.",
+    "dim": "width of the model.",
+    "document": "whether each file or each paragraph is a document.",
+    "drop_path": "largest probability of leaving out a layer's branch (stochastic depth).",
+    "dropout": "dropout of the layers.",
+    "drops": "epochs, from 0, that begin with a drop of the learning rate.",
+    "embed_norm": "normalise the embeddings.",
+    "epochs": "number of epochs that the schedule spans; limits.epochs sets it.",
+    "evaluator": "how answers are scored.",
+    "every": "steps between two multiplications by gamma; null: none.",
+    "ffn": "hidden width of the feed-forward nets.",
+    "final_lr": "learning rate at the end.",
+    "final_norm": "normalise after the last layer.",
+    "folder": "folder of the files; null: a folder of data.root.",
+    "gamma": "factor of a drop of the learning rate.",
+    "glove": "text file of GloVe vectors; null: word embeddings start at random.",
+    "heads": "number of heads; it divides the width.",
+    "image_dim": "width of an image's features.",
+    "image_len": "tokens of an image at most.",
+    "init_std": "standard deviation of the first weights of linear maps; null: torch's.",
+    "kept": "fraction of the chosen tokens that stay as they are.",
+    "layers": "number of layers.",
+    "masked": "fraction of tokens that are chosen to be predicted.",
+    "max_depth": "greatest depth of a generated expression.",
+    "max_len": "tokens of a row at most; longer rows are truncated.",
+    "max_length": "generated expressions are shorter than this.",
+    "min_length": "generated expressions are longer than this.",
+    "model": "timm's name of the pyramid.",
+    "multiply": "copies of each test expression that are joined to one longer expression of the same value.",
+    "norm": "batch or layer normalisation.",
+    "num_workers": "processes that load batches; auto: up to 8 on a GPU, none on a CPU.",
+    "patch": "pixels of the side of a patch; it divides the side of the image.",
+    "position": "embeddings of positions.",
+    "protocol": "whether the published selection or a held-out split chooses the best epoch; protocol sets it.",
+    "release_dir": "folder of the released files, where data.source=release.",
+    "root": "folder of all data; paths.data sets it.",
+    "seed": "seed of the order of batches and of augmentation; seed sets it.",
+    "size": "pixels of the side of an image.",
+    "sizes": "rows of train, val and test.",
+    "source": "where the data come from.",
+    "split_seed": "seed of held-out rows and of subsets.",
+    "spread": "divides a pixel after data.centre is subtracted.",
+    "stages": "stages of the pyramid that have the attention under study; the others keep exact attention.",
+    "start_lr": "learning rate before the first step.",
+    "steps_per_epoch": "steps between two validations; null: a pass over the training rows.",
+    "studied": "places that have the attention under study; null: all.",
+    "subset": "name of a part of the data set.",
+    "swapped": "fraction of the chosen tokens that become random tokens.",
+    "synthetic": "generated rows in the format of the real files; data=synthetic sets it.",
+    "test_fraction": "fraction of documents held out for the test.",
+    "text_len": "tokens of a question at most.",
+    "token_std": "standard deviation of the first token embeddings.",
+    "tokenizer": "folder or name of a tokenizer; null: one is trained on the training texts.",
+    "val_fraction": "fraction of the training rows held out for validation.",
+    "vocab": "entries of a tokenizer that is trained.",
+    "warmup": "steps (of the schedule by epochs: epochs) until the full learning rate.",
+    "warmup_epochs": "epochs until the full learning rate.",
+    "workers": "processes or threads that make the data; null: one per core.",
+}
+"""Meanings of settings that several classes share, where the docstring has no sentence of its own."""
+
 
 def settings_page() -> str:
     """Settings outside of classes of this package, then those of each class that a group chooses."""
@@ -59,7 +129,12 @@ def _group(group: str, title: str, section: str = "") -> str:
     for owner, names in owners.items():
         hints, meanings = argument_types(owner)[0], _meanings(owner)
         rows = [
-            row(f"{section or group}.{name}", _argument(owner, name), described(hint), meanings.get(name, ""))
+            row(
+                f"{section or group}.{name}",
+                _argument(owner, name),
+                described(hint),
+                meanings.get(name) or COMMON.get(name, ""),
+            )
             for name, hint in hints.items()
             if name not in _BUILT and hint is not Any
         ]
@@ -103,7 +178,7 @@ def _meanings(owner: Callable[..., Any]) -> dict[str, str]:
         if not place.__module__.startswith("subquad"):
             continue
         text = inspect.cleandoc(place.__doc__ or "")
-        for names, meaning in re.findall(r"(?m)^ *((?:\w+)(?:, \w+)*): (.+(?:\n +\S.*|\n(?! *[\w, ]+: )\S.*)*)", text):
+        for names, meaning in re.findall(r"(?m)^ *(\w+(?:, \w+)*): (.+(?:\n(?! *\w+(?:, \w+)*: ) *\S.*)*)", text):
             for name in names.split(", "):
                 found.setdefault(name, " ".join(meaning.split()))
     return found

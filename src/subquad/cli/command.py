@@ -18,6 +18,7 @@ from hydra.errors import CompactHydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from subquad.cli import INTERRUPTED
 from subquad.config import choices, fingerprint
 from subquad.config.choices import CONFIGS
 from subquad.config.parsing import parse_files_once
@@ -56,7 +57,7 @@ def run(name: str) -> None:
         prepare_process()
         status = import_module(f"subquad.cli.{name}").main()
     except KeyboardInterrupt:
-        sys.exit("Interrupted; the same command continues with what has not finished.")
+        sys.exit(INTERRUPTED)
     except Exception as error:
         cause = explain(error)
         if cause is None or os.environ.get("HYDRA_FULL_ERROR"):
