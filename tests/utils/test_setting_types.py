@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 import subquad.attention
 import subquad.backbones
@@ -62,7 +63,7 @@ def test_types_accept_their_range_and_nothing_else(kind: Any, accepted: list[flo
 def test_combinations() -> None:
     several = SettingType(Count | Sequence[Count] | Literal["auto"] | None)
     assert several.text == "a whole number from 1, a list of (a whole number from 1), auto or null"
-    assert all(several.accepts(value) for value in (1, [1, 2], (3,), None, "auto", np.int64(4)))
+    assert all(several.accepts(value) for value in (1, [1, 2], (3,), OmegaConf.create([1]), None, "auto", np.int64(4)))
     assert not any(several.accepts(value) for value in (0, [0], [True], "1", False, 1.0, np.float32(1)))
     assert described(bool) == "true or false"
 
