@@ -74,7 +74,7 @@ def verdict(base: tuple[str, ...], drawn: list[str], root: Path, build: bool) ->
         config = compose_run([*base, *drawn, *fixed])
         _ = config.paths.run  # resolves the fingerprint, as Hydra does for the output folder
         if build:
-            _build(config)
+            build_run(config)
     except SystemExit as error:
         if isinstance(error.code, str):
             return "refused"
@@ -86,7 +86,7 @@ def verdict(base: tuple[str, ...], drawn: list[str], root: Path, build: bool) ->
     return "built" if build else "composed"
 
 
-def _build(config: object) -> None:
+def build_run(config: object) -> None:
     """Everything that `train` does before its first step."""
     from unittest.mock import patch
 
