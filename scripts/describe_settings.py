@@ -19,8 +19,8 @@ from subquad.utils.setting_types import argument_types, described
 PAGE = """# Settings
 
 Written by `make docs` from the annotations that the checks read; a test compares the two. A value of another type or
-range ends a command with a sentence that names the setting and what it accepts. Whole numbers of models and data are
-below 2³¹; numbers are finite. `python train.py --help` shows all defaults. The settings of each attention are on
+range ends a command with a sentence that names the setting and what it accepts. Whole numbers are below 2⁶³;
+numbers are finite. `python train.py --help` shows all defaults. The settings of each attention are on
 [its page](attentions.md).
 """
 HEAD = "| setting | default | values | meaning |\n|---|---|---|---|\n"

@@ -18,8 +18,8 @@ from pydantic.fields import FieldInfo
 
 from subquad.utils.errors import UserError
 
-_LIMIT = 2**31
-"""Integers of models and data stay below it, so that products of a few of them fit into 64 bits."""
+_LIMIT = 2**63
+"""Integers stay below it, as torch and numpy hold them in 64 bits."""
 
 
 def _odd(value: int) -> int:
