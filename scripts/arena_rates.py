@@ -8,6 +8,7 @@ Until then they have that of recipe=arena.
 
 import sys
 from collections import defaultdict
+from typing import Any
 
 from subquad.cli.command import answer_help, prepare_process
 from subquad.config.choices import file_of

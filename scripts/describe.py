@@ -1,7 +1,7 @@
 """Generates pages of docs/ from classes and configurations.
 
-These are attentions.md, a page for each mechanism in attentions/, tasks.md, tables.md, api.md, and from docs/results
-results.md and the README's table of results.
+These are attentions.md, a page for each mechanism in attentions/, settings.md, tasks.md, tables.md, api.md, and from
+docs/results results.md and the README's table of results.
 """
 
 import inspect
@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import subquad
 from subquad.cli.command import answer_help, prepare_process
@@ -23,6 +22,8 @@ from subquad.config.compose import load_attention, load_factory, standalone_back
 
 answer_help(__doc__)
 prepare_process()
+
+from describe_settings import HEAD, escaped, row, settings_page  # noqa: E402  after prepare_process
 
 from subquad.attention.base import Attention, Discrete, Refreshable, SurrogateGradient  # noqa: E402  after prepare_process
 from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402
@@ -33,6 +34,7 @@ from subquad.results.collect import gather_project  # noqa: E402
 from subquad.results.footnotes import notes  # noqa: E402
 from subquad.results.store import BENCH  # noqa: E402
 from subquad.specs import Pattern  # noqa: E402
+from subquad.utils.setting_types import described  # noqa: E402
 
 ATTENTIONS = """# Attentions
 
@@ -118,7 +120,7 @@ def attentions() -> str:
         for module in members:
             first = modules()[module][0]
             title = _opening(first.mechanism)[0].partition(":")[0]
-            text = _escaped(re.split(r"(?<!\.)\. |\.$", first.text)[0].rpartition(": ")[2])
+            text = escaped(re.split(r"(?<!\.)\. |\.$", first.text)[0].rpartition(": ")[2])
             parts.append(f"| [{title}](attentions/{module}.md) | {text} | {stated_complexity(first.factory)} |\n")
     return "".join(parts)
 
@@ -171,7 +173,7 @@ def _class_sections(mechanism: type, choices: list[Choice]) -> list[str]:
     text, meanings, examples, released = split_docstring(mechanism)
     rows = [
         f"| `{choice.name}` | {choice.wirings or 'none'} | {choice.changed or 'the defaults'} | "
-        f"{_escaped(choice.text)} |"
+        f"{escaped(choice.text)} |"
         for choice in choices
     ]
     costs = "; ".join(dict.fromkeys(stated_complexity(choice.factory) for choice in choices))
@@ -180,20 +182,20 @@ def _class_sections(mechanism: type, choices: list[Choice]) -> list[str]:
         f"Cost: {costs}.",
         f"| `{choices[0].group}=` | wirings | settings | what it is |\n|---|---|---|---|\n" + "\n".join(rows),
     ]
-    hints, settings = get_type_hints(mechanism.__init__), []  # type: ignore[misc]
+    hints, settings = get_type_hints(mechanism.__init__, include_extras=True), []  # type: ignore[misc]
     for name, parameter in inspect.signature(mechanism).parameters.items():
         if name not in ("site", "spec"):
             default = "" if parameter.default is parameter.empty else f"`{_yaml(parameter.default)}`"
-            kind, meaning = _escaped(_kind(hints.get(name))), _escaped(meanings.get(name, ""))
-            settings.append(f"| `{name}` | {default} | {kind} | {meaning} |")
+            kind = described(hints[name]) if name in hints else ""
+            settings.append(row(name, default, kind, meanings.get(name, "")))
     if settings:
-        parts.append("| setting | default | type | meaning |\n|---|---|---|---|\n" + "\n".join(settings))
+        parts.append(HEAD + "\n".join(settings))
     if examples:
         parts.append(f"As a layer ([library.md](../library.md)):\n\n{examples}")
     if choices[0].group == "backbone":
         parts.append(MODEL.format(choices[0].name))
     parts.append(_measured(choices))
-    return [*parts, _limits(mechanism), f"Released code: {_escaped(released)}" if released else ""]
+    return [*parts, _limits(mechanism), f"Released code: {escaped(released)}" if released else ""]
 
 
 def split_docstring(mechanism: type) -> tuple[str, dict[str, str], str, str]:
@@ -252,20 +254,6 @@ def _limits(mechanism: type) -> str:
     return f"Limits: {' '.join(parts)}" if parts else ""
 
 
-def _kind(hint: Any) -> str:
-    """A type in the terms of configurations: choices, int, float, bool, text, list, null."""
-    if hint is None or hint is NoneType:
-        return "null" if hint is NoneType else ""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return " or ".join(f"`{_yaml(choice)}`" for choice in arguments)
-    if origin in (Union, UnionType):
-        return " or ".join(_kind(part) for part in arguments)
-    if origin is not None:
-        return f"list of {_kind(arguments[0])}"
-    return {"str": "text"}.get(hint.__name__, hint.__name__)
-
-
 def _yaml(value: Any) -> str:
     """A value as written in YAML."""
     return value if isinstance(value, str) else json.dumps(value, default=list)
@@ -286,21 +274,15 @@ def tasks() -> str:
     rows, shared = [], defaultdict(list)
     for name in options("task"):
         facts = about_task(name)
-        cells = (_escaped(facts[fact]) for fact in ("what", "splits", "metric", "source"))
+        cells = (escaped(facts[fact]) for fact in ("what", "splits", "metric", "source"))
         rows.append(f"| `{name}` | {' | '.join(cells)} |")
         shared[tuple(facts[fact] for fact in FACTS[2:])].append(f"`{name}`")
     files = [
         f"### {', '.join(names)}\n\n"
-        + "\n".join(f"- {fact.capitalize()}: {_escaped(text)}" for fact, text in zip(FACTS[2:], texts, strict=True))
+        + "\n".join(f"- {fact.capitalize()}: {escaped(text)}" for fact, text in zip(FACTS[2:], texts, strict=True))
         for texts, names in shared.items()
     ]
     return TASKS + "\n".join(rows) + "\n\n## Files, licences, protocols\n\n" + "\n\n".join(files) + "\n"
-
-
-def _escaped(text: str) -> str:
-    """Escapes text for a Markdown table: `<` outside of backticks would begin a tag, and `|` would end the cell."""
-    parts = text.replace("|", "\\|").split("`")
-    return "`".join(part if number % 2 else part.replace("<", "&lt;") for number, part in enumerate(parts))
 
 
 TABLES = """# Tables
@@ -332,7 +314,7 @@ def tables() -> str:
         size = f"{len(table.rows)} x {len(table.columns)}"
         rows.append(f"| `{name}` | {table.title} | {size} | {' | '.join(str(count or '') for count in counts)} |")
         if remarks := notes(table):
-            lines = "\n".join(f"- {places}: {_escaped(text)}" for places, text in remarks)
+            lines = "\n".join(f"- {places}: {escaped(text)}" for places, text in remarks)
             sections.append(f"### {name}\n\n{lines}")
     return TABLES + "\n".join(rows) + "\n\n## Notes\n\n" + "\n\n".join(sections) + "\n"
 
@@ -384,7 +366,7 @@ def pages() -> dict[Path, str]:
     """Every generated page and its text, but those with measured numbers."""
     overviews = {
         DOCS / "attentions.md": attentions(), DOCS / "tasks.md": tasks(), DOCS / "tables.md": tables(),
-        DOCS / "api.md": api(),
+        DOCS / "api.md": api(), DOCS / "settings.md": settings_page(),
     }  # fmt: skip
     return overviews | {DOCS / "attentions" / f"{module}.md": attention_page(module) for module in modules()}
 

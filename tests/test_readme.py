@@ -214,6 +214,10 @@ def test_generated_pages_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
             set(inspect.signature(mechanism).parameters) - {"site", "spec"} - split_docstring(mechanism)[1].keys()
         )
         assert not undescribed, f"{mechanism.__name__} has settings without a meaning in Args: {undescribed}"
+    unexplained = [
+        line for line in made[DOCS / "settings.md"].splitlines() if line.startswith("| `") and "|  |" in line[-5:]
+    ]
+    assert not unexplained, "describe it in the docstring of its class"
     for task in options("task"):
         missing = {"what", "metric", "train_rows", *FACTS} - about_task(task).keys()
         assert not missing, f"about: of configs/task/{task}.yaml has no {missing}"

@@ -1,13 +1,15 @@
 """Commands: start, --help, errors, and the commands that messages suggest."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from runs import ROOT, answer
 
-from subquad.cli import command
+from subquad.cli import INTERRUPTED, command
 from subquad.cli.__main__ import commands, main
 from subquad.utils import display
 from subquad.utils.errors import UserError
@@ -77,3 +79,20 @@ def test_importing_a_program_does_nothing():
         [sys.executable, "-c", code], cwd=ROOT, env={**os.environ}, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wait", [0.3, 1.5, 4.0])
+def test_an_interrupted_command_says_so_in_one_line(wait, tmp_path):
+    """From its first imports on; before them, the interpreter itself is starting."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", "import subquad.cli, sys; print(flush=True); from subquad.cli.command import run; "
+         "sys.argv[1:] = ['table=dba/2']; run('plan')"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert program.stdout is not None
+    program.stdout.readline()
+    time.sleep(wait)
+    program.send_signal(signal.SIGINT)
+    _, said = program.communicate(timeout=60)
+    assert (program.returncode != 0, said) == (True, f"{INTERRUPTED}\n")

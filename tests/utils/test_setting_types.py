@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 import subquad.attention
 import subquad.backbones
@@ -33,20 +34,20 @@ from subquad.utils.setting_types import (
     shown,
 )  # fmt: skip
 
-NUMBERS = [-1, 0, 0.5, 1, 2, 2**31 - 1, 2**31, 10**40]
+NUMBERS = [-1, 0, 0.5, 1, 2, 2**31, 2**63 - 1, 2**63, 10**40]
 NONSENSE = [None, True, "1", "nan", float("nan"), float("inf"), [1], {"a": 1}, [], "", "ü"]
 
 
 @pytest.mark.parametrize(
     ("kind", "accepted", "text"),
     [
-        (Natural, [0, 1, 2, 2**31 - 1], "a whole number from 0"),
-        (Count, [1, 2, 2**31 - 1], "a whole number from 1"),
-        (Odd, [1, 2**31 - 1], "an odd number from 1"),
-        (Even, [2], "an even number from 2"),
-        (Seed, [0, 1, 2, 2**31 - 1, 2**31], "a whole number from 0 to 4294967295"),
-        (Positive, [0.5, 1, 2, 2**31 - 1, 2**31, 10**40], "a number above 0"),
-        (NonNegative, [0, 0.5, 1, 2, 2**31 - 1, 2**31, 10**40], "a number from 0"),
+        (Natural, [0, 1, 2, 2**31, 2**63 - 1], "a whole number from 0"),
+        (Count, [1, 2, 2**31, 2**63 - 1], "a whole number from 1"),
+        (Odd, [1, 2**63 - 1], "an odd number from 1"),
+        (Even, [2, 2**31], "an even number from 2"),
+        (Seed, [0, 1, 2, 2**31], "a whole number from 0 to 4294967295"),
+        (Positive, [0.5, 1, 2, 2**31, 2**63 - 1, 2**63, 10**40], "a number above 0"),
+        (NonNegative, [0, 0.5, 1, 2, 2**31, 2**63 - 1, 2**63, 10**40], "a number from 0"),
         (Fraction, [0, 0.5, 1], "a number from 0 to 1"),
         (BelowOne, [0, 0.5], "a number from 0 up to 1, without 1"),
         (Share, [0.5], "a number between 0 and 1"),
@@ -62,7 +63,7 @@ def test_types_accept_their_range_and_nothing_else(kind: Any, accepted: list[flo
 def test_combinations() -> None:
     several = SettingType(Count | Sequence[Count] | Literal["auto"] | None)
     assert several.text == "a whole number from 1, a list of (a whole number from 1), auto or null"
-    assert all(several.accepts(value) for value in (1, [1, 2], (3,), None, "auto", np.int64(4)))
+    assert all(several.accepts(value) for value in (1, [1, 2], (3,), OmegaConf.create([1]), None, "auto", np.int64(4)))
     assert not any(several.accepts(value) for value in (0, [0], [True], "1", False, 1.0, np.float32(1)))
     assert described(bool) == "true or false"
 

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -25,12 +25,9 @@ from subquad.measure.speed_plot import draw_speed
 from subquad.records import now
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX, write_bench_page
 from subquad.utils.cores import usable_cores
-from subquad.utils.devices import Float32Precision
 from subquad.utils.display import as_typed
-from subquad.utils.errors import UserError
 
 REFERENCES = (EXPLICIT, SOFTMAX)
-DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def main() -> None:
@@ -68,12 +65,6 @@ def main() -> None:
 def _settings(config: DictConfig, device: str) -> Iterator[Setting]:
     choices = (config.levels, config.modes, config.dims, config.batches, config.dtypes, config.compiled, config.lengths)
     for level, mode, dim, batch, dtype, compiled, length in itertools.product(*choices):
-        if dtype not in DTYPES:
-            raise UserError(f"There is no dtype {dtype} to measure; choose {', '.join(DTYPES)}.")
-        if config.float32_precision not in get_args(Float32Precision):
-            raise UserError(
-                f"float32_precision is {config.float32_precision}; choose {', '.join(get_args(Float32Precision))}."
-            )
         yield Setting(
             level=level, mode=mode, length=length, dim=dim, heads=config.heads, ffn=config.ffn, layers=config.layers,
             batch=batch, device=device, dtype=getattr(torch, dtype), compiled=compiled,

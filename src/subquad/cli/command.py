@@ -12,14 +12,15 @@ from functools import cache, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hydra._internal import utils as hydra_utils
 from hydra.core import utils as core_utils
 from hydra.errors import CompactHydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from subquad.cli import INTERRUPTED
 from subquad.config import choices, fingerprint
 from subquad.config.choices import CONFIGS
 from subquad.config.parsing import parse_files_once
@@ -28,9 +29,18 @@ from subquad.utils.atomic import atomic_write
 from subquad.utils.display import as_typed
 from subquad.utils.errors import UserError, explain, first_line
 from subquad.utils.malloc import keep_freed_memory
+from subquad.utils.setting_types import Count, Natural, Positive, Seed, SettingType, check
 
 _SETTINGS = {"bench": "bench.yaml", "bench_long": "bench.yaml", "bench_peers": "peers.yaml", "eval": "eval.yaml"}
 """Commands whose --help shows settings with their defaults, and the file of these in configs/."""
+
+_TYPES: dict[str, Any] = {
+    "threads": Count | None, "device": Literal["auto", "cpu", "cuda"], "levels": Literal["layer", "model"],
+    "modes": Literal["inference", "training"], "dtypes": Literal["float32", "bfloat16", "float16", "float64"],
+    "float32_precision": Literal["highest", "high", "medium"],
+    "output": str | None, "seed": Seed,
+}  # fmt: skip
+"""Types of settings of commands, or of the entries of their lists, that the default does not show."""
 
 
 def run(name: str) -> None:
@@ -51,7 +61,7 @@ def run(name: str) -> None:
         prepare_process()
         status = import_module(f"subquad.cli.{name}").main()
     except KeyboardInterrupt:
-        sys.exit("Interrupted; the same command continues with what has not finished.")
+        sys.exit(INTERRUPTED)
     except Exception as error:
         cause = explain(error)
         if cause is None or os.environ.get("HYDRA_FULL_ERROR"):
@@ -167,10 +177,11 @@ def bench_config(overrides: Sequence[str]) -> DictConfig:
 def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
     """Merges `key=value` overrides into the defaults of a command that does not use Hydra.
 
-    Raises UserError for an unknown key, and for a value of the wrong type if the default is a number or a boolean.
+    Raises UserError for an unknown key, and for a value outside of its type and range: those of `_TYPES`, or the ones
+    that the default implies (a number of at least 1, or of at least 0 if that is the default).
     """
     known = [str(key) for key in defaults]
-    types = {key: type(OmegaConf.select(defaults, key)) for key in known}
+    types = {key: _type_of(key, OmegaConf.select(defaults, key)) for key in known}
     for override in overrides:
         key = override.partition("=")[0]
         if key.partition(".")[0].partition("[")[0] not in known:
@@ -184,8 +195,19 @@ def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
         raise UserError(f"{first_line(error)}; {Path(sys.argv[0]).stem} takes {', '.join(known)}.") from None
     assert isinstance(defaults, DictConfig)
     for key, kind in types.items():
-        if kind in (int, float) and type(defaults[key]) not in (int, float):
-            raise UserError(f"{key} is {defaults[key]}; it takes a number.")
-        if kind is bool and type(defaults[key]) is not bool:
-            raise UserError(f"{key} is {defaults[key]}; it takes true or false.")
+        value = defaults._get_node(key)
+        if kind is not None and not value._is_missing():
+            check(
+                key, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else defaults[key], kind
+            )
     return defaults
+
+
+def _type_of(key: str, default: Any) -> SettingType | None:
+    """The type of a setting of a command that does not use Hydra; None if any value has a meaning."""
+    first = default[0] if isinstance(default, ListConfig) and default else default
+    kinds: dict[type, Any] = {bool: bool, int: Count if first else Natural, float: Positive}
+    hint = _TYPES.get(key, kinds.get(type(first)))
+    if isinstance(default, ListConfig) and hint is not None:
+        hint = Sequence[hint]  # type: ignore[valid-type]
+    return None if hint is None else SettingType(hint)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from omegaconf import DictConfig, OmegaConf
 
 from subquad.utils.errors import UserError
-from subquad.utils.setting_types import BelowOne, Count, Natural, NonNegative, Seed, SettingType, check, shown
+from subquad.utils.setting_types import BelowOne, Count, Fraction, Natural, NonNegative, Seed, SettingType, check, shown
 
 
 class Top:
@@ -92,13 +92,13 @@ class Trainer:
     """Epochs between validations."""
     log_every_n_steps: Natural
     """Steps between the records of a logger; 0: once an epoch."""
-    limit_train_batches: Count | BelowOne
+    limit_train_batches: Count | Fraction
     """Batches of an epoch at most, or their fraction."""
-    limit_val_batches: Count | BelowOne
+    limit_val_batches: Count | Fraction
     """Batches of a validation at most, or their fraction."""
-    limit_test_batches: Count | BelowOne
+    limit_test_batches: Count | Fraction
     """Batches of the test at most, or their fraction."""
-    overfit_batches: Natural | BelowOne
+    overfit_batches: Natural | Fraction
     """Train on the same few batches."""
 
 

@@ -33,7 +33,13 @@ def first_line(error: BaseException) -> str:
 
 def explain(error: Exception) -> UserError | None:
     """The UserError behind an error, or one that explains a failed import or file access; None for any other error."""
-    return _user_error(error) or _missing_package(error) or _import_error(error) or _file_error(error)
+    return (
+        _user_error(error)
+        or _missing_package(error)
+        or _import_error(error)
+        or _memory_error(error)
+        or _file_error(error)
+    )
 
 
 def _user_error(error: BaseException | None) -> UserError | None:
@@ -81,6 +87,16 @@ def _import_error(error: BaseException | None) -> UserError | None:
             )
         error = error.__cause__ or error.__context__
     return None
+
+
+def _memory_error(error: Exception) -> UserError | None:
+    """A UserError for a tensor or array that the memory cannot hold."""
+    if not isinstance(error, MemoryError) and not re.search(r"out of memory|allocate memory|enough memory", str(error)):
+        return None
+    return UserError(
+        f"The memory does not suffice ({first_line(error)}); choose a smaller model, a smaller recipe.batch_size or "
+        "shorter data, or set trainer.accumulate_grad_batches."
+    )
 
 
 def _file_error(error: Exception) -> UserError | None:

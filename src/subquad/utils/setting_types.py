@@ -18,8 +18,8 @@ from pydantic.fields import FieldInfo
 
 from subquad.utils.errors import UserError
 
-_LIMIT = 2**31
-"""Integers of models and data stay below it, so that products of a few of them fit into 64 bits."""
+_LIMIT = 2**63
+"""Integers stay below it, as torch and numpy hold them in 64 bits."""
 
 
 def _odd(value: int) -> int:
@@ -104,7 +104,7 @@ class SettingType:
 
     def accepts(self, value: Any) -> bool:
         """Whether a value has this type; a number of numpy counts as one of Python, a list as a tuple."""
-        plain = value.item() if isinstance(value, np.generic) else value
+        plain = _plain(value)
         return self._holds(plain) or (isinstance(plain, list) and self._holds(tuple(plain)))
 
     def _holds(self, value: Any) -> bool:
@@ -113,6 +113,13 @@ class SettingType:
         except ValidationError:
             return False
         return True
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy as one of Python, and any sequence, such as OmegaConf's, as a list."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return [_plain(one) for one in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def check(name: str, value: Any, kind: SettingType) -> None:
