@@ -90,7 +90,7 @@ def verdict(base: tuple[str, ...], drawn: list[str], root: Path, build: bool) ->
 
 def table_arguments() -> st.SearchStrategy[list[str]]:
     """Arguments of the commands about tables: reproduce, plan, report."""
-    names = ("rows", "columns", "seeds", "run", "measure", "again", "compare", "gpu_memory", "scale", "data", "nothing")
+    names = ("rows", "columns", "seeds", "run", "measure", "again", "compare", "gpu_memory", "scale", "data", "none")
     chosen = st.sampled_from(
         ("table=dba/2", "table=[dba/2,dba/9]", "table=", "table=null", "table=dba/99", "table=[1]")
     )
