@@ -119,7 +119,7 @@ def _group(group: str, title: str, section: str = "") -> str:
     """The classes or functions that the files of a group choose, each once."""
     owners: dict[Any, list[str]] = {}
     for name in options(group):
-        node = OmegaConf.load(file_of(group, name) or "")
+        node: Any = OmegaConf.load(file_of(group, name) or "")
         for parent in [*node.get("defaults", []), name]:
             if isinstance(parent, str) and (file := file_of(group, parent.removeprefix(f"/{group}/"))) is not None:
                 target = OmegaConf.select(OmegaConf.load(file), f"{section}._target_".lstrip("."))

@@ -225,10 +225,7 @@ def test_dropout_and_left_out_branches_are_those_that_were_asked_for():
     [
         (lambda: ViT(SMALL, Softmax, **SIZES | {"patch": 5}), "patches of 5 do not divide 32 x 32"),
         (lambda: ViT(SMALL, Softmax, **SIZES | {"heads": 5}), "cannot be split into 5 heads"),
-        (
-            lambda: Pyramid(SMALL, Softmax, Softmax, "pvt_v2_b0", stages=(0, 1)),
-            r"stages is \(0, 1\); choose a list of \(1, 2, 3 or 4\)",
-        ),
+        (lambda: Pyramid(SMALL, Softmax, Softmax, "pvt_v2_b0", stages=(0, 1)), r"stages is \(0, 1\); choose a list of"),
         (
             lambda: Pyramid(ImageSpec(side=8, channels=1, classes=2), Softmax, Softmax, "pvt_v2_b0"),
             r"images of 8 x 8 are too small; set data\.size=32",

@@ -1,12 +1,14 @@
 """Draws hostile overrides and says what a command makes of them, up to training.
 
-python -m tests.config.hostile <number of draws> <seed> [compose|build]
+python -m tests.config.hostile <number of draws> <seed> [compose|build|tables]
 """
 
 import os
 import resource
 import sys
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -86,6 +88,44 @@ def verdict(base: tuple[str, ...], drawn: list[str], root: Path, build: bool) ->
     return "built" if build else "composed"
 
 
+def table_arguments() -> st.SearchStrategy[list[str]]:
+    """Arguments of the commands about tables: reproduce, plan, report."""
+    names = ("rows", "columns", "seeds", "run", "measure", "again", "compare", "gpu_memory", "scale", "data", "none")
+    chosen = st.sampled_from(
+        ("table=dba/2", "table=[dba/2,dba/9]", "table=", "table=null", "table=dba/99", "table=[1]")
+    )
+    one = st.builds("{}={}".format, st.sampled_from(names), st.sampled_from(_VALUES))
+    return st.builds(lambda table, more: [table, *more], chosen, st.lists(one, max_size=3))
+
+
+def table_verdict(drawn: list[str]) -> str:
+    """As `verdict`, for the arguments of a command about tables; the runs of the first column are composed."""
+    from unittest.mock import patch
+
+    from subquad.cli import table_arguments as arguments
+    from subquad.results.cells import RunIndex
+    from subquad.utils.errors import UserError
+
+    own = {"run": True, "measure": None, "again": False, "compare": [], "gpu_memory": None}
+    try:
+        with patch.object(sys, "argv", ["reproduce.py", *drawn]):
+            config, passed = arguments.split_arguments(own)
+            tables = arguments.chosen_tables(config)
+            seeds = arguments.chosen_seeds(config, tables)
+            runs = RunIndex(passed)
+            for table in tables:
+                cell = next((cell for cell in table if cell.trained), None)
+                if cell is not None:
+                    runs.spec(cell.overrides, (seeds[table.name] or [0])[0])
+    except UserError as error:
+        return "refused" if str(error).strip() else "without a sentence"
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            return "refused"
+        raise
+    return "composed"
+
+
 def build_run(config: object) -> None:
     """Everything that `train` does before its first step."""
     from unittest.mock import patch
@@ -103,7 +143,9 @@ def build_run(config: object) -> None:
     raise AssertionError("the run was taken for a finished one")
 
 
-def judged(base: tuple[str, ...], count: int, number: int, build: bool, root: Path) -> Counter[str]:
+def judged(
+    draws: st.SearchStrategy[list[str]], of: Callable[[list[str]], str], count: int, number: int
+) -> Counter[str]:
     """Draws and judges `count` lists of overrides; prints each that ends with an error of ours."""
     counts: Counter[str] = Counter()
 
@@ -112,13 +154,13 @@ def judged(base: tuple[str, ...], count: int, number: int, build: bool, root: Pa
         max_examples=count, database=None, deadline=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    @given(overrides(base))
+    @given(draws)
     def judge(drawn: list[str]) -> None:
         try:
-            counts[verdict(base, drawn, root, build)] += 1
+            counts[of(drawn)] += 1
         except Exception as error:
             counts["errors of ours"] += 1
-            print(f"{' '.join(base)} {drawn}: {type(error).__name__}: {str(error)[:200]!r}", flush=True)  # noqa: T201
+            print(f"{drawn}: {type(error).__name__}: {str(error)[:200]!r}", flush=True)  # noqa: T201
 
     judge()
     return counts
@@ -134,7 +176,10 @@ if __name__ == "__main__":
         prepare_process()
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))  # sizes of a model are hostile too
         total: Counter[str] = Counter()
-        for position, chosen in enumerate(BASES):
-            share = int(sys.argv[1]) // len(BASES)
-            total += judged(chosen, share, int(sys.argv[2]) + position, sys.argv[3:] == ["build"], Path(folder))
+        amount, first, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+        if kind == "tables":
+            total = judged(table_arguments(), table_verdict, amount, first)
+        for position, chosen in enumerate(() if kind == "tables" else BASES):
+            judge_one = partial(verdict, chosen, root=Path(folder), build=kind == "build")
+            total += judged(overrides(chosen), judge_one, amount // len(BASES), first + position)
         print(dict(total))  # noqa: T201

@@ -195,11 +195,9 @@ def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
         raise UserError(f"{first_line(error)}; {Path(sys.argv[0]).stem} takes {', '.join(known)}.") from None
     assert isinstance(defaults, DictConfig)
     for key, kind in types.items():
-        value = defaults._get_node(key)
-        if kind is not None and not value._is_missing():
-            check(
-                key, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else defaults[key], kind
-            )
+        if kind is not None and not OmegaConf.is_missing(defaults, key):
+            value = defaults[key]
+            check(key, list(value) if isinstance(value, ListConfig) else value, kind)
     return defaults
 
 
