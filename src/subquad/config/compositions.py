@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, cast
 
@@ -162,7 +162,8 @@ def _state() -> str:
 
 
 def _code() -> str:
-    return _digest(sorted(Path(subquad.__path__[0]).rglob("*.py")), "".join(map(version, ("torch", "timm"))))
+    versions = [found.version for name in ("torch", "timm") for found in distributions(name=name)]
+    return _digest(sorted(Path(subquad.__path__[0]).rglob("*.py")), "".join(versions))
 
 
 def _digest(files: Iterable[Path], start: str = "") -> str:

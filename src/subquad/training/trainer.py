@@ -16,7 +16,7 @@ from subquad.training.callbacks.hooks import SkipEmptyHooks
 from subquad.training.callbacks.ignore_sigterm import IgnoreSigterm
 from subquad.training.metrics_csv import KeepHistory, MetricsCSV
 from subquad.training.strategies import SharedBatches
-from subquad.utils.errors import UserError, first_line
+from subquad.utils.errors import UserError, explain, first_line
 
 _REFUSED = {
     "sync_batchnorm": "Batch normalisation always spans all processes",
@@ -44,7 +44,8 @@ def build_trainer(config: DictConfig, data: SplitData, module: Supervised | None
         )
     except (InstantiationException, RuntimeError) as error:
         reason = first_line(error.__cause__ or error)
-        raise UserError(f"The trainer cannot be built ({reason}); see the keys of trainer=.") from error
+        unknown = UserError(f"The trainer cannot be built ({reason}); see the keys of trainer=.")
+        raise explain(error) or unknown from error
     if isinstance(trainer.accelerator, CPUAccelerator) and precision in ("16-mixed", "16-true", "16"):
         raise UserError(f"A CPU cannot train with trainer.precision={precision}; choose bf16-mixed, or a GPU.")
     if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, SharedBatches):
