@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all check bench docs site clean
+.PHONY: help setup demo test test-slow test-all check chaos bench docs site clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ check: $(READY)  ## Formatting, lint, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+chaos: $(READY)  ## Kill commands, damage files and edit inputs thousands of times; typed again, it goes on
+	$(BIN)/python -m tests.chaos $(CHAOS)
 
 bench: $(READY)  ## Measure speed and memory of the attentions against softmax and against no attention
 	$(BIN)/python scripts/bench.py
