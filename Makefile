@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all check audit release-check bench docs site clean
+.PHONY: help setup demo test test-slow test-all check chaos audit release-check bench docs site clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ audit: $(READY)  ## Look for known vulnerabilities of the locked packages (needs
 
 release-check: $(READY)  ## Before a tag: versions, a committed tree, and the wheel in an empty environment
 	.ci/release $(PYTHON)
+
+chaos: $(READY)  ## Kill commands, damage files and edit inputs thousands of times; typed again, it goes on
+	$(BIN)/python -m tests.chaos $(CHAOS)
 
 bench: $(READY)  ## Measure speed and memory of the attentions against softmax and against no attention
 	$(BIN)/python scripts/bench.py

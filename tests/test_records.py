@@ -6,6 +6,7 @@ import re
 
 import pytest
 from runs import FACTS
+from safetensors import SafetensorError
 
 from subquad import records
 from subquad.records import Record
@@ -167,6 +168,8 @@ def test_what_torch_says_of_a_full_disk_is_told_with_its_remedy():
     found = explain(RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"))
     assert "A checkpoint cannot be written; free some space" in str(found)
     assert explain(RuntimeError("shapes do not fit")) is None
+    found = explain(SafetensorError("Error while serializing: I/O error: Read-only file system (os error 30)"))
+    assert "A file cannot be written" in str(found)
 
 
 def test_read_all_finds_every_run_oldest_first(tmp_path):

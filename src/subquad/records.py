@@ -193,7 +193,7 @@ def read_error(run: Path, since: float) -> str | None:
     path = run / ERROR
     try:
         return json.loads(path.read_text())["message"] if path.stat().st_mtime >= since else None
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -6,8 +6,9 @@ python -m tests.chaos seconds=600              # as many as there is time for
 python -m tests.chaos only=kill.train,fuzz.ts  # some kinds
 python -m tests.chaos repeat=kill.train:17     # one case again; its files stay in <folder>/place
 
-A case is chosen by its kind and number alone. It is `ok`, `lost` (something is missing or was done twice), `wrong` (another number without a word)
-or `unclear` (a traceback, a hang, no sentence). Commands run in processes that are forked after the imports.
+A case is chosen by its kind and number alone. It is `ok`, `lost` (something is missing or was done twice), `wrong`
+(another number without a word) or `unclear` (a traceback, a hang, no sentence). Commands run in processes that are
+forked after the imports.
 """
 
 import collections
@@ -40,8 +41,8 @@ def imports() -> None:
     for name in ("train", "eval", "pack", "prepare", "report", "results"):
         importlib.import_module(f"subquad.cli.{name}")
     for name in (
-        "subquad.training.run", "subquad.training.evaluation", "subquad.training.bundle", "matplotlib.pyplot", "sktime.datasets", "pandas",
-        "subquad.report.html.site", "subquad.results.collect", "safetensors.torch",
+        "subquad.training.run", "subquad.training.evaluation", "subquad.training.bundle", "subquad.report.html.site",
+        "subquad.results.collect", "matplotlib.pyplot", "pandas", "safetensors.torch", "sktime.datasets",
     ):  # fmt: skip
         importlib.import_module(name)
 

@@ -1,4 +1,4 @@
-"""Runs commands of the project in forked processes, which saves their imports, and says whether what they say is clear."""
+"""Runs commands of the project in forked processes, which saves their imports, and judges what they print."""
 
 import contextlib
 import os

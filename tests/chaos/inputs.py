@@ -21,11 +21,12 @@ EXAMPLES = 100
 """Files of a case."""
 
 _PIECES = (
-    b"", b"\n", b"\r\n", b"\t", b",", b":", b" ", b"(", b")", b"[", b"]", b"{", b"}", b'"', b"'", b"\0", b"\xff", b"\xef\xbb\xbf",
-    b"nan", b"inf", b"-1", b"1e999", b"9" * 30, b"0", b"1", b"?", b"null", b"true", b"[]", b"{}", b"@data", b"@classLabel", b"@classLabel true",
-    b"@dimensions 3", b"@univariate true", b"@timeStamps true", b"@equalLength", b"(1,2)", b"[MAX", b"[SM 1 2 ]", b"b'", b"\\x", b"\\",
-    b"rows:", b"cells:", b"printed:", b"&a", b"*a", b"${x}", b"!!python/object:os.system", b"mean: true", b"seeds: 0", b"- ", b"question_id",
-    "é漢".encode(), b"\xed\xa0\x80", b"a" * 2000, b"PAR1",
+    b"", b"\n", b"\r\n", b"\t", b",", b":", b" ", b"(", b")", b"[", b"]", b"{", b"}", b'"', b"'", b"\0", b"\xff",
+    b"\xef\xbb\xbf", b"nan", b"inf", b"-1", b"1e999", b"9" * 30, b"0", b"1", b"?", b"null", b"true", b"[]", b"{}",
+    b"@data", b"@classLabel", b"@classLabel true", b"@dimensions 3", b"@univariate true", b"@timeStamps true",
+    b"@equalLength", b"(1,2)", b"[MAX", b"[SM 1 2 ]", b"b'", b"\\x", b"\\", b"rows:", b"cells:", b"printed:", b"&a",
+    b"*a", b"${x}", b"!!python/object:os.system", b"mean: true", b"seeds: 0", b"- ", b"question_id", "é漢".encode(),
+    b"\xed\xa0\x80", b"a" * 2000, b"PAR1",
 )  # fmt: skip
 _EDITS = st.lists(
     st.tuples(

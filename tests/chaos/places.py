@@ -21,8 +21,9 @@ from chaos.kills import same
 from chaos.twin import OK, Bench, Verdict, numbers, runs, tree
 
 NAMES = (
-    "a b", "ü ß 漢字", "it's", 'say "no"', "a=b", "$HOME", "${oc.env:HOME}", "{a}", "[0]", "a,b", "#x", "%20", "-m", "~", "a\\b",
-    "<script>alert(1)</script>", "&amp;", "new\nline", "tab\tstop", "x" * 200, ".hidden", "*", "?", "a;b", "`id`", "\u202eabc", "😀",
+    "a b", "ü ß 漢字", "it's", 'say "no"', "a=b", "$HOME", "${oc.env:HOME}", "{a}", "[0]", "a,b", "#x", "%20", "-m",
+    "~", "a\\b", "<script>alert(1)</script>", "&amp;", "new\nline", "tab\tstop", "x" * 200, ".hidden", "*", "?",
+    "a;b", "`id`", "\u202eabc", "😀",
 )  # fmt: skip
 
 
@@ -214,7 +215,8 @@ def two(rng: random.Random, bench: Bench) -> Verdict:
     run = next((place / "outputs").rglob("checkpoints"), place / "x").parent
     first: tuple[str, ...] = {
         "train": ("train", *RUN), "prepare": ("prepare", "task=lra/listops", "scale=smoke"), "pack": ("pack", str(run)),
-        "results": ("results", "add", "outputs"), "sweep": ("train", "-m", *RUN, "seed=0,1"), "eval": ("eval", f"run={run}"),
+        "results": ("results", "add", "outputs"), "sweep": ("train", "-m", *RUN, "seed=0,1"),
+        "eval": ("eval", f"run={run}"),
     }[kind]  # fmt: skip
     second = rng.choice((first, ("train", *RUN)))
     one = Command(place / "one", *first, before=partial(_at, place))

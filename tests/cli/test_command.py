@@ -5,9 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from runs import ROOT, answer
+from runs import ROOT, TINY, answer, composed
 
 from subquad.cli import INTERRUPTED, command
 from subquad.cli.__main__ import commands, main
@@ -26,6 +27,17 @@ def test_a_command_and_its_script_print_the_same_help_without_importing_it(name,
         main()
     assert end.value.code is None
     assert capsys.readouterr().out == page
+
+
+def test_a_folder_of_a_run_that_cannot_be_written_is_one_sentence(data, outputs):
+    config = composed(data, outputs, "task=lra/listops", "scale=smoke", *TINY)
+    (Path(config.paths.run) / ".hydra").parent.mkdir(parents=True)
+    (Path(config.paths.run) / ".hydra").touch()
+    paths = (f"paths.data={data}", f"paths.outputs={outputs}")
+    done = answer("train.py", "task=lra/listops", "scale=smoke", *TINY, *paths)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert ".hydra cannot be read or written (File exists); free some space" in done.stderr
 
 
 def test_the_command_lists_its_commands_and_knows_no_others(monkeypatch, capsys):

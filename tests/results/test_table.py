@@ -256,10 +256,13 @@ def test_a_table_that_is_not_as_the_format_says_is_refused_by_its_name(written, 
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["title: [", "title: ${nothing}", "a: 1\na: 2"])
+@pytest.mark.parametrize("text", ["title: [", "title: ${nothing}", "a: 1\na: 2", "-1"])
 def test_a_file_that_is_no_yaml_is_refused_by_its_path(written, tmp_path, text):
     with pytest.raises(UserError, match=f"{tmp_path}/1.yaml cannot be read"):
         written(text)
+    (tmp_path / "2.yaml").write_bytes(b"\x80")
+    with pytest.raises(UserError, match=f"{tmp_path}/2.yaml cannot be read"):
+        load(tmp_path / "2.yaml", "paper/2")
 
 
 def test_counted_tables_need_no_seeds(written):

@@ -208,7 +208,7 @@ def load(path: Path, name: str) -> Table:
     """The table of a file; raises UserError, naming the file, if it does not follow the format."""
     try:
         node = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:  # OSError: a number alone
         raise UserError(f"{path} cannot be read ({first_line(error)}).") from None
     try:
         return _table(node, name)

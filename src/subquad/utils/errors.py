@@ -103,6 +103,8 @@ def _file_error(error: Exception) -> UserError | None:
     """A UserError for a file that cannot be read or written: no space, no permission, no such folder."""
     if isinstance(error, RuntimeError) and "unexpected pos" in str(error):  # torch: the disk is full
         return UserError("A checkpoint cannot be written; free some space, or set SUBQUAD_OUTPUTS to another folder.")
+    if type(error).__name__ == "SafetensorError" and "I/O error" in str(error):
+        return UserError(f"A file cannot be written ({error}); free some space, mend the permissions, or set output=.")
     if not isinstance(error, OSError):
         return None
     path = error.filename or "A file"
