@@ -24,16 +24,17 @@ BEGIN = "# Written by scripts/arena_rates.py.\n"
 
 def best_rates(rates: TableResults) -> dict[tuple[str, str], str]:
     """The chosen rate by row and task. A column is named after its task and its rate: "recall 3.0e-3"."""
-    measured = defaultdict(dict)
+    measured: dict[tuple[str, str], dict[str, float | None]] = defaultdict(dict)
     for (row, column), cell in rates.cells.items():
         task, _, rate = column.rpartition(" ")
         summary = cell.decisive.summary
         measured[row, task][rate] = None if summary is None else summary.mean
-    return {
-        place: max(sorted(scores, key=float), key=scores.__getitem__)
-        for place, scores in measured.items()
-        if None not in scores.values()
-    }
+    chosen = {}
+    for place, scores in measured.items():
+        known = {rate: score for rate, score in scores.items() if score is not None}
+        if len(known) == len(scores):
+            chosen[place] = max(sorted(known, key=float), key=known.__getitem__)
+    return chosen
 
 
 def written(table: str, rates: dict[tuple[str, str], str]) -> str:
