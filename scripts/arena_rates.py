@@ -30,11 +30,12 @@ def best_rates(rates: TableResults) -> dict[tuple[str, str], str]:
         task, _, rate = column.rpartition(" ")
         summary = cell.decisive.summary
         measured[row, task][rate] = None if summary is None else summary.mean
-    return {
-        place: max(sorted(scores, key=float), key=scores.__getitem__)
-        for place, scores in measured.items()
-        if None not in scores.values()
-    }
+    chosen = {}
+    for place, scores in measured.items():
+        known = {rate: score for rate, score in scores.items() if score is not None}
+        if len(known) == len(scores):
+            chosen[place] = max(sorted(known, key=float), key=known.__getitem__)
+    return chosen
 
 
 def written(table: str, rates: dict[tuple[str, str], str]) -> str:

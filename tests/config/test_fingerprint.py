@@ -143,3 +143,9 @@ def test_misspelt_words_are_refused_with_the_choices(overrides, message):
 
 def test_the_protocol_counts_even_where_the_data_do_not_ask_for_it():
     assert name("task=lra/listops", "protocol=clean") != name("task=lra/listops", "protocol=paper")
+
+
+def test_a_run_without_attention_has_a_name_of_its_own():
+    with_it, without = (compose_run([*BASE, *own]).paths.run for own in ((), ("backbone.attention=null",)))
+    assert [Path(run).parent.name for run in (with_it, without)] == ["dba", "none"]
+    assert Path(with_it).name != Path(without).name

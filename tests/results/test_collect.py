@@ -13,7 +13,7 @@ from subquad.config.compositions import Composition
 from subquad.records import write_json
 from subquad.report.html.site import write_site
 from subquad.results import collect as gathering
-from subquad.results.cells import RunIndex
+from subquad.results.cells import RunIndex, load_table
 from subquad.results.model import FULL, Scope
 from subquad.results.table import load
 from subquad.results.verdict import Verdict
@@ -206,3 +206,12 @@ def test_the_task_of_a_record_is_its_choice():
     """Cells are matched with runs by it before anything is composed."""
     for task in ("uea/japanese_vowels", "lra/listops", "cifar/cifar10"):
         assert compose_run([f"task={task}"]).task.name == task
+
+
+def test_runs_without_attention_fill_the_cells_without_attention_only():
+    known = {("arena/recall", "none")}
+    collector = gathering.Collector(scope=FULL, runs=RunIndex(), measured=lambda cell: None, known=known)
+    cells = load_table("arena").cells
+    assert collector._possible(cells["no attention", "recall 64"])
+    assert not collector._possible(cells["no attention", "digits"])
+    assert not collector._possible(cells["softmax", "recall 64"])

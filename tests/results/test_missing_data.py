@@ -17,6 +17,7 @@ from subquad.results.verdict import Verdict, cell_verdict
 from subquad.utils.errors import UserError
 
 MADE = {"digits", "digits_pixels", "lra/listops", "lra/pathfinder32", "uea/basic_motions", "tser/covid3month"}
+MADE |= {task for task in options("task") if task.startswith("arena/")}
 """Drawn by this package, or brought along by scikit-learn and sktime."""
 ONE_OF_MANY = [
     *(name for name in options("task") if not name.startswith(("uea/", "tser/", "lra/pathfinder"))),

@@ -91,7 +91,7 @@ def test_influence_is_the_norm_of_the_jacobian_block():
         ("luna", ["attention.l=2"], 2 * 16),
         ("dba", ["attention.d_p=3"], 3 * 16),
         ("local", ["attention.window=4"], 2 * 16),
-        ("linear", [], 2 * 4 * 5),  # for each head sums of key times value and of keys
+        ("linear", [], 2 * (4 * 5 - 1)),  # for each head the ratio of sums of key times value and of keys
     ],
 )
 def test_a_mechanism_passes_on_as_many_numbers_as_its_state_has(name, overrides, numbers):

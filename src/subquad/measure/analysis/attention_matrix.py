@@ -21,6 +21,10 @@ LINEAR = 1e-8
 """Largest relative residual, in float64, up to which a mechanism counts as linear in its values."""
 
 
+SMALL = 1e-10
+"""Singular values below this share of the largest one do not count: terms such as eps in a denominator cause them."""
+
+
 def square_site(length: int, dim: int, heads: int) -> Site:
     """A self-attention of one layer; the tokens are an image where their number is a square."""
     side = math.isqrt(length)
@@ -87,7 +91,7 @@ def passed_rank(module: nn.Module, x: Float[Tensor, "1 n d"]) -> int:
         copies = x.expand(width, -1, -1).clone().requires_grad_()
         [gradient] = torch.autograd.grad(function(copies)[channels, i, channels].sum(), copies)
         rows.append(gradient[:, : n // 2].flatten(1))
-    return int(torch.linalg.matrix_rank(torch.cat(rows)))
+    return int(torch.linalg.matrix_rank(torch.cat(rows), rtol=SMALL))
 
 
 @torch.no_grad()
