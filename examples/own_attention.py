@@ -47,7 +47,7 @@ def main() -> None:
     found = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "SUBQUAD_CONFIGS": "my_configs"}
     for command in (
         "check attention=nearby contract=false lengths=[256,512,1024]",
-        "train attention=nearby task=uea/basic_motions scale=laptop",
+        "train attention=nearby task=uea/basic_motions scale=laptop backbone.layers=1 backbone.dim=64 backbone.ffn=64",
     ):
         subprocess.run([sys.executable, "-m", "subquad.cli", *command.split()], env=found, check=True)
 
