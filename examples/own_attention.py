@@ -1,7 +1,7 @@
 """An attention of your own: written, checked and trained on a task at laptop scale.
 
 The attention weights a token by its distance alone. Prints whether padding changes an output, how time and memory grow
-with the length, and the accuracy on BasicMotions beside that of the majority class. Takes TIME on one core.
+with the length, and the accuracy on BasicMotions beside that of the majority class. Takes 14 s on one core.
 """
 
 import os
