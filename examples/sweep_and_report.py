@@ -1,7 +1,8 @@
 """Two attentions with two seeds on BasicMotions at laptop scale, in a smaller model, and a page of the results.
 
 The same as `subquad train -m ...` and `subquad report` in a terminal; run again, it trains only what is missing. Prints
-the accuracy of each run beside that of the majority class, and where the page is. Most of a minute is for the pages.
+the accuracy of each run beside that of the majority class, and where the page is. Takes about a minute on one core,
+more than half of it for the pages.
 """
 
 import subprocess
