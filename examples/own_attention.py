@@ -1,7 +1,7 @@
 """An attention of your own: written, checked and trained on a task at laptop scale.
 
 The attention weights a token by its distance alone. Prints whether padding changes an output, how time and memory grow
-with the length, and the accuracy on BasicMotions beside that of the majority class. Takes TIME on one core.
+with the length, and the accuracy on BasicMotions beside that of the majority class. Takes 14 s on one core.
 """
 
 import os
@@ -47,7 +47,7 @@ def main() -> None:
     found = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "SUBQUAD_CONFIGS": "my_configs"}
     for command in (
         "check attention=nearby contract=false lengths=[256,512,1024]",
-        "train attention=nearby task=uea/basic_motions scale=laptop",
+        "train attention=nearby task=uea/basic_motions scale=laptop backbone.layers=1 backbone.dim=64 backbone.ffn=64",
     ):
         subprocess.run([sys.executable, "-m", "subquad.cli", *command.split()], env=found, check=True)
 

