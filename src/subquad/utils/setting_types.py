@@ -96,7 +96,7 @@ class SettingType:
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         if isinstance(self._hint, type) and is_dataclass(self._hint):
-            return TypeAdapter(Annotated[self._hint, InstanceOf()])
+            return TypeAdapter(Annotated[self._hint, InstanceOf()])  # type: ignore[arg-type]
         try:
             return TypeAdapter(self._hint, config=_STRICT)
         except PydanticUserError:  # another package's type, which its own constructor checks
