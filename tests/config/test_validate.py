@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from runs import TINY, answer, composed, record_of, run_script, trained
 
 from subquad import records
@@ -150,3 +151,10 @@ def test_arguments_that_parents_take_are_known():
     with pytest.raises(UserError, match=r"model.dim is 1\.5"):
         check_settings("model", model)
     check_settings("model", model | {"dim": 2})
+
+
+@pytest.mark.parametrize("trainer", ["ddp", "ddp_cpu", "fsdp"])
+def test_arguments_that_lightning_passes_on_are_not_unknown(trainer):
+    check_settings(
+        "trainer", OmegaConf.to_container(compose_run([f"trainer={trainer}", "paths.run=/x"]).trainer, resolve=True)
+    )
