@@ -30,6 +30,7 @@ def test_any_override_composes_or_is_refused_in_a_sentence(tmp_path_factory, dat
         ("limits.cases='1'", "limits.cases is '1'; choose a whole number from 1 or null."),
         ("limits.steps=-inf", "limits.steps is -inf; choose a whole number from 1 or -1."),
         ("callbacks.last.save_top_k=false", "callbacks.last.save_top_k is false; choose a whole number."),
+        ("trainer.accumulate_grad_batches=0", "trainer.accumulate_grad_batches is 0; choose a whole number from 1 or"),
         ("trainer.max_epochs=soon", "trainer.max_epochs is soon; choose a whole number from 1, -1 or null."),
         ("optimizer._target_=7", "optimizer has no class; choose one by its group"),
         ("attention._partial_=1", "attention._partial_ is 1; choose true or false."),

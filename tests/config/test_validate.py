@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from runs import TINY, answer, composed, record_of, run_script, trained
 
 from subquad import records
@@ -17,10 +18,10 @@ TEXT = ("task=mlm/text", "data=synthetic", "scale=smoke", "attention=softmax", "
 
 
 def refusal(data, outputs, *overrides) -> str:
-    with pytest.raises(Exception) as caught:  # noqa: PT011  Hydra wraps what a constructor raises
+    with pytest.raises((Exception, SystemExit)) as caught:
         trained(composed(data, outputs, *overrides))
     error = caught.value
-    return str(error if isinstance(error, UserError) else error.__cause__)
+    return str(error if isinstance(error, UserError | SystemExit) else error.__cause__)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +38,9 @@ def refusal(data, outputs, *overrides) -> str:
             ("task=lra/listops", "scale=smoke", "recipe=mvts"),
             "mvts reads real-valued series, and these data are",
         ),
-        ((*MOTIONS, "seed=x"), "seed is x; it must lie between 0 and 4294967295, a whole number."),
+        ((*MOTIONS, "seed=x"), "seed is x; choose a whole number from 0 to 4294967295."),
         (("task=uea/custom", "attention=softmax"), "data.dataset has no value; set data.dataset=<value>"),
-        ((*MOTIONS, "tags=[[a]]"), "tags has ['a']; it takes words, as in tags=[first,second]."),
+        ((*MOTIONS, "tags=[[a]]"), "tags is [['a']]; choose a list of (text, a whole number or a number)"),
         ((*MOTIONS, "+backbone.pooling=cls"), "backbone of MVTSEncoder has no key pooling; it has attention, dim"),
         ((*MOTIONS, "+attention.fuse=true"), "attention of Softmax has no key fuse; did you mean attention.fused?"),
     ],
@@ -150,3 +151,10 @@ def test_arguments_that_parents_take_are_known():
     with pytest.raises(UserError, match=r"model.dim is 1\.5"):
         check_settings("model", model)
     check_settings("model", model | {"dim": 2})
+
+
+@pytest.mark.parametrize("trainer", ["ddp", "ddp_cpu", "fsdp"])
+def test_arguments_that_lightning_passes_on_are_not_unknown(trainer):
+    check_settings(
+        "trainer", OmegaConf.to_container(compose_run([f"trainer={trainer}", "paths.run=/x"]).trainer, resolve=True)
+    )

@@ -143,6 +143,11 @@ def check_run(config: DictConfig) -> None:
         raise UserError(f"optimizer.betas is {shown(list(betas))}; choose two numbers from 0 up to 1.")
 
 
+def stated_elsewhere(section: str, node: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a section whose types are stated by its class and not here."""
+    return {name: value for name, value in node.items() if name not in _kinds().get(section, ())}
+
+
 @cache
 def _kinds() -> dict[str, dict[str, SettingType]]:
     return {

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from subquad import records
 from subquad.backbones.layerwise import recompute_layers
 from subquad.config.fingerprint import identity, mechanism, run_of
-from subquad.config.run_settings import check_run
+from subquad.config.run_settings import check_run, stated_elsewhere
 from subquad.config.settings import check_each, check_settings
 from subquad.measure import machine
 from subquad.measure.memory import process_peak
@@ -107,7 +107,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     if start is not None and not (start / records.RESULT).exists():
         raise UserError(f"The run that this one starts from has not finished ({start}); train that one first.")
     for section in ("attention", "backbone", "data", "runtime", "optimizer", "scheduler", "trainer"):
-        check_settings(section, settings[section])
+        check_settings(section, stated_elsewhere(section, settings[section]))
     for section in ("callbacks", "logger"):
         check_each(section, settings[section])
     check_settings("task.module", settings["task"]["module"])

@@ -41,6 +41,8 @@ BelowOne = Annotated[float, Field(ge=0, lt=1, description="a number from 0 up to
 Share = Annotated[float, Field(gt=0, lt=1, description="a number between 0 and 1")]
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null"}
+_PASS_ELSEWHERE = ("pytorch_lightning", "torch")
+"""Packages whose constructors pass keyword arguments to something other than their parents."""
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 
 
@@ -147,8 +149,9 @@ def argument_types(owner: Callable[..., Any]) -> tuple[dict[str, Any], bool]:
         named = [p.name for p in arguments if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"]
         own = typing.get_type_hints(function, include_extras=True)
         hints = {name: own.get(name, Any) for name in named} | hints
-        if not any(p.kind is p.VAR_KEYWORD for p in arguments):
-            return hints, True
+        passes_on = any(p.kind is p.VAR_KEYWORD for p in arguments)
+        if not passes_on or function.__module__.partition(".")[0] in _PASS_ELSEWHERE:
+            return hints, not passes_on
     return hints, False
 
 
