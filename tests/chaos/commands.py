@@ -83,7 +83,7 @@ class Command:
                 sys.stderr.flush()
             os._exit(status)
 
-    def wait(self, seconds: float = 120) -> Done:
+    def wait(self, seconds: float = 300) -> Done:
         """Waits for the end; kills the process after some seconds, which is then a hang."""
         hung = False
         while (ended := os.waitpid(self.pid, os.WNOHANG)) == (0, 0):
@@ -107,7 +107,7 @@ class Command:
             os.kill(target, number)
 
 
-def do(place: Path, *arguments: str, before: Callable[[], Any] | None = None, seconds: float = 120) -> Done:
+def do(place: Path, *arguments: str, before: Callable[[], Any] | None = None, seconds: float = 300) -> Done:
     """Runs a command to its end."""
     return Command(place, *arguments, before=before).wait(seconds)
 
