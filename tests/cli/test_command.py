@@ -77,3 +77,13 @@ def test_importing_a_program_does_nothing():
         [sys.executable, "-c", code], cwd=ROOT, env={**os.environ}, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", ["bench", "train"])  # Hydra prints the help of train
+def test_a_command_whose_reader_has_ended_ends_quietly(name):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "subquad.cli", name, "--help"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -9,7 +9,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from subquad.cli.command import run
+from subquad.cli.command import ending_with_reader, run
 from subquad.config.choices import hint
 
 _NOT_COMMANDS = ("__main__", "command", "table_arguments")
@@ -22,6 +22,7 @@ def commands() -> dict[str, str]:
     return {name: str(ast.get_docstring(ast.parse(text))).splitlines()[0] for name, text in texts.items()}
 
 
+@ending_with_reader()
 def main() -> None:
     """Runs the command named by the first argument."""
     name, *sys.argv[1:] = sys.argv[1:] or ["--help"]

@@ -4,15 +4,17 @@ import ast
 import atexit
 import difflib
 import gc
+import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.errors import CompactHydraException
 from omegaconf import DictConfig, OmegaConf
@@ -30,6 +32,40 @@ _SETTINGS = {"bench": "bench.yaml", "bench_long": "bench.yaml", "bench_peers": "
 """Commands whose --help shows settings with their defaults, and the file of these in configs/."""
 
 
+class _Output(io.TextIOWrapper):
+    """Standard output that ends the process with status 141, as the shell does, when its reader has ended."""
+
+    def write(self, text: str) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            _end()
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            _end()
+
+
+def _end() -> NoReturn:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
+    raise SystemExit(141)
+
+
+@contextmanager
+def ending_with_reader() -> Iterator[None]:
+    """Ends the process quietly when nothing reads its output any more, as in `subquad plan table=all | head -1`."""
+    if type(sys.stdout) is io.TextIOWrapper:
+        out = sys.stdout
+        sys.stdout = _Output(out.buffer, out.encoding, out.errors, line_buffering=out.line_buffering)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+
+
+@ending_with_reader()
 def run(name: str) -> None:
     """Runs the command of the module `subquad.cli.<name>`, whose `main` returns its exit status or None for 0.
 
