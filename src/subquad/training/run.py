@@ -97,6 +97,7 @@ def _end_interrupted() -> NoReturn:
 def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> records.Record | None:
     torch.set_num_threads(usable_threads())
     quieten()
+    wandb_run.quieten(settings.get("logger") or {})
     if type(config.seed) is not int or not 0 <= config.seed < 2**32:
         raise UserError(f"seed is {config.seed}; it must lie between 0 and {2**32 - 1}, a whole number.")
     tags = _tags(settings["tags"])
