@@ -88,6 +88,10 @@ SITE_SETTINGS = ("max_len", *(field.name for field in dataclasses.fields(Site)))
 class Masks:
     """Which tokens are real: True = a real token, False = padding, None = no padding anywhere.
 
+    Other code may use the inverse (`key_padding_mask` of `nn.MultiheadAttention`, True = padding: pass `~mask`) or
+    numbers added to the logits (0 and -1e30: pass `mask > -1`). Attentions refuse numbers; they cannot detect the
+    inverse.
+
     `class_token`: the first token of the queries and of the context is a class token. A mechanism may treat it apart
     from the sequence or as an ordinary token.
 

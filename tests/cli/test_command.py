@@ -108,3 +108,13 @@ def test_an_interrupted_command_says_so_in_one_line(wait, tmp_path):
     program.send_signal(signal.SIGINT)
     _, said = program.communicate(timeout=60)
     assert (program.returncode != 0, said) == (True, f"{INTERRUPTED}\n")
+
+
+@pytest.mark.parametrize("name", ["bench", "train"])  # Hydra prints the help of train
+def test_a_command_whose_reader_has_ended_ends_quietly(name):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "subquad.cli", name, "--help"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -119,6 +119,8 @@ def test_masks_of_every_form_are_read():
     for wrong in (torch.ones(20, 20).tril().bool()[None, None], additive + torch.arange(20.0)):
         with pytest.raises(UserError, match="pass a mask"):
             real_tokens(wrong)
+    with pytest.raises(UserError, match="pass additive_mask > -1"):
+        real_tokens(additive[:, 0, 0])
 
 
 @pytest.mark.parametrize(

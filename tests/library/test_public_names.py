@@ -83,7 +83,14 @@ def test_a_plain_layer_is_the_layer_of_a_site(name):
         (lambda: subquad.DBA(dim=8, max_len=4), "DBA needs heads; write"),
         (lambda: subquad.DBA(heads=2, query_len=4), "DBA needs dim and max_len; write"),
         (lambda: subquad.DBA(dim=8, heads=2, max_len=4, pattern="both"), "self or cross, not both"),
-        (lambda: subquad.DBA(dim=8, heads=2, max_len=4)(torch.ones(1, 4, 8), mask=torch.ones(1, 4)), "boolean"),
+        (
+            lambda: subquad.DBA(dim=8, heads=2, max_len=4)(torch.ones(1, 4, 8), mask=torch.zeros(1, 4)),
+            r"pass mask > -1",
+        ),
+        (
+            lambda: subquad.DBA(dim=8, heads=2, max_len=4)(torch.ones(1, 4, 8), masks=Masks(torch.ones(1, 4))),
+            "mask.bool()",
+        ),
         (lambda: subquad.DBA(dim=8, heads=2, max_len=4)(torch.ones(1, 4, 8), torch.ones(1, 4, 8)), "one input"),
         (lambda: subquad.DBA(dim=8, heads=2, max_len=4, pattern="cross")(torch.ones(1, 4, 8)), "needs the context"),
         (lambda: subquad.DBA(dim=8, heads=2, max_len=4, d_p=0), "attention.d_p is 0"),

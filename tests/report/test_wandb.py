@@ -34,7 +34,8 @@ LINE = ("task=digits", "recipe=small_vit", "scale=smoke", "trainer=cpu", "logger
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_SILENT", "false")
+    monkeypatch.delenv("WANDB_SILENT")  # the commands set it; restored after the test
     yield
     close_failed()
 
@@ -128,8 +129,10 @@ def test_runs_have_the_tags_of_all_tables_that_need_them():
     assert jobs[1].init_from == start
 
 
-def test_a_run_of_a_table_is_grouped_and_tagged(data, outputs):
+def test_a_run_of_a_table_is_grouped_and_tagged(data, outputs, capfd):
     record = trained(composed(data, outputs, *LINE, "attention=dba", *labels("dba/2")))
+    said = [line for line in "".join(capfd.readouterr()).splitlines() if "wandb" in line or "W&B" in line]
+    assert [line.partition(" sync ")[0] for line in said] == ["W&B: wandb"]
     [(run, summary, code)] = logged(outputs)
     assert run["id"] == f"{record.fingerprint}-s0"
     assert (run["project"], run["group"], run["job_type"]) == ("subquad", "dba/2", "train")

@@ -39,7 +39,8 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
     `forward` has two forms:
 
     - a plain layer: `y = layer(x, mask=mask)`, and `y = layer(x, context, mask=mask, context_mask=context_mask)` in
-      cross-attention; True in a mask is a real token. Each layer then has a latent of its own, if it has one.
+      cross-attention; True in a mask is a real token (in `key_padding_mask` of `nn.MultiheadAttention`, True is
+      padding: pass `mask=~key_padding_mask`). Each layer then has a latent of its own, if it has one.
     - a layer of a stack, which is given a `Masks`: `y, carry = layer(x, x, Masks(mask, mask), carry)`. Layers built
       with `layer=i, layers=n` share what the carry holds.
 
@@ -103,6 +104,8 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
     ) -> Float[Tensor, "b n d"] | tuple[Float[Tensor, "b n d"], Carry]:
         """Returns the output for each query token; if `masks` is given, also the `carry` of the next layer."""
         if masks is not None:
+            _check_boolean(masks.query)
+            _check_boolean(masks.context)
             return self.attend_with_carry(x, x if context is None else context, masks, carry)
         if self.site.pattern is Pattern.SELF:
             if context is not None and context is not x:
@@ -114,10 +117,11 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
         elif context is None:
             raise UserError(f"This {type(self).__name__} is cross-attention and needs the context as second input.")
         for given, tokens in ((mask, x), (context_mask, context)):
-            if given is not None and (given.dtype != torch.bool or given.shape != tokens.shape[:2]):
+            _check_boolean(given)
+            if given is not None and given.shape != tokens.shape[:2]:
                 raise UserError(
-                    f"A mask is boolean, True at real tokens, and has the shape {list(tokens.shape[:2])} here; "
-                    f"this one is {given.dtype} of shape {list(given.shape)}."
+                    f"A mask says which tokens are real and has the shape {list(tokens.shape[:2])} here, not "
+                    f"{list(given.shape)}; masks of pairs of tokens, such as causal ones, are not supported."
                 )
         return self.attend_with_carry(x, context, Masks(mask, context_mask), None)[0]
 
@@ -144,6 +148,14 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
                     f"{type(self).__name__} was built for at most {limit} tokens and was given {length}; "
                     "build it with a larger length or shorten the input."
                 )
+
+
+def _check_boolean(mask: Tensor | None) -> None:
+    if mask is not None and mask.dtype != torch.bool:
+        raise UserError(
+            f"A mask is boolean, True at real tokens, and this one is {mask.dtype}; pass mask > -1 where it has 0 at "
+            "real tokens and -1e30 or -inf at padding, and mask.bool() where it has 1 and 0."
+        )
 
 
 _SOFTMAX_MAPS = ("query", "key", "value", "out")

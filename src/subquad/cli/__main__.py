@@ -9,6 +9,8 @@ import runpy
 import sys
 from pathlib import Path
 
+from subquad.utils.output import ending_with_reader
+
 _NOT_COMMANDS = ("__main__", "command", "table_arguments")
 
 
@@ -19,6 +21,7 @@ def commands() -> dict[str, str]:
     return {name: str(ast.get_docstring(ast.parse(text))).splitlines()[0] for name, text in texts.items()}
 
 
+@ending_with_reader()
 def main() -> None:
     """Runs the command named by the first argument."""
     name, *sys.argv[1:] = sys.argv[1:] or ["--help"]

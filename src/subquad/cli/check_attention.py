@@ -108,6 +108,11 @@ def _contract(name: str) -> bool:
         console.print(f"  {mark}  {test.removeprefix('test_').replace('_', ' ')}")
         for line in broken:
             console.print(f"         {line[:200]}", markup=False)
+        if any("without overflow" in line for line in broken):
+            console.print(
+                "         A constant such as -1e30 is too large for float16; mask with torch.finfo(x.dtype).min, or "
+                "use subquad.ops.masks.masked_softmax."
+            )
     console.print()
     return any(message for outcomes in cells.values() for _, message in outcomes)
 

@@ -29,6 +29,7 @@ from subquad.utils.atomic import atomic_write
 from subquad.utils.display import as_typed
 from subquad.utils.errors import UserError, explain, first_line
 from subquad.utils.malloc import keep_freed_memory
+from subquad.utils.output import ending_with_reader
 from subquad.utils.setting_types import Count, Natural, Positive, Seed, SettingType, check
 
 _SETTINGS = {"bench": "bench.yaml", "bench_long": "bench.yaml", "bench_peers": "peers.yaml", "eval": "eval.yaml"}
@@ -43,6 +44,7 @@ _TYPES: dict[str, Any] = {
 """Types of settings of commands, or of the entries of their lists, that the default does not show."""
 
 
+@ending_with_reader()
 def run(name: str) -> None:
     """Runs the command of the module `subquad.cli.<name>`, whose `main` returns its exit status or None for 0.
 

@@ -17,7 +17,7 @@ AttentionChoice = str | Callable[..., Attention]
 
 
 def build_attention(attention: AttentionChoice, **settings: Any) -> Attention:
-    """An attention with the settings of configs/attention/<name>.yaml, which `settings` change.
+    """An attention with the settings of `configs/attention/<name>.yaml`, which `settings` change.
 
     The sizes of the layer (dim, heads, max_len, and the other values of a `Site`) are settings too. Raises UserError
     for unknown names and settings.

@@ -136,6 +136,8 @@ def real_tokens(mask: Tensor | None) -> Tensor | None:
     if not isinstance(mask, Tensor):
         raise UserError("Masks of flex attention cannot be read; call model.set_attn_implementation('sdpa').")
     if mask.dim() == 2:
+        if mask.is_floating_point() and not torch.compiler.is_compiling() and bool((mask < 0).any()):
+            raise UserError("A mask [batch, tokens] is 1 at real tokens and 0 at padding; pass additive_mask > -1.")
         return mask.bool()
     real = mask[:, 0, 0] if mask.dtype == torch.bool else mask[:, 0, 0] >= -1
     if torch.compiler.is_compiling():  # values are not known

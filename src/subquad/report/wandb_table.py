@@ -13,6 +13,7 @@ from subquad.config.compose import compose_run
 from subquad.records import fingerprint
 from subquad.results.cells import RunSpec
 from subquad.results.model import PROJECT, Scope, TableResults
+from subquad.training.wandb_run import quieten
 
 COLUMNS = (
     "row", "column", "mean", "std", "half width (95 %)", "seeds", "printed", "printed value", "printed spread", "unit",
@@ -51,6 +52,7 @@ def log_table(results: TableResults, scope: Scope, choices: Sequence[str]) -> Pa
     table = results.table
     config = compose_run(choices)
     logger: Any = OmegaConf.to_container(config.logger.wandb, resolve=True)
+    quieten({"wandb": logger})
     paper = table.name.partition("/")[0]
     selection = {"overrides": sorted(choices), "cells": sorted(map(str, table.cells))}
     folder = Path(str(config.paths.outputs)) / "tables" / table.name

@@ -98,6 +98,7 @@ def _end_interrupted() -> NoReturn:
 def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> records.Record | None:
     torch.set_num_threads(usable_threads())
     quieten()
+    wandb_run.quieten(settings.get("logger") or {})
     check_run(config)
     tags = _tags(settings["tags"])
     if missing := OmegaConf.missing_keys(config.data):

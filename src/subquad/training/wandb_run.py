@@ -1,10 +1,12 @@
 """Logging to Weights & Biases. It does not affect the fingerprint of a run, and nothing is read back from it."""
 
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
+from rich.console import Console
 
 from subquad.records import Record
 from subquad.training.distributed import rank
@@ -13,6 +15,19 @@ from subquad.training.distributed import rank
 def setting_name(attention: str, fingerprint: str) -> str:
     """Common name of the runs that differ in their seed only; dashboards group curves by it."""
     return f"{attention} {fingerprint}"
+
+
+def quieten(loggers: Mapping[str, Any]) -> None:
+    """Silences the client of a run that is not sent, and lets others print only what asks for action.
+
+    `loggers` are the settings of logger=. Environment variables that the user has set are not changed.
+    """
+    if "wandb" in loggers and not rank():
+        local = loggers["wandb"].get("offline") or os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
+        os.environ.setdefault("WANDB_SILENT" if local else "WANDB_QUIET", "true")
+        import wandb  # slow
+
+        wandb.setup()  # reads the variables; the first `wandb.init` would warn before it does
 
 
 def describe(loggers: Iterable[Any], tags: Sequence[str], attention: str, fingerprint: str) -> None:
@@ -34,11 +49,18 @@ def close_failed() -> None:
 
 
 def summarise(trainer: pl.Trainer, record: Record) -> None:
-    """Logs the final numbers and closes the run, so that the next job of a sweep opens its own."""
+    """Logs the final numbers and closes the run, so that the next job of a sweep opens its own.
+
+    Prints how to send an offline run.
+    """
     from pytorch_lightning.loggers import WandbLogger
 
     for logger in trainer.loggers:
         if isinstance(logger, WandbLogger):
             costs = {"parameters": record.parameters, "wall_seconds": record.wall_seconds}
             logger.experiment.summary.update({**record.metrics, **costs, "baselines": record.baselines})
-            logger.experiment.finish()
+            run = logger.experiment
+            run.finish()
+            if run.offline and not run.disabled:
+                folder = os.path.relpath(os.path.dirname(run.dir))
+                Console(highlight=False).print(f"W&B: wandb sync {folder}", soft_wrap=True, markup=False)

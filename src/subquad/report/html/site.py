@@ -19,6 +19,7 @@ from subquad.utils.atomic import atomic_write
 
 MANIFEST = ".pages.json"
 """Lists the files of the last call; files that a call does not write again are removed."""
+_MISSING = (Verdict.NOT_RUN, Verdict.NEEDS_DATA)
 
 
 def write_site(folder: Path, content: Content) -> Path:
@@ -113,7 +114,9 @@ class _Site:
             "papers": self.papers(), "kinds": by_kind(content.tables), "cells_total": len(shown),
             "printed_total": sum(part.cell.printed is not None for part in shown), "tables_total": len(content.tables),
             "unavailable": sum(bool(part.cell.unavailable) for part in shown), "by_verdict": self._by_verdict(),
-            "newest": rows[:12], "runs_total": len(rows), "own_total": len(content.own), "machines": content.machines,
+            "own_tables": measured_tables(content.tables, project=False),
+            "project_tables": measured_tables(content.tables, project=True), "newest": rows[:12],
+            "runs_total": len(rows), "own_total": len(content.own), "machines": content.machines,
             "project_total": len(content.project), "outdated": len(content.outdated),
             "failed": len(content.failed), "broken": len(content.broken), "unfinished": content.unfinished,
         }  # fmt: skip
@@ -127,15 +130,14 @@ class _Site:
 
     def _by_verdict(self) -> list[dict[str, Any]]:
         """Cells with a number, by verdict."""
-        groups: dict[Verdict, list[dict[str, str]]] = {}
+        groups: dict[Verdict, list[dict[str, Any]]] = {}
         for table in self.content.tables:
             for part in table.shown:
                 groups.setdefault(part.verdict, []).append(_line(table, part))
-        quiet = (Verdict.NOT_RUN, Verdict.NEEDS_DATA)
         return [
             {"mark": mark, "word": verdict.value, "cells": groups[verdict]}
             for verdict, mark in MARKS.items()
-            if verdict in groups and verdict not in quiet
+            if verdict in groups and verdict not in _MISSING
         ]
 
 
@@ -143,6 +145,24 @@ def counted(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
     """How many of each verdict, in the order of the legend."""
     counts = Counter(verdicts)
     return [{"mark": m, "word": v.value, "count": counts[v]} for v, m in MARKS.items() if counts[v]]
+
+
+def measured_tables(tables: Iterable[TableResults], project: bool) -> list[dict[str, Any]]:
+    """Tables with trained or measured cells whose number is of this machine, or of the project, and their verdicts."""
+    found = []
+    for table in tables:
+        cells = [
+            part
+            for part in table.shown
+            if part.verdict not in _MISSING and part.decisive.scope.project is project and table.kind(part) != "stated"
+        ]
+        if cells:
+            found.append({
+                "name": table.table.name, "title": table.table.title, "paper": table.paper,
+                "href": f"tables/{table.table.name}.html", "counts": counted(part.verdict for part in cells),
+                "cells": [_line(table, part) for part in cells if table.kind(part) == "trained"],
+            })  # fmt: skip
+    return found
 
 
 def by_kind(tables: Iterable[TableResults]) -> list[dict[str, Any]]:
@@ -158,12 +178,13 @@ def by_kind(tables: Iterable[TableResults]) -> list[dict[str, Any]]:
     ]
 
 
-def _line(table: TableResults, part: CellResults) -> dict[str, str]:
+def _line(table: TableResults, part: CellResults) -> dict[str, Any]:
     text = part.decisive.text
     name = f"{table.table.name}: {part.cell.row} / {part.cell.column}"
     printed = part.cell.printed.text if part.cell.printed else ""
     href = f"tables/{table.table.name}.html#{part.anchor}"
-    return {"paper": table.paper, "href": href, "name": name, "text": text, "printed": printed}
+    verdict = {"mark": MARKS[part.verdict], "word": part.verdict.value}
+    return {"paper": table.paper, "href": href, "name": name, "text": text, "printed": printed} | verdict
 
 
 def _paper(key: str, parts: Sequence[TableResults]) -> dict[str, Any]:
