@@ -123,8 +123,8 @@ _GROUPS = (
 """Nodes that every run has and that hold settings by name."""
 
 
-def check_run(config: DictConfig) -> None:
-    """Raises UserError, with the key and what it accepts, for a setting outside of its type or range."""
+def check_run(config: DictConfig, seed: bool = True) -> None:
+    """Raises UserError, with the key and what it accepts, for a setting (`seed`: or a seed) outside of its range."""
     for group in _GROUPS:
         node = OmegaConf.select(config, group)
         if not isinstance(node, DictConfig):
@@ -134,6 +134,8 @@ def check_run(config: DictConfig) -> None:
     for section, kinds in _kinds().items():
         node = OmegaConf.select(config, section) if section else config
         for name, kind in kinds.items():
+            if name == "seed" and not seed:
+                continue
             if isinstance(node, DictConfig) and name in node and not OmegaConf.is_missing(node, name):
                 value = node[name]
                 value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value

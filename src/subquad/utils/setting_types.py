@@ -150,7 +150,7 @@ def argument_types(owner: Callable[..., Any]) -> tuple[dict[str, Any], bool]:
         own = typing.get_type_hints(function, include_extras=True)
         hints = {name: own.get(name, Any) for name in named} | hints
         passes_on = any(p.kind is p.VAR_KEYWORD for p in arguments)
-        if not passes_on or function.__module__.partition(".")[0] in _PASS_ELSEWHERE:
+        if not passes_on or getattr(function, "__module__", "").partition(".")[0] in _PASS_ELSEWHERE:
             return hints, not passes_on
     return hints, False
 
