@@ -66,14 +66,16 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The git commit of the source, with "+changes" when the tree differs from it; "unknown" outside a checkout."""
+    """The git commit of the source, with "+changes" if src/ or configs/ differ from it; "unknown" outside a checkout."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
+        git("ls-files", "--error-unmatch", __file__)  # fails if the package is installed inside another repository
+        changed = git("status", "--porcelain", "--", ":/src", ":/configs")
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
