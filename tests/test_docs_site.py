@@ -75,3 +75,10 @@ def test_source_files_have_pages(site):
     assert "attention" in (site / "source/src/subquad/attention/dba.py.html").read_text()
     [link] = [a for a in Addresses(site / "attentions/dba.html").links if a.endswith("attention/dba.py.html")]
     assert link == "../source/src/subquad/attention/dba.py.html"
+
+
+def test_the_search_needs_no_server(site):
+    """In a page opened as a file, a browser starts no worker and fetches no index: both are loaded as scripts."""
+    assert "iframe-worker.js" in Addresses(site / "start.html").loaded
+    assert "IFrameWorker" in (site / "iframe-worker.js").read_text()
+    assert (site / "search" / "search_index.js").read_text().startswith("var __index = ")

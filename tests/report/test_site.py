@@ -206,6 +206,15 @@ def test_the_overview_counts_verdicts(made):
     assert "1 of them your own" in text
 
 
+def test_the_overview_begins_with_what_was_measured_here(made):
+    text = words(made.html("index.html").partition("<main")[2])
+    own, _, rest = text.partition("Your results")[2].partition("What is reproduced")
+    assert rest
+    assert "<script>alert(1)</script> on d\"'& 77.70% 0 paper, paper" in own  # the newest run
+    assert "one/1: Softmax / Accuracy : 89.9 ± 1.1 , printed 90.0±1.0 ✓ reproduced" in own
+    assert "not run" not in own
+
+
 def test_every_verdict_has_a_mark_of_its_own():
     assert set(MARKS) == set(Verdict)
     loud = [mark for verdict, mark in MARKS.items() if verdict not in (Verdict.NOT_RUN, Verdict.NEEDS_DATA)]
