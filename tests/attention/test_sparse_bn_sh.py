@@ -120,7 +120,7 @@ def test_dropout_acts_on_the_weights(sizes: dict) -> None:
 
 @pytest.mark.parametrize("window", [0, -2, 5])
 def test_windows_without_two_equal_sides_are_refused(window: int) -> None:
-    with pytest.raises(UserError, match=f"window of {window} .* even attention.window"):
+    with pytest.raises(UserError, match=f"attention.window is {window}; choose an even number"):
         SparseBNSH(site(Pattern.SELF), form="band", window=window)
 
 
