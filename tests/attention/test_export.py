@@ -32,7 +32,7 @@ OTHERS = {
     "batch": (([7, 11], 16), ([16] * 7, 16)),
     "length": (([7, 11, 3], 11), ([20, 2, 1], 20), ([28, 2, 7], 28)),
 }
-"""Real tokens of each row and length, where the batch or the length differs from the example; below the longest in cross-attention too."""
+"""Real tokens of each row and length, where one axis differs from the example. All lengths are below the longest."""
 SHORT = ([2, 3, 3], 3)
 """A row is one window or segment, and programs of some mechanisms refuse it, because torch.export fixes sizes of 1, as
 it does for a batch of 1."""
