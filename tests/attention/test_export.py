@@ -30,11 +30,12 @@ Size = tuple[list[int], int]
 EXAMPLE, SAME = ([16, 9, 4], 16), ([5, 16, 1], 16)
 OTHERS = {
     "batch": (([7, 11], 16), ([16] * 7, 16)),
-    "length": (([7, 11, 3], 11), ([20, 2, 1], 20), ([30, 2, 7], 30)),
+    "length": (([7, 11, 3], 11), ([20, 2, 1], 20), ([28, 2, 7], 28)),
 }
-"""Real tokens of each row and length, where the batch or the length differs from the example."""
+"""Real tokens of each row and length, where one axis differs from the example. All lengths are below the longest."""
 SHORT = ([2, 3, 3], 3)
-"""A row is one window. torch.export then may treat an axis of size 1 as fixed, as it does for a batch of 1."""
+"""A row is one window or segment, and programs of some mechanisms refuse it, because torch.export fixes sizes of 1, as
+it does for a batch of 1."""
 
 
 class Plain(nn.Module):
@@ -119,7 +120,6 @@ def test_compiled_to_one_graph_of_any_size_it_agrees(first_cell: Cell) -> None:
     torch.compiler.reset()
     attention = built(first_cell)
     agree(torch.compile(attention, backend="eager", fullgraph=True, dynamic=True), attention, EXAMPLE, *OTHERS["batch"])
-    agree(torch.compile(attention, backend="eager", fullgraph=True), attention, OTHERS["length"][0])
 
 
 @pytest.mark.slow
@@ -127,7 +127,14 @@ def test_compiled_to_one_graph_of_any_size_it_agrees(first_cell: Cell) -> None:
 def test_an_export_agrees_at_every_size_that_it_supports(first_cell: Cell) -> None:
     attention = built(first_cell)
     axes = supported(attention)
-    agree(exported(attention, *axes), attention, EXAMPLE, SAME, *(size for axis in axes for size in OTHERS[axis]))
+    program = exported(attention, *axes)
+    agree(program, attention, EXAMPLE, SAME, *(size for axis in axes for size in OTHERS[axis]))
+    if "length" in axes:
+        try:
+            agree(program, attention, SHORT)
+        except AssertionError as error:  # torch's guard, never another output
+            if "Guard failed" not in str(error):
+                raise
 
 
 @pytest.mark.slow

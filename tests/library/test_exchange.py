@@ -26,13 +26,19 @@ class CrossOnly(Softmax):
 
 
 def vit(**options):
-    return VisionTransformer(embed_dim=32, num_heads=4, depth=1, norm_layer=nn.LayerNorm, **options)
+    return VisionTransformer(**{"embed_dim": 32, "num_heads": 4, "depth": 1, "norm_layer": nn.LayerNorm} | options)
 
 
 def with_attention(**options):
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     layer.self_attn = nn.MultiheadAttention(32, 4, batch_first=True, **options)
     return layer
+
+
+def swapped(attention):
+    model = encoder()
+    swap(model, attention, max_len=30)
+    return model
 
 
 @pytest.fixture(params=FAMILIES)
@@ -96,6 +102,18 @@ def test_chosen_attentions_are_replaced_and_share_their_latent():
     assert [one.name for one in again] == ["layers.1.self_attn"]
 
 
+@pytest.mark.parametrize("first", ["dba", "fnet"])
+def test_what_was_swapped_is_swapped_again(family, first):
+    model, plain = family.build().eval(), family.build().eval()
+    plain.load_state_dict(model.state_dict())
+    before, once = swap(model, first, **family.options), swap(plain, "dba", **family.options)
+    again = swap(model, "dba")
+    assert [(one.name, one.before) for one in again] == [(one.name, one.after) for one in before]
+    assert [one.after.site for one in again] == [one.after.site for one in once]
+    assert [one.moved for one in again] == [one.moved for one in before]
+    assert family.run(model).isfinite().all()
+
+
 def test_reduced_keys_are_reported_as_lost():
     swapped = swap(timm.create_model("pvt_v2_b0"), "linear", image_size=32, where="stages.0.*")
     assert [one.lost for one in swapped] == [("sr.weight", "sr.bias", "norm.weight", "norm.bias")] * 2
@@ -140,6 +158,10 @@ def test_masks_of_every_form_are_read():
         (lambda: swap(vit(block_fn=ParallelThingsBlock), "dba"), "ParallelThingsBlock has no attention of its own"),
         (lambda: swap(with_attention(add_bias_kv=True), "dba", max_len=9), "add_bias_kv or add_zero_attn, which no"),
         (lambda: swap(with_attention(add_zero_attn=True), "dba", max_len=9), "add_bias_kv or add_zero_attn, which no"),
+        (
+            lambda: swap(swapped("dba"), "linear", where=[1]),
+            "layers.0.self_attn, .* form a stack of DBA, whose layers may",
+        ),
         (lambda: swap(vit(scale_attn_norm=True), "dba"), "blocks.0.attn has norm, which no attention here has"),
     ],
 )
@@ -169,6 +191,14 @@ def test_masks_of_pairs_are_refused_in_models_of_timm():
     swap(model, "linear")
     with pytest.raises(UserError, match="mask of pairs"):
         model.forward_features(torch.ones(1, 3, 32, 32), attn_mask=torch.ones(17, 17).bool())
+
+
+def test_a_part_of_what_was_swapped_is_swapped_again():
+    model = vit(img_size=32, patch_size=8, depth=3)
+    [first] = swap(model, "dba", where=[1])
+    assert [one.before is first.after for one in swap(model, "linear")] == [False, True, False]
+    swap(model, "luna", where=[2])
+    assert model(torch.ones(1, 3, 32, 32)).isfinite().all()
 
 
 def test_an_error_leaves_the_model_as_it_was():

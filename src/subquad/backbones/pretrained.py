@@ -4,7 +4,7 @@ import copy
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ def transfer_weights(maps: Maps, attention: Attention) -> tuple[list[str], list[
 
     Returns the names of the copied maps, and of the parameters and buffers that stayed.
     """
-    taken, filled = [], set()
+    taken, filled = [], set[int]()
     for name, (weight, bias) in attention.softmax_maps().items():
         if name not in maps or maps[name][0].numel() != weight.numel():
             continue
@@ -48,13 +48,17 @@ def transfer_weights(maps: Maps, attention: Attention) -> tuple[list[str], list[
         if bias is not None:
             bias.copy_(torch.zeros_like(bias) if source_bias is None else source_bias.reshape(bias.shape))
         taken.append(name)
-        filled |= {
-            id(tensor if tensor._base is None else tensor._base) for tensor in (weight, bias) if tensor is not None
-        }
+        filled |= owners([(weight, bias)])
     rest = [
         name for name, tensor in [*attention.named_parameters(), *attention.named_buffers()] if id(tensor) not in filled
     ]
     return taken, rest
+
+
+def owners(maps: Iterable[tuple[Tensor, Tensor | None]]) -> set[int]:
+    """The ids of the parameters that these maps are, or are views of."""
+    tensors = [tensor for pair in maps for tensor in pair if tensor is not None]
+    return {id(tensor if tensor._base is None else tensor._base) for tensor in tensors}
 
 
 class TransferLog:

@@ -76,23 +76,33 @@ def calls_of(
     model: Any, channels: int, size: tuple[int, int]
 ) -> dict[nn.Module, tuple[int, int, tuple[int, int] | None]]:
     """Tokens, width and grid that each attention is called with, from one pass on the meta device."""
-    calls = {}
-
-    def note(attention: nn.Module, args: tuple[Any, ...]) -> None:
-        _, tokens, dim = args[0].shape
-        height, width = args[1] if len(args) > 1 else model.patch_embed.grid_size
-        calls[attention] = (tokens, dim, (height, width) if height * width == tokens else None)
-
-    hooks = [block.attn.register_forward_pre_hook(note) for blocks in stages_of(model) for block in blocks]
-    state = {name: tensor.to("meta") for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    blocks = [block for stage in stages_of(model) for block in stage]
+    attentions = [block.attn for block in blocks]
     try:
+        for block in blocks:
+            block.attn = _Noted()
+        state = {name: tensor.to("meta") for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
         with torch.no_grad(), _ShapesOnly():
             image = torch.empty(1, channels, *size, device="meta")
             torch.func.functional_call(model, state, (image,))
+        return {own: block.attn.call(model) for own, block in zip(attentions, blocks, strict=True)}
     finally:
-        for hook in hooks:
-            hook.remove()
-    return calls
+        for own, block in zip(attentions, blocks, strict=True):
+            block.attn = own
+
+
+class _Noted(nn.Module):
+    """Stands for an attention and notes what it is called with, because not all compute on the device "meta"."""
+
+    def forward(self, x: Tensor, size: Any = None, **ignored: Any) -> Tensor:
+        self.shape, self.size = x.shape, size
+        return x
+
+    def call(self, model: Any) -> tuple[int, int, tuple[int, int] | None]:
+        """Tokens, width and grid of the call."""
+        height, width = self.size or model.patch_embed.grid_size
+        _, tokens, dim = self.shape
+        return tokens, dim, (height, width) if height * width == tokens else None
 
 
 class _ShapesOnly(TorchFunctionMode):

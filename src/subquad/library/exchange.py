@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from subquad.attention.base import Attention
+from subquad.attention.base import Attention, StatelessAttention
 from subquad.backbones.carrying import CarrySlot
 from subquad.backbones.pretrained import transfer_weights
 from subquad.library.building import AttentionChoice, attention_factory
@@ -61,7 +61,7 @@ def swap(
     Supports VisionTransformer, PVTv2 and Twins of timm; BERT, RoBERTa, DistilBERT and ViT of transformers; and
     `nn.TransformerEncoder`. The new attentions respect the model's padding masks. Layers that share a latent (DBA,
     Luna) pass it on among the replaced layers of one width. Reduced keys (PVTv2, Twins) and windows (Twins) become
-    attention to all tokens.
+    attention to all tokens. A swapped model can be swapped again.
 
     Args:
         model: the model; it is changed.
@@ -70,7 +70,8 @@ def swap(
             their numbers from 0.
         keep_weights: start from the weights of the maps that old and new attention both have.
         max_len: the longest input in tokens, where the model does not say.
-        image_size: pixels per side of the images, if they are not those that a timm model was made for.
+        image_size: pixels per side of the images, if they are not those that a timm model was made for. Attentions
+            that were swapped before keep their longest input unless `max_len` is given.
         settings: settings of the attention.
 
     Returns:
@@ -103,8 +104,10 @@ def swap(
         seen[host.stage] += 1
         built.append(factory(site=site, **settings))
     # Nothing is replaced before everything is built, so that an error leaves the model as it was.
-    slots = {stage: CarrySlot() for stage in counts}
-    return [_replace(host, new, slots[host.stage], keep_weights) for host, new in zip(hosts, built, strict=True)]
+    slots, default = {stage: CarrySlot() for stage in counts}, next(model.parameters())  # FNet has none of its own
+    return [
+        _replace(host, new, slots[host.stage], keep_weights, default) for host, new in zip(hosts, built, strict=True)
+    ]
 
 
 def _chosen(hosts: list[Host], where: str | Sequence[int] | None) -> list[Host]:
@@ -119,11 +122,18 @@ def _chosen(hosts: list[Host], where: str | Sequence[int] | None) -> list[Host]:
         raise UserError(
             f"where={where!r} names no attention of this model; it has 0 to {len(names) - 1}: {', '.join(names)}."
         )
+    for host in chosen:
+        stack = [other for other in hosts if other.stack is host.stack is not None]
+        if not isinstance(host.module, StatelessAttention) and any(other not in chosen for other in stack):
+            raise UserError(
+                f"{', '.join(other.name for other in stack)} form a stack of {type(host.module).__name__}, whose "
+                "layers may share parameters; choose all of them or none."
+            )
     return chosen
 
 
-def _replace(host: Host, attention: Attention, slot: CarrySlot, keep_weights: bool) -> Swapped:
-    like = next(host.module.parameters())
+def _replace(host: Host, attention: Attention, slot: CarrySlot, keep_weights: bool, default: Tensor) -> Swapped:
+    like = next(host.module.parameters(), default)
     moved, new = transfer_weights(host.maps if keep_weights else {}, attention)
     host.install(attention.to(like.device, like.dtype).train(host.module.training), slot)
     return Swapped(host.name, host.module, attention, tuple(moved), tuple(new), host.lost)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Maps
 from subquad.backbones.carrying import Carrying, CarrySlot
-from subquad.backbones.pretrained import maps_of
+from subquad.backbones.pretrained import maps_of, owners
 from subquad.backbones.vision import InBlock, calls_of, stages_of
 from subquad.specs import Masks
 from subquad.utils.errors import UserError
@@ -25,7 +25,8 @@ class Host:
     """One self-attention of a model.
 
     `max_len` is None where the model does not say how long its inputs are. `maps` are its weights, `lost` the names of
-    others, which no attention takes. Hosts of one `stage` have one width. `install` replaces it.
+    others, which no attention takes. Hosts of one `stage` have one width. `stack` is what a swapped attention shares
+    with those swapped with it. `install` replaces it.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Host:
     stage: int = 0
     grid: tuple[int, int] | None = None
     lost: tuple[str, ...] = ()
+    stack: CarrySlot | None = None
 
 
 def hosts_in(model: nn.Module, image_size: int | None = None) -> list[Host]:
@@ -46,14 +48,34 @@ def hosts_in(model: nn.Module, image_size: int | None = None) -> list[Host]:
 
     Raises UserError for a model without any that can be replaced.
     """
-    found = [*_of_torch(model), *_of_transformers(model), *_of_timm(model, image_size)]
+    found = [*_swapped(model), *_of_torch(model), *_of_transformers(model), *_of_timm(model, image_size)]
     if not found:
         raise UserError(
             f"{type(model).__name__} has no self-attention that can be replaced; supported are {SUPPORTED}. Decoders "
             "and cross-attention are not, because they need causal masks or a second input, and Swin is not, because "
             "its windows are shifted and masked."
         )
-    return found
+    order = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    return sorted(found, key=lambda host: order.index(host.name))
+
+
+def _swapped(model: nn.Module) -> Iterator[Host]:
+    """What `swap` put there before, and the attentions of this package's own image models."""
+    for name, part in model.named_modules():
+        if not isinstance(part, Carrying):
+            continue
+        own, site = part.attention, part.attention.site
+
+        def install(attention: Attention, slot: CarrySlot, part: Any = part) -> None:
+            part.attention, part.slot = attention, slot
+
+        maps = own.softmax_maps()
+        taken = owners(maps.values())
+        yield Host(
+            name=name, module=own, dim=site.dim, heads=site.heads, max_len=site.query_len, dropout=site.dropout,
+            maps=maps, install=install, stage=site.stage, grid=site.grid, stack=part.slot,
+            lost=tuple(name for name, tensor in own.named_parameters() if id(tensor) not in taken),
+        )  # fmt: skip
 
 
 class _InEncoderLayer(Carrying):
@@ -216,6 +238,8 @@ def _of_timm(model: Any, image_size: int | None) -> Iterator[Host]:
     kinds = ("VisionTransformer", "PyramidVisionTransformerV2", "Twins")
     if not any(base.__name__ in kinds and base.__module__.startswith("timm.") for base in type(model).__mro__):
         return
+    if all(isinstance(getattr(block, "attn", None), Carrying) for blocks in stages_of(model) for block in blocks):
+        return
     side = image_size or next((part.img_size[0] for part in model.modules() if getattr(part, "img_size", None)), None)
     if side is None:
         raise UserError(f"{type(model).__name__} does not say how large its images are; pass it, as image_size=224.")
@@ -227,6 +251,8 @@ def _of_timm(model: Any, image_size: int | None) -> Iterator[Host]:
     for stage, blocks in enumerate(stages_of(model)):
         for block in blocks:
             own = block.attn
+            if isinstance(own, Carrying):
+                continue
             others = {name.partition(".")[0] for name, _ in own.named_parameters()} - {"qkv", "q", "kv", "proj"}
             if others - ({"sr", "norm"} if hasattr(own, "kv") else set()):
                 raise UserError(f"{names[id(own)]} has {', '.join(sorted(others))}, which no attention here has.")
