@@ -1,6 +1,7 @@
 """Microbatches of processes and accumulation: every row once, weights that add up, the same random draws."""
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -147,6 +148,7 @@ class Pretended:
     """The attributes of a trainer that data use."""
 
     accumulate_grad_batches, global_rank, world_size = 4, 1, 2
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("given", "batch", "size"), [(None, 24, 3), (None, 8, 1), (None, 4, 1), (5, 24, 5)])
