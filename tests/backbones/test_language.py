@@ -80,7 +80,7 @@ def test_a_convolution_reads_the_neighbours_and_no_token_farther_away():
     features = [network.encoder(ids, None) for ids in (tokens, changed)]
     moved = (features[0] - features[1]).abs().amax(-1)[0] > 1e-9
     assert moved.nonzero().flatten().tolist() == [4, 5, 6]
-    with pytest.raises(UserError, match=r"backbone\.convolution=4 must be odd"):
+    with pytest.raises(UserError, match=r"backbone\.convolution is 4; choose an odd number"):
         model(None, convolution=4)
 
 

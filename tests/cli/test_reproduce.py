@@ -132,7 +132,7 @@ def test_the_record_of_another_run_fills_no_cell(table, runs):
     softmax1.folder.mkdir(parents=True)
     shutil.copy(dba0.folder / records.RESULT, softmax1.folder)
     assert values_of(table, runs, [1])["Softmax", "Accuracy"] == {}
-    assert "is the record of another run" in next(iter(remarks_of(table, runs, [1])))
+    assert "belongs to another run" in next(iter(remarks_of(table, runs, [1])))
 
 
 def test_an_override_of_one_run_never_enters_a_table(table, runs):

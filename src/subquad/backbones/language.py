@@ -20,7 +20,7 @@ from subquad.blocks.init import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
 from subquad.specs import DataSpec, Masks, Pattern, Site, TextSpec
 from subquad.utils.errors import UserError
-from subquad.utils.setting_types import BelowOne, CheckedSettings, Count
+from subquad.utils.setting_types import BelowOne, CheckedSettings, Count, Odd
 
 STD = 0.02
 """Standard deviation of the initial weights, as in BERT."""
@@ -51,7 +51,7 @@ class LanguageEncoder(nn.Module, CheckedSettings):
         attention_dropout: BelowOne = 0.1,
         order: Literal["pre", "post"] = "post",
         position: Literal["learned", "sinusoidal", "none"] = "learned",
-        convolution: int | None = None,
+        convolution: Odd | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(spec, TextSpec) or spec.vocab is None:

@@ -80,8 +80,6 @@ class NeighbourConvolution(nn.Module):
 
     def __init__(self, dim: int, width: int) -> None:
         super().__init__()
-        if width % 2 == 0:
-            raise UserError(f"backbone.convolution={width} must be odd, or null for no convolution.")
         self.mix = nn.Conv1d(dim, dim, width, padding=width // 2)
 
     def forward(self, x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b n d"]:

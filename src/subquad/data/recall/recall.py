@@ -21,7 +21,7 @@ from subquad.data.ragged import Ragged, lay_out
 from subquad.data.split_data import SplitData, padded
 from subquad.specs import UNMASKED, MaskedBatch, TextSpec
 from subquad.utils.errors import UserError
-from subquad.utils.setting_types import Seed
+from subquad.utils.setting_types import Count, Seed
 
 MASK, FIRST_KEY = 1, 2
 """Token ids: 0 is padding, 1 the mask, then the keys, then the values."""
@@ -39,8 +39,9 @@ class Recall(SplitData):
     """
 
     def __init__(
-        self, *, pairs: int, keys: int, values: int, sizes: Sequence[int], train_pairs: Sequence[int] | None = None,
-        test_pairs: int | None = None, data_seed: Seed = 0, synthetic: bool = False, **batching: Any,
+        self, *, pairs: Count, keys: Count, values: Count, sizes: Sequence[Count],
+        train_pairs: Sequence[Count] | None = None,
+        test_pairs: Count | None = None, data_seed: Seed = 0, synthetic: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
         self.train_pairs = [pairs] if train_pairs is None else list(train_pairs)
