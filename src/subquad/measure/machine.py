@@ -66,7 +66,7 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The git commit of the source, with "+changes" if src/ or configs/ differ from it; "unknown" outside a checkout."""
+    """The git commit of the source, with "+changes" if src/ or configs/ differ; "unknown" outside a checkout."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
