@@ -93,6 +93,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--attention"):
         sys.path.insert(0, str(config.invocation_params.dir))
+        for marker in ("slow", "release", "gpu"):  # `subquad check` reads no pyproject.toml
+            config.addinivalue_line("markers", f"{marker}: see pyproject.toml of the repository")
         if "-m" not in config.invocation_params.args:
             config.option.markexpr = "not release and not gpu"  # the slow tests of one attention take seconds
 

@@ -127,7 +127,7 @@ def shown(jobs, terminal):
 def test_without_a_terminal_each_end_is_a_line(jobs):
     told, summary = shown(jobs, terminal=False)
     assert told.splitlines() == [
-        "2/4 dba on lra/text, seed 0 (012345) finished in 3 s, about 6 s left",
+        "1/4 dba on lra/text, seed 0 (012345) finished in 3 s, about 6 s left",
         "2/4 dba on lra/text, seed 1 (012345) failed: no memory",
     ]
     assert summary == "1 of 4 runs finished, 1 running, 1 failed, 1 left; about 6 s left"

@@ -50,7 +50,7 @@ def main() -> None:
     for path, template in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(templates.get_template(template).render(names))
-        print(f"wrote {path}")
+        print(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
     print("\n".join(["Then:", *(f"  {line.format(**names)}" for line in NEXT[kind])]))
 
 

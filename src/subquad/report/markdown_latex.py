@@ -76,13 +76,14 @@ def _shown(cell: CellResults, scope: Scope) -> CellResult | None:
 
 
 def _legend(results: TableResults, scope: Scope, mark: str) -> str:
+    shown = [(cell, found) for cell in results.shown if (found := _shown(cell, scope))]
+    trained = not shown or any(results.kind(cell) == "trained" for cell, _ in shown)
     seeds = (
         f"mean ± standard deviation over the seeds that have run, of {results.table.counts}; "
-        if results.table.counts not in ("", "1")
+        if trained and results.table.counts not in ("", "1")
         else ""
     )
-    shown = [found for cell in results.shown if (found := _shown(cell, scope))]
-    project = not scope.project and any(result.scope.project for result in shown)
+    project = not scope.project and any(result.scope.project for _, result in shown)
     marked = f" {mark}: {PROJECT.label} (docs/results)." if project else ""
     return f"Ours: {seeds}printed values in brackets ({results.table.source}); a dash is not measured.{marked}"
 

@@ -29,7 +29,7 @@ def results_page(tables: Sequence[TableResults], runs: Iterable[Run], bench: Map
 
 def headline(tables: Iterable[TableResults]) -> str:
     """Trained cells at full scale, one line for each row of a table, as a table of Markdown."""
-    lines = ["| table | row | measured (printed) |", "|---|---|---|"]
+    lines = []
     for table in tables:
         for row in table.table.rows:
             cells = [
@@ -39,7 +39,9 @@ def headline(tables: Iterable[TableResults]) -> str:
             ]
             if cells:
                 lines.append(f"| {table.table.name} | {row.name} | {' · '.join(cells)} |")
-    return "\n".join(lines)
+    if not lines:
+        return "No cell of a table has been trained at the papers' scale yet."
+    return "\n".join(["| table | row | measured (printed) |", "|---|---|---|", *lines])
 
 
 def caption(bench: Mapping[str, Any]) -> str:

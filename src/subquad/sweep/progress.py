@@ -49,9 +49,10 @@ class Progress:
         if self.live:
             self.live.update(Group(Text(self.summary()), *self._grids(), self._running()), refresh=True)
             return
-        for change in changes:
-            if change.state in (State.FINISHED, State.FAILED):
-                self.console.print(self._line(change), soft_wrap=True, markup=False)
+        ended = [change for change in changes if change.state in (State.FINISHED, State.FAILED)]
+        done = self.follower.count(State.FINISHED) + self.follower.count(State.FAILED) - len(ended)
+        for number, change in enumerate(ended, done + 1):
+            self.console.print(self._line(change, number), soft_wrap=True, markup=False)
 
     def summary(self) -> str:
         """Counts of the runs by state and the time left, in one line."""
@@ -65,9 +66,8 @@ class Progress:
             f"{count(State.FAILED)} failed, {waiting} left{estimate}"
         )
 
-    def _line(self, change: Change) -> str:
-        done = self.follower.count(State.FINISHED) + self.follower.count(State.FAILED)
-        prefix = f"{done}/{len(self.follower.jobs)} {name(change.job)}"
+    def _line(self, change: Change, number: int) -> str:
+        prefix = f"{number}/{len(self.follower.jobs)} {name(change.job)}"
         if change.state is State.FAILED:
             return f"{prefix} failed: {records.read_error(change.job.folder, 0)}"
         left = self.follower.seconds_left()
