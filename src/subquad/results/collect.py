@@ -42,6 +42,7 @@ def gather(names: Sequence[str], overrides: Sequence[str] = (), progress: Progre
     compositions = Compositions()
     outputs = Path(compositions[overrides].outputs)
     scan, store = scan_runs(outputs / "runs"), Store.read()
+    outdated = store.outdated(compositions)  # composes all of the project's results together
     measurements, broken = read_measurements(outputs / "measured")
     broken += _unknown_scopes(scan)
     tables, unreadable = _readable(names)
@@ -68,7 +69,6 @@ def gather(names: Sequence[str], overrides: Sequence[str] = (), progress: Progre
     results = [_table_results(table, found[table.name]) for table in tables if table.name not in unreadable]
     broken += [Problem(path=str(file_of("table", name)), message=reason) for name, reason in unreadable.items()]
     in_tables = {run.key for table in results for cell in table.cells.values() for r in cell.results for run in r.runs}
-    outdated = store.outdated(compositions)
     compositions.save()
     return Content(
         tables=results, runs=list(scan.runs.values()),

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -117,6 +118,8 @@ class Store:
     def outdated(self, compositions: Compositions) -> list[Problem]:
         """Results whose overrides compose to another configuration today."""
         problems = []
+        with suppress(UserError):  # of one result; the loop finds out which
+            compositions.all([result.overrides for result in self.results])
         for result in self.results:
             try:
                 fits = _today(result, compositions) == result.name
