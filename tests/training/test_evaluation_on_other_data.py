@@ -76,7 +76,7 @@ def test_the_command_line_takes_settings_of_the_data(finished, data):
     ("changes", "complaint"),
     [
         ({"copies": 2}, r"have no data\.copies; they have .*multiply"),
-        ({"multiply": 0}, r"data\.multiply=0"),
+        ({"multiply": 0}, r"data\.multiply is 0; choose a whole number from 1"),
         ({"multiply": 1.5}, r"data\.multiply is 1\.5; choose a whole number"),
         ({"data_seed": 1}, "data differ"),
     ],

@@ -135,7 +135,7 @@ def test_small_images_train_in_every_vision_backbone(data, outputs, task, backbo
     [
         (("backbone=pvt_v2",), r"images of 8 x 8 are too small; set data\.size=32 or more"),
         (("backbone=twins_svt",), r"images of 8 x 8 are too small; set data\.size=32 or more"),
-        (("backbone=deit_tiny",), r"patches of 16 for images of 8 x 8; set backbone\.patch, or data\.size"),
+        (("backbone=deit_tiny",), r"patches of 16 do not divide 8 x 8; set backbone\.patch, or data\.size"),
         (
             ("backbone=blrp", "recipe.sizes.digits.patch=3"),
             r"Patches of 3 do not fill images of 8 x 8; set task\.module\.patch",

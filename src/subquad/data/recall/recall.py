@@ -32,10 +32,18 @@ _SYNTHETIC_SIZES = (64, 16, 16)
 class Recall(SplitData):
     """Rows of `pairs` pairs out of `keys` keys and `values` values; those of val and test occur nowhere else.
 
-    sizes: rows of train, val and test. train_pairs: numbers of pairs of training rows, equally many rows of each; None:
-    `pairs`. test_pairs: pairs of test rows; None: `pairs`. The model and the other splits do not depend on it, so that
-    evaluate=[{test_pairs:4}] evaluates weights on shorter rows. data_seed is independent of the training seed.
-    synthetic: a few rows. `batching` are arguments of `SplitData`. Raises UserError for impossible settings.
+    `batching` are arguments of `SplitData`. Raises UserError for impossible settings.
+
+    Args:
+        pairs: pairs of a row.
+        keys: different keys.
+        values: different values, at least 2.
+        sizes: rows of train, val and test.
+        train_pairs: numbers of pairs of training rows, equally many rows of each; null: `pairs`.
+        test_pairs: pairs of test rows; null: `pairs`. The model and the other splits do not depend on it, so that
+            evaluate=[{test_pairs:4}] evaluates weights on shorter rows.
+        data_seed: seed of the rows, independent of the training seed.
+        synthetic: a few rows.
     """
 
     def __init__(
