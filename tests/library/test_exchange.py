@@ -109,6 +109,7 @@ def test_what_was_swapped_is_swapped_again(family, first):
     before, once = swap(model, first, **family.options), swap(plain, "dba", **family.options)
     again = swap(model, "dba")
     assert [(one.name, one.before) for one in again] == [(one.name, one.after) for one in before]
+    assert all(model.get_submodule(one.name).attention is one.after for one in again)
     assert [one.after.site for one in again] == [one.after.site for one in once]
     assert [one.moved for one in again] == [one.moved for one in before]
     assert family.run(model).isfinite().all()
@@ -197,6 +198,7 @@ def test_a_part_of_what_was_swapped_is_swapped_again():
     model = vit(img_size=32, patch_size=8, depth=3)
     [first] = swap(model, "dba", where=[1])
     assert [one.before is first.after for one in swap(model, "linear")] == [False, True, False]
+    assert len({id(block.attn.slot) for block in model.blocks}) == 1
     swap(model, "luna", where=[2])
     assert model(torch.ones(1, 3, 32, 32)).isfinite().all()
 
