@@ -169,7 +169,7 @@ def test_a_run_starts_only_from_one_that_has_finished(data, outputs):
         assert records.evaluation_place(start, {"multiply": 2}).stat().st_mtime_ns == state
         with pytest.raises(SystemExit, match=r"evaluate is \[3\]; choose a list of"):
             evaluate_missing(composed(data, outputs, *words, "evaluate=[3]"))
-        with pytest.raises(UserError, match="have no data.copies"):
+        with pytest.raises(UserError, match=r"have no data\.copies"):
             evaluate_missing(composed(data, outputs, *words, "evaluate=[{copies:3}]"))
         assert "have no data.copies" in json.loads((start / records.ERROR).read_text())["message"]
         evaluate_missing(asked)
