@@ -109,7 +109,7 @@ def settings_page() -> str:
             row(f"{section}.{name}".lstrip("."), _default(node, name), described(hint), texts[owner.__name__, name])
             for name, hint in get_type_hints(owner, include_extras=True).items()
         ]
-        parts.append(f"## {owner.__doc__.removesuffix('.')}\n\n{HEAD}" + "\n".join(rows) + "\n")
+        parts.append(f"## {str(owner.__doc__).removesuffix('.')}\n\n{HEAD}" + "\n".join(rows) + "\n")
     for group, title in (("runtime", "Kernels and memory formats"), ("scheduler", "Schedules of the learning rate")):
         parts.append(_group(group, title))
     return "\n".join([*parts, _group("backbone", "Backbones"), _group("task", "Data", "data")])
