@@ -72,7 +72,7 @@ def _extra(package: str) -> str | None:
     with suppress(PackageNotFoundError):
         for line in requires("subquad") or ():
             found = re.match(r"([\w-]+).*extra == ['\"](\w+)['\"]", line)
-            if found and found[1].replace("-", "_") == package:
+            if found and found[1].replace("-", "_") == package != "subquad":  # some extras include others
                 return found[2]
     return None
 
