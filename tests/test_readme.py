@@ -193,7 +193,10 @@ def test_the_index_of_deviations_names_keys_that_exist() -> None:
 
 
 @pytest.mark.slow
-def test_measured_numbers_of_the_documentation_are_those_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_numbers_of_the_documentation_are_those_of_the_store(
+    real_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subquad.results.store.FOLDER", real_store)
     monkeypatch.syspath_prepend(ROOT / "scripts")
     from describe import measured
 
