@@ -36,6 +36,8 @@ SMALL = {
     "scripts/reproduce.py": ["scale=smoke", "data=synthetic", "rows=[DBA]", "columns=[Text]", "seeds=[0]"],
     "scripts/show_attention.py": ["length=16", "dim=16", "heads=2"],
 }
+COLUMNS = {"table=arena": "columns=[digits]", "table=arena_rates": 'columns=["digits 3.0e-3"]'}
+"""Of tables without a column Text."""
 
 
 def commands(pages: Sequence[Path] = tuple(PAGES)) -> list[str]:
@@ -155,7 +157,9 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     own = {"rows"} if "compare" in named else set()  # two rows are needed then
     if program == "scripts/reproduce.py" and "rows" in named:  # these cells are few, and their table has other columns
         own |= {*named, "columns"} - {"scale"}
-    run([program, *words, *(word for word in SMALL.get(program, []) if word.partition("=")[0] not in own)])
+    columns = [COLUMNS[word] for word in words if word in COLUMNS]
+    own |= {word.partition("=")[0] for word in columns}
+    run([program, *words, *columns, *(word for word in SMALL.get(program, []) if word.partition("=")[0] not in own)])
 
 
 def _trained(folder: Path) -> Path:

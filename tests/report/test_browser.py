@@ -138,7 +138,7 @@ def test_filters_hide_what_does_not_match_and_live_in_the_address(made):
         ("", 8), ("#paper=one", 6), ("#paper=one&scale=laptop", 2), ("#paper=other&scale=laptop", 0),
         ("#paper=other", 1), ("", 8),
     ]  # fmt: skip
-    assert found["states"][2][2] == "1 of 2 tables, 1 of 6 runs"
+    assert found["states"][2][2] == "1 of 6 runs, 1 of 2 tables"
 
 
 def test_an_address_brings_its_filters(made):

@@ -7,7 +7,7 @@ from typing import Any
 
 from hydra.utils import get_object
 
-from subquad.utils.errors import UserError
+from subquad.utils.errors import UserError, explain, first_line
 from subquad.utils.setting_types import SettingType, argument_types, check, shown
 
 
@@ -54,7 +54,8 @@ def _found(section: str, target: str) -> Callable[..., Any]:
     try:
         found = get_object(target)
     except (ImportError, ValueError, AttributeError) as error:
-        raise UserError(f"{section}._target_ is {shown(target)}, which cannot be imported ({error}).") from error
+        about = f"{section}._target_ is {shown(target)}, which cannot be imported ({first_line(error)})."
+        raise explain(error) or UserError(about) from error
     if not callable(found):
         raise UserError(f"{section}._target_ is {shown(target)}, which is no class or function.")
     return found

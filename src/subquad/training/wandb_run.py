@@ -25,6 +25,8 @@ def quieten(loggers: Mapping[str, Any]) -> None:
     if "wandb" in loggers and not rank():
         local = loggers["wandb"].get("offline") or os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
         os.environ.setdefault("WANDB_SILENT" if local else "WANDB_QUIET", "true")
+        if local:
+            os.environ.setdefault("WANDB_MODE", "offline")  # the client asks for it once, before Lightning says so
         import wandb  # slow
 
         wandb.setup()  # reads the variables; the first `wandb.init` would warn before it does
