@@ -10,7 +10,8 @@ from subquad.measure.benchmark import NO_ATTENTION
 from subquad.measure.speed_plot import draw_speed
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX
 from subquad.report.markdown_latex import markdown
-from subquad.results.model import KINDS, PROJECT, CellResult, Run, TableResults
+from subquad.results.model import KINDS, PROJECT, CellResult, CellResults, Run, TableResults
+from subquad.results.verdict import Verdict
 
 _HEAD = """# Results
 
@@ -28,12 +29,12 @@ def results_page(tables: Sequence[TableResults], runs: Iterable[Run], bench: Map
 
 
 def headline(tables: Iterable[TableResults]) -> str:
-    """Trained cells at full scale, one line for each row of a table, as a table of Markdown."""
+    """Trained cells at full scale, one line for each row of a table, as a table of Markdown; 2/5: seeds so far."""
     lines = []
     for table in tables:
         for row in table.table.rows:
             cells = [
-                f"{cell.cell.column} {result.text} ({cell.cell.printed.text if cell.cell.printed else '—'})"
+                f"{cell.cell.column} {result.text}{_seeds(result, cell.cell.seeds)} ({_printed(cell)})"
                 for cell in table.shown
                 if cell.cell.row == row.name and table.kind(cell) == "trained" and (result := cell.within(PROJECT))
             ]
@@ -41,7 +42,17 @@ def headline(tables: Iterable[TableResults]) -> str:
                 lines.append(f"| {table.table.name} | {row.name} | {' · '.join(cells)} |")
     if not lines:
         return "No cell of a table has been trained at the papers' scale yet."
-    return "\n".join(["| table | row | measured (printed) |", "|---|---|---|", *lines])
+    return "\n".join(
+        ["| table | row | measured (printed); 2/5: seeds so far, of those of the table |", "|---|---|---|", *lines]
+    )
+
+
+def _seeds(result: CellResult, declared: int) -> str:
+    return f" {len(result.values)}/{declared}" if result.verdict is Verdict.INCOMPLETE else ""
+
+
+def _printed(cell: CellResults) -> str:
+    return cell.cell.printed.text if cell.cell.printed else "—"
 
 
 def caption(bench: Mapping[str, Any]) -> str:
