@@ -114,17 +114,25 @@ def test_it_compiles_with_its_gradient():
     torch.testing.assert_close(plain.get_parameter(name).grad, other.get_parameter(name).grad)
 
 
+def gradients_alone_and_distributed():
+    """The gradients of the shared projection after two steps of a model, and of a copy under DistributedDataParallel."""
+    alone = model()
+    together = DistributedDataParallel(copy.deepcopy(alone))
+    inputs = batch()
+    for _ in range(2):
+        for network in (alone, together):
+            network(*inputs).square().sum().backward()
+    return alone.get_parameter(SHARED).grad, together.module.get_parameter(SHARED).grad
+
+
 def test_no_process_waits_for_a_gradient_that_never_comes(tmp_path):
     """DistributedDataParallel refuses a second step after one that left a parameter without a gradient."""
     store = distributed.FileStore(str(tmp_path / "store"), 1)
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        alone = model()
-        together = DistributedDataParallel(copy.deepcopy(alone))
-        inputs = batch()
-        for _ in range(2):
-            for network in (alone, together):
-                network(*inputs).square().sum().backward()
-        torch.testing.assert_close(together.module.get_parameter(SHARED).grad, alone.get_parameter(SHARED).grad)
+        # The wrapper ends inside the call: where it outlives the group, it joins the group's threads while holding the
+        # interpreter's lock, which one of them may wait for.
+        alone, together = gradients_alone_and_distributed()
+        torch.testing.assert_close(together, alone)
     finally:
         distributed.destroy_process_group()
