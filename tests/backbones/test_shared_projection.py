@@ -115,7 +115,7 @@ def test_it_compiles_with_its_gradient():
 
 
 def gradients_alone_and_distributed():
-    """The gradients of the shared projection after two steps of a model, and of a copy under DistributedDataParallel."""
+    """Of the shared projection, after two steps of a model and of a copy under DistributedDataParallel."""
     alone = model()
     together = DistributedDataParallel(copy.deepcopy(alone))
     inputs = batch()

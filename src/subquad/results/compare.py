@@ -52,8 +52,8 @@ def against_reference(table: Table, values: Values) -> dict[tuple[str, str], Com
         other = (table.reference, cell.column)
         if sign is None or not (cell.trained or cell.chained) or place == other:
             continue
-        ours, theirs = (_signed(values.get(p, {}), sign) for p in (place, other))
-        if (comparison := compare(ours, theirs)) is not None:
+        row, reference = (_signed(values.get(p, {}), sign) for p in (place, other))
+        if (comparison := compare(row, reference)) is not None:
             found[place] = comparison
     return found
 
