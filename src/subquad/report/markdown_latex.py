@@ -102,11 +102,12 @@ def _grid(results: TableResults, scope: Scope, write: Callable[[CellResult | Non
     lines = [["", *columns]]
     for row in rows:
         cells = (results.cells.get((row, column)) for column in columns)
-        lines.append([row, *("" if p is None else write(_shown(p, scope), _printed(p)) for p in cells)])
+        lines.append([row, *("" if p is None else write(_shown(p, scope), printed_text(p)) for p in cells)])
     return lines
 
 
-def _printed(cell: CellResults) -> str:
+def printed_text(cell: CellResults) -> str:
+    """The printed value of a cell, empty if none is printed."""
     return "" if cell.cell.printed is None else cell.cell.printed.text
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from subquad.measure.benchmark import NO_ATTENTION
 from subquad.measure.speed_plot import draw_speed
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX
-from subquad.report.markdown_latex import markdown
-from subquad.results.model import KINDS, PROJECT, CellResult, CellResults, Run, TableResults
+from subquad.report.markdown_latex import DASH, markdown, printed_text
+from subquad.results.model import KINDS, PROJECT, CellResult, Run, TableResults
 from subquad.results.verdict import Verdict
 
 _HEAD = """# Results
@@ -34,7 +34,7 @@ def headline(tables: Iterable[TableResults]) -> str:
     for table in tables:
         for row in table.table.rows:
             cells = [
-                f"{cell.cell.column} {result.text}{_seeds(result, cell.cell.seeds)} ({_printed(cell)})"
+                f"{cell.cell.column} {result.text}{_seeds(result, cell.cell.seeds)} ({printed_text(cell) or DASH})"
                 for cell in table.shown
                 if cell.cell.row == row.name and table.kind(cell) == "trained" and (result := cell.within(PROJECT))
             ]
@@ -49,10 +49,6 @@ def headline(tables: Iterable[TableResults]) -> str:
 
 def _seeds(result: CellResult, declared: int) -> str:
     return f" {len(result.values)}/{declared}" if result.verdict is Verdict.INCOMPLETE else ""
-
-
-def _printed(cell: CellResults) -> str:
-    return cell.cell.printed.text if cell.cell.printed else "—"
 
 
 def caption(bench: Mapping[str, Any]) -> str:
