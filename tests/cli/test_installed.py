@@ -179,4 +179,6 @@ def test_help_and_errors_name_the_installed_commands(installed, tmp_path):
 
 
 def test_the_contract_is_tested_without_the_repository(installed, tmp_path):
-    assert "holds  padding is invisible" in execute(installed, "check", "attention=softmax", "lengths=[]", cwd=tmp_path)
+    said = execute(installed, "check", "attention=softmax", "lengths=[]", cwd=tmp_path)
+    assert "holds  padding is invisible" in said
+    assert "holds  an export agrees at every size that it supports" in said

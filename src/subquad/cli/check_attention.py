@@ -39,7 +39,7 @@ from subquad.utils.errors import UserError, explain
 
 TESTS = CHECKOUT / "tests" if CHECKOUT else Path(__file__).parents[1] / "contract"
 """The folder of the contract's tests: tests/ of a checkout, or the installed package subquad.contract."""
-CONTRACTS = ("attention/test_contract.py", "backbones/test_encoders.py")
+CONTRACTS = ("attention/test_contract.py", "attention/test_export.py", "backbones/test_encoders.py")
 COLOURS = {"holds": "green", "fails": "red", "unsure": "yellow"}
 console = Console(width=110, highlight=False)
 
@@ -85,7 +85,7 @@ def _contract(name: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         arguments = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}", "--attention", name]
-        arguments += ["--rootdir", str(TESTS), "-c", os.devnull, "-W", "error", "-m", "not slow"]
+        arguments += ["--rootdir", str(TESTS), "-c", os.devnull, "-W", "error"]
         tests = [str(TESTS / path) for path in CONTRACTS]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *arguments, *tests], capture_output=True, text=True, check=False
