@@ -23,7 +23,7 @@ from subquad.config.compose import load_attention, load_factory, standalone_back
 answer_help(__doc__)
 prepare_process()
 
-from describe_settings import HEAD, escaped, row, settings_page  # noqa: E402  after prepare_process
+from describe_settings import HEAD, escaped, in_yaml, row, settings_page  # noqa: E402  after prepare_process
 
 from subquad.attention.base import Attention, Discrete, Refreshable, SurrogateGradient  # noqa: E402  after prepare_process
 from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402
@@ -91,7 +91,7 @@ class Choice:
         parameters = inspect.signature(self.mechanism).parameters
         given = {key: value for key, value in self.factory.keywords.items() if key in parameters}
         return ", ".join(
-            f"`{k}={_yaml(value)}`"
+            f"`{k}={in_yaml(value)}`"
             for k, value in given.items()
             if parameters[k].default not in (value, inspect.Parameter.empty)
         )
@@ -185,7 +185,7 @@ def _class_sections(mechanism: type, choices: list[Choice]) -> list[str]:
     hints, settings = get_type_hints(mechanism.__init__, include_extras=True), []  # type: ignore[misc]
     for name, parameter in inspect.signature(mechanism).parameters.items():
         if name not in ("site", "spec"):
-            default = "" if parameter.default is parameter.empty else f"`{_yaml(parameter.default)}`"
+            default = "" if parameter.default is parameter.empty else f"`{in_yaml(parameter.default)}`"
             kind = described(hints[name]) if name in hints else ""
             settings.append(row(name, default, kind, meanings.get(name, "")))
     if settings:
@@ -252,11 +252,6 @@ def _limits(mechanism: type) -> str:
         parts.append("ONNX does not support its operators.")
     parts += [text for base, text in LIMITS.items() if issubclass(mechanism, base)]
     return f"Limits: {' '.join(parts)}" if parts else ""
-
-
-def _yaml(value: Any) -> str:
-    """A value as written in YAML."""
-    return value if isinstance(value, str) else json.dumps(value, default=list)
 
 
 TASKS = """# Tasks

@@ -155,10 +155,13 @@ def escaped(text: str) -> str:
     return "`".join(part if number % 2 else part.replace("<", "&lt;") for number, part in enumerate(parts))
 
 
+def in_yaml(value: Any) -> str:
+    """A value as written in YAML."""
+    return value if isinstance(value, str) else json.dumps(value, default=list)
+
+
 def _default(node: Any, name: str) -> str:
-    return f"`{json.dumps(node[name])}`" if name in node and not isinstance(node[name], str) else (
-        f"`{node[name]}`" if name in node else ""
-    )  # fmt: skip
+    return f"`{in_yaml(node[name])}`" if name in node else ""
 
 
 def _argument(owner: Callable[..., Any], name: str) -> str:
@@ -166,8 +169,7 @@ def _argument(owner: Callable[..., Any], name: str) -> str:
     for place in inspect.getmro(owner) if isinstance(owner, type) else (owner,):
         parameter = inspect.signature(place).parameters.get(name)
         if parameter is not None and parameter.default is not parameter.empty:
-            value = parameter.default
-            return f"`{value if isinstance(value, str) else json.dumps(value, default=list)}`"
+            return f"`{in_yaml(parameter.default)}`"
     return ""
 
 
