@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from runs import ROOT, TINY, answer, composed
 
 from subquad.cli import INTERRUPTED, command
@@ -108,6 +109,28 @@ def test_an_interrupted_command_says_so_in_one_line(wait, tmp_path):
     program.send_signal(signal.SIGINT)
     _, said = program.communicate(timeout=60)
     assert (program.returncode != 0, said) == (True, f"{INTERRUPTED}\n")
+
+
+def half_done(*_, **__):
+    """Ctrl-C while OmegaConf copies: its `finally` fails on an object that is only half there."""
+    try:
+        raise KeyboardInterrupt
+    finally:
+        getattr(None, "_invalidate_flags_cache")()  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    "main", [half_done, command.user_errors(half_done), lambda _: ConfigLoaderImpl.load_configuration(None, None, [])]
+)
+def test_an_interrupt_that_a_library_replaces_by_another_error_is_one(main, monkeypatch):
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", half_done)
+    monkeypatch.setattr(
+        command, "import_module", lambda name: type("Module", (), {"main": staticmethod(lambda: main(None))})
+    )
+    monkeypatch.setattr(sys, "argv", ["plan.py"])
+    with pytest.raises(SystemExit) as end:
+        command.run("plan")
+    assert end.value.code == INTERRUPTED
 
 
 @pytest.mark.parametrize("name", ["bench", "train"])  # Hydra prints the help of train

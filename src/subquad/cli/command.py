@@ -59,18 +59,24 @@ def run(name: str) -> None:
     if name != "train":
         answer_help(_help_page(name))
     try:
-        find_own_folders()
-        prepare_process()
-        status = import_module(f"subquad.cli.{name}").main()
+        status = _run_main(name)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    if status:
+        sys.exit(status)
+
+
+def _run_main(name: str) -> Any:
+    """What the `main` of a command returns; an error that the user can correct ends the process with its message."""
+    try:
+        find_own_folders()
+        prepare_process()
+        return import_module(f"subquad.cli.{name}").main()
     except Exception as error:
         cause = explain(error)
         if cause is None or os.environ.get("HYDRA_FULL_ERROR"):
             raise
         sys.exit(str(cause))
-    if status:
-        sys.exit(status)
 
 
 def answer_help(page: str | None) -> None:

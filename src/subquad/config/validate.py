@@ -14,7 +14,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 from subquad.config import choices
 from subquad.config.choices import hint, is_option, options
-from subquad.utils.errors import UserError, first_line
+from subquad.utils.errors import UserError, end_if_interrupted, first_line
 
 
 def checked_overrides(overrides: Sequence[str]) -> list[str]:
@@ -92,6 +92,7 @@ def explain_compositions() -> None:
         try:
             config = load(self, config_name, overrides, *args, **more)
         except (HydraException, OmegaConfBaseException, ValueError, TypeError, LookupError, AttributeError) as error:
+            end_if_interrupted(error)
             if (cause := explain_composition_error(error)) is None:
                 raise
             raise CompositionError(str(cause)) from None

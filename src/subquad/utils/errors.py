@@ -32,7 +32,11 @@ def first_line(error: BaseException) -> str:
 
 
 def explain(error: Exception) -> UserError | None:
-    """The UserError behind an error, or one that explains a failed import or file access; None for any other error."""
+    """The UserError behind an error, or one that explains a failed import or file access; None for any other error.
+
+    Raises KeyboardInterrupt as `end_if_interrupted` does.
+    """
+    end_if_interrupted(error)
     return (
         _user_error(error)
         or _missing_package(error)
@@ -40,6 +44,14 @@ def explain(error: Exception) -> UserError | None:
         or _memory_error(error)
         or _file_error(error)
     )
+
+
+def end_if_interrupted(error: BaseException | None) -> None:
+    """Raises KeyboardInterrupt if the error arose while Ctrl-C was ending what ran, as in a library's `finally`."""
+    while error is not None:
+        error = error.__cause__ or error.__context__
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
 
 
 def _user_error(error: BaseException | None) -> UserError | None:
