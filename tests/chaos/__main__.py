@@ -31,7 +31,7 @@ COUNTS = {
     "kill.train": 300, "kill.sweep": 100, "kill.prepare": 150, "kill.evaluate": 100, "kill.pack": 60,
     "kill.results": 60, "kill.report": 30, "damage.resume": 400, "damage.finished": 600, "damage.report": 100,
 }  # fmt: skip
-"""Cases of a kind; 60 of the others. A case of fuzz.* is a hundred files."""
+"""Cases of a kind; 60 of the others. A case of fuzz.* is a hundred files or lists of overrides."""
 
 
 def imports() -> None:
@@ -107,8 +107,8 @@ def show(log: Path) -> int:
         if kind in counts:
             print(f"{kind:20}" + "".join(f"{counts[kind][state]:9}" for state in states))
     total = sum(counts.values(), collections.Counter())
-    files = inputs.EXAMPLES * sum(sum(c.values()) for kind, c in counts.items() if kind.startswith("fuzz."))
-    print(f"{'all':20}" + "".join(f"{total[state]:9}" for state in states) + f"   ({files:,} edited files)")
+    fuzzed = inputs.EXAMPLES * sum(sum(c.values()) for kind, c in counts.items() if kind.startswith("fuzz."))
+    print(f"{'all':20}" + "".join(f"{total[state]:9}" for state in states) + f"   ({fuzzed:,} fuzzed inputs)")
     return int(total["ok"] < sum(total.values()))
 
 

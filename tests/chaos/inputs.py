@@ -1,4 +1,7 @@
-"""Files from outside with random edits are read or refused in a sentence. Hypothesis chooses and shrinks the edits."""
+"""Files from outside with random edits, and hostile overrides, are accepted or refused in a sentence.
+
+Hypothesis chooses them, and shrinks the edits.
+"""
 
 import os
 import pickle
@@ -18,8 +21,12 @@ from hypothesis import strategies as st
 from chaos.twin import OK, Bench, Verdict
 
 EXAMPLES = 100
-"""Files of a case."""
+"""Files or lists of overrides of a case."""
 
+_SETTINGS = settings(
+    max_examples=EXAMPLES, database=None, deadline=None, phases=(Phase.generate, Phase.shrink), print_blob=False,
+    report_multiple_bugs=False,     suppress_health_check=list(HealthCheck),
+)  # fmt: skip
 _PIECES = (
     b"", b"\n", b"\r\n", b"\t", b",", b":", b" ", b"(", b")", b"[", b"]", b"{", b"}", b'"', b"'", b"\0", b"\xff",
     b"\xef\xbb\xbf", b"nan", b"inf", b"-1", b"1e999", b"9" * 30, b"0", b"1", b"?", b"null", b"true", b"[]", b"{}",
@@ -144,7 +151,7 @@ def _hang(*_: Any) -> None:
 
 
 def _fuzzed(name: str, number: int, bench: Bench, folder: Path) -> Verdict:
-    """Runs in a process of its own, whose memory is limited."""
+    """The verdict on a reader of files; limits the memory of this process."""
     from subquad.utils.errors import UserError
 
     reader = READERS[name](folder, bench) if name == "record" else READERS[name](folder)
@@ -155,14 +162,7 @@ def _fuzzed(name: str, number: int, bench: Bench, folder: Path) -> Verdict:
     signal.signal(signal.SIGALRM, _hang)
 
     @seed(number)
-    @settings(
-        max_examples=EXAMPLES,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        print_blob=False,
-        suppress_health_check=list(HealthCheck),
-    )
+    @_SETTINGS
     @given(st.integers(0, len(files) - 1), _EDITS)
     def check(chosen: int, edits: list[tuple[str, int, int, bytes]]) -> None:
         path = files[chosen]
@@ -186,8 +186,44 @@ def _fuzzed(name: str, number: int, bench: Bench, folder: Path) -> Verdict:
     return OK
 
 
-def fuzz(name: str, rng: random.Random, bench: Bench) -> Verdict:
-    """A hundred edited files of one kind."""
+def _words(name: str, number: int, bench: Bench, folder: Path) -> Verdict:
+    """As `_fuzzed`, for the words of a command line: the overrides of a run or the arguments about tables."""
+    from config import hostile
+
+    from subquad.cli.command import prepare_process
+
+    folder.mkdir()
+    os.chdir(folder)
+    prepare_process()
+    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
+    signal.signal(signal.SIGALRM, _hang)
+    base = hostile.BASES[number % len(hostile.BASES)]
+    draws = hostile.table_arguments() if name == "arguments" else hostile.overrides(base)
+
+    @seed(number)
+    @_SETTINGS
+    @given(draws)
+    def check(drawn: list[str]) -> None:
+        signal.alarm(60)
+        try:
+            if name == "arguments":
+                assert hostile.table_verdict(drawn) in ("composed", "refused")
+            else:
+                hostile.verdict(base, drawn, folder, build=name == "overrides")
+        except Exception as error:
+            raise AssertionError(f"{base} {drawn}: {type(error).__name__}: {str(error)[:150]}") from error
+        finally:
+            signal.alarm(0)
+
+    try:
+        check()
+    except AssertionError as error:
+        return Verdict("unclear", str(error)[:500])
+    return OK
+
+
+def fuzz(name: str, judge: Callable[..., Verdict], rng: random.Random, bench: Bench) -> Verdict:
+    """A hundred inputs of one kind, in a process of their own."""
     number = rng.randrange(2**32)
     with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile() as told:
         pid = os.fork()
@@ -196,7 +232,7 @@ def fuzz(name: str, rng: random.Random, bench: Bench) -> Verdict:
             os.dup2(null, 1)
             os.dup2(null, 2)
             try:
-                verdict = _fuzzed(name, number, bench, Path(folder) / "files")
+                verdict = judge(name, number, bench, Path(folder) / "files")
             except BaseException as error:
                 verdict = Verdict("unclear", f"{type(error).__name__}: {error}"[:500])
             Path(told.name).write_bytes(pickle.dumps(tuple(verdict)))
@@ -206,4 +242,8 @@ def fuzz(name: str, rng: random.Random, bench: Bench) -> Verdict:
         return Verdict(*pickle.loads(content)) if content else Verdict("unclear", "the process died")
 
 
-KINDS = {f"fuzz.{name}": partial(fuzz, name) for name in READERS}
+KINDS = {
+    f"fuzz.{name}": partial(fuzz, name, judge)
+    for judge, names in ((_fuzzed, READERS), (_words, ("compositions", "overrides", "arguments")))
+    for name in names
+}

@@ -212,6 +212,8 @@ def test_one_command_trains_what_is_missing_and_shows_the_table(tmp_path):
         (["table=dba/2", "seeds=[]"], "Nothing is selected"),
         (["table=dba/2", "columns=[Avg.]"], "Nothing is selected"),
         (["table=dba/2", "attention.d_p=3"], "takes table, rows"),
+        (["table=dba/2", "rows=%s"], "rows=%s: expected '<document start>'"),
+        (["table=dba/2", "rows=${backbone}"], "rows=${backbone}: Interpolation key 'backbone' not found"),
         (["table=dba/2", "compare=[DBA,Lunar]"], "must name two rows or two columns of table dba/2"),
     ],
 )

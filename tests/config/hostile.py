@@ -1,17 +1,8 @@
-"""Draws hostile overrides and says what a command makes of them, up to training.
+"""Hostile overrides, and what a command makes of them up to training."""
 
-python -m tests.config.hostile <number of draws> <seed> [compose|build|tables]
-"""
-
-import os
-import resource
 import sys
-from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -141,45 +132,3 @@ def build_run(config: object) -> None:
         except Built:
             return
     raise AssertionError("the run was taken for a finished one")
-
-
-def judged(
-    draws: st.SearchStrategy[list[str]], of: Callable[[list[str]], str], count: int, number: int
-) -> Counter[str]:
-    """Draws and judges `count` lists of overrides; prints each that ends with an error of ours."""
-    counts: Counter[str] = Counter()
-
-    @seed(number)
-    @settings(
-        max_examples=count, database=None, deadline=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    @given(draws)
-    def judge(drawn: list[str]) -> None:
-        try:
-            counts[of(drawn)] += 1
-        except Exception as error:
-            counts["errors of ours"] += 1
-            print(f"{drawn}: {type(error).__name__}: {str(error)[:200]!r}", flush=True)  # noqa: T201
-
-    judge()
-    return counts
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    from subquad.cli.command import prepare_process
-
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        prepare_process()
-        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))  # sizes of a model are hostile too
-        total: Counter[str] = Counter()
-        amount, first, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-        if kind == "tables":
-            total = judged(table_arguments(), table_verdict, amount, first)
-        for position, chosen in enumerate(() if kind == "tables" else BASES):
-            judge_one = partial(verdict, chosen, root=Path(folder), build=kind == "build")
-            total += judged(overrides(chosen), judge_one, amount // len(BASES), first + position)
-        print(dict(total))  # noqa: T201

@@ -1,4 +1,4 @@
-"""Hostile overrides compose, build a run, or are refused in a sentence. `python -m tests.config.hostile` draws more."""
+"""Hostile overrides compose, build a run, or are refused in a sentence. `make chaos` draws more."""
 
 import pytest
 from config.hostile import BASES, build_run, overrides, verdict

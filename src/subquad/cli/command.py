@@ -19,6 +19,7 @@ from hydra.core import utils as core_utils
 from hydra.errors import CompactHydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from subquad.cli import INTERRUPTED
 from subquad.config import choices, fingerprint
@@ -197,10 +198,14 @@ def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
             hint = f"did you mean {close[0]}?" if close else f"{Path(sys.argv[0]).stem} takes {', '.join(known)}."
             raise UserError(f'There is no setting "{key}"; {hint}')
     OmegaConf.set_struct(defaults, True)
-    try:
-        defaults.merge_with_dotlist(list(overrides))
-    except (OmegaConfBaseException, ValueError) as error:
-        raise UserError(f"{first_line(error)}; {Path(sys.argv[0]).stem} takes {', '.join(known)}.") from None
+    for override in overrides:
+        try:
+            defaults.merge_with_dotlist([override])
+            OmegaConf.resolve(defaults)
+        except (OmegaConfBaseException, ValueError, YAMLError) as error:
+            raise UserError(
+                f"{override}: {first_line(error)}; {Path(sys.argv[0]).stem} takes {', '.join(known)}."
+            ) from None
     assert isinstance(defaults, DictConfig)
     for key, kind in types.items():
         if kind is not None and not OmegaConf.is_missing(defaults, key):
