@@ -98,7 +98,8 @@ class Record:
     metrics: values by name (accuracy is a fraction in [0, 1]). baselines: trivial scores on the test split, by name.
     wall_seconds: time of training and testing, summed over all restarts. runtime: how torch computed, with the values
     that `auto` stood for; empty in records of earlier versions. files: the checkpoints and the history that the run
-    ended with, by their paths in its folder; empty in records of earlier versions.
+    ended with, by their paths in its folder; empty in records of earlier versions. overrides: the command line of the
+    run; empty in records of earlier versions and where Hydra did not start the run.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -126,6 +127,7 @@ class Record:
     config: _Config
     runtime: dict[str, Any] = dataclasses.field(default_factory=dict)
     files: dict[str, File] = dataclasses.field(default_factory=dict)
+    overrides: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def name(self) -> str:

@@ -1,14 +1,17 @@
 """Files that are damaged, exchanged or lost are refused by name, or change no number."""
 
+import json
 import os
 import random
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from chaos.commands import RUN, Done, clean_commit, do
 from chaos.kills import same
 from chaos.twin import OK, Bench, Verdict, numbers, packed, tree
+from subquad import records
 
 
 def _bit(path: Path, rng: random.Random) -> None:
@@ -71,6 +74,27 @@ def _swap(path: Path, rng: random.Random) -> None:
 
 
 DAMAGES = (_bit, _bit, _digit, _cut, _zeros, _noise, _tail, _gone, _folder, _link, _swap, _swap)
+
+
+_STRANGE = (
+    float("nan"),
+    float("-inf"),
+    10**400,
+    -1,
+    5,
+    None,
+    True,
+    "",
+    "x",
+    "9" * 400,
+    "a=b",
+    "\ud800",
+    [],
+    {},
+    [None],
+    {"": {}},
+)
+"""Values for any key of a record."""
 
 
 def _files(folder: Path, rng: random.Random) -> Path | None:
@@ -171,4 +195,27 @@ def report(rng: random.Random, bench: Bench) -> Verdict:
     return Verdict("wrong", f"{what}: {changed[:3]}")
 
 
-KINDS = {"damage.resume": resume, "damage.finished": finished, "damage.report": report}
+def strange(rng: random.Random, bench: Bench) -> Verdict:
+    """A record has a value that no run writes, under a checksum that fits; the pages are written."""
+    bench.build_pages()
+    place = bench.fresh("pages")
+    path = rng.choice(sorted(place.glob("outputs/runs/**/*.json")))
+    content = json.loads(path.read_text())
+    content.pop("checksum", None)
+    holder, key = rng.choice(_entries(content))
+    was, holder[key] = holder[key], rng.choice(_STRANGE)
+    path.write_text(json.dumps({**content, "checksum": records.fingerprint(content)}))
+    done = do(place, "report", before=clean_commit, seconds=900)
+    if done.unclear or done.status:
+        what = f"{path.relative_to(place)} {key}: {was!r:.40} became {holder[key]!r:.40}"
+        return Verdict("unclear" if done.unclear else "lost", f"{what}: {done.unclear or done.err[-300:]}")
+    return OK
+
+
+def _entries(node: Any) -> list[tuple[Any, Any]]:
+    """Every entry of nested mappings and lists, as its holder and key."""
+    pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [entry for key, value in pairs for entry in ((node, key), *_entries(value))]
+
+
+KINDS = {"damage.resume": resume, "damage.finished": finished, "damage.report": report, "damage.strange": strange}

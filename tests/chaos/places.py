@@ -21,7 +21,7 @@ from chaos.kills import same
 from chaos.twin import OK, Bench, Verdict, numbers, runs, tree
 
 NAMES = (
-    "a b", "ü ß 漢字", "it's", 'say "no"', "a=b", "$HOME", "${oc.env:HOME}", "{a}", "[0]", "a,b", "#x", "%20", "-m",
+    "a b", "ü ß 漢字", "it's", 'say "no"', "a=b", "$HOME", "$(id)", "{a}", "[0]", "a,b", "#x", "%20", "-m",
     "~", "a\\b", "<script>alert(1)</script>", "&amp;", "new\nline", "tab\tstop", "x" * 200, ".hidden", "*", "?",
     "a;b", "`id`", "\u202eabc", "😀",
 )  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SLOW = ("kill.report", "damage.report")
+SLOW = ("kill.report", "damage.report", "damage.strange")
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import pytest
 from config.hostile import BASES, build_run, overrides, verdict
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from omegaconf.errors import InterpolationResolutionError
 
 from subquad.config.compose import compose_run
 from subquad.utils.errors import UserError
@@ -36,12 +37,14 @@ def test_any_override_composes_or_is_refused_in_a_sentence(tmp_path_factory, dat
         ("attention._partial_=1", "attention._partial_ is 1; choose true or false."),
         ("task.module.backbone=5", "task.module.backbone is 5; choose"),
         ("callbacks.best=5", "callbacks.best has no class"),
+        ("trainer.logger='1'", "trainer.logger has '1', which is none; choose logger=csv"),
+        ("~attention", "needs attention=; for none, set backbone.attention=null."),
         ("trainer=[1]", "write them as key=value."),
         ("backbone=null", "backbone=null chooses nothing; leave it out"),
     ],
 )
 def test_nonsense_is_named(tmp_path, override, said):
     fixed = [f"paths.{name}={tmp_path / name}" for name in ("root", "data", "outputs")]
-    with pytest.raises((UserError, SystemExit)) as refused:
+    with pytest.raises((UserError, SystemExit, InterpolationResolutionError)) as refused:
         build_run(compose_run(["task=lra/listops", "scale=smoke", "recipe=luna", override, *fixed]))
     assert said in str(refused.value)

@@ -85,6 +85,12 @@ def test_a_folder_without_a_name_is_refused(word):
         compose_run([*MOTIONS, word])
 
 
+def test_a_folder_that_hydra_would_resolve_again_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path / "${oc.env:HOME}"))
+    with pytest.raises(UserError, match=r"paths.outputs is .*; choose a folder without \$\{ in its name."):
+        compose_run(MOTIONS)
+
+
 def test_an_empty_variable_is_one_that_is_not_set(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SUBQUAD_OUTPUTS", "")

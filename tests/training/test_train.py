@@ -51,6 +51,7 @@ def test_a_run_leaves_a_record_checkpoints_history_and_a_curve(finished):
     record = records.read(run)
     assert run.name == f"{record.fingerprint}-s0"
     assert (record.task, record.attention, record.recipe, record.scale) == ("lra/listops", "dba", "luna", "smoke")
+    assert record.overrides == ["scale=smoke", "task=lra/listops", "trainer=cpu"]
     assert record.steps == 4
     assert record.metrics.keys() == {"train/loss", "val/loss", "val/accuracy", "test/accuracy"}
     assert record.baselines.keys() == {"majority class", "root operator only"}

@@ -114,7 +114,7 @@ def is_option(group: str, name: str) -> bool:
 def file_of(group: str, name: str) -> Path | None:
     """The file of a choice."""
     files = (folder / group / f"{name}.yaml" for folder in folders())
-    return next((file for file in files if file.is_file()), None)
+    return next((file for file in files if os.path.isfile(file)), None)
 
 
 def groups() -> set[str]:

@@ -130,11 +130,17 @@ def smaller_run(*, _root_: DictConfig) -> str | None:
 def mechanism(config: DictConfig) -> str:
     """The choice of attention, or of the backbone where the backbone takes no attention; runs are named after it.
 
-    "none" where the backbone takes attention and backbone.attention=null leaves it out.
+    "none" where the backbone takes attention and backbone.attention=null leaves it out. Raises UserError if ~attention
+    does.
     """
     if "attention" in config.backbone and config.backbone._get_node("attention")._is_none():
         return "none"
-    return str(HydraConfig.get().runtime.choices["attention" if "attention" in config.backbone else "backbone"])
+    choices = HydraConfig.get().runtime.choices
+    if "attention" not in config.backbone:
+        return str(choices["backbone"])
+    if "attention" not in choices:
+        raise UserError(f"backbone={choices['backbone']} needs attention=; for none, set backbone.attention=null.")
+    return str(choices["attention"])
 
 
 def _mechanism(*, _root_: DictConfig) -> str:

@@ -96,9 +96,17 @@ def explain_compositions() -> None:
             if (cause := explain_composition_error(error)) is None:
                 raise
             raise CompositionError(str(cause)) from None
+        _check_folders(config)
         return config
 
     setattr(ConfigLoaderImpl, "load_configuration", load_configuration)  # noqa: B010
+
+
+def _check_folders(config: DictConfig) -> None:
+    """Raises CompositionError for folders whose name Hydra would resolve once more, so that a run would have two."""
+    for key in ("paths.data", "paths.outputs"):
+        if "${" in (folder := str(OmegaConf.select(config, key))):
+            raise CompositionError(f"{key} is {folder}; choose a folder without ${{ in its name.")
 
 
 def explain_composition_error(error: Exception) -> UserError | None:

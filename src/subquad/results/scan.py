@@ -65,17 +65,25 @@ def read_run(folder: Path) -> Run | None:
 
 
 def _command(folder: Path, record: records.Record) -> str:
-    """The command that trained a run, from the overrides that Hydra keeps beside the record."""
-    import yaml
-
-    try:
-        overrides = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text())
-    except (OSError, ValueError, yaml.YAMLError):
-        overrides = None
-    if not isinstance(overrides, list):
+    """The command that trained a run, or what its record says of it."""
+    overrides = given_overrides(folder, record)
+    if not overrides:
         group = "backbone" if record.attention in options("backbone") else "attention"
         overrides = [f"task={record.task}", f"{group}={record.attention}", f"seed={record.seed}"]
     return command_line("python train.py", overrides)
+
+
+def given_overrides(folder: Path, record: records.Record) -> list[str]:
+    """The overrides that trained a run, for early records from the file that Hydra keeps beside them; or none."""
+    import yaml
+
+    if record.overrides:
+        return record.overrides
+    try:
+        found = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return []
+    return [str(override) for override in found] if isinstance(found, list) else []
 
 
 def read_measurements(folder: Path) -> tuple[dict[Path, records.Measurement], list[Problem]]:

@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from subquad import records
@@ -26,7 +25,7 @@ from subquad.results.cells import RunIndex
 from subquad.results.commands import command_line
 from subquad.results.measurement_cache import path_of
 from subquad.results.model import Problem, Run
-from subquad.results.scan import read_run
+from subquad.results.scan import given_overrides, read_run
 from subquad.results.table import Cell
 from subquad.utils.atomic import atomic_write
 from subquad.utils.display import CHECKOUT
@@ -43,13 +42,12 @@ _Line = TypeVar("_Line", "StoredRun", "StoredMeasurement")
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun(Record):
-    """A record with the overrides that train the run, and with its evaluations on other data.
+    """A record with its evaluations on other data.
 
-    `config` has only the keys that pages read; the overrides give the others.
+    overrides: those that determine the result. config: only the keys that pages read; the overrides give the others.
     evaluations: metrics by the fingerprint of the changed settings of the data.
     """
 
-    overrides: list[str]
     evaluations: dict[str, dict[str, float]]
 
     @property
@@ -180,8 +178,9 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
         "config": config,
         "tags": [],
         "files": {},
+        "overrides": _overrides(folder, record, compositions),
     }
-    stored = StoredRun(**fields, overrides=_overrides(folder, compositions), evaluations=evaluations)
+    stored = StoredRun(**fields, evaluations=evaluations)
     if _today(stored, compositions) != stored.name:
         raise UserError(
             f"{folder} is a run of another configuration: its overrides compose to another fingerprint today; train it "
@@ -222,13 +221,12 @@ def _check_source(path: Path, commit: str) -> None:
         )
 
 
-def _overrides(folder: Path, compositions: Compositions) -> list[str]:
+def _overrides(folder: Path, record: Record, compositions: Compositions) -> list[str]:
     """The overrides of a run without those that do not determine its result: its seed, paths, hardware, logging."""
-    try:
-        given = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text())
-    except (OSError, ValueError, yaml.YAMLError):
-        raise UserError(f"{folder} has no .hydra/overrides.yaml, so nobody can repeat this run.") from None
-    kept = [_portable(str(override)) for override in given if not str(override).startswith("seed=")]
+    given = given_overrides(folder, record)
+    if not given:
+        raise UserError(f"{folder} does not say with which overrides it was trained, so nobody can repeat this run.")
+    kept = [_portable(override) for override in given if not override.startswith("seed=")]
     for override in [override for override in kept if _may_be_left_out(override)]:
         others = [other for other in kept if other != override]
         if compositions[others].folder == compositions[kept].folder:
@@ -280,7 +278,7 @@ def _lines(folder: Path, kind: type[_Line], broken: list[Problem]) -> list[_Line
     """The lines of all files below a folder; those that do not fit are added to `broken`."""
     schema, found = TypeAdapter(kind), []
     for path in sorted(folder.rglob("*.jsonl")):
-        for number, line in enumerate(path.read_text().splitlines(), start=1):
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
             try:
                 found.append(schema.validate_json(line))
             except ValidationError as error:

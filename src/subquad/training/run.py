@@ -10,6 +10,7 @@ from typing import Any, NoReturn, cast
 import pytorch_lightning as pl
 import torch
 from filelock import FileLock, Timeout
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -108,7 +109,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     if start is not None and not (start / records.RESULT).exists():
         raise UserError(f"The run that this one starts from has not finished ({start}); train that one first.")
     for section in ("attention", "backbone", "data", "runtime", "optimizer", "scheduler", "trainer"):
-        check_settings(section, stated_elsewhere(section, settings[section]))
+        check_settings(section, stated_elsewhere(section, settings.get(section, {})))
     for section in ("callbacks", "logger"):
         check_each(section, settings[section])
     check_settings("task.module", settings["task"]["module"])
@@ -159,6 +160,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         config=settings,
         runtime=dataclasses.asdict(runtime),
         files=records.files_of(run),
+        overrides=list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else [],
         **machine.facts(),
     )
     wandb_run.summarise(trainer, record)

@@ -5,6 +5,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from pytorch_lightning.accelerators import CPUAccelerator
+from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import DDPStrategy
 
@@ -46,13 +47,7 @@ def build_trainer(config: DictConfig, data: SplitData, module: Supervised | None
         reason = first_line(error.__cause__ or error)
         unknown = UserError(f"The trainer cannot be built ({reason}); see the keys of trainer=.")
         raise explain(error) or unknown from error
-    if isinstance(trainer.accelerator, CPUAccelerator) and precision in ("16-mixed", "16-true", "16"):
-        raise UserError(f"A CPU cannot train with trainer.precision={precision}; choose bf16-mixed, or a GPU.")
-    if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, SharedBatches):
-        raise UserError(
-            f"There are {trainer.world_size} processes but no strategy for them; choose trainer=ddp (GPUs), "
-            "trainer=ddp_cpu or trainer=fsdp."
-        )
+    _check(trainer, precision)
     if chosen:
         assert module is not None
         microbatches = trainer.accumulate_grad_batches = chosen_microbatches(microbatches, trainer, module, data)
@@ -71,6 +66,19 @@ def build_trainer(config: DictConfig, data: SplitData, module: Supervised | None
     if environment:
         trainer.callbacks.append(IgnoreSigterm())  # type: ignore[attr-defined]
     return trainer
+
+
+def _check(trainer: pl.Trainer, precision: str) -> None:
+    """Raises UserError for loggers that are none, and for a precision or strategy that does not fit the machine."""
+    if strange := [logger for logger in trainer.loggers if not isinstance(logger, Logger)]:
+        raise UserError(f"trainer.logger has {strange[0]!r}, which is none; choose logger=csv, wandb or tensorboard.")
+    if isinstance(trainer.accelerator, CPUAccelerator) and precision in ("16-mixed", "16-true", "16"):
+        raise UserError(f"A CPU cannot train with trainer.precision={precision}; choose bf16-mixed, or a GPU.")
+    if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, SharedBatches):
+        raise UserError(
+            f"There are {trainer.world_size} processes but no strategy for them; choose trainer=ddp (GPUs), "
+            "trainer=ddp_cpu or trainer=fsdp."
+        )
 
 
 def _slurm_environment() -> list[SLURMEnvironment]:
