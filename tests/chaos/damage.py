@@ -6,7 +6,6 @@ import random
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from chaos.commands import RUN, Done, clean_commit, do
 from chaos.kills import same
@@ -202,7 +201,10 @@ def strange(rng: random.Random, bench: Bench) -> Verdict:
     path = rng.choice(sorted(place.glob("outputs/runs/**/*.json")))
     content = json.loads(path.read_text())
     content.pop("checksum", None)
-    holder, key = rng.choice(_entries(content))
+    holder, key = content, rng.choice(sorted(content))
+    while isinstance(holder[key], dict) and holder[key] and rng.random() < 0.5:
+        holder = holder[key]
+        key = rng.choice(sorted(holder))
     was, holder[key] = holder[key], rng.choice(_STRANGE)
     path.write_text(json.dumps({**content, "checksum": records.fingerprint(content)}))
     done = do(place, "report", before=clean_commit, seconds=900)
@@ -210,12 +212,6 @@ def strange(rng: random.Random, bench: Bench) -> Verdict:
         what = f"{path.relative_to(place)} {key}: {was!r:.40} became {holder[key]!r:.40}"
         return Verdict("unclear" if done.unclear else "lost", f"{what}: {done.unclear or done.err[-300:]}")
     return OK
-
-
-def _entries(node: Any) -> list[tuple[Any, Any]]:
-    """Every entry of nested mappings and lists, as its holder and key."""
-    pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    return [entry for key, value in pairs for entry in ((node, key), *_entries(value))]
 
 
 KINDS = {"damage.resume": resume, "damage.finished": finished, "damage.report": report, "damage.strange": strange}
