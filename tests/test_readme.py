@@ -100,8 +100,11 @@ def test_the_commands_of_the_page_on_clusters_compose() -> None:
 
 
 def run(words: list[str]) -> None:
-    """Runs a program in this process, which saves the imports, or in its own where several processes train."""
-    if {"trainer=ddp", "trainer=fsdp", "trainer=ddp_cpu"} & {*words}:
+    """Runs a program in this process, which saves the imports, or in its own where several processes train.
+
+    A model whose types are checked, as in this process, does not compile.
+    """
+    if {"trainer=ddp", "trainer=fsdp", "trainer=ddp_cpu", "compile_model=true"} & {*words}:
         done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
     else:
         done = answer(*words)
@@ -166,11 +169,13 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def _first_cell(words: list[str], small: list[str]) -> list[str]:
     """The rows and columns of `small` replaced by those of the first cell, where one table has no such cell."""
     [name] = [word.partition("=")[2] for word in words if word.startswith("table=")] or [""]
-    if name not in options("table") or not {"rows=[DBA]", "columns=[Text]"} <= {*small}:
+    if name not in options("table"):
         return small
     table = load_table(name)
-    row, column = ("DBA", "Text") if ("DBA", "Text") in table.cells else next(iter(table.cells))
-    return [f'rows=["{row}"]', f'columns=["{column}"]', *(w for w in small if not w.startswith(("rows", "columns")))]
+    shown = [cell for cell in table.cells if cell[1] in {column.name for column in table.columns}]
+    row, column = ("DBA", "Text") if ("DBA", "Text") in shown else shown[0]
+    cell = {"rows=[DBA]": f'rows=["{row}"]', "columns=[Text]": f'columns=["{column}"]'}
+    return [cell.get(word, word) for word in small]
 
 
 def _trained(folder: Path) -> Path:

@@ -6,7 +6,7 @@ from runs import TINY, composed, one_thread, record_of, run_script, trained
 
 from subquad import records
 from subquad.results.run_store import RunStore
-from subquad.training.evaluation import evaluate
+from subquad.training.evaluation import evaluate, evaluate_missing
 from subquad.utils.errors import UserError
 
 WORDS = ("task=lra/listops", "scale=smoke")
@@ -94,3 +94,12 @@ def test_weights_that_depend_on_the_length_are_named(data, outputs):
     assert evaluated(run, multiply=1)[1] == records.read(run).metrics["test/accuracy"]
     with pytest.raises(UserError, match=r"do not fit these data \(size mismatch for .*position.*longer sequences"):
         evaluated(run, multiply=2)
+
+
+def test_an_evaluation_holds_every_metric_of_the_task(data, outputs):
+    """Tables of recall show its accuracy; its monitored metric is the perplexity."""
+    config = composed(data, outputs, "task=arena/recall", "scale=smoke", "evaluate=[{test_pairs:8}]")
+    record = trained(config)
+    evaluate_missing(config)
+    found = records.read_evaluation(record_of(outputs), {"test_pairs": 8})
+    assert found.keys() == {name for name in record.metrics if name.startswith("test/")}

@@ -50,8 +50,8 @@ def _evaluate_missing(config: DictConfig, run: Path) -> None:
         (run / records.EVALUATIONS).mkdir(exist_ok=True)
         with FileLock(run / records.EVALUATIONS / ".lock"):
             if records.read_evaluation(run, data_changes) is None:
-                name, value, _ = evaluate(run, "test", root | data_changes)
-                records.write_evaluation(run, data_changes, {name: value}, machine.facts())
+                _, metrics, _ = all_metrics(run, "test", root | data_changes)
+                records.write_evaluation(run, data_changes, metrics, machine.facts())
 
 
 def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) -> tuple[str, float, float | None]:
@@ -64,7 +64,21 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
             images.
 
     Returns:
-        The metric's name, its value now and its value in the record (None where the record has none).
+        The name of the task's metric, its value now and its value in the record (None where the record has none).
+
+    Raises UserError as `all_metrics`.
+    """
+    name, metrics, record = all_metrics(run, split, changes)
+    return name, metrics[name], record.metrics.get(name)
+
+
+def all_metrics(
+    run: Path, split: str, changes: Mapping[str, Any] | None = None
+) -> tuple[str, dict[str, float], records.Record]:
+    """As `evaluate`, with every metric of the task.
+
+    Returns:
+        The name of the task's metric, all metrics by name, and the record of the run.
 
     Raises:
         UserError: the folder holds no finished run or no best checkpoint, the files of the data have changed, or the
@@ -101,8 +115,7 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
         [metrics] = run_split(
             module, datamodule=TrainedOn(data, runtime), ckpt_path=checkpoint, verbose=False, weights_only=True
         )
-    name = f"{split}/{module.metric_name}"
-    return name, metrics[name], record.metrics.get(name)
+    return f"{split}/{module.metric_name}", dict(metrics), record
 
 
 def _microbatches(config: DictConfig) -> int:
