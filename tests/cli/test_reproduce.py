@@ -189,6 +189,7 @@ def reproduce(outputs, *words, way=answer):
         return way("scripts/reproduce.py", *words)
 
 
+@pytest.mark.slow
 def test_one_command_trains_what_is_missing_and_shows_the_table(tmp_path):
     words = ("table=dba/2", "rows=[DBA]", "columns=[ListOps,Avg.]", "seeds=[0]", "scale=smoke", "data=synthetic")
     first = reproduce(tmp_path, *words, way=lambda *command: run_script(tmp_path / "data", tmp_path, *command))
@@ -236,11 +237,12 @@ def test_a_damaged_record_is_told_below_the_table(tmp_path):
     assert f"{jobs[0].folder}/result.json is not a record of this version" in shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "words"),
     [
         ("reproduce", ("table=dba/2", "rows=[DBA]", "seeds=[0]", "scale=smoke", "data=synthetic")),
-        pytest.param("report", ("table=blrp/1", "format=markdown", "output=/dev/null/x/y"), marks=pytest.mark.slow),
+        ("report", ("table=blrp/1", "format=markdown", "output=/dev/null/x/y")),
     ],
 )
 def test_an_outputs_folder_that_cannot_be_written_is_told_in_a_sentence(tmp_path, script, words):

@@ -31,6 +31,7 @@ def test_two_processes_train_to_the_numbers_of_one(together, alone, case):
     assert_same(run_of(together[0] / case), run_of(alone / case))
 
 
+@pytest.mark.slow
 def test_only_the_first_process_speaks_and_nobody_warns(together):
     first, second = together[1]
     assert second == ""
