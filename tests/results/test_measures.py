@@ -22,7 +22,7 @@ from subquad.results.measurement_cache import measure_cells
 from subquad.results.model import FULL
 from subquad.results.table import load
 from subquad.results.verdict import Verdict, cell_verdict
-from subquad.specs import ImageSpec, TextSpec
+from subquad.specs import DataSpec, ImageSpec, TextSpec
 from subquad.utils.errors import UserError
 
 TINY = ["task=mlm/text", "recipe.sizes.mlm.layers=2", "recipe.sizes.mlm.dim=16", "recipe.sizes.mlm.heads=2",
@@ -262,3 +262,9 @@ def test_costs_are_measured_without_the_weights_that_a_run_starts_from():
     spec = instantiate(load_table("ecoformer/2").cells["PVTv2-B0 MSA", "Throughput"].measure["spec"])
     expected = measures.parameters(words, spec)
     assert measures.parameters([*words, "backbone.pretrained=/nowhere/weights.pth"], spec) == expected > 3e6
+
+
+def test_a_network_that_reads_pairs_is_given_two_sequences():
+    overrides = ["task=lra/retrieval", "backbone=s4", "scale=smoke"]
+    spec = DataSpec(max_len=16, vocab=9, classes=2)
+    assert measures.relative_memory(overrides, spec, ["backbone=s4"], mode="training") == 1

@@ -258,10 +258,11 @@ def _program(overrides: Sequence[str], spec: Any, mode: Mode, batch: int) -> Cal
     import torch
 
     from subquad.measure.benchmark import program
-    from subquad.measure.inputs import random_inputs
+    from subquad.measure.inputs import network_inputs
 
     torch.manual_seed(0)
-    return program(_network(overrides, spec).to(_device()), random_inputs(spec, batch, _device()), mode)
+    network = _network(overrides, spec).to(_device())
+    return program(network, network_inputs(network, spec, batch, _device()), mode)
 
 
 def _fitting(sides: Sequence[Sequence[str]], spec: Any, mode: Mode, batch: int) -> tuple[int, str]:
