@@ -40,7 +40,7 @@ check: $(READY)  ## Formatting, lint, types, import rules and the requirements o
 	$(BIN)/lint-imports
 
 audit: $(READY)  ## Look for known vulnerabilities of the locked packages (needs a network)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock pip-audit
 	$(BIN)/python -m pip_audit --strict --no-deps --disable-pip --requirement requirements.lock
 
 release-check: $(READY)  ## Before a tag: versions, a committed tree, and the wheel in an empty environment
