@@ -155,7 +155,7 @@ def test_the_failure_of_one_process_ends_all_and_is_kept(data, outputs, tmp_path
     process = started(data, outputs, str(script), *LINE, f"paths.outputs={outputs}", FAILS=str(rank))
     _, said = process.communicate(timeout=120)
     assert process.returncode not in (0, None)
-    assert "pulled the plug" in said
+    assert "Error executing job" in said  # once the others are killed, it may end before it has printed the traceback
     [error] = outputs.rglob("error.json")
     assert json.loads(error.read_text())["message"] == "pulled the plug"
     assert gone(outputs)
