@@ -52,7 +52,10 @@ def managed_processes(trainer: Any) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for process in getattr(launcher, "procs", ()):
+        others = [*getattr(launcher, "procs", ())]
+        if others:
+            launcher.procs.clear()  # where Lightning's observer finds a killed one, it kills this process as well
+        for process in others:
             process.send_signal(signal.SIGKILL)
         raise
     finally:
