@@ -155,12 +155,14 @@ def test_outdated_and_damaged_lines_are_named_and_fill_no_cell(place, monkeypatc
     path = base / "store" / "runs" / "digits.jsonl"
     lines = path.read_text().splitlines()
     old = json.loads(lines[0]) | {"overrides": [*OVERRIDES, "backbone.dim=8"]}
-    path.write_bytes("\n".join([json.dumps(old), lines[1], '{"seed": 1}', ""]).encode() + b"\xb6")
+    unknown = json.dumps({key: value for key, value in old.items() if key != "overrides"})
+    path.write_bytes("\n".join([json.dumps(old), lines[1], '{"seed": 1}', unknown, ""]).encode() + b"\xb6")
     assert add(monkeypatch, "check") == 1
     shown = capsys.readouterr().out
     assert "backbone.dim=8: its overrides compose to another configuration today" in shown
     assert f"{path}, line 3" in shown
-    assert f"{path}, line 4" in shown
+    assert f"{path}, line 4: overrides: Field required" in shown
+    assert f"{path}, line 5" in shown
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(base / "elsewhere"))
     content = gather(["one/1"])
     assert [problem.path for problem in content.outdated] == [f"runs/digits.jsonl: {folder(old['seed']).name}"]

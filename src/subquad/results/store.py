@@ -48,6 +48,7 @@ class StoredRun(Record):
     evaluations: metrics by the fingerprint of the changed settings of the data.
     """
 
+    overrides: list[str]
     evaluations: dict[str, dict[str, float]]
 
     @property
