@@ -234,11 +234,9 @@ def test_what_is_measured_of_a_small_run_is_no_reproduction(table):
     assert cell_verdict(width, {0: 1.0}, full=False) is Verdict.REPRODUCED
 
 
-def test_a_reference_has_no_keys_of_the_attention_that_it_replaces():
+def test_a_reference_has_nothing_of_the_attention_that_it_replaces():
     words = ["attention=local_block", "attention.window=50", "backbone.dim=8"]
-    assert measures.reference_overrides(words, ["attention=softmax"]) == [
-        "attention=local_block", "backbone.dim=8", "attention=softmax",
-    ]  # fmt: skip
+    assert measures.reference_overrides(words, ["attention=softmax"]) == ["backbone.dim=8", "attention=softmax"]
     assert measures.reference_overrides(words, ["backbone.depth=1"]) == [*words, "backbone.depth=1"]
     assert measures.reference_overrides(words, ["backbone=s4"]) == [*words[:2], "backbone=s4"]
 
@@ -268,3 +266,9 @@ def test_a_network_that_reads_pairs_is_given_two_sequences():
     overrides = ["task=lra/retrieval", "backbone=s4", "scale=smoke"]
     spec = DataSpec(max_len=16, vocab=9, classes=2)
     assert measures.relative_memory(overrides, spec, ["backbone=s4"], mode="training") == 1
+
+
+def test_a_network_without_attention_is_measured_beside_one_with_it():
+    overrides = ["task=arena/digits", "attention=softmax", "backbone.attention=null"]
+    spec = DataSpec(max_len=256, vocab=9, classes=2)
+    assert measures.relative_memory(overrides, spec, ["attention=softmax"]) < 1

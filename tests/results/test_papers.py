@@ -12,6 +12,7 @@ import pytest
 import torch
 from fake_models import check_model
 from hydra.utils import get_class
+from omegaconf import OmegaConf
 from reference import sparse_bn_sh
 
 from subquad.config.choices import CONFIGS, options
@@ -181,9 +182,11 @@ def check(cell: Cell) -> None:
     check_model(config, cell.measure.get("spec"), **cell.eval_data)
     if cell.init_from:
         check_model(compose_run(cell.init_from))
-    if "against" in cell.measure:
-        against = tuple(measures.reference_overrides(cell.overrides, cell.measure["reference"]))
-        check_model(compose_run(against), cell.measure["spec"])
+    # Nothing is left to resolve: a measure is instantiated, which resolves it.
+    assert OmegaConf.to_container(OmegaConf.create(cell.measure), resolve=True) == cell.measure
+    if "reference" in cell.measure:
+        reference = measures.reference_overrides(cell.overrides, cell.measure["reference"])
+        check_model(compose_run(reference), cell.measure.get("spec"))
     if cell.measure:
         return
     module = get_class(config.task.module._target_)

@@ -90,9 +90,17 @@ def relative_memory(
 
 
 def reference_overrides(overrides: Sequence[str], reference: Sequence[str]) -> list[str]:
-    """The overrides of a cell with those of `reference`, without settings of what `reference` replaces."""
-    replaced = tuple(f"{override.partition('=')[0]}." for override in reference)
-    return [*(override for override in overrides if not override.startswith(replaced)), *reference]
+    """The overrides of a cell with those of `reference`, without what `reference` replaces.
+
+    attention=softmax replaces attention=, attention.k= and backbone.attention=null.
+    """
+    replaced = [f".{_key(override)}." for override in reference]
+    kept = [override for override in overrides if not any(key in f".{_key(override)}." for key in replaced)]
+    return [*kept, *reference]
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0]
 
 
 def throughput(
