@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from subquad.data.recall.recall import FIRST_KEY, MASK, Recall
+from subquad.data.hidden_answers import MASK
+from subquad.data.recall.recall import FIRST_KEY, Recall
 from subquad.specs import UNMASKED
 from subquad.utils.errors import UserError
 

@@ -14,17 +14,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import Dataset
 
+from subquad.data.hidden_answers import MASK, HiddenAnswers
 from subquad.data.ragged import Ragged, lay_out
-from subquad.data.split_data import SplitData, padded
-from subquad.specs import UNMASKED, MaskedBatch, TextSpec
+from subquad.data.split_data import SplitData
+from subquad.specs import MaskedBatch, TextSpec
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Seed
 
-MASK, FIRST_KEY = 1, 2
-"""Token ids: 0 is padding, 1 the mask, then the keys, then the values."""
+FIRST_KEY = MASK + 1
+"""Token ids: 0 is padding, then the mask, the keys, the values."""
 SPLITS = ("train", "val", "test")
 _SYNTHETIC_SIZES = (64, 16, 16)
 
@@ -92,7 +92,7 @@ class Recall(SplitData):
 
     def batched(self, split: str) -> Dataset[MaskedBatch]:
         """Batches of rows with hidden answers."""
-        return HiddenAnswers(self.splits[split])
+        return HiddenAnswers(self.splits[split], _answers)
 
     def baselines(self) -> dict[str, float]:
         """Accuracy without reading the keys: any value, or the most frequent value among the pairs of the row."""
@@ -109,27 +109,6 @@ class Recall(SplitData):
         order = rng.permuted(np.tile(np.arange(pairs), (rows, 1)), axis=1)
         asked = np.take_along_axis(shown, order[..., None], 1)
         return np.concatenate([shown, asked], 1).reshape(rows, 4 * pairs)
-
-
-class HiddenAnswers(Dataset[MaskedBatch]):
-    """Turns lists of indices into batches in which every second token of the second half is masked."""
-
-    def __init__(self, rows: Ragged) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitems__(self, indices: list[int]) -> MaskedBatch:
-        rows = [self.rows[i] for i in indices]
-        hidden = [np.where(_answers(row), MASK, row) for row in rows]
-        target = [np.where(_answers(row), row, UNMASKED) for row in rows]
-        longest = max(map(len, rows))
-        inputs, valid = padded(hidden, longest)
-        targets = np.full((len(rows), longest), UNMASKED)
-        for place, row in zip(targets, target, strict=True):
-            place[: len(row)] = row
-        return MaskedBatch(inputs, valid, torch.from_numpy(targets))
 
 
 def _answers(row: np.ndarray) -> np.ndarray:
