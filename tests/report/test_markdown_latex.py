@@ -35,7 +35,7 @@ def test_markdown_has_every_cell_in_its_place(part):
     assert rows[r'\<i\>R&D\</i\> 50%\_x, "\#1"'][3] == "— (x y)"
     assert text.startswith("**Two rows & \\<more\\>**")
     assert "- DBA: Doubtful: \\<b\\> is no tag \\| or so." in text
-    assert "mean ± standard deviation over the seeds that have run, of 2;" in text
+    assert "ours are means ± standard deviations over the seeds that have run, of 2;" in text
 
 
 def test_another_scale_says_that_it_is_no_reproduction(part):

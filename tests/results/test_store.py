@@ -1,6 +1,7 @@
 """The results that the project keeps: what is added, what is refused, how they stand beside one's own."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from made_pages import finish
@@ -46,6 +47,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "one.yaml").write_text(TABLE)
     table = load(tmp_path / "one.yaml", "one/1")
     monkeypatch.setattr(collect, "load_table", {"one/1": table}.__getitem__)
+    monkeypatch.setattr(store, "_measured_cells", lambda: [cell for cell in table.cells.values() if cell.measure])
     for seed in (0, 1):
         finish(folder(seed), 0.89 + seed / 50, seed=seed, finished=f"2026-01-0{seed + 1}T10:00:00+00:00")
         overrides = [*OVERRIDES, f"seed={seed}", "trainer=cpu", "logger=csv", "paths.data=/elsewhere"]
@@ -147,6 +149,17 @@ def test_a_result_of_other_settings_is_refused(place, monkeypatch, capsys):
     path.rename(other)
     with pytest.raises(UserError, match="belongs to another run or setting"):
         stored_measurement(other, Compositions())
+
+
+def test_a_measurement_that_no_cell_asks_for_is_refused_and_named(place, monkeypatch, capsys):
+    base, table = place
+    add(monkeypatch, "add", base / "outputs" / "measured")
+    other = replace(table.cells["Softmax", "Width"], measure={"_target_": "subquad.results.measures.parameters"})
+    monkeypatch.setattr(store, "_measured_cells", lambda: [other])
+    assert add(monkeypatch, "check") == 1
+    assert "no cell of a table is measured like that" in capsys.readouterr().out
+    assert add(monkeypatch, "add", base / "outputs" / "measured", "again=true") == 1
+    assert "no cell of a table asks for" in capsys.readouterr().out
 
 
 def test_outdated_and_damaged_lines_are_named_and_fill_no_cell(place, monkeypatch, capsys):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from subquad.report.terminal import OF_PROJECT
+from subquad.report.terminal import OF_PROJECT, source
 from subquad.report.verdict_style import MARKS
 from subquad.results.footnotes import notes
 from subquad.results.model import FULL, PROJECT, CellResult, CellResults, Scope, TableResults
@@ -14,7 +14,7 @@ DASH = "—"
 
 
 def markdown(results: TableResults, scope: Scope = FULL) -> str:
-    """A table of GitHub's Markdown: each cell as ours, printed in brackets, and the verdict in words.
+    """A table of GitHub's Markdown: each cell as ours, printed in brackets, and the verdict in words if printed.
 
     A table of the project's results has only rows and columns with one.
     """
@@ -23,7 +23,7 @@ def markdown(results: TableResults, scope: Scope = FULL) -> str:
         if value is None:
             return f"{DASH} ({_md(printed)})" if printed else DASH
         mark = OF_PROJECT if value.scope.project and not scope.project else ""
-        return f"{_md(value.text)}{mark}{f' ({_md(printed)})' if printed else ''}, {value.verdict.value}"
+        return f"{_md(value.text)}{mark}" + (f" ({_md(printed)}), {value.verdict.value}" if printed else "")
 
     lines = [f"**{_md(results.table.title + scope.note)}**", ""]
     head, *body = _grid(results, scope, cell)
@@ -79,13 +79,13 @@ def _legend(results: TableResults, scope: Scope, mark: str) -> str:
     shown = [(cell, found) for cell in results.shown if (found := _shown(cell, scope))]
     trained = not shown or any(results.kind(cell) == "trained" for cell, _ in shown)
     seeds = (
-        f"mean ± standard deviation over the seeds that have run, of {results.table.counts}; "
+        f"ours are means ± standard deviations over the seeds that have run, of {results.table.counts}; "
         if trained and results.table.counts not in ("", "1")
         else ""
     )
     project = not scope.project and any(result.scope.project for _, result in shown)
     marked = f" {mark}: {PROJECT.label} (docs/results)." if project else ""
-    return f"Ours: {seeds}printed values in brackets ({results.table.source}); a dash is not measured.{marked}"
+    return f"{source(results.table)}; {seeds}a dash is not measured.{marked}"
 
 
 def _notes(results: TableResults) -> list[str]:

@@ -41,7 +41,7 @@ def show_table(results: TableResults, scope: Scope) -> None:
     console.print(f"[bold]{table.name}: {table.title}[/]{scope.note}", soft_wrap=True)
     for part in _parts([row.name for row in table.rows], columns, console):
         console.print(part)
-    console.print(f"[dim]{table.source}; printed values in brackets[/]", soft_wrap=True)
+    console.print(f"[dim]{escape(source(table))}[/]", soft_wrap=True)
     if any(result.text for result in project.values()):
         console.print(f"[dim]{OF_PROJECT} {PROJECT.label} (docs/results), not here[/]", soft_wrap=True)
     if missing := dict.fromkeys(result.missing_data for result in found.values() if result.missing_data):
@@ -57,6 +57,12 @@ def show_table(results: TableResults, scope: Scope) -> None:
     for remark, places in remarks.items():
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
         console.print(f"{escape(' / '.join(places[0]))}{more}: {escape(remark)}", soft_wrap=True)
+
+
+def source(table: Table) -> str:
+    """Where a table is from, and how its printed values are shown, if it has some."""
+    printed = any(cell.printed for cell in table.cells.values())
+    return f"{table.source}; printed values in brackets" if printed else table.source
 
 
 def _parts(rows: Sequence[str], columns: Mapping[str, Sequence[str]], console: Console) -> list[Grid]:

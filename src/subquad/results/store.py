@@ -10,18 +10,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from subquad import records
-from subquad.config.choices import CONFIGS
+from subquad.config.choices import CONFIGS, options
 from subquad.config.compositions import Compositions
 from subquad.config.fingerprint import NOT_IDENTITY, run_of
 from subquad.records import Measurement, Record, fingerprint
-from subquad.results.cells import RunIndex
+from subquad.results.cells import RunIndex, load_table
 from subquad.results.commands import command_line
 from subquad.results.measurement_cache import path_of
 from subquad.results.model import Problem, Run
@@ -115,7 +115,7 @@ class Store:
         return {_measured(kept.measure, kept.overrides) for kept in self.measurements.values()}
 
     def outdated(self, compositions: Compositions) -> list[Problem]:
-        """Results whose overrides compose to another configuration today."""
+        """Results whose overrides compose to another configuration today, and measurements that fill no cell."""
         problems = []
         with suppress(UserError):  # of one result; the loop finds out which
             compositions.all([result.overrides for result in self.results])
@@ -123,6 +123,8 @@ class Store:
             try:
                 fits = _today(result, compositions) == result.name
                 reason = "its overrides compose to another configuration today"
+                if fits and isinstance(result, StoredMeasurement) and not _fills_a_cell(result):
+                    fits, reason = False, "no cell of a table is measured like that"
             except UserError as error:
                 fits, reason = False, str(error)
             if not fits:
@@ -193,8 +195,8 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
 def stored_measurement(path: Path, compositions: Compositions) -> StoredMeasurement:
     """The measurement of a file below outputs/measured, for the store.
 
-    Raises UserError if it cannot be read, if its source had changes that no commit has, or if its overrides do not
-    compose to it.
+    Raises UserError if it cannot be read, if its source had changes that no commit has, if its overrides do not compose
+    to it, or if it is no cell's.
     """
     kept = records.read_measurement(path)
     if kept is None:
@@ -204,6 +206,8 @@ def stored_measurement(path: Path, compositions: Compositions) -> StoredMeasurem
     stored = StoredMeasurement(**fields, name=path.stem)
     if _today(stored, compositions) != stored.name:
         raise UserError(f"{path} is a measurement of another configuration; measure it again with this version.")
+    if not _fills_a_cell(stored):
+        raise UserError(f"{path} is a measurement that no cell of a table asks for.")
     return stored
 
 
@@ -258,6 +262,19 @@ def _today(result: StoredRun | StoredMeasurement, compositions: Compositions) ->
     if isinstance(result, StoredRun):
         return f"{Path(composition.folder).name}-s{result.seed}"
     return fingerprint({"config": composition.identity, "measure": result.measure})
+
+
+def _fills_a_cell(kept: StoredMeasurement) -> bool:
+    """Whether a cell of a table has this `measure` and these overrides, of which the last are those of its scale."""
+    return any(
+        kept.measure == cell.measure and kept.overrides[: len(cell.overrides)] == [*cell.overrides]
+        for cell in _measured_cells()
+    )
+
+
+@cache
+def _measured_cells() -> list[Cell]:
+    return [cell for name in options("table") for cell in load_table(name).cells.values() if cell.measure]
 
 
 def _file(result: StoredRun | StoredMeasurement) -> str:
