@@ -234,9 +234,11 @@ def test_what_is_measured_of_a_small_run_is_no_reproduction(table):
     assert cell_verdict(width, {0: 1.0}, full=False) is Verdict.REPRODUCED
 
 
-def test_a_reference_has_nothing_of_the_attention_that_it_replaces():
+def test_a_reference_has_no_keys_of_the_attention_that_it_replaces():
     words = ["attention=local_block", "attention.window=50", "backbone.dim=8"]
-    assert measures.reference_overrides(words, ["attention=softmax"]) == ["backbone.dim=8", "attention=softmax"]
+    assert measures.reference_overrides(words, ["attention=softmax"]) == [
+        "attention=local_block", "backbone.dim=8", "attention=softmax",
+    ]  # fmt: skip
     assert measures.reference_overrides(words, ["backbone.depth=1"]) == [*words, "backbone.depth=1"]
     assert measures.reference_overrides(words, ["backbone=s4"]) == [*words[:2], "backbone=s4"]
 

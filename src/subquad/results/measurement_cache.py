@@ -48,10 +48,14 @@ def path_of(cell: Cell, runs: RunIndex) -> Path:
 
 def find(measurements: Mapping[Path, Measurement], runs: RunIndex, cell: Cell) -> Measurement | None:
     """The measurement of a cell among those by path. Composes a cell only if some measurement has its overrides."""
-    overrides = [*cell.overrides]
-    if any(m.measure == cell.measure and m.overrides[: len(overrides)] == overrides for m in measurements.values()):
+    if any(is_of(kept, cell) for kept in measurements.values()):
         return measurements.get(path_of(cell, runs))
     return None
+
+
+def is_of(kept: Measurement, cell: Cell) -> bool:
+    """Whether a measurement has the `measure` of a cell and its overrides, behind which are those of a scale."""
+    return kept.measure == cell.measure and kept.overrides[: len(cell.overrides)] == [*cell.overrides]
 
 
 def measure(cell: Cell, runs: RunIndex) -> Measurement:

@@ -90,17 +90,17 @@ def relative_memory(
 
 
 def reference_overrides(overrides: Sequence[str], reference: Sequence[str]) -> list[str]:
-    """The overrides of a cell with those of `reference`, without what `reference` replaces.
+    """The overrides of a cell with those of `reference`, without settings of what `reference` replaces.
 
-    attention=softmax replaces attention=, attention.k= and backbone.attention=null.
+    attention=softmax replaces attention.k= and backbone.attention=null.
     """
-    replaced = [f".{_key(override)}." for override in reference]
-    kept = [override for override in overrides if not any(key in f".{_key(override)}." for key in replaced)]
-    return [*kept, *reference]
+    replaced = [override.partition("=")[0] for override in reference]
 
+    def is_kept(override: str) -> bool:
+        key = override.partition("=")[0]
+        return key in replaced or not any(f".{group}." in f".{key}." for group in replaced)
 
-def _key(override: str) -> str:
-    return override.partition("=")[0]
+    return [*filter(is_kept, overrides), *reference]
 
 
 def throughput(

@@ -23,7 +23,7 @@ from subquad.config.fingerprint import NOT_IDENTITY, run_of
 from subquad.records import Measurement, Record, fingerprint
 from subquad.results.cells import RunIndex, load_table
 from subquad.results.commands import command_line
-from subquad.results.measurement_cache import path_of
+from subquad.results.measurement_cache import is_of, path_of
 from subquad.results.model import Problem, Run
 from subquad.results.scan import given_overrides, read_run
 from subquad.results.table import Cell
@@ -265,11 +265,7 @@ def _today(result: StoredRun | StoredMeasurement, compositions: Compositions) ->
 
 
 def _fills_a_cell(kept: StoredMeasurement) -> bool:
-    """Whether a cell of a table has this `measure` and these overrides, of which the last are those of its scale."""
-    return any(
-        kept.measure == cell.measure and kept.overrides[: len(cell.overrides)] == [*cell.overrides]
-        for cell in _measured_cells()
-    )
+    return any(is_of(kept, cell) for cell in _measured_cells())
 
 
 @cache
