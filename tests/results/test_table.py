@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from subquad.results.cells import select
 from subquad.results.footnotes import notes
 from subquad.results.published_value import Printed
 from subquad.results.table import Table, load
@@ -207,6 +208,13 @@ def test_select_refuses_unknown_names(table):
         table.select(["Sofmax"])
     with pytest.raises(UserError, match="table paper/1 has no column Hidden"):
         table.select([], ["Hidden"])
+
+
+def test_patterns_select_on_their_own_axis_first(table):
+    assert select([table], ["So*", "*4"], ["T*"]) == [table.select(["Softmax", "64"], ["Text"])]
+    assert select([table], ["Im*"], []) == [table.select([], ["Image"])]
+    with pytest.raises(UserError, match=r"has no row Q\*"):
+        select([table], ["Q*"], [])
 
 
 def changed(*path: str, to: object) -> str:

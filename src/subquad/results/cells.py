@@ -1,5 +1,6 @@
 """The runs behind the cells of a table: what each trains, and which have finished."""
 
+import fnmatch
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,8 +53,11 @@ def load_table(name: str) -> Table:
 def select(found: Sequence[Table], rows: Sequence[str], columns: Sequence[str]) -> list[Table]:
     """These rows and columns of tables. Of several, each gives what it has, and those that have nothing are left out.
 
-    Raises UserError at a name that none of them has.
+    Names may be patterns of fnmatch. Raises UserError at a name that none of them has.
     """
+    row_names = [row.name for table in found for row in table.rows]
+    column_names = [column.name for table in found for column in table.columns]
+    rows, columns = _matched(rows, row_names, column_names), _matched(columns, column_names, row_names)
     if len(found) == 1:
         return [found[0].select(rows, columns)]
     names = [{line.name for line in (*table.rows, *table.columns)} for table in found]
@@ -68,6 +72,12 @@ def select(found: Sequence[Table], rows: Sequence[str], columns: Sequence[str]) 
         if all(own or not given for own, given in zip(kept, (rows, columns), strict=True)):
             chosen.append(table.select(*kept))
     return chosen
+
+
+def _matched(names: Sequence[str], own: Sequence[str], other: Sequence[str]) -> list[str]:
+    """The names, and in place of a pattern those of its own axis that it matches, or else of the other."""
+    found = [[n] if n in own else fnmatch.filter(own, n) or fnmatch.filter(other, n) or [n] for n in names]
+    return list(dict.fromkeys(name for matches in found for name in matches))
 
 
 class RunIndex:
