@@ -34,6 +34,10 @@ Odd = Annotated[int, Field(ge=1, lt=_LIMIT, description="an odd number from 1"),
 Even = Annotated[int, Field(ge=2, lt=_LIMIT, multiple_of=2, description="an even number from 2")]
 Seed = Annotated[int, Field(ge=0, lt=2**32, description=f"a whole number from 0 to {2**32 - 1}")]
 """A seed that numpy, torch and scikit-learn accept."""
+Sizes = Annotated[
+    Sequence[Count],
+    Field(min_length=3, max_length=3, description="three whole numbers from 1: the rows of train, val and test"),
+]
 Positive = Annotated[float, Field(gt=0, description="a number above 0")]
 NonNegative = Annotated[float, Field(ge=0, description="a number from 0")]
 Fraction = Annotated[float, Field(ge=0, le=1, description="a number from 0 to 1")]

@@ -104,5 +104,5 @@ def test_the_split_is_seeded_and_sizes_take_the_first(tmp_path):
     small = rows(sizes=[6, 3, 2])
     assert {name: len(part) for name, part in small.items()} == {"train": 6, "val": 3, "test": 2}
     assert np.array_equal(small["val"][2], rows()["val"][2])
-    with pytest.raises(UserError, match="three positive numbers"):
+    with pytest.raises(UserError, match="three whole numbers from 1"):
         GreyCIFAR(root=str(tmp_path), sizes=[1, 2], **BATCHING)

@@ -189,7 +189,7 @@ def test_too_few_rows_are_named(release, tmp_path):
     [
         ({"size": 48}, "32, 64, 128, 256 pixels; got data.size=48"),
         ({"source": "release"}, "needs data.release_dir"),
-        ({"sizes": [1, 2]}, "three positive numbers of rows"),
+        ({"sizes": [1, 2]}, "three whole numbers from 1"),
     ],
 )
 def test_impossible_settings_are_refused(tmp_path, settings, cause):

@@ -3,7 +3,6 @@
 Source: Tay et al. 2021, https://arxiv.org/abs/2011.04006; Krizhevsky 2009 for the images.
 """
 
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from subquad.data.images.pixels import PixelData, lay_flat
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.synthetic import written_once
 from subquad.utils.errors import UserError
-from subquad.utils.setting_types import Count, Seed
+from subquad.utils.setting_types import Seed, Sizes
 
 _WEIGHTS = np.array([0.2989, 0.5870, 0.1140], np.float32)
 GENUINE = {"train": 45_000, "val": 5_000, "test": 10_000}
@@ -33,12 +32,10 @@ class GreyCIFAR(PixelData):
     side = 32
 
     def __init__(
-        self, *, root: str, folder: str | None = None, sizes: Sequence[Count] | None = None, split_seed: Seed = 42,
+        self, *, root: str, folder: str | None = None, sizes: Sizes | None = None, split_seed: Seed = 42,
         synthetic: bool = False, **pixels: Any,
     ) -> None:  # fmt: skip
         super().__init__(**pixels)
-        if sizes is not None and len(sizes) != 3:
-            raise UserError(f"data.sizes={list(sizes)} must be three positive numbers: train, val, test; or null.")
         self.root, self.home = Path(root), Path(folder) if folder else Path(root) / "cifar"
         self.sizes = None if sizes is None else dict(zip(GENUINE, sizes, strict=True))
         self.split_seed, self.synthetic = split_seed, synthetic

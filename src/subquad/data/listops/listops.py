@@ -6,7 +6,6 @@ because its generator had no seed. The first token alone allows 36 % accuracy; s
 Source: Tay et al., "Long Range Arena" (2021), section 3.1; google-research/long-range-arena.
 """
 
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -23,8 +22,9 @@ from subquad.data.synthetic import written_once
 from subquad.specs import DataSpec
 from subquad.utils.cores import usable_cores
 from subquad.utils.errors import UserError
-from subquad.utils.setting_types import Count, Natural, Seed
+from subquad.utils.setting_types import Count, Natural, Seed, Sizes
 
+_PUBLISHED_SIZES = tuple(SIZES.values())
 _PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 100)
 
 
@@ -43,15 +43,13 @@ class ListOps(SequenceData):
 
     def __init__(
         self, *, root: str, source: Literal["generated", "release"] = "generated", release_dir: str | None = None,
-        sizes: Sequence[Count] = tuple(SIZES.values()), min_length: Natural = 500, max_length: Count = 2000,
+        sizes: Sizes = _PUBLISHED_SIZES, min_length: Natural = 500, max_length: Count = 2000,
         max_depth: Count = 10, data_seed: Seed = 0, multiply: Count = 1, workers: Count | None = None,
         synthetic: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
         if source == "release" and release_dir is None:
             raise UserError("data.source=release needs data.release_dir, the folder of basic_{train,val,test}.tsv.")
-        if len(sizes) != len(SIZES):
-            raise UserError(f"data.sizes={list(sizes)} must be three positive numbers of rows: train, val, test.")
         if not min_length < max_length - 1:
             raise UserError(f"ListOps needs data.min_length < data.max_length - 1; got {min_length} and {max_length}.")
         self.root, self.synthetic = Path(root), synthetic

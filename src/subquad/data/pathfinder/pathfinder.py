@@ -6,7 +6,6 @@ archive of the release.
 Source: Tay et al. 2021, https://arxiv.org/abs/2011.04006; drewlinsley/pathfinder.
 """
 
-from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,9 +21,9 @@ from subquad.data.ragged import Cache, Ragged
 from subquad.data.synthetic import written_once
 from subquad.utils.cores import usable_cores
 from subquad.utils.errors import UserError
-from subquad.utils.setting_types import Count, Seed
+from subquad.utils.setting_types import Count, Seed, Sizes
 
-SIZES = {"train": 160_000, "val": 20_000, "test": 20_000}
+SPLITS = ("train", "val", "test")
 _CHUNK = 250
 
 
@@ -42,7 +41,7 @@ class Pathfinder(PixelData):
 
     def __init__(
         self, *, root: str, size: Count = 32, source: Literal["generated", "release"] = "generated",
-        release_dir: str | None = None, sizes: Sequence[Count] = tuple(SIZES.values()), data_seed: Seed = 0,
+        release_dir: str | None = None, sizes: Sizes = (160_000, 20_000, 20_000), data_seed: Seed = 0,
         split_seed: Seed = 42, workers: Count | None = None, synthetic: bool = False, **pixels: Any,
     ) -> None:  # fmt: skip
         super().__init__(**pixels)
@@ -52,14 +51,12 @@ class Pathfinder(PixelData):
             raise UserError(
                 "data.source=release needs data.release_dir, the folder curv_contour_length_14 of the lra_release."
             )
-        if len(sizes) != len(SIZES):
-            raise UserError(f"data.sizes={list(sizes)} must be three positive numbers of rows: train, val, test.")
         self.root, self.size, self.synthetic = Path(root), size, synthetic
         if synthetic:
             source, release_dir = "release", str(self.root / "synthetic" / f"pathfinder{size}")
             sizes = [min(rows, most) for rows, most in zip(sizes, (32, 4, 4), strict=True)]
         self.source, self.release_dir = source, Path(release_dir or "")
-        self.sizes = dict(zip(SIZES, sizes, strict=True))
+        self.sizes = dict(zip(SPLITS, sizes, strict=True))
         self.data_seed, self.split_seed, self.workers = data_seed, split_seed, workers or usable_cores()
 
     @property
@@ -118,7 +115,7 @@ class Pathfinder(PixelData):
                 images[start:end], labels[start:end] = chunk
                 show(end)
         ends = np.cumsum(list(self.sizes.values()))
-        cuts = {name: slice(end - self.sizes[name], end) for name, end in zip(SIZES, ends, strict=True)}
+        cuts = {name: slice(end - self.sizes[name], end) for name, end in zip(SPLITS, ends, strict=True)}
         return {name: (images[cut], labels[cut]) for name, cut in cuts.items()}
 
 

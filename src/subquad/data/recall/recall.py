@@ -21,7 +21,7 @@ from subquad.data.ragged import Ragged, lay_out
 from subquad.data.split_data import SplitData
 from subquad.specs import MaskedBatch, TextSpec
 from subquad.utils.errors import UserError
-from subquad.utils.setting_types import Count, Seed
+from subquad.utils.setting_types import Count, Seed, Sizes
 
 FIRST_KEY = MASK + 1
 """Token ids: 0 is padding, then the mask, the keys, the values."""
@@ -47,7 +47,7 @@ class Recall(SplitData):
     """
 
     def __init__(
-        self, *, pairs: Count, keys: Count, values: Count, sizes: Sequence[Count],
+        self, *, pairs: Count, keys: Count, values: Count, sizes: Sizes,
         train_pairs: Sequence[Count] | None = None,
         test_pairs: Count | None = None, data_seed: Seed = 0, synthetic: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
@@ -60,11 +60,8 @@ class Recall(SplitData):
                 "Recall needs 1 <= data.train_pairs, data.test_pairs <= data.pairs <= data.keys, because the keys of a "
                 f"row differ; got {train_pairs}, {test_pairs}, {pairs} and {keys}."
             )
-        if values < 2 or len(sizes) != len(SPLITS) or min(sizes) < 1:
-            raise UserError(
-                "Recall needs data.values of at least 2 and three positive data.sizes (rows of train, val, test); got "
-                f"{values} and {list(sizes)}."
-            )
+        if values < 2:
+            raise UserError(f"Recall needs at least 2 data.values; got {values}.")
         self.pairs, self.keys, self.values, self.data_seed = pairs, keys, values, data_seed
         self.sizes = dict(zip(SPLITS, _SYNTHETIC_SIZES if synthetic else sizes, strict=True))
 

@@ -24,7 +24,7 @@ from subquad.data.ragged import Ragged, lay_out
 from subquad.data.split_data import SplitData
 from subquad.specs import MaskedBatch, TextSpec
 from subquad.utils.errors import UserError
-from subquad.utils.setting_types import Count, Seed
+from subquad.utils.setting_types import Count, Seed, Sizes
 
 PEOPLE = ("bill", "daniel", "fred", "jeff", "john", "julie", "mary", "sandra")
 PLACES = ("bathroom", "bedroom", "cinema", "garden", "hallway", "kitchen", "office", "park")
@@ -52,14 +52,12 @@ class Stories(SplitData):
     """
 
     def __init__(
-        self, *, sentences: Sequence[Count], sizes: Sequence[Count], data_seed: Seed = 0, synthetic: bool = False,
+        self, *, sentences: Sequence[Count], sizes: Sizes, data_seed: Seed = 0, synthetic: bool = False,
         **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
         if len(sentences) != 2 or not 1 <= sentences[0] <= sentences[1]:
             raise UserError(f"data.sentences={list(sentences)} must be the fewest and the most sentences of a story.")
-        if len(sizes) != len(SPLITS) or min(sizes) < 1:
-            raise UserError(f"data.sizes={list(sizes)} must be three positive numbers of rows: train, val, test.")
         self.fewest, self.most = sentences
         self.sizes = dict(zip(SPLITS, _SYNTHETIC_SIZES if synthetic else sizes, strict=True))
         self.data_seed = data_seed
