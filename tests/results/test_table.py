@@ -90,6 +90,12 @@ def test_the_metric_is_merged_of_table_column_and_row(table):
     assert table.cells["64", "Text"].metric.better == "higher"
 
 
+def test_values_have_the_digits_of_the_printed_one_counts_without_one_none_and_others_two(table):
+    # 42.44±0.10, 256, O(n_d) of a counted metric, and nothing
+    shown = [("Softmax", "Image"), ("Softmax", "Width"), ("64", "Width"), ("64", "Long")]
+    assert [table.cells[place].digits for place in shown] == [2, 0, 0, 2]
+
+
 def test_a_measured_cell_takes_no_unit_of_a_metric_of_records(written):
     text = TABLE.replace('scale_by: 1, unit: "", better: equal', "better: equal")
     metric = written(text).cells["64", "Width"].metric

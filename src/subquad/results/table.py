@@ -119,7 +119,9 @@ class Cell:
     @property
     def digits(self) -> int:
         """How many digits behind the point its value is shown with: those that are printed."""
-        return self.printed.digits if self.printed is not None and self.printed.value is not None else 2
+        if self.printed is not None and self.printed.value is not None:
+            return self.printed.digits
+        return 0 if self.metric.better == "equal" else 2
 
     @property
     def of_run(self) -> bool:
