@@ -56,7 +56,7 @@ class Reformer(Discrete, StatelessAttention):
 
     patterns = frozenset({Pattern.SELF})
     cannot_export = frozenset({"length", "onnx"})
-    complexity = "time O(r n (c + b) d + r n log n), memory O(r n (d + h c))"
+    complexity = "time O(r n (c + b) d + r n log n), memory O(r n (d + h (c + b)))"
 
     def __init__(
         self,
