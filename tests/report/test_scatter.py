@@ -1,13 +1,15 @@
 """Charts of one column against another put every row where its two values are."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
 
 from subquad.report.html.scatter import scatters
+from subquad.report.html.site import write_site
 from subquad.report.html.view_models import table_facts
-from subquad.results.model import FULL, CellResult, CellResults, TableResults
+from subquad.results.model import FULL, CellResult, CellResults, Content, TableResults
 from subquad.results.statistics import summarise
 from subquad.results.table import load
 from subquad.results.verdict import Verdict
@@ -76,6 +78,22 @@ def test_the_page_says_what_differs_from_the_reference(part):
         "dba": [""],  # -20, +8
     }
     assert found["rows"][0]["cells"][0]["text"].startswith("-10.2 [")
+
+
+def test_where_nothing_is_printed_the_page_shows_what_differs_first_and_no_verdicts(part, tmp_path):
+    content = Content(
+        tables=[part], runs=[], own=[], project=[], outdated=[], broken=[], failed=[], unfinished=0, pictures=[],
+        benches=[], made="today",
+    )  # fmt: skip
+    write_site(tmp_path, content)
+    above, _, page = (tmp_path / "tables/table.html").read_text().partition('id="scatter"')
+    differences, _, grid = page.partition('class="grid"')
+    assert 'id="differences"' in differences
+    assert "printed" not in above.partition("<h1>")[2].partition('class="bar"')[0]
+    shown = grid.partition("</table>")[0]
+    assert "91.0 ± 1.0" in shown
+    assert "not run" in shown
+    assert not re.search(r"nothing printed|\bnew\b", shown)
 
 
 @pytest.mark.parametrize(
