@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from made_pages import finish
@@ -94,6 +96,29 @@ def test_kept_results_fill_cells_of_somebody_who_has_run_nothing(place, monkeypa
     row = table_rows(results_of(table, RunIndex()), FULL)[0]
     assert row[COLUMNS.index(PROJECT.label)] == pytest.approx(90.0)
     assert row[COLUMNS.index("verdict")] == "not run"
+
+
+def test_repeated_runs_have_the_same_numbers_or_those_that_differ_are_named(place, monkeypatch, capsys):
+    base, _ = place
+    add(monkeypatch, "add", base / "outputs")
+    capsys.readouterr()
+
+    def train(arguments, env, **_):
+        assert arguments[1:6] == ["-m", "subquad.cli.train", *OVERRIDES]
+        assert env["OMP_NUM_THREADS"] == "2"
+        seed, outputs = (argument.partition("=")[2] for argument in arguments[6:])
+        finish(Path(outputs) / "runs" / folder(int(seed)).name, {"0": 0.89, "1": 0.5}[seed], seed=int(seed))
+        return CompletedProcess(arguments, 0, "")
+
+    monkeypatch.setattr("subprocess.run", train)
+    assert add(monkeypatch, "repeat") == 1
+    said = capsys.readouterr().out
+    assert "seed=0: the same numbers" in said
+    assert "seed=1: test/accuracy is 0.5, kept 0.91" in said
+    assert "2 runs trained again; 1 with other numbers" in said
+    monkeypatch.setattr("subprocess.run", lambda arguments, **_: CompletedProcess(arguments, 1, "No\nspace left"))
+    with pytest.raises(UserError, match=r"seed=\d failed: No space left"):
+        add(monkeypatch, "repeat", "count=1")
 
 
 def test_kept_results_stand_behind_ones_own(place, monkeypatch, capsys):

@@ -5,12 +5,17 @@ python scripts/results.py add outputs                                    # every
 python scripts/results.py add outputs/runs/uea/basic_motions             # the runs below a folder
 python scripts/results.py add outputs again=true                         # also those that replace a kept result
 python scripts/results.py add outputs/bench/<time>/results.json          # the benchmark that the documentation shows
+python scripts/results.py repeat count=10 seed=0                         # trains ten kept runs, chosen at random, again
 
 A result is added if its source was a clean commit, its data are real, its metrics are finite, and its overrides compose
 to its fingerprint. Reports and tables show these results as measured by the project.
 """
 
+import os
+import random
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -31,13 +36,18 @@ from subquad.utils.errors import UserError
 
 
 def main() -> int:
-    """Runs `add` or `check`; 1 if something was refused or is outdated."""
+    """Runs `add`, `check` or `repeat`; 1 if something was refused, is outdated or has other numbers."""
     action, *arguments = sys.argv[1:] or [""]
     if action == "check" and not arguments:
         return _check()
+    if action == "repeat":
+        config = script_settings(OmegaConf.create({"count": 10, "seed": 0}), arguments)
+        return _repeat(config.count, config.seed)
     paths = [Path(argument) for argument in arguments if "=" not in argument]
     if action != "add" or not paths:
-        raise UserError("Say check, or add with folders of results, as in: python scripts/results.py add outputs/runs.")
+        raise UserError(
+            "Say check, repeat, or add with folders of results, as in: python scripts/results.py add outputs/runs."
+        )
     config = script_settings(
         OmegaConf.create({"again": False}), [argument for argument in arguments if "=" in argument]
     )
@@ -86,6 +96,38 @@ def _add(paths: list[Path], again: bool) -> int:
         f"Added {len(runs)} runs and {len(measurements)} measurements to {FOLDER}; {kept} were there, {refused} refused"
     )
     return int(bool(refused))
+
+
+def _repeat(count: int, seed: int) -> int:
+    """Trains kept runs again, with as many threads as theirs, and says which numbers differ in any bit."""
+    runs = Store.read().runs
+    names = random.Random(seed).sample(sorted(runs), min(count, len(runs)))
+    differ = 0
+    for name in names:
+        kept, metrics = runs[name], _trained(runs[name]).metrics
+        changed = [
+            f"{key} is {metrics.get(key)}, kept {value}"
+            for key, value in kept.metrics.items()
+            if metrics.get(key) != value
+        ]
+        differ += bool(changed)
+        print(f"{kept.command}: {'; '.join(changed) or 'the same numbers'}", flush=True)
+    print(f"{len(names)} runs trained again; {differ} with other numbers")
+    return int(differ > 0)
+
+
+def _trained(kept: StoredRun) -> records.Record:
+    """The record of the run, trained again in a folder of its own. Raises UserError if that fails."""
+    with tempfile.TemporaryDirectory() as outputs:
+        overrides = [*kept.overrides, f"seed={kept.seed}", f"paths.outputs={outputs}"]
+        done = subprocess.run(
+            [sys.executable, "-m", "subquad.cli.train", *overrides], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=os.environ | {"OMP_NUM_THREADS": str(kept.machine["threads"])}, text=True, check=False,
+        )  # fmt: skip
+        found = [record for record in records.read_all(Path(outputs)) if record.name == kept.name]
+    if done.returncode or not found:
+        raise UserError(f"{kept.command} failed: {' '.join(done.stdout.strip().splitlines()[-3:])[-600:]}")
+    return found[0]
 
 
 def _results_below(top: Path) -> list[Path]:
