@@ -98,6 +98,18 @@ def test_kept_results_fill_cells_of_somebody_who_has_run_nothing(place, monkeypa
     assert row[COLUMNS.index("verdict")] == "not run"
 
 
+def test_a_table_of_kept_results_has_only_their_rows_columns_and_notes(place, monkeypatch):
+    base, _ = place
+    add(monkeypatch, "add", base / "outputs" / "runs")
+    rows = "{Softmax: {overrides: [attention=softmax], note: Kept.}, Luna: {overrides: [attention=luna], note: Lost.}}"
+    (base / "two.yaml").write_text(TABLE.replace("{Softmax: [attention=softmax]}", rows))
+    whole = results_of(load(base / "two.yaml", "two/1"), RunIndex())
+    every, kept = markdown(whole), markdown(whole, PROJECT)
+    words = ("Softmax", "Kept.", "Luna", "Lost.", "Width")
+    assert [word for word in words if word in every] == [*words]
+    assert [word for word in words if word in kept] == ["Softmax", "Kept."]
+
+
 def test_repeated_runs_have_the_same_numbers_or_those_that_differ_are_named(place, monkeypatch, capsys):
     base, _ = place
     add(monkeypatch, "add", base / "outputs")

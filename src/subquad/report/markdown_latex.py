@@ -25,6 +25,7 @@ def markdown(results: TableResults, scope: Scope = FULL) -> str:
         mark = OF_PROJECT if value.scope.project and not scope.project else ""
         return f"{_md(value.text)}{mark}" + (f" ({_md(printed)}), {value.verdict.value}" if printed else "")
 
+    results = _filled(results) if scope.project else results
     lines = [f"**{_md(results.table.title + scope.note)}**", ""]
     head, *body = _grid(results, scope, cell)
     lines += [f"| {' | '.join(_md(name) for name in head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
@@ -88,6 +89,13 @@ def _legend(results: TableResults, scope: Scope, mark: str) -> str:
     return f"{source(results.table)}; {seeds}a dash is not measured.{marked}"
 
 
+def _filled(results: TableResults) -> TableResults:
+    """The table with those rows and columns in which the project has a result."""
+    filled = [cell.cell for cell in results.shown if cell.within(PROJECT)]
+    table = results.table.select([cell.row for cell in filled], [cell.column for cell in filled])
+    return replace(results, table=table)
+
+
 def _notes(results: TableResults) -> list[str]:
     return [f"{about}: {text}" for about, text in notes(results.table)]
 
@@ -95,10 +103,6 @@ def _notes(results: TableResults) -> list[str]:
 def _grid(results: TableResults, scope: Scope, write: Callable[[CellResult | None, str], str]) -> list[list[str]]:
     """Names of the columns first, then each row with its name."""
     columns, rows = ([part.name for part in parts] for parts in (results.table.columns, results.table.rows))
-    if scope.project:
-        filled = [cell.cell.place for cell in results.shown if _shown(cell, scope)]
-        rows = [name for name in rows if any(row == name for row, _ in filled)]
-        columns = [name for name in columns if any(column == name for _, column in filled)]
     lines = [["", *columns]]
     for row in rows:
         cells = (results.cells.get((row, column)) for column in columns)
