@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from runs import ROOT
 
 from subquad.cli import command
@@ -80,6 +81,9 @@ def test_an_own_folder_is_found(mine, monkeypatch, way):
     config = compose.compose_run(["attention=mine", "task=own/motions", "scale=laptop"])
     assert (config.attention._target_, config.task.name, config.recipe.batch_size) == ("mine.Mine", "own/motions", 3)
     assert Compositions()[load_table("mine/1").cells["x", "A"].overrides].attention == "mine"
+    listed = OmegaConf.create({"all": "${choices:}"}).all.replace(",", " ").split()  # for train.py --help
+    assert {"attention=", "mine", "dba", "own/motions", "laptop"} <= {*listed}
+    assert not {"table=", "mine/1", "uea/base", "_tuned", "laptop/own/motions"} & {*listed}
 
 
 def test_shipped_tasks_experiments_and_launchers_can_be_inherited(mine, monkeypatch):
