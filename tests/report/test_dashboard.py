@@ -119,7 +119,7 @@ def test_a_report_has_the_table_and_how_it_stands(part, tmp_path):
     report = wandb_report.report(part, FULL, [], TARGET, "2026-01-05")
     table, state, heading, lines, _ = blocks(report, tmp_path / "r.json")[1:]
     assert "| Softmax | 89.9 ± 1.1 (90.0±1.0), reproduced |" in table["content"]
-    assert "16 cells: 1 reproduced, 1 below, 2 too few seeds, 11 not run, 1 new. Made 2026-01-05" in state["content"]
+    assert "16 cells: 1 reproduced, 1 less, 2 too few seeds, 11 not run, 1 new. Made 2026-01-05" in state["content"]
     assert "python scripts/reproduce.py table=one/1 logger=wandb" in state["content"]
     assert heading["children"][0]["text"] == "Which curve is which cell"
     [run] = part.cells["DBA", "Accuracy"].results[0].runs

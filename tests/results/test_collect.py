@@ -44,7 +44,7 @@ def test_measured_cells_say_where_they_were_measured_and_words_stay_words(made):
     width = cell(made, "Softmax", "Width").results[0]
     dim = compose_run(made.tables["one/1"].cells["Softmax", "Width"].overrides).backbone.dim
     assert width.values == {0: dim}
-    assert width.verdict is (Verdict.REPRODUCED if dim == 192 else Verdict.ABOVE if dim > 192 else Verdict.BELOW)
+    assert width.verdict is (Verdict.REPRODUCED if dim == 192 else Verdict.MORE if dim > 192 else Verdict.LESS)
     assert {"machine", "torch", "commit", "measured", "note"} == width.measurement.keys()
     name = cell(made, "DBA", "Name").results[0]
     assert (name.text, name.verdict, name.summary) == ("digits", Verdict.NOT_PRINTED, None)

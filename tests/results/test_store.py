@@ -139,8 +139,8 @@ def test_kept_results_stand_behind_ones_own(place, monkeypatch, capsys):
     for seed in (0, 1):
         finish(folder(seed), 0.5, seed=seed)
     [results] = gather(["one/1"]).tables
-    assert results.cells["Softmax", "Accuracy"].verdict is Verdict.BELOW
-    assert "50.0 ± 0.0 (90.0±1.0), below" in markdown(results)
+    assert results.cells["Softmax", "Accuracy"].verdict is Verdict.WORSE
+    assert "50.0 ± 0.0 (90.0±1.0), worse" in markdown(results)
     capsys.readouterr()
     show_table(results_of(table, RunIndex()), FULL)
     assert "50.0 ± 0.0 90.0 ± 1.4° (90.0±1.0)" in capsys.readouterr().out

@@ -26,8 +26,8 @@ def exactly(mean: float) -> Summary:
         (37.70, Verdict.REPRODUCED),
         (38.60, Verdict.NOISE),
         (38.90, Verdict.NOISE),
-        (38.95, Verdict.ABOVE),
-        (37.25, Verdict.BELOW),
+        (38.95, Verdict.BETTER),
+        (37.25, Verdict.WORSE),
     ],
 )
 def test_a_printed_spread_counts_once_for_reproduced_and_twice_for_noise(mean, verdict):
@@ -36,7 +36,7 @@ def test_a_printed_spread_counts_once_for_reproduced_and_twice_for_noise(mean, v
 
 def test_the_interval_of_the_measured_mean_adds_to_that_of_the_printed():
     assert judge(Summary(39.80, 0.7, 0.9, 5), printed("38.10±0.40"), 5, "higher") is Verdict.NOISE
-    assert judge(Summary(39.81, 0.7, 0.9, 5), printed("38.10±0.40"), 5, "higher") is Verdict.ABOVE
+    assert judge(Summary(39.81, 0.7, 0.9, 5), printed("38.10±0.40"), 5, "higher") is Verdict.BETTER
 
 
 @pytest.mark.parametrize(("text", "mean"), [("54.56", 54.565), ("54.56", 54.555), ("44M", 44.138496), ("0.4", 0.45)])
@@ -46,14 +46,14 @@ def test_without_a_spread_a_number_within_rounding_is_reproduced(text, mean):
 
 def test_a_digit_off_is_not_reproduced():
     """The energy of PVTv2-B3 that EcoFormer misprints."""
-    assert judge(exactly(54.527), printed("54.56"), 0, "equal") is Verdict.BELOW
-    assert judge(exactly(54.60), printed("54.56"), 0, "equal") is Verdict.ABOVE
+    assert judge(exactly(54.527), printed("54.56"), 0, "equal") is Verdict.LESS
+    assert judge(exactly(54.60), printed("54.56"), 0, "equal") is Verdict.MORE
 
 
-def test_above_is_better():
-    assert judge(exactly(0.5), printed("0.90"), 1, "lower") is Verdict.ABOVE
-    assert judge(exactly(1.5), printed("0.90"), 1, "lower") is Verdict.BELOW
-    assert judge(exactly(0.5), printed("0.90"), 1, "higher") is Verdict.BELOW
+def test_the_direction_of_the_metric_says_which_side_is_better():
+    assert judge(exactly(0.5), printed("0.90"), 1, "lower") is Verdict.BETTER
+    assert judge(exactly(1.5), printed("0.90"), 1, "lower") is Verdict.WORSE
+    assert judge(exactly(0.5), printed("0.90"), 1, "higher") is Verdict.WORSE
 
 
 def test_fewer_seeds_than_the_table_has_are_too_few():

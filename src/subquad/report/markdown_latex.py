@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from subquad.report.terminal import OF_PROJECT, source
 from subquad.report.verdict_style import MARKS
-from subquad.results.footnotes import notes
+from subquad.results.footnotes import metrics, notes
 from subquad.results.model import FULL, PROJECT, CellResult, CellResults, Scope, TableResults
 from subquad.results.verdict import Verdict
 
@@ -62,7 +62,8 @@ def latex(results: TableResults, scope: Scope = FULL) -> str:
 
 
 _LETTERS = {
-    Verdict.REPRODUCED: "r", Verdict.NOISE: "n", Verdict.ABOVE: "a", Verdict.BELOW: "b", Verdict.INCOMPLETE: "i",
+    Verdict.REPRODUCED: "r", Verdict.NOISE: "n", Verdict.BETTER: "b", Verdict.WORSE: "w", Verdict.MORE: "m",
+    Verdict.LESS: "l", Verdict.INCOMPLETE: "i",
     Verdict.OTHER_SCALE: "o", Verdict.NOT_PRINTED: "new", Verdict.NEEDS_DATA: "d", Verdict.NOT_RUN: "--",
 }  # fmt: skip
 
@@ -86,7 +87,10 @@ def _legend(results: TableResults, scope: Scope, mark: str) -> str:
     )
     project = not scope.project and any(result.scope.project for _, result in shown)
     marked = f" {mark}: {PROJECT.label} (docs/results)." if project else ""
-    return f"{source(results.table)}; {seeds}a dash is not measured.{marked}"
+    named = metrics(results.table)
+    units = "; ".join(text if len(named) == 1 else f"{about}: {text}" for about, text in named)
+    metric = f" Metric{'s' if len(named) > 1 else ''}: {units}." if named else ""
+    return f"{source(results.table)}; {seeds}a dash is not measured.{marked}{metric}"
 
 
 def _filled(results: TableResults) -> TableResults:

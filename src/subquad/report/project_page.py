@@ -9,7 +9,7 @@ from typing import Any
 from subquad.measure.benchmark import NO_ATTENTION
 from subquad.measure.speed_plot import draw_speed
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX
-from subquad.report.markdown_latex import DASH, markdown, printed_text
+from subquad.report.markdown_latex import markdown, printed_text
 from subquad.results.model import KINDS, PROJECT, CellResult, Run, TableResults
 from subquad.results.verdict import Verdict
 
@@ -29,26 +29,25 @@ def results_page(tables: Sequence[TableResults], runs: Iterable[Run], bench: Map
 
 
 def headline(tables: Iterable[TableResults]) -> str:
-    """Trained cells at full scale, one line for each row of a table, as a table of Markdown; 2/5: seeds so far."""
+    """Trained cells with a printed value, at full scale, one line for each row of a table, as a table of Markdown."""
     lines = []
     for table in tables:
         for row in table.table.rows:
             cells = [
-                f"{cell.cell.column} {result.text}{_seeds(result, cell.cell.seeds)} ({printed_text(cell) or DASH})"
+                f"{cell.cell.column} {result.text}{_seeds(result, cell.cell.seeds)} ({printed_text(cell)})"
                 for cell in table.shown
-                if cell.cell.row == row.name and table.kind(cell) == "trained" and (result := cell.within(PROJECT))
+                if cell.cell.row == row.name and printed_text(cell) and table.kind(cell) == "trained"
+                if (result := cell.within(PROJECT))
             ]
             if cells:
                 lines.append(f"| {table.table.name} | {row.name} | {' · '.join(cells)} |")
     if not lines:
         return "No cell of a table has been trained at the papers' scale yet."
-    return "\n".join(
-        ["| table | row | measured (printed); 2/5: seeds so far, of those of the table |", "|---|---|---|", *lines]
-    )
+    return "\n".join(["| table | row | measured (printed) |", "|---|---|---|", *lines])
 
 
 def _seeds(result: CellResult, declared: int) -> str:
-    return f" {len(result.values)}/{declared}" if result.verdict is Verdict.INCOMPLETE else ""
+    return f", {len(result.values)} of {declared} seeds" if result.verdict is Verdict.INCOMPLETE else ""
 
 
 def caption(bench: Mapping[str, Any]) -> str:

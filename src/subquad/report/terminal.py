@@ -14,8 +14,8 @@ from subquad.results.table import Cell, Place, Table
 from subquad.results.verdict import Verdict
 
 _COLOUR = {
-    Verdict.REPRODUCED: "green", Verdict.NOISE: "cyan", Verdict.ABOVE: "blue", Verdict.BELOW: "red",
-    Verdict.INCOMPLETE: "yellow",
+    Verdict.REPRODUCED: "green", Verdict.NOISE: "cyan", Verdict.BETTER: "blue", Verdict.WORSE: "red",
+    Verdict.MORE: "blue", Verdict.LESS: "red", Verdict.INCOMPLETE: "yellow",
 }  # fmt: skip
 
 NEEDS_DATA = "×"

@@ -17,8 +17,10 @@ class Mark:
 MARKS = {
     Verdict.REPRODUCED: Mark("✓", "reproduced", "our mean differs by no more than the printed spread or rounding"),
     Verdict.NOISE: Mark("≈", "noise", "the 95 % intervals overlap; the printed one is taken as two spreads"),
-    Verdict.ABOVE: Mark("▲", "above", "better than printed, beyond the noise; more, for counted quantities"),
-    Verdict.BELOW: Mark("▼", "below", "worse than printed, beyond the noise; less, for counted quantities"),
+    Verdict.BETTER: Mark("▲", "better", "better than printed, beyond the noise"),
+    Verdict.WORSE: Mark("▼", "worse", "worse than printed, beyond the noise"),
+    Verdict.MORE: Mark("△", "more", "more than printed, in a count without a better side"),
+    Verdict.LESS: Mark("▽", "less", "less than printed, in a count without a better side"),
     Verdict.INCOMPLETE: Mark("…", "incomplete", "fewer seeds than the table declares: no verdict yet"),
     Verdict.OTHER_SCALE: Mark("◇", "other", "smaller scale or synthetic data: no reproduction"),
     Verdict.NOT_PRINTED: Mark("+", "new", "measured here, and no number is printed to compare it with"),

@@ -1,4 +1,4 @@
-"""Notes on the cells of a table: doubts, misprints, and why some cells cannot be run."""
+"""Notes on the cells of a table: their metrics, doubts, misprints, and why some cells cannot be run."""
 
 from collections import defaultdict
 
@@ -11,6 +11,17 @@ def notes(table: Table) -> list[tuple[str, str]]:
     for cell in table:
         for text in (*cell.notes, *([cell.unavailable] if cell.unavailable and cell.printed is not None else [])):
             found[text].append(cell.place)
+    return [(_places(table, places), text) for text, places in found.items()]
+
+
+def metrics(table: Table) -> list[tuple[str, str]]:
+    """Each metric that has a label, with its unit and its better side, and the cells that it is about."""
+    found: dict[str, list[Place]] = defaultdict(list)
+    for cell in table:
+        if cell.metric.label:
+            unit = f" in {cell.metric.unit}" if cell.metric.unit else ""
+            side = "" if cell.metric.better == "equal" else f", {cell.metric.better} is better"
+            found[f"{cell.metric.label}{unit}{side}"].append(cell.place)
     return [(_places(table, places), text) for text, places in found.items()]
 
 

@@ -21,8 +21,10 @@ class Verdict(enum.Enum):
 
     REPRODUCED = "reproduced"
     NOISE = "within noise"
-    ABOVE = "above"
-    BELOW = "below"
+    BETTER = "better"
+    WORSE = "worse"
+    MORE = "more"
+    LESS = "less"
     INCOMPLETE = "too few seeds"
     OTHER_SCALE = "measured at another scale"
     NOT_RUN = "not run"
@@ -35,9 +37,8 @@ def judge(measured: Summary, printed: Printed, seeds: int, better: Direction) ->
 
     reproduced: they differ by no more than the printed spread, or than the rounding of the printed value.
     within noise: their 95 % intervals overlap; the printed one is taken as two spreads to either side.
-    above, below: the mean is better or worse than that. too few seeds: fewer than the table declares.
-    `better` turns the difference round for metrics such as RMSE, so that above always means better; for counted
-    quantities above means more.
+    better, worse: the mean is on that side of it, by `better`. more, less: the same for counted quantities, which have
+    no better side. too few seeds: fewer than the table declares.
     """
     if printed.value is None:
         raise ValueError(f"{printed.text!r} is no number to compare with.")
@@ -49,7 +50,9 @@ def judge(measured: Summary, printed: Printed, seeds: int, better: Direction) ->
         return Verdict.REPRODUCED
     if abs(difference) <= (measured.half_width or 0.0) + max(2 * spread, printed.rounding):
         return Verdict.NOISE
-    return Verdict.ABOVE if (difference > 0) != (better == "lower") else Verdict.BELOW
+    if better == "equal":
+        return Verdict.MORE if difference > 0 else Verdict.LESS
+    return Verdict.BETTER if (difference > 0) == (better == "higher") else Verdict.WORSE
 
 
 def cell_verdict(cell: Cell, values: Mapping[int, float], full: bool, needs_data: bool = False) -> Verdict:
