@@ -213,10 +213,11 @@ def stored_measurement(path: Path, compositions: Compositions) -> StoredMeasurem
 
 def add_bench(path: Path) -> None:
     """Keeps the results.json of a benchmark in place of the one before; raises UserError as `stored_measurement`."""
-    text = path.read_text()
-    _check_source(path, json.loads(text)["commit"])
+    content = json.loads(path.read_text())
+    _check_source(path, content["commit"])
+    content["settings"].pop("output", None)  # a folder of that machine
     with atomic_write(BENCH) as place:
-        place.write_text(text)
+        place.write_text(f"{json.dumps(content, indent=1)}\n")
 
 
 def _check_source(path: Path, commit: str) -> None:
