@@ -22,6 +22,7 @@ from subquad.ops.scaled_heads import DEFAULT_SCALES
 from subquad.results import measures
 from subquad.results.cells import load_table as load
 from subquad.results.mean import misprinted
+from subquad.results.model import CellResults, TableResults
 from subquad.results.table import Cell, Table
 
 PAPERS = {"dba": 12, "ecoformer": 9, "primal_dual": 14, "blrp": 5, "linformer": 3}
@@ -301,3 +302,16 @@ def test_each_measured_quantity_is_measured_alike_along_a_column():
             if cell.measure:
                 targets[cell.column].add(cell.measure["_target_"])
         assert all(len(found) == 1 for found in targets.values()), name
+
+
+def test_a_model_compared_with_itself_is_no_experiment():
+    def kind(name: str, row: str, column: str) -> str:
+        part = CellResults(cell=load(name).cells[row, column], anchor="", command="", results=())
+        return TableResults(table=load(name), command="", cells={}).kind(part)
+
+    assert kind("dba/1", "Vanilla Transformer", "speed 1k") == "stated"
+    assert kind("dba/1", "Linformer", "speed 1k") == "measured"
+    assert kind("dba/5", "Text", "S4 memory") == "stated"
+    assert kind("dba/5", "Text", "S4+DBA memory") == "measured"
+    assert kind("arena", "softmax", "speed 4k") == "measured"
+    assert kind("arena", "no attention", "speed 4k") == "measured"

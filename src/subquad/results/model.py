@@ -70,6 +70,12 @@ FULL = Scope()
 PROJECT = Scope(project=True)
 
 
+def _of_itself(cell: Cell) -> bool:
+    """Whether a ratio divides the model that others are compared with by itself."""
+    reference = cell.measure.get("reference") or ()
+    return bool(reference) and set(reference) <= set(cell.overrides)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A finished run. `key` is its folder below outputs/runs; `history` what it logged, by optimiser step.
@@ -154,7 +160,7 @@ class CellResults:
 
 KINDS = {
     "trained": "Results of training", "measured": "Costs, counted or measured",
-    "stated": "Settings and constants, compared with the configuration: no experiment",
+    "stated": "Settings and constants, and references over themselves: no experiment",
 }  # fmt: skip
 """Kinds of cells with their headings; agreement has a different meaning for each."""
 
@@ -191,7 +197,8 @@ class TableResults:
         filled = self.table.cells[cell.cell.mean[0]] if cell.cell.mean else cell.cell
         if not filled.measure or filled.of_run:
             return "trained"
-        return "stated" if str(filled.measure.get("_target_")).rpartition(".")[2] in _STATED else "measured"
+        known = filled.printed is not None and filled.printed.value == 1 and _of_itself(filled)
+        return "stated" if known or str(filled.measure["_target_"]).rpartition(".")[2] in _STATED else "measured"
 
     @property
     def scopes(self) -> list[Scope]:
