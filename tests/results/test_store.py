@@ -110,6 +110,16 @@ def test_a_table_of_kept_results_has_only_their_rows_columns_and_notes(place, mo
     assert [word for word in words if word in kept] == ["Softmax", "Kept."]
 
 
+def test_a_measurement_is_looked_for_in_its_own_scope_only(place, monkeypatch):
+    base, table = place
+    add(monkeypatch, "add", base / "outputs")
+    cell, kept = table.cells["Softmax", "Width"], Store.read()
+    full, laptop = RunIndex(), RunIndex(["scale=laptop"])
+    monkeypatch.setattr(laptop, "composition", lambda cell: pytest.fail("takes 20 ms, for each cell of all tables"))
+    assert kept.measurement(laptop, cell) is None
+    assert kept.measurement(full, cell).value == 64
+
+
 def test_repeated_runs_have_the_same_numbers_or_those_that_differ_are_named(place, monkeypatch, capsys):
     base, _ = place
     add(monkeypatch, "add", base / "outputs")

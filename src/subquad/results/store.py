@@ -24,7 +24,7 @@ from subquad.records import Measurement, Record, fingerprint
 from subquad.results.cells import RunIndex, load_table
 from subquad.results.commands import command_line
 from subquad.results.measurement_cache import is_of, path_of
-from subquad.results.model import Problem, Run
+from subquad.results.model import Problem, Run, Scope
 from subquad.results.scan import given_overrides, read_run
 from subquad.results.table import Cell
 from subquad.utils.atomic import atomic_write
@@ -105,14 +105,17 @@ class Store:
         return self.runs[folder.name].evaluations.get(fingerprint(changes))
 
     def measurement(self, runs: RunIndex, cell: Cell) -> Measurement | None:
-        """The measurement of a cell. Composes a cell only if some measurement has its overrides."""
-        if _measured(cell.measure, cell.overrides) not in self._measured:
+        """The measurement of a cell. Composes a cell only if some measurement has its overrides and scope."""
+        scope = Scope.of([*cell.overrides, *runs.overrides])
+        if (scope, _measured(cell.measure, cell.overrides)) not in self._measured:
             return None
         return self.measurements.get(path_of(cell, runs).stem)
 
     @cached_property
-    def _measured(self) -> set[str]:
-        return {_measured(kept.measure, kept.overrides) for kept in self.measurements.values()}
+    def _measured(self) -> set[tuple[Scope, str]]:
+        return {
+            (Scope.of(kept.overrides), _measured(kept.measure, kept.overrides)) for kept in self.measurements.values()
+        }
 
     def outdated(self, compositions: Compositions) -> list[Problem]:
         """Results whose overrides compose to another configuration today, and measurements that fill no cell."""
