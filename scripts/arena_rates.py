@@ -51,5 +51,8 @@ if __name__ == "__main__":
     path = file_of("table", "arena")
     assert path is not None
     chosen = best_rates(gather_table("arena_rates"))
-    path.write_text(written(path.read_text(), chosen))
-    sys.stdout.write(f"{path} has the rates of {len(chosen)} rows and tasks.\n")
+    if chosen:
+        path.write_text(written(path.read_text(), chosen))
+        sys.stdout.write(f"{path} has the rates of {len(chosen)} rows and tasks.\n")
+    else:
+        sys.stdout.write(f"Nothing is measured; {path} is as it was.\n")
