@@ -99,7 +99,7 @@ def _add(paths: list[Path], again: bool) -> int:
 
 
 def _repeat(count: int, seed: int) -> int:
-    """Trains kept runs again, with as many threads as theirs, and says which numbers differ in any bit."""
+    """Trains kept runs again, each with the number of threads that it had, and prints the numbers that differ."""
     runs = Store.read().runs
     names = random.Random(seed).sample(sorted(runs), min(count, len(runs)))
     differ = 0

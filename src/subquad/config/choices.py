@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
+from textwrap import fill
 from typing import Any
 
 from subquad.utils.display import CHECKOUT
@@ -120,6 +121,14 @@ def file_of(group: str, name: str) -> Path | None:
 def groups() -> set[str]:
     """The names of the groups at the top level."""
     return {path.name for folder in folders() for path in folder.iterdir() if path.is_dir()}
+
+
+def of_training() -> str:
+    """What can be chosen on the command line of train.py: a paragraph for each group."""
+    return "\n".join(
+        fill(f"{group}= {', '.join(options(group))}", 118, subsequent_indent="    ", break_on_hyphens=False)
+        for group in sorted(groups() - {"figure", "hydra", "paths", "table"})
+    )
 
 
 def hint(name: str, known: Sequence[str]) -> str:

@@ -9,14 +9,13 @@ import os
 import pickle
 from functools import lru_cache
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, MissingMandatoryValue
 
-from subquad.config.choices import groups, options
+from subquad.config.choices import of_training
 from subquad.config.run_settings import check_run
 from subquad.records import FOLDER, fingerprint
 from subquad.utils.display import as_typed
@@ -178,22 +177,13 @@ def _fingerprint(*, _root_: DictConfig) -> str:
         ) from None
 
 
-def _choices() -> str:
-    """What can be chosen on the command line of train.py: a group and its options a paragraph."""
-    named = {group: options(group) for group in sorted(groups() - {"figure", "hydra", "paths", "table"})}
-    return "\n".join(
-        fill(f"{group}= {', '.join(names)}", 118, subsequent_indent="    ", break_on_hyphens=False)
-        for group, names in named.items()
-    )
-
-
 def register() -> None:
     """Registers the OmegaConf resolvers fingerprint, mechanism, smaller_run, choices, cwd, first_of and as_typed.
 
     cwd replaces `${hydra:runtime.cwd}`, because a sweep resolves its folder before Hydra's own values exist.
     """
     OmegaConf.register_new_resolver("as_typed", as_typed, replace=True)
-    OmegaConf.register_new_resolver("choices", _choices, use_cache=False, replace=True)
+    OmegaConf.register_new_resolver("choices", of_training, use_cache=False, replace=True)
     OmegaConf.register_new_resolver("cwd", os.getcwd, use_cache=False, replace=True)
     OmegaConf.register_new_resolver("first_of", lambda *values: next(filter(None, values), None), replace=True)
     OmegaConf.register_new_resolver("fingerprint", _fingerprint, use_cache=False, replace=True)

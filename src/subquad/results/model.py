@@ -70,12 +70,6 @@ FULL = Scope()
 PROJECT = Scope(project=True)
 
 
-def _of_itself(cell: Cell) -> bool:
-    """Whether a ratio divides the model that others are compared with by itself."""
-    reference = cell.measure.get("reference") or ()
-    return bool(reference) and set(reference) <= set(cell.overrides)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A finished run. `key` is its folder below outputs/runs; `history` what it logged, by optimiser step.
@@ -166,6 +160,12 @@ KINDS = {
 
 _STATED = frozenset({"setting", "energy_cost", "complexity"})
 """Functions of results/measures.py that read settings and constants."""
+
+
+def _of_itself(cell: Cell) -> bool:
+    """Whether a ratio divides the model that others are compared with by itself."""
+    reference = cell.measure.get("reference") or ()
+    return bool(reference) and set(reference) <= set(cell.overrides)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
