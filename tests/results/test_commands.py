@@ -10,6 +10,7 @@ from subquad.config.choices import options
 from subquad.results.cells import load_table
 from subquad.results.commands import cell_command, command_line, table_command
 from subquad.results.table import load
+from subquad.utils.errors import UserError
 
 KEYS = {"table": "???", "rows": [], "columns": []}
 
@@ -52,6 +53,12 @@ def test_odd_names_survive_the_shell_and_yaml(tmp_path):
     table = load(path, "t/1")
     for name in names:
         assert read(cell_command(table, table.cells[name, "C"])) == ("t/1", [name], ["C"])
+
+
+def test_a_pattern_that_yaml_takes_for_a_reference_is_told_how_to_be_quoted():
+    with pytest.raises(UserError, match=r"needs quotation marks of its own, as in columns=\['\*memory'\]"):
+        script_settings(OmegaConf.create(KEYS), ["columns=[Mul,*memory]"])
+    assert script_settings(OmegaConf.create(KEYS), ["columns=[Mul,'*memory']"]).columns == ["Mul", "*memory"]
 
 
 def test_words_with_spaces_are_quoted():

@@ -202,7 +202,12 @@ def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
         try:
             defaults.merge_with_dotlist([override])
             OmegaConf.resolve(defaults)
-        except (OmegaConfBaseException, ValueError, YAMLError) as error:
+        except YAMLError as error:
+            raise UserError(
+                f"{override} cannot be read ({first_line(error)}); a name with special characters needs quotation "
+                f"marks of its own, as in columns=['*memory']."
+            ) from None
+        except (OmegaConfBaseException, ValueError) as error:
             raise UserError(
                 f"{override}: {first_line(error)}; {Path(sys.argv[0]).stem} takes {', '.join(known)}."
             ) from None
