@@ -1,7 +1,8 @@
-"""Settings of the C library's memory allocator: freed memory is kept for the next training step."""
+"""The C library's memory allocator: freed memory is kept for the next training step, not for another program."""
 
 import ctypes
 import os
+from contextlib import suppress
 
 _TRIM, _MAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 _LARGEST, _NEVER = 2**31 - 1, -1  # the most that mallopt takes; trimming switched off
@@ -12,8 +13,8 @@ def keep_freed_memory() -> bool:
 
     By default glibc returns the memory of large tensors to the kernel when they are freed, and every training step
     causes thousands of page faults to get it back: a fifth of the time of a step of large models. The process holds its
-    peak memory until it ends. Environment variables of malloc that the user has set are respected. Does nothing except
-    on Linux with glibc.
+    peak memory until `return_freed_memory`, or until it ends. Environment variables of malloc that the user has set are
+    respected. Does nothing except on Linux with glibc.
     """
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False
@@ -23,3 +24,9 @@ def keep_freed_memory() -> bool:
         return bool(library.mallopt(_MAP, _LARGEST) and library.mallopt(_TRIM, _NEVER))
     except (OSError, AttributeError, TypeError):
         return False
+
+
+def return_freed_memory() -> None:
+    """Returns the memory that is kept without being used, because tensors of other sizes would not fit into it."""
+    with suppress(OSError, AttributeError, TypeError):  # absent from other C libraries
+        ctypes.CDLL(None).malloc_trim(0)
