@@ -12,7 +12,6 @@ from subquad.results.cells import RunIndex
 from subquad.results.measures import Noted
 from subquad.results.table import Cell, Place, Table
 from subquad.utils.errors import UserError, explain
-from subquad.utils.malloc import return_freed_memory
 
 
 def measure_cells(
@@ -35,7 +34,6 @@ def measure_cells(
                 if (reason := explain(error)) is None:
                     raise
                 failures[cell.place] = str(reason)
-            return_freed_memory()
         if found is not None:
             measured[cell.place] = found
     return measured, failures

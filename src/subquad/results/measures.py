@@ -252,11 +252,16 @@ def passed_rank(overrides: Sequence[str], length: int) -> float:
 
 
 def _network(overrides: Sequence[str], spec: Any) -> Any:
-    """The untrained network: no cost depends on the values of weights, so that none are fetched."""
+    """The untrained network: no cost depends on the values of weights, so that none are fetched.
+
+    What earlier networks left is returned first: two of half of the machine's memory would fill it otherwise.
+    """
     from hydra.utils import instantiate
 
     from subquad.config.settings import without_weights
+    from subquad.utils.malloc import return_freed_memory
 
+    return_freed_memory()
     config = OmegaConf.to_container(compose_run(overrides), resolve=True)
     assert isinstance(config, dict)
     return instantiate(without_weights(config["task"]["module"]["backbone"]), _convert_="all")(spec=spec)
