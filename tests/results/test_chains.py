@@ -100,10 +100,12 @@ def test_evaluations_of_one_run_are_asked_of_one_job(table, runs):
     assert not fresh.finished
     finish(fresh, 0.5, [({"multiply": 3}, 0.125)])
     assert fresh.finished
-    values = {place: cell.results[0].values for place, cell in results_of(table, runs, seeds=[0]).cells.items()}
-    assert values["Fresh", "x3"] == {0: 12.5}
-    assert values["Fresh", "x1"] == {0: 50.0}
-    assert values["Tuned", "x2"] == {}
+    results = {place: cell.results[0] for place, cell in results_of(table, runs, seeds=[0]).cells.items()}
+    assert results["Fresh", "x3"].values == {0: 12.5}
+    assert results["Fresh", "x1"].values == {0: 50.0}
+    assert results["Tuned", "x2"].values == {}
+    assert results["Fresh", "x1"].baselines
+    assert not results["Fresh", "x3"].baselines  # those of the record are scores on its own test split
 
 
 def test_values_of_changes_are_written_as_the_command_line_reads_them():

@@ -344,9 +344,12 @@ def _data(cell: Cell) -> list[tuple[str, ...]]:
 
 
 def _baselines(cell: Cell, runs: Iterable[Run]) -> dict[str, float]:
-    """Scores without a model, of the last run, if the cell shows the metric that picks the best epoch."""
+    """Scores without a model, of the last run, if the cell shows the metric that picks the best epoch.
+
+    They are scores on the run's own test split, so that a cell of other data has none.
+    """
     baselines: dict[str, float] = {}
-    for run in runs:
+    for run in () if cell.eval_data else runs:
         if cell.metric.name == f"test/{run.monitor}":
             baselines |= {name: score * cell.metric.scale_by for name, score in run.record.baselines.items()}
     return baselines
