@@ -168,6 +168,21 @@ def test_a_kept_result_is_replaced_on_request_only(place, monkeypatch, capsys):
     assert Store.read().runs[name].metrics["test/accuracy"] == 0.5
 
 
+def test_a_kept_result_keeps_its_place_when_others_are_added(place, monkeypatch):
+    base, _ = place
+    add(monkeypatch, "add", base / "outputs")
+    [kept] = Store.read().measurements.values()
+    target = kept.measure["_target_"]
+    new = [
+        replace(kept, name="0" * 12, measure={"_target_": target, "key": "b"}),
+        replace(kept, name="1" * 12, measure={"key": "a", "_target_": target}),
+    ]
+    Store.read().with_results(measurements=new).write()
+    written = (base / "store" / "measurements" / "setting.jsonl").read_text()
+    Store.read().write()
+    assert (base / "store" / "measurements" / "setting.jsonl").read_text() == written
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

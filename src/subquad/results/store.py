@@ -149,7 +149,9 @@ class Store:
         for result in self.results:
             files.setdefault(_file(result), []).append(result)
         for name, results in files.items():
-            results.sort(key=lambda result: (result.overrides, str(getattr(result, "measure", "")), result.name))
+            results.sort(
+                key=lambda result: (result.overrides, _measured(getattr(result, "measure", {}), ()), result.name)
+            )
             lines = (json.dumps(_plain(result), ensure_ascii=False, sort_keys=True) for result in results)
             with atomic_write(folder / name) as place:
                 place.write_text("".join(f"{line}\n" for line in lines))
