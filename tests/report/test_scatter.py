@@ -37,16 +37,20 @@ VALUES = {
 
 @pytest.fixture
 def part(tmp_path: Path) -> TableResults:
-    path = tmp_path / "table.yaml"
-    path.write_text(TABLE)
+    return filled(tmp_path, TABLE, VALUES)
+
+
+def filled(folder, text, values_of, baselines=None):
+    path = folder / "table.yaml"
+    path.write_text(text)
     table = load(path, "table")
 
     def result(place):
-        values = VALUES.get(place, {})
+        values = values_of.get(place, {})
         summary = summarise(values) if values else None
         return CellResult(
             scope=FULL, verdict=Verdict.NOT_PRINTED if values else Verdict.NOT_RUN, values=values, summary=summary,
-            text=summary.text(1) if summary else "",
+            text=summary.text(1) if summary else "", baselines=baselines or {},
         )  # fmt: skip
 
     cells = {
@@ -68,6 +72,32 @@ def test_rows_with_both_values_are_points_on_a_logarithmic_axis(part):
     assert (dba.low, dba.high) == (chart.up.at(chart.up.low), chart.up.at(chart.up.high))  # an interval of +-184
     assert linear.anchor == "linear-accuracy"
     assert "linear: accuracy 80.8" in linear.text
+
+
+def test_scores_without_a_model_are_lines_unless_far_from_all_means(tmp_path):
+    [chart] = scatters(filled(tmp_path, TABLE, VALUES, {"majority class": 10.0, "nearest class": 78.0}))
+    assert chart.levels == [("nearest class", chart.up.at(78.0))]  # the means are 80.8 to 91
+    assert chart.up.low > 70
+
+
+def test_names_cover_no_other_name_and_wait_for_the_pointer_where_there_is_no_room(tmp_path):
+    names = [f"mechanism {i}" for i in range(12)]
+    rows = "rows: {" + ", ".join(f"{name}: [attention=dba, seed={i}]" for i, name in enumerate(names)) + "}"
+    text = TABLE.partition("rows:")[0].replace("reference: softmax\n", "") + rows
+    near = {(name, "accuracy"): {0: 80.0 + i / 50} for i, name in enumerate(names[:-1])}
+    values = near | {(name, "speed"): {0: 1.0 + i / 500} for i, name in enumerate(names)}
+    values |= {(names[-1], "accuracy"): {0: 40.0}, (names[-1], "speed"): {0: 100.0}}
+    [chart] = scatters(filled(tmp_path, text, values))
+    *crowd, alone = chart.points
+    assert alone.label.is_shown
+    assert 2 <= sum(point.label.is_shown for point in crowd) < len(crowd)
+    boxes = []
+    for point in chart.points:
+        if point.label.is_shown:
+            left = point.label.x - (60 if point.label.side == "end" else 0)  # twelve letters or so
+            boxes.append((left, left + 60, point.label.y))
+    for i, (left, right, y) in enumerate(boxes):
+        assert not any(left < r and le < right and abs(y - other) < 11 for le, r, other in boxes[:i])
 
 
 def test_the_page_says_what_differs_from_the_reference(part):
