@@ -204,8 +204,8 @@ def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
             OmegaConf.resolve(defaults)
         except YAMLError as error:
             raise UserError(
-                f"{override} cannot be read ({first_line(error)}); a name with special characters needs quotation "
-                f"marks of its own, as in columns=['*memory']."
+                f"{override}: {first_line(error)}; a name with special characters needs quotation marks of its own, as "
+                f"in columns=['*memory']."
             ) from None
         except (OmegaConfBaseException, ValueError) as error:
             raise UserError(
