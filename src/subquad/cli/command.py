@@ -202,15 +202,11 @@ def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
         try:
             defaults.merge_with_dotlist([override])
             OmegaConf.resolve(defaults)
-        except YAMLError as error:
-            raise UserError(
-                f"{override}: {first_line(error)}; a name with special characters needs quotation marks of its own, as "
-                f"in columns=['*memory']."
-            ) from None
-        except (OmegaConfBaseException, ValueError) as error:
-            raise UserError(
-                f"{override}: {first_line(error)}; {Path(sys.argv[0]).stem} takes {', '.join(known)}."
-            ) from None
+        except (OmegaConfBaseException, ValueError, YAMLError) as error:
+            remedy = f"{Path(sys.argv[0]).stem} takes {', '.join(known)}"
+            if isinstance(error, YAMLError):
+                remedy = "a name with special characters needs quotation marks of its own, as in columns=['*memory']"
+            raise UserError(f"{override}: {first_line(error)}; {remedy}.") from None
     assert isinstance(defaults, DictConfig)
     for key, kind in types.items():
         if kind is not None and not OmegaConf.is_missing(defaults, key):
