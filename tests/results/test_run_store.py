@@ -60,6 +60,16 @@ def test_one_command_trains_and_draws(data, outputs):
     assert (outputs / "figures" / "dba" / "3" / "3.png").stat().st_size > 10_000
 
 
+def test_settings_of_its_runs_alone_do_not_hinder_a_figure(outputs):
+    folder = f"data.folder={outputs.parent}"
+    done = answer("scripts/figure.py", "figure=linformer/1", folder, "sweep.workers=1", f"paths.outputs={outputs}")
+    assert done.returncode == 0, done.stderr
+    [missing] = [line for line in done.stdout.splitlines() if line.startswith("not run: ")]
+    assert folder in missing
+    assert "sweep.workers" not in missing
+    assert (outputs / "figures" / "linformer" / "1" / "1.json").exists()
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [

@@ -6,8 +6,8 @@ python scripts/figure.py figure=dba/4 scale=laptop run=true   # trains them firs
 python scripts/figure.py figure=linformer/2 lengths=[512,1024] rounds=1
 
 Settings are those of configs/figure/<paper>/<number>.yaml. Overrides of train.py that do not change which runs the
-figure shows (scale=, data=, data.folder=, trainer=, hydra/...) go to every run. A picture (PNG, SVG) and its numbers
-(JSON) are written to outputs/figures/<paper>/<number>/; all three name missing runs.
+figure shows (scale=, data=, data.folder=, trainer=) go to every run, sweep.workers= and hydra/... to their sweep. A
+picture (PNG, SVG) and its numbers (JSON) are written to outputs/figures/<paper>/<number>/; all three name missing runs.
 """
 
 import shlex
@@ -25,7 +25,8 @@ from subquad.utils.display import as_typed
 from subquad.utils.errors import UserError
 
 OWN = {"figure": "???", "run": False, "output": None}
-PASSED = ("scale=", "data=", "data.", "limits.", "protocol=", "trainer", "logger", "hydra", "paths.", "recipe.")
+OF_SWEEP = ("hydra", "sweep.")
+PASSED = ("scale=", "data=", "data.", "limits.", "protocol=", "trainer", "logger", "paths.", "recipe.", *OF_SWEEP)
 
 
 def main() -> int:
@@ -49,7 +50,7 @@ def main() -> int:
     node: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, [str(key) for key in config if key not in OWN]))
     check_settings("figure", node)
     figure = instantiate(node, _convert_="all")
-    choices = [override for override in passed if not override.startswith("hydra")]
+    choices = [override for override in passed if not override.startswith(OF_SWEEP)]
     store, console = RunStore(choices), Console(highlight=False)
     jobs = {
         job.folder: job
@@ -57,14 +58,15 @@ def main() -> int:
         if not job.finished
     }
     store.runs.compositions.save()
-    hydra = [override for override in passed if override.startswith("hydra")]
-    failed = train_all(list(jobs.values()), hydra) if jobs and config.run else False
+    of_sweep = [override for override in passed if override.startswith(OF_SWEEP)]
+    failed = train_all(list(jobs.values()), of_sweep) if jobs and config.run else False
     numbers = figure.measure(store)
     facts = {
         "figure": name, "title": figure.title, "source": figure.source, "overrides": choices, "settings": node,
         **machine.facts(),
     }  # fmt: skip
-    folder = Path(config.output or f"{compose_run(choices).paths.outputs}/figures/{name}")
+    places = [override for override in choices if override.startswith("paths.")]
+    folder = Path(config.output or f"{compose_run(places).paths.outputs}/figures/{name}")
     for path in save(figure.draw(numbers), facts | {"numbers": numbers}, folder, Path(name).name):
         console.print(str(path), soft_wrap=True)
     for sentence in numbers["missing"]:
