@@ -14,13 +14,14 @@ from subquad.utils.errors import UserError
 
 
 class AccuracyByLength(Figure):
-    """A line for each of `sides` (name: overrides of the run).
+    """A panel for each factor of `multiply`, in it a line for each of `sides` (name: overrides of the run).
+
+    A dotted line is the accuracy over all test sequences of the panel.
 
     Args:
         overrides: shared by all runs.
         edges: limits of the ranges of length; the last range is closed.
-        multiply: factors by which the test sequences of ListOps are made longer; one line each, the first one solid. A
-            dotted line is the accuracy over all test sequences with the first factor.
+        multiply: factors by which the test sequences of ListOps are made longer; 1 for other tasks.
     """
 
     def __init__(
@@ -66,24 +67,24 @@ class AccuracyByLength(Figure):
         return {"ranges": found, "accuracy": float(hit.mean()), "cases": len(hit)}
 
     def draw(self, numbers: Numbers) -> Any:
-        figure, [[axes]] = panels(1, 1, width=6)
-        edges = numbers["edges"]
-        middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
-        for place, side in enumerate(self.sides):
-            style, lines = line_style(place), numbers["sides"].get(side, {})
-            means = ", ".join(f"x{factor} {found['accuracy']:.1%}" for factor, found in lines.items())
-            for number, found in enumerate(lines.values()):
+        figure, [row] = panels(1, len(self.multiply), width=3.4, sharey=True)
+        middles = [(low + high) / 2 for low, high in itertools.pairwise(numbers["edges"])]
+        for axes, factor in zip(row, self.multiply, strict=True):
+            for place, side in enumerate(self.sides):
+                if (found := numbers["sides"].get(side, {}).get(str(factor))) is None:
+                    continue
                 shown = [(x, r["accuracy"]) for x, r in zip(middles, found["ranges"], strict=True) if r["cases"]]
+                style = line_style(place)
                 axes.plot(
-                    [x for x, _ in shown], [100 * y for _, y in shown], linestyle="--" if number else "-",
-                    label=None if number else f"{side} ({means})", **style,
+                    [x for x, _ in shown], [100 * y for _, y in shown], label=f"{side}, {found['accuracy']:.1%}",
+                    **style,
                 )  # fmt: skip
-                if not number:
-                    axes.axhline(100 * found["accuracy"], color=style["color"], linestyle=":", linewidth=1)
-        axes.set(xlabel="tokens of the test sequence", ylabel="test accuracy, %", xlim=(edges[0], edges[-1]))
-        axes.grid(alpha=0.3)
-        if numbers["sides"]:
-            axes.legend(fontsize=8)
+                axes.axhline(100 * found["accuracy"], color=style["color"], linestyle=":", linewidth=1)
+            axes.set(title="test set" if factor == 1 else f"{factor} copies under one MAX", xlabel="tokens")
+            axes.grid(alpha=0.3)
+            if axes.lines:
+                axes.legend(fontsize=8)
+        row[0].set(ylabel="accuracy, %")
         figure.suptitle(self.title, fontsize=10)
         say_missing(figure, numbers["missing"])
         return figure
