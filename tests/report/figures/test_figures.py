@@ -147,7 +147,7 @@ def test_accuracy_is_counted_in_each_range_of_lengths(tmp_path):
     assert (found["accuracy"], found["cases"]) == (0.75, 4)
 
 
-def test_longer_sequences_have_lines_of_their_own_where_the_weights_fit(tmp_path):
+def test_longer_sequences_have_a_panel_of_their_own_where_the_weights_fit(tmp_path):
     made = figure("blrp/1", edges=[1, 3, 8], multiply=[1, 2])
     (ours, _), (theirs, _), _ = made.runs()
     networks = {(*words, 0, True): FirstToken() for words in (ours, theirs)}
@@ -162,8 +162,11 @@ def test_longer_sequences_have_lines_of_their_own_where_the_weights_fit(tmp_path
     assert numbers["missing"][1:] == [
         "BLRP, x2: 1 of 2 sequences lie outside of edges", "TLB, x2: These weights do not fit.",
     ]  # fmt: skip
-    drawn_lines = [line for line in made.draw(numbers).axes[0].lines if line.get_linestyle() != ":"]
-    assert [list(line.get_xdata()) for line in drawn_lines] == [[2.0, 5.5], [5.5], [2.0, 5.5]]
+    lines = [
+        [list(line.get_xdata()) for line in panel.lines if line.get_linestyle() != ":"]
+        for panel in made.draw(numbers).axes
+    ]
+    assert lines == [[[2.0, 5.5], [2.0, 5.5]], [[5.5]]]
 
 
 @pytest.mark.parametrize("name", [pytest.param("blrp/4_right", marks=pytest.mark.slow), "linformer/2"])
