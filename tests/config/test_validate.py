@@ -106,17 +106,22 @@ def test_tags_are_words(data, outputs, word, kept):
 
 
 @pytest.mark.parametrize(
-    ("program", "word", "said"),
+    ("program", "words", "said"),
     [
+        (
+            "figure.py",
+            "figure=linformer/1 x=1",
+            'There is no setting "x"; figure takes figure, run, output, title, source, overrides, rows, share, seed.',
+        ),
         ("bench_refresh.py", "lengh=64", 'There is no setting "lengh"; did you mean length?'),
         ("bench_vision.py", "batch=many", "batch is many; choose a whole number from 1."),
         ("bench_peers.py", "public=maybe", "public is maybe; choose true or false."),
         ("bench.py", "length=[64]", 'There is no setting "length"; did you mean lengths?'),
     ],
 )
-def test_scripts_know_their_own_settings(program, word, said):
+def test_scripts_know_their_own_settings(program, words, said):
     """Settings that resemble those of runs (batch, batches) are not taken for misspelt ones."""
-    done = answer(f"scripts/{program}", word)
+    done = answer(f"scripts/{program}", *words.split())
     assert (done.returncode, done.stderr.strip()) == (1, said)
 
 
