@@ -183,6 +183,17 @@ def test_without_runs_only_data_are_asked_for_and_every_cell_is_a_dash(tmp_path,
     assert content.runs == content.own == content.broken == []
 
 
+def test_one_table_composes_nothing_of_the_others(tmp_path, monkeypatch, real_store):
+    """Neither do their results that the project keeps, which only the check of all of them needs."""
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
+    monkeypatch.setattr("subquad.results.store.FOLDER", real_store)
+    composed, of = [], Composition.of
+    monkeypatch.setattr("subquad.utils.spread.usable_cores", lambda: 1)
+    monkeypatch.setattr(Composition, "of", lambda words: (composed.append(words), of(words))[1])
+    assert gathering.gather_table("linformer/1").table.name == "linformer/1"
+    assert not any("arena" in word for words in composed for word in words)
+
+
 def test_a_cell_whose_data_are_missing_says_so(tmp_path, monkeypatch):
     words = [f"paths.outputs={tmp_path}/outputs", f"paths.data={tmp_path}/data"]
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))

@@ -31,10 +31,13 @@ Progress = Callable[[str], None]
 """Called with the name of each table before its runs are looked up."""
 
 
-def gather(names: Sequence[str], overrides: Sequence[str] = (), progress: Progress = lambda name: None) -> Content:
+def gather(
+    names: Sequence[str], overrides: Sequence[str] = (), progress: Progress = lambda name: None, *, check: bool = True
+) -> Content:
     """The results of these tables in every scope, and all runs. `overrides` set paths: paths.outputs=<folder>.
 
-    Tables whose file or overrides are wrong are left out and listed in `broken`.
+    Tables whose file or overrides are wrong are left out and listed in `broken`. `check` composes all results that the
+    project keeps, also of other tables, to find those that are outdated.
 
     A configuration is composed only for a cell whose task and attention some run of the same scope has, and is
     remembered: without runs nothing is composed, and a second call composes nothing.
@@ -42,7 +45,7 @@ def gather(names: Sequence[str], overrides: Sequence[str] = (), progress: Progre
     compositions = Compositions()
     outputs = Path(compositions[overrides].outputs)
     scan, store = scan_runs(outputs / "runs"), Store.read()
-    outdated = store.outdated(compositions)  # composes all of the project's results together
+    outdated = store.outdated(compositions) if check else []
     measurements, broken = read_measurements(outputs / "measured")
     broken += _unknown_scopes(scan)
     tables, unreadable = _readable(names)
@@ -109,7 +112,7 @@ def _readable(names: Sequence[str]) -> tuple[list[Table], dict[str, str]]:
 
 def gather_table(name: str, overrides: Sequence[str] = ()) -> TableResults:
     """The results of one table, as `gather`; raises UserError if its file cannot be used."""
-    content = gather([name], overrides)
+    content = gather([name], overrides, check=False)
     if not content.tables:
         path = str(file_of("table", name))
         raise UserError(next(problem.message for problem in content.broken if problem.path == path))
