@@ -88,6 +88,9 @@ def test_kept_results_fill_cells_of_somebody_who_has_run_nothing(place, monkeypa
     assert (width.within(FULL).text, width.within(PROJECT).text) == ("", "64")
     assert (len(content.runs), len(content.project), content.outdated) == (0, 2, [])
     assert "90.0 ± 1.4° (90.0±1.0), reproduced" in markdown(results)
+    clean = replace(PROJECT, protocol="clean")  # sorts before the protocol of the papers by its name
+    own = replace(accuracy, results=(*accuracy.results, replace(accuracy.results[1], scope=clean)))
+    assert replace(results, cells={**results.cells, own.cell.place: own}).scopes == [FULL, PROJECT, clean]
     assert r"90.0 $\pm$ 1.4$^{\mathrm{p\,r}}$" in latex(results)
     pages = write_site(base / "pages", content).parent
     assert "measured by the project" in (pages / "tables/one/1.html").read_text()

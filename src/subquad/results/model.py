@@ -202,8 +202,9 @@ class TableResults:
 
     @property
     def scopes(self) -> list[Scope]:
-        """Full scope, and others in which a cell has a value."""
-        return [FULL, *sorted({r.scope for cell in self.cells.values() for r in cell.results if r.text} - {FULL})]
+        """Full scope, that of the project, and others, where a cell has a value in them."""
+        found = {r.scope for cell in self.cells.values() for r in cell.results if r.text}
+        return [FULL, *sorted(found - {FULL}, key=lambda scope: (scope != PROJECT, scope))]
 
     def counts(self) -> Counter[Verdict]:
         """How many cells have each verdict."""
