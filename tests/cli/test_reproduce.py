@@ -161,7 +161,8 @@ def test_verdicts_need_full_runs_and_all_seeds(table):
     assert cell_verdict(cell, {0: 90.5, 1: 89.9}, full=True) is Verdict.REPRODUCED
     assert cell_verdict(cell, {0: 90.5, 1: 89.9}, full=False) is Verdict.OTHER_SCALE
     assert cell_verdict(cell, {0: 90.5}, full=True) is Verdict.INCOMPLETE
-    assert cell_verdict(table.cells["Mean", "Accuracy"], {0: 1.0}, full=True) is Verdict.NOT_PRINTED
+    assert cell_verdict(table.cells["Mean", "Accuracy"], {0: 1.0}, full=True) is Verdict.INCOMPLETE
+    assert cell_verdict(table.cells["Mean", "Accuracy"], {0: 1.0, 1: 1.0}, full=True) is Verdict.NOT_PRINTED
     assert cell_verdict(width, {0: 1.0}, full=False) is Verdict.REPRODUCED
     assert cell_verdict(width, {0: 2.0}, full=False) is Verdict.MORE
 
@@ -256,7 +257,7 @@ def test_an_outputs_folder_that_cannot_be_written_is_told_in_a_sentence(tmp_path
     assert "Traceback" not in done.stderr
 
 
-def test_two_rows_are_compared_below_the_table(tmp_path):
+def test_two_rows_are_compared_below_the_table(tmp_path, monkeypatch, real_store):
     runs = RunIndex([f"paths.outputs={tmp_path}"])
     table = load_table("primal_dual/9").select(["BasicMotions", "Epilepsy"], ["Softmax", "Attention-BN"])
     for number, job in enumerate(runs.specs(table, [0, 1, 2])):
@@ -264,5 +265,11 @@ def test_two_rows_are_compared_below_the_table(tmp_path):
     words = ("table=primal_dual/9", "rows=[BasicMotions,Epilepsy]", "run=false", "seeds=[0,1,2]")
     shown = reproduce(tmp_path, *words, "compare=[Attention-BN,Softmax]")
     assert shown.returncode == 0, shown.stderr
-    assert "BasicMotions: Attention-BN beats Softmax; mean difference +1 %" in shown.stdout
+    assert "BasicMotions: no difference shown; mean difference +1 % [+1, +1] (95%), p = 0.250" in shown.stdout
     assert "All: no difference shown: Attention-BN is ahead of Softmax on 2 of 2" in shown.stdout
+    monkeypatch.setattr("subquad.results.store.FOLDER", real_store)
+    kept = reproduce(
+        tmp_path / "elsewhere", *words[:1], "rows=[BasicMotions]", "run=false", "compare=[Softmax,Attention-BN]"
+    )
+    assert "BasicMotions: no difference shown; mean difference +0 %" in kept.stdout
+    assert kept.stdout.splitlines()[-1].endswith("5 common seeds.")  # of the runs that the project keeps

@@ -64,7 +64,12 @@ def test_the_p_value_is_that_of_the_paired_t_test():
     compared = compare(a, b)
     assert compared is not None
     assert compared.p == pytest.approx(stats.ttest_rel([*a.values()], [*b.values()]).pvalue)
-    assert compare({0: 2.0, 1: 3.0}, {0: 1.0, 1: 2.0}).p == 0.0  # type: ignore[union-attr]  # the same lead each time
+    same = compare({0: 97.5, 1: 95.0, 2: 100.0}, {0: 95.0, 1: 92.5 + 4e-6, 2: 97.5})  # the same lead each time
+    assert same is not None
+    assert (same.p, same.beats) == (0.25, False)
+    many = compare(dict.fromkeys(range(6), 2.0), dict.fromkeys(range(6), 1.0))
+    assert many is not None
+    assert (many.p, many.beats, many.loses) == (2**-5, True, False)
     assert compare({0: 2.0, 1: 3.0}, {0: 2.0, 1: 3.0}).p == 1.0  # type: ignore[union-attr]
 
 

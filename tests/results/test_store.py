@@ -88,6 +88,7 @@ def test_kept_results_fill_cells_of_somebody_who_has_run_nothing(place, monkeypa
     assert (width.within(FULL).text, width.within(PROJECT).text) == ("", "64")
     assert (len(content.runs), len(content.project), content.outdated) == (0, 2, [])
     assert "90.0 ± 1.4° (90.0±1.0), reproduced" in markdown(results)
+    assert "measured by the project: 2 cells<" in write_site(base / "pages", content).read_text()
     clean = replace(PROJECT, protocol="clean")  # sorts before the protocol of the papers by its name
     own = replace(accuracy, results=(*accuracy.results, replace(accuracy.results[1], scope=clean)))
     assert replace(results, cells={**results.cells, own.cell.place: own}).scopes == [FULL, PROJECT, clean]
@@ -190,6 +191,7 @@ def test_a_kept_result_keeps_its_place_when_others_are_added(place, monkeypatch)
     ("change", "reason"),
     [
         ({"synthetic": True}, "synthetic"),
+        ({"scale": "smoke"}, "only tests whether it runs"),
         ({"commit": "abc123+changes"}, "clean checkout"),
         ({"commit": "unknown"}, "clean checkout"),
         ({"metrics": {"test/accuracy": float("nan")}}, "no result"),
@@ -234,13 +236,18 @@ def test_outdated_and_damaged_lines_are_named_and_fill_no_cell(place, monkeypatc
     lines = path.read_text().splitlines()
     old = json.loads(lines[0]) | {"overrides": [*OVERRIDES, "backbone.dim=8"]}
     unknown = json.dumps({key: value for key, value in old.items() if key != "overrides"})
-    path.write_bytes("\n".join([json.dumps(old), lines[1], '{"seed": 1}', unknown, ""]).encode() + b"\xb6")
+    no_number = lines[0].replace("0.89", "NaN")
+    written = [json.dumps(old), lines[1], '{"seed": 1}', unknown, "", no_number, lines[1]]
+    path.write_bytes("\n".join(written).encode() + b"\n\xb6")
     assert add(monkeypatch, "check") == 1
     shown = capsys.readouterr().out
     assert "backbone.dim=8: its overrides compose to another configuration today" in shown
     assert f"{path}, line 3" in shown
     assert f"{path}, line 4: overrides: Field required" in shown
-    assert f"{path}, line 5" in shown
+    assert f"{path}, line 5: Invalid JSON" in shown
+    assert f"{path}, line 6: metrics.test/accuracy: Input should be a finite number" in shown
+    assert f"{path}, line 7: {folder(json.loads(lines[1])['seed']).name} is kept twice; mend or remove" in shown
+    assert f"{path}, line 8" in shown
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(base / "elsewhere"))
     content = gather(["one/1"])
     assert [problem.path for problem in content.outdated] == [f"runs/digits.jsonl: {folder(old['seed']).name}"]

@@ -14,7 +14,7 @@ scale=smoke; measure=true and measure=false change that.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -26,6 +26,7 @@ from subquad.results.cells import RunIndex, RunSpec, merged
 from subquad.results.collect import results_of
 from subquad.results.compare import compare_lines, opponents
 from subquad.results.measurement_cache import measure_cells
+from subquad.results.model import CellResults
 from subquad.results.table import Table
 from subquad.sweep.progress import Shown
 from subquad.sweep.runner import train_all
@@ -64,10 +65,15 @@ def main() -> int:
             folder = wandb_table.log_table(results, scope, choices)
             sys.stdout.write(f"Weights & Biases has the table: {folder}/wandb\n")
         if sides:
-            values = {place: result.values for place, result in found.items()}
+            values = {place: _first(cell) for place, cell in results.cells.items()}
             sys.stdout.write("\n".join(compare_lines(table, values, sides)) + "\n")
     runs.compositions.save()
     return int(failed or unusable)
+
+
+def _first(cell: CellResults) -> Mapping[int, float]:
+    """The values by seed of the first result that has some: ours, else those that the project keeps."""
+    return next((result.values for result in cell.results if result.values), {})
 
 
 def _import_data() -> None:

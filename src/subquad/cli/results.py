@@ -16,6 +16,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -103,6 +104,8 @@ def _repeat(count: int, seed: int) -> int:
     runs = Store.read().runs
     names = random.Random(seed).sample(sorted(runs), min(count, len(runs)))
     differ = 0
+    took = timedelta(seconds=round(sum(runs[name].wall_seconds for name in names)))
+    print(f"{len(names)} runs are trained again; they took {took} when they were kept.", flush=True)
     for name in names:
         kept, metrics = runs[name], _trained(runs[name]).metrics
         changed = [
@@ -132,6 +135,8 @@ def _trained(kept: StoredRun) -> records.Record:
 
 def _results_below(top: Path) -> list[Path]:
     """Folders of finished runs, and files of measurements."""
+    if not top.exists():
+        raise UserError(f"There is no {top}.")
     if top.suffix == ".json" and top.name != records.RESULT:
         return [top]
     found = [path.parent for path in sorted(top.rglob(records.RESULT))]

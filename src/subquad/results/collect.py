@@ -177,7 +177,7 @@ def results_of(
         table: the table.
         runs: the runs of its cells.
         scope: None for the one that the overrides of `runs` choose.
-        seeds: None for as many as each cell declares.
+        seeds: of the runs of both; None for as many as each cell declares.
         measured: measurements of cells that are not trained.
         failures: why other cells could not be measured.
     """
@@ -187,7 +187,7 @@ def results_of(
             scope=scope, runs=runs, seeds=seeds, failures=failures or {},
             measured=lambda cell: (measured or {}).get(cell.place),
         ),
-        _of_project(Store.read(), runs, replace(scope, project=True)),
+        replace(_of_project(Store.read(), runs, replace(scope, project=True)), seeds=seeds),
     ]  # fmt: skip
     for collector in collectors:
         collector.compose([table])

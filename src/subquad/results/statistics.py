@@ -38,7 +38,8 @@ def summarise(values: Mapping[int, float]) -> Summary:
 class Comparison:
     """a - b over the seeds that both have. `low` and `high` bound the mean difference with 95 % confidence.
 
-    p: of Student's paired test, two-sided; 0 or 1 where all differences are the same.
+    p: of Student's paired test, two-sided. Where all differences are the same, the variation over seeds is unknown, and
+    p is that of the sign test, which three seeds cannot bring below 0.05; 1 where all are 0.
     """
 
     difference: float
@@ -50,12 +51,12 @@ class Comparison:
     @property
     def beats(self) -> bool:
         """Whether a is above b beyond the variation over seeds."""
-        return self.low > 0
+        return self.p < 1 - LEVEL and self.difference > 0
 
     @property
     def loses(self) -> bool:
         """Whether a is below b beyond the variation over seeds."""
-        return self.high < 0
+        return self.p < 1 - LEVEL and self.difference < 0
 
 
 def compare(a: Mapping[int, float], b: Mapping[int, float]) -> Comparison | None:
@@ -64,10 +65,10 @@ def compare(a: Mapping[int, float], b: Mapping[int, float]) -> Comparison | None
     if len(common) < 2:
         return None
     summary = summarise({seed: a[seed] - b[seed] for seed in common})
+    precision = 1e-6 * max(abs(value[seed]) for value in (a, b) for seed in common)  # of single precision
     assert summary.half_width is not None
-    return Comparison(
-        summary.mean, summary.mean - summary.half_width, summary.mean + summary.half_width, len(common), _p(summary)
-    )  # fmt: skip
+    low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
+    return Comparison(summary.mean, low, high, len(common), _p(summary, precision))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +122,13 @@ def across(differences: Sequence[float]) -> Across | None:
     )
 
 
-def _p(differences: Summary) -> float:
-    """The probability of a mean at least so far from 0 if differences are centred at 0."""
+def _p(differences: Summary, precision: float) -> float:
+    """The probability of a mean at least so far from 0 if differences are centred at 0; see `Comparison`."""
     from scipy import stats
 
     assert differences.std is not None
-    if not differences.std:
-        return float(not differences.mean)
+    if differences.std <= precision:
+        return 2.0 ** (1 - differences.seeds) if abs(differences.mean) > precision else 1.0
     t = differences.mean / (differences.std / math.sqrt(differences.seeds))
     return float(2 * stats.t.sf(abs(t), differences.seeds - 1))
 

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from subquad import records
 from subquad.config.choices import CONFIGS, options
@@ -49,7 +49,8 @@ class StoredRun(Record):
     """
 
     overrides: list[str]
-    evaluations: dict[str, dict[str, float]]
+    metrics: dict[str, FiniteFloat]
+    evaluations: dict[str, dict[str, FiniteFloat]]
 
     @property
     def command(self) -> str:
@@ -160,8 +161,8 @@ class Store:
 def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
     """The finished run of a folder, for the store.
 
-    Raises UserError if the run has not finished, if its data are synthetic, if a metric is not finite, if its source
-    had changes that no commit has, or if its overrides do not compose to it.
+    Raises UserError if the run has not finished, if its scale is smoke or its data are synthetic, if a metric is not
+    finite, if its source had changes that no commit has, or if its overrides do not compose to it.
     """
     run = read_run(folder)
     if run is None:
@@ -170,6 +171,8 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
     _check_source(folder, record.commit)
     if run.scope.synthetic:
         raise UserError(f"{folder} was trained on synthetic data, which are no result.")
+    if record.scale == "smoke":
+        raise UserError(f"{folder} was trained at scale=smoke, which only tests whether it runs.")
     if wrong := [name for name, value in record.metrics.items() if not math.isfinite(value)]:
         raise UserError(f"{wrong[0]} of {folder} is {record.metrics[wrong[0]]}, which is no result.")
     trainer, task = record.config["trainer"], record.config["task"]
@@ -295,14 +298,17 @@ def _measured(measure: Mapping[str, Any], overrides: Sequence[str]) -> str:
 
 
 def _lines(folder: Path, kind: type[_Line], broken: list[Problem]) -> list[_Line]:
-    """The lines of all files below a folder; those that do not fit are added to `broken`."""
-    schema, found = TypeAdapter(kind), []
+    """The lines of all files below a folder; those that do not fit, or repeat a name, are added to `broken`."""
+    schema, found = TypeAdapter(kind), dict[str, _Line]()
     for path in sorted(folder.rglob("*.jsonl")):
         for number, line in enumerate(path.read_bytes().splitlines(), start=1):
             try:
-                found.append(schema.validate_json(line))
+                result = schema.validate_json(line)
+                text = f"{result.name} is kept twice" if result.name in found else ""
+                found.setdefault(result.name, result)
             except ValidationError as error:
                 first = error.errors(include_input=False)[0]
-                text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}; mend or remove this line."
-                broken.append(Problem(path=f"{path}, line {number}", message=text))
-    return found
+                text = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+            if text:
+                broken.append(Problem(path=f"{path}, line {number}", message=f"{text}; mend or remove this line."))
+    return list(found.values())

@@ -68,7 +68,7 @@ def cell_verdict(cell: Cell, values: Mapping[int, float], full: bool, needs_data
         return Verdict.NEEDS_DATA if needs_data else Verdict.NOT_RUN
     if not full and (cell.of_run or not cell.measure):
         return Verdict.OTHER_SCALE
-    if cell.printed is None or cell.printed.value is None:
-        return Verdict.NOT_PRINTED
     seeds = cell.seeds if cell.trained or cell.chained or cell.mean else 1
+    if cell.printed is None or cell.printed.value is None:
+        return Verdict.NOT_PRINTED if len(values) >= seeds else Verdict.INCOMPLETE
     return judge(summarise(values), cell.printed, seeds, cell.metric.better)

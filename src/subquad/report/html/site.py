@@ -200,7 +200,8 @@ def _paper(key: str, parts: Sequence[TableResults]) -> dict[str, Any]:
                 "cells": len(part.shown), "counts": counted(cell.verdict for cell in part.shown),
                 "sizes": ";".join(dict.fromkeys(scope.size for scope in part.scopes)),
                 "protocols": ";".join(dict.fromkeys(scope.protocol for scope in part.scopes)),
-                "elsewhere": [(scope, part.filled(scope)) for scope in part.scopes[1:]], "command": part.command,
+                "elsewhere": [(scope, filled) for scope in part.scopes[1:] if (filled := part.filled(scope))],
+                "command": part.command,
             }
             for part in parts
         ],
