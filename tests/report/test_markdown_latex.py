@@ -1,6 +1,7 @@
 """Tables as text for papers and pages: complete, escaped, in one piece."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from made_pages import build
@@ -36,6 +37,12 @@ def test_markdown_has_every_cell_in_its_place(part):
     assert text.startswith("**Two rows & \\<more\\>**")
     assert "- DBA: Doubtful: \\<b\\> is no tag \\| or so." in text
     assert "ours are means ± standard deviations over the seeds that have run, of 2;" in text
+
+
+def test_missing_seeds_are_said_without_a_printed_value_too(part):
+    own = part.cells["DBA", "Accuracy"]
+    bare = replace(own, cell=replace(own.cell, printed=None))
+    assert "| 50.0, too few seeds |" in markdown(replace(part, cells={**part.cells, own.cell.place: bare}))
 
 
 def test_another_scale_says_that_it_is_no_reproduction(part):

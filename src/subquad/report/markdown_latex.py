@@ -14,16 +14,19 @@ DASH = "—"
 
 
 def markdown(results: TableResults, scope: Scope = FULL) -> str:
-    """A table of GitHub's Markdown: each cell as ours, printed in brackets, and the verdict in words if printed.
+    """A table of GitHub's Markdown: each cell as ours, printed in brackets, and the verdict in words.
 
-    A table of the project's results has only rows and columns with one.
+    Without a printed value, it only says if seeds are missing. A table of the project's results has only rows and
+    columns with one.
     """
 
     def cell(value: CellResult | None, printed: str) -> str:
         if value is None:
             return f"{DASH} ({_md(printed)})" if printed else DASH
         mark = OF_PROJECT if value.scope.project and not scope.project else ""
-        return f"{_md(value.text)}{mark}" + (f" ({_md(printed)}), {value.verdict.value}" if printed else "")
+        printed = f" ({_md(printed)})" if printed else ""
+        said = f", {value.verdict.value}" if printed or value.verdict is Verdict.INCOMPLETE else ""
+        return f"{_md(value.text)}{mark}{printed}{said}"
 
     results = _filled(results) if scope.project else results
     lines = [f"**{_md(results.table.title + scope.note)}**", ""]
