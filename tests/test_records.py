@@ -50,7 +50,7 @@ def test_a_write_that_dies_leaves_the_old_record(tmp_path, monkeypatch):
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"seed": 0}', "null"], ids=repr)
 def test_a_damaged_record_is_named(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
-    with pytest.raises(UserError, match=r"result\.json is not a record.*delete it"):
+    with pytest.raises(UserError, match=r"result\.json is damaged, or is not a record.*delete it"):
         records.read(tmp_path)
 
 
@@ -82,7 +82,8 @@ def test_what_a_record_cannot_hold_is_named_and_left_out(tmp_path, change, cause
     assert records.read_all(tmp_path, told.append) == [record()]
     [error] = told
     assert re.search(
-        rf"strange/result\.json is not a record of this version \({cause}.*\); delete it to run", str(error)
+        rf"strange/result\.json is damaged, or is not a record of this version \({cause}.*\); delete it to run",
+        str(error),
     )
 
 
@@ -186,8 +187,8 @@ def test_read_all_tells_of_broken_files_and_goes_on(tmp_path):
     (tmp_path / "broken" / "result.json").write_text('{"seed"')
     told: list[UserError] = []
     assert [r.seed for r in records.read_all(tmp_path, told.append)] == [3]
-    assert ["broken/result.json is not a record" in str(error) for error in told] == [True]
-    with pytest.raises(UserError, match=r"broken/result\.json is not a record"):
+    assert ["broken/result.json is damaged, or is not a record" in str(error) for error in told] == [True]
+    with pytest.raises(UserError, match=r"broken/result\.json is damaged, or is not a record"):
         records.read_all(tmp_path)
 
 

@@ -304,7 +304,7 @@ def _read(path: Path, kind: type[_Kind], name: str, remedy: str, owner: str | No
         raise
     except ValueError as error:
         raise UserError(
-            f"{path} is not {name} of this version ({_reason(error)}); delete it to {remedy} again."
+            f"{path} is damaged, or is not {name} of this version ({_reason(error)}); delete it to {remedy} again."
         ) from None
 
 

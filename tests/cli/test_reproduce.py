@@ -235,7 +235,7 @@ def test_a_damaged_record_is_told_below_the_table(tmp_path):
     shown = reproduce(tmp_path, "table=primal_dual/9", "rows=[BasicMotions]", "run=false", "seeds=[0]")
     assert shown.returncode == 1
     assert "50.00" in shown.stdout
-    assert f"{jobs[0].folder}/result.json is not a record of this version" in shown.stdout
+    assert f"{jobs[0].folder}/result.json is damaged, or is not a record of this version" in shown.stdout
 
 
 @pytest.mark.slow

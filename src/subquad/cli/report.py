@@ -47,9 +47,10 @@ def _write_pages(config: Any, paths: list[str]) -> None:
 
     if config.table is not None:
         load_table(str(config.table))
-    if config.table or any(config[key] != DEFAULTS[key] for key in ("scale", "protocol", "data")):
+    keys = ("table", "scale", "protocol", "data")
+    if given := [f"{key}={config[key]}" for key in keys if config[key] != DEFAULTS[key]]:
         raise UserError(
-            "The page shows all tables and scales; leave these settings out, or say format=markdown or latex."
+            f"The page shows all tables and scales; leave {' '.join(given)} out, or say format=markdown or latex."
         )
     names, console = all_tables(), Console(stderr=True)
     with Progress(console=console, transient=True, auto_refresh=False) as progress:
