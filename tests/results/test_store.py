@@ -191,7 +191,6 @@ def test_a_kept_result_keeps_its_place_when_others_are_added(place, monkeypatch)
     ("change", "reason"),
     [
         ({"synthetic": True}, "synthetic"),
-        ({"scale": "smoke"}, "only tests whether it runs"),
         ({"commit": "abc123+changes"}, "clean checkout"),
         ({"commit": "unknown"}, "clean checkout"),
         ({"metrics": {"test/accuracy": float("nan")}}, "no result"),
@@ -201,6 +200,16 @@ def test_what_is_no_result_is_refused(place, change, reason):
     finish(folder(0), 0.9, **change)
     with pytest.raises(UserError, match=reason):
         stored_run(folder(0), Compositions())
+
+
+def test_a_run_that_only_tests_whether_it_runs_is_left_out(place, monkeypatch, capsys):
+    words = [*OVERRIDES, "scale=smoke"]
+    run = RunIndex().spec(words, 0).folder
+    finish(run, 0.9, scale="smoke")
+    (run / ".hydra" / "overrides.yaml").write_text(json.dumps(words))
+    assert add(monkeypatch, "add", run) == 0
+    assert "Added 0 runs" in (shown := capsys.readouterr().out)
+    assert "1 at scale=smoke left out" in shown
 
 
 def test_a_result_of_other_settings_is_refused(place, monkeypatch, capsys):

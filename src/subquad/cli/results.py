@@ -73,7 +73,7 @@ def _add(paths: list[Path], again: bool) -> int:
         raise UserError(f"{store.broken[0].path}: {store.broken[0].message}")
     runs: list[StoredRun] = []
     measurements: list[StoredMeasurement] = []
-    refused = kept = 0
+    refused = kept = trials = 0
     for path in (found for top in paths for found in _results_below(top)):
         name = path.stem if path.suffix else path.name
         if not again and (name in store.runs or name in store.measurements):
@@ -85,8 +85,10 @@ def _add(paths: list[Path], again: bool) -> int:
                 print(f"{path} is the benchmark of the documentation now; run `make docs`.")
             elif path.suffix:
                 measurements.append(stored_measurement(path, compositions))
+            elif (run := stored_run(path, compositions)).scale == "smoke":
+                trials += 1
             else:
-                runs.append(stored_run(path, compositions))
+                runs.append(run)
         except UserError as error:
             refused += 1
             print(f"Refused: {error}")
@@ -94,7 +96,8 @@ def _add(paths: list[Path], again: bool) -> int:
     if runs or measurements:
         store.with_results(runs, measurements).write()
     print(
-        f"Added {len(runs)} runs and {len(measurements)} measurements to {FOLDER}; {kept} were there, {refused} refused"
+        f"Added {len(runs)} runs and {len(measurements)} measurements to {FOLDER}; {kept} were there, "
+        f"{refused} refused, {trials} at scale=smoke left out"
     )
     return int(bool(refused))
 

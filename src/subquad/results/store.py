@@ -161,8 +161,8 @@ class Store:
 def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
     """The finished run of a folder, for the store.
 
-    Raises UserError if the run has not finished, if its scale is smoke or its data are synthetic, if a metric is not
-    finite, if its source had changes that no commit has, or if its overrides do not compose to it.
+    Raises UserError if the run has not finished, if its data are synthetic, if a metric is not finite, if its source
+    had changes that no commit has, or if its overrides do not compose to it.
     """
     run = read_run(folder)
     if run is None:
@@ -171,8 +171,6 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
     _check_source(folder, record.commit)
     if run.scope.synthetic:
         raise UserError(f"{folder} was trained on synthetic data, which are no result.")
-    if record.scale == "smoke":
-        raise UserError(f"{folder} was trained at scale=smoke, which only tests whether it runs.")
     if wrong := [name for name, value in record.metrics.items() if not math.isfinite(value)]:
         raise UserError(f"{wrong[0]} of {folder} is {record.metrics[wrong[0]]}, which is no result.")
     trainer, task = record.config["trainer"], record.config["task"]
