@@ -268,8 +268,8 @@ def test_two_rows_are_compared_below_the_table(tmp_path, monkeypatch, real_store
     assert "BasicMotions: no difference shown; mean difference +1 % [+1, +1] (95%), p = 0.250" in shown.stdout
     assert "All: no difference shown: Attention-BN is ahead of Softmax on 2 of 2" in shown.stdout
     monkeypatch.setattr("subquad.results.store.FOLDER", real_store)
-    kept = reproduce(
-        tmp_path / "elsewhere", *words[:1], "rows=[BasicMotions]", "run=false", "compare=[Softmax,Attention-BN]"
-    )
+    chosen = (*words[:1], "rows=[BasicMotions]", "run=false", "compare=[Softmax,Attention-BN]")
+    kept = reproduce(tmp_path / "elsewhere", *chosen)
     assert "BasicMotions: no difference shown; mean difference +0 %" in kept.stdout
     assert kept.stdout.splitlines()[-1].endswith("5 common seeds.")  # of the runs that the project keeps
+    assert "2 common seeds." in reproduce(tmp_path / "elsewhere", *chosen, "seeds=[0,3]").stdout

@@ -170,11 +170,17 @@ def test_a_second_call_composes_nothing(made, monkeypatch):
     assert gathering.gather(list(made.tables), made.words).tables == made.content.tables
 
 
-def test_without_runs_only_data_are_asked_for_and_every_cell_is_a_dash(tmp_path, monkeypatch):
-    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
+@pytest.fixture
+def composed(monkeypatch):
+    """The overrides of every configuration that a test composes."""
+    found, of = [], Composition.of
     monkeypatch.setattr("subquad.utils.spread.usable_cores", lambda: 1)
-    composed, of = [], Composition.of
-    monkeypatch.setattr(Composition, "of", lambda words: (composed.append(words), of(words))[1])
+    monkeypatch.setattr(Composition, "of", lambda words: (found.append(words), of(words))[1])
+    return found
+
+
+def test_without_runs_only_data_are_asked_for_and_every_cell_is_a_dash(tmp_path, monkeypatch, composed):
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
     names = ["dba/1", "ecoformer/2", "linformer/2", "primal_dual/9", "blrp/1"]
     content = gathering.gather(names)
     assert not any("attention=" in word for words in composed for word in words)
@@ -183,13 +189,10 @@ def test_without_runs_only_data_are_asked_for_and_every_cell_is_a_dash(tmp_path,
     assert content.runs == content.own == content.broken == []
 
 
-def test_one_table_composes_nothing_of_the_others(tmp_path, monkeypatch, real_store):
+def test_one_table_composes_nothing_of_the_others(tmp_path, monkeypatch, real_store, composed):
     """Neither do their results that the project keeps, which only the check of all of them needs."""
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
     monkeypatch.setattr("subquad.results.store.FOLDER", real_store)
-    composed, of = [], Composition.of
-    monkeypatch.setattr("subquad.utils.spread.usable_cores", lambda: 1)
-    monkeypatch.setattr(Composition, "of", lambda words: (composed.append(words), of(words))[1])
     assert gathering.gather_table("linformer/1").table.name == "linformer/1"
     assert not any("arena" in word for words in composed for word in words)
 

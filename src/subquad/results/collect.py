@@ -141,11 +141,11 @@ def _known(runs: Iterable[Run], scope: Scope) -> set[tuple[str, str]]:
     return {(run.record.task, run.record.attention) for run in runs if run.scope == scope}
 
 
-def _of_project(store: Store, runs: RunIndex, scope: Scope) -> "Collector":
+def _of_project(store: Store, runs: RunIndex, scope: Scope, seeds: Sequence[int] | None = None) -> "Collector":
     """Collects results of the project in one scope."""
     return Collector(
-        scope=scope, runs=runs, read=store.run, evaluation=store.evaluation, measured=partial(store.measurement, runs),
-        known=_known(store.pages.values(), scope),
+        scope=scope, runs=runs, seeds=seeds, read=store.run, evaluation=store.evaluation,
+        measured=partial(store.measurement, runs), known=_known(store.pages.values(), scope),
     )  # fmt: skip
 
 
@@ -187,7 +187,7 @@ def results_of(
             scope=scope, runs=runs, seeds=seeds, failures=failures or {},
             measured=lambda cell: (measured or {}).get(cell.place),
         ),
-        replace(_of_project(Store.read(), runs, replace(scope, project=True)), seeds=seeds),
+        _of_project(Store.read(), runs, replace(scope, project=True), seeds),
     ]  # fmt: skip
     for collector in collectors:
         collector.compose([table])
