@@ -97,9 +97,11 @@ def main(place: Path) -> None:
         torch.manual_seed(0)
         model = make(spec=SPEC).eval()
         problems[name] = problem_of_half(model, mesh) if name.endswith(" half") else problem(model.double(), mesh)
-    distributed.destroy_process_group()
     if rank == 0:
         (place / "problems.json").write_text(json.dumps(problems))
+    distributed.destroy_process_group()
+    # Threads of gloo that are still there when the interpreter ends can abort this process, after all is written.
+    os._exit(0)
 
 
 if __name__ == "__main__":
