@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chaos.commands import RUN, Command, Done, clean_commit, do, often
+from chaos.commands import DATA, RUN, Command, Done, clean_commit, do, often
 from chaos.damage import _load
 from chaos.kills import same
 from chaos.twin import OK, Bench, Verdict, numbers, runs, tree
@@ -93,7 +93,7 @@ def changed_data(rng: random.Random, bench: Bench) -> Verdict:
     place = bench.fresh(template)
     other = bench.base / "other"
     if not other.exists():
-        must = do(other, "prepare", "task=lra/listops", "scale=smoke", "data.data_seed=7")
+        must = do(other, "prepare", *DATA, "data.data_seed=7")
         assert must.status == 0, must.err
     [cache], [new] = (list((p / "data").rglob("meta.json")) for p in (place, other))
     shutil.rmtree(cache.parent)
@@ -214,7 +214,7 @@ def two(rng: random.Random, bench: Bench) -> Verdict:
         shutil.rmtree(place / "store")
     run = next((place / "outputs").rglob("checkpoints"), place / "x").parent
     first: tuple[str, ...] = {
-        "train": ("train", *RUN), "prepare": ("prepare", "task=lra/listops", "scale=smoke"), "pack": ("pack", str(run)),
+        "train": ("train", *RUN), "prepare": ("prepare", *DATA), "pack": ("pack", str(run)),
         "results": ("results", "add", "outputs"), "sweep": ("train", "-m", *RUN, "seed=0,1"),
         "eval": ("eval", f"run={run}"),
     }[kind]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from chaos.commands import RUN, Done, clean_commit, dies_at, do
+from chaos.commands import DATA, RUN, Done, clean_commit, dies_at, do
 
 State = Literal["ok", "lost", "wrong", "unclear"]
 _MADE = re.compile(r"Made \S+ \S+( UTC)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\+00:00)?( UTC)?")
@@ -112,7 +112,7 @@ class Bench:
         for name in ("data", "half", "done", "pages", "place"):
             shutil.rmtree(self.base / name, ignore_errors=True)
         place = self.place
-        must(do(place, "prepare", "task=lra/listops", "scale=smoke"))
+        must(do(place, "prepare", *DATA))
         shutil.copytree(place, self.base / "data")
         do(place, "train", *RUN, before=dies_at(8))
         assert any(place.rglob("last.ckpt")), "the run was killed too early"

@@ -228,7 +228,7 @@ def test_the_script_prints_a_plan(data, outputs):
     broken.write_text("{")
     shown = run_script(data, outputs, "scripts/plan.py", *overrides)
     assert shown.returncode == 0, shown.stderr
-    assert f"Left out: {broken} is not a record" in shown.stderr
+    assert f"Left out: {broken} is damaged, or is not a record" in shown.stderr
     assert "4 runs, 0 finished, 4 left." in shown.stdout
     assert "Time: not measured. 4 not measured (measure=true times steps of each here)." in shown.stdout
     assert "Missing for 2 runs of uea/cricket (download: unknown): Cricket_TRAIN.ts" in shown.stdout
