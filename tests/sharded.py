@@ -99,9 +99,8 @@ def main(place: Path) -> None:
         problems[name] = problem_of_half(model, mesh) if name.endswith(" half") else problem(model.double(), mesh)
     if rank == 0:
         (place / "problems.json").write_text(json.dumps(problems))
-    distributed.destroy_process_group()
-    # Threads of gloo that are still there when the interpreter ends can abort this process, after all is written.
-    os._exit(0)
+    distributed.barrier()
+    os._exit(0)  # where the interpreter ends as usual, a thread of gloo can abort the process after all is done
 
 
 if __name__ == "__main__":
