@@ -265,11 +265,11 @@ def test_two_rows_are_compared_below_the_table(tmp_path, monkeypatch, real_store
     words = ("table=primal_dual/9", "rows=[BasicMotions,Epilepsy]", "run=false", "seeds=[0,1,2]")
     shown = reproduce(tmp_path, *words, "compare=[Attention-BN,Softmax]")
     assert shown.returncode == 0, shown.stderr
-    assert "BasicMotions: no difference shown; mean difference +1 % [+1, +1] (95%), p = 0.250" in shown.stdout
+    assert "BasicMotions: no difference shown; mean difference +1 points [+1, +1] (95%), p = 0.250" in shown.stdout
     assert "All: no difference shown: Attention-BN is ahead of Softmax on 2 of 2" in shown.stdout
     monkeypatch.setattr("subquad.results.store.FOLDER", real_store)
     chosen = (*words[:1], "rows=[BasicMotions]", "run=false", "compare=[Softmax,Attention-BN]")
     kept = reproduce(tmp_path / "elsewhere", *chosen)
-    assert "BasicMotions: no difference shown; mean difference +0 %" in kept.stdout
+    assert "BasicMotions: no difference shown; mean difference +0 points" in kept.stdout
     assert kept.stdout.splitlines()[-1].endswith("5 common seeds.")  # of the runs that the project keeps
     assert "2 common seeds." in reproduce(tmp_path / "elsewhere", *chosen, "seeds=[0,3]").stdout

@@ -17,7 +17,7 @@ columns:
   A: [attention=dba]
   B: [attention=softmax]
   Width: {{measure: {{_target_: subquad.results.measures.setting, key: backbone.dim}}, metric: {{better: equal}}}}
-rows: {{r0: [seed=0], r1: [seed=0], r2: [seed=0], r3: [seed=0], r4: [seed=0], r5: [seed=0], Avg.: {{mean: true}}}}
+rows: {{r0: [task=digits], r1: [x=1], r2: [x=2], r3: [x=3], r4: [x=4], r5: [x=5], Avg.: {{mean: true}}}}
 """
 
 
@@ -42,12 +42,12 @@ def test_one_line_a_setting_and_one_for_all(tmp_path):
     assert len(lines) == 7
     # 4.3027 * 0.1 / sqrt(3) = 0.2484; t = 0.1 / 0.0577 = 1.732 with 2 degrees of freedom
     assert lines[0] == (
-        "r0: no difference shown; mean difference +0.1 % [-0.148, +0.348] (95%), p = 0.225, 3 common seeds."
+        "r0: no difference shown; mean difference +0.1 points [-0.148, +0.348] (95%), p = 0.225, 3 common seeds."
     )
-    assert lines[5] == "r5: A beats B; mean difference +0.6 % [+0.352, +0.848] (95%), p = 0.009, 3 common seeds."
+    assert lines[5] == "r5: A beats B; mean difference +0.6 points [+0.352, +0.848] (95%), p = 0.009, 3 common seeds."
     # 2.5706 * 0.18708 / sqrt(6) = 0.1963; six of six: p = 2 / 64
     assert lines[6] == (
-        "All: A beats B: A is ahead of B on 6 of 6; mean difference +0.35 % [+0.154, +0.546] (95%); "
+        "All: A beats B: A is ahead of B on 6 of 6; mean difference +0.35 points [+0.154, +0.546] (95%); "
         "Wilcoxon signed-rank test over 6 settings, p = 0.031."
     )
 
@@ -56,9 +56,9 @@ def test_the_order_of_the_names_and_a_metric_whose_better_side_is_down_turn_it_r
     reverse = compare_lines(table(tmp_path), values(0.1), ["B", "A"])
     lower = compare_lines(table(tmp_path, "lower"), values(0.1), ["A", "B"])
     for lines, ahead, behind in ((reverse, "A", "B"), (lower, "B", "A")):
-        assert lines[5].startswith(f"r5: {ahead} beats {behind}; mean difference -0.6 %")
+        assert lines[5].startswith(f"r5: {ahead} beats {behind}; mean difference -0.6 points")
         assert lines[6].startswith(f"All: {ahead} beats {behind}: {behind} is ahead of {ahead} on 0 of 6")
-        assert "mean difference -0.35 %" in lines[6]
+        assert "mean difference -0.35 points" in lines[6]
 
 
 def test_a_few_settings_show_no_difference(tmp_path):
@@ -81,11 +81,21 @@ def test_rows_are_compared_over_columns(tmp_path):
     lines = compare_lines(table(tmp_path), values(0.1), ["r5", "r0"])
     assert [line.partition(":")[0] for line in lines] == ["A", "B", "All"]  # the width is not trained
     # the same difference with three seeds: the sign test
-    assert lines[0] == "A: no difference shown; mean difference +0.5 % [+0.5, +0.5] (95%), p = 0.250, 3 common seeds."
-    assert lines[1] == "B: no difference shown; mean difference +0 % [+0, +0] (95%), p = 1.000, 3 common seeds."
+    assert lines[0] == "A: no difference shown; mean difference +0.5 points [+0.5, +0.5] (95%), p = 0.250, 3 common seeds."
+    assert lines[1] == "B: no difference shown; mean difference +0 points [+0, +0] (95%), p = 1.000, 3 common seeds."
     assert "(equal on 1)" in lines[2]
     [one] = compare_lines(table(tmp_path).select([], ["A"]), values(0.1), ["r5", "r0"])
     assert one == lines[0]
+
+
+def test_evaluations_of_the_same_runs_are_one_setting_of_all(tmp_path):
+    path = tmp_path / "table.yaml"
+    path.write_text(TABLE.format(better="higher").replace("r5: [x=5]", "r5: {overrides: [x=4], eval_data: {n: 2}}"))
+    lines = compare_lines(load(path, "two"), values(0.1), ["A", "B"])
+    assert len(lines) == 7
+    # the mean of 0.1, 0.2, 0.3, 0.4 and (0.5 + 0.6) / 2; five of five: p = 2 / 32
+    assert lines[6].startswith("All: no difference shown: A is ahead of B on 5 of 5; mean difference +0.31 points")
+    assert lines[6].endswith("p = 0.062. Settings that evaluate the same runs count once, with their mean.")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ Values = Mapping[tuple[str, str], Mapping[int, float]]
 def compare_lines(table: Table, values: Values, names: Sequence[str]) -> list[str]:
     """Sentences on two rows, or two columns, in the order that they are named: one for each setting, one for all.
 
-    Means and cells that are not trained are left out: they have no seeds of their own. The sign of a metric is changed
+    Settings in which the same runs are evaluated are one for the latter, with the mean of their differences. Means and cells that are not trained are left out: they have no seeds of their own. The sign of a metric is changed
     if lower is better, so that a positive difference always means that the first is better. Raises UserError if the
     names are not two rows or two columns, or if no value of the metric is better than another.
     """
@@ -26,7 +26,7 @@ def compare_lines(table: Table, values: Values, names: Sequence[str]) -> list[st
     ]
     if not pairs:
         raise UserError(f"Table {table.name} has no trained cells of both {first} and {second} to compare.")
-    lines, differences = [], []
+    lines, differences = [], {(a.overrides, b.overrides): list[float]() for _, a, b in pairs}
     for where, a, b in pairs:
         if a.metric != b.metric or a.metric.better == "equal":
             raise UserError(f"{first} and {second} are not compared at {where}: their metric has no better side.")
@@ -34,10 +34,14 @@ def compare_lines(table: Table, values: Values, names: Sequence[str]) -> list[st
         sign, unit = (-1.0 if a.metric.better == "lower" else 1.0), a.metric.unit
         paired = [sign * (ours[seed] - other[seed]) for seed in sorted(ours.keys() & other.keys())]
         if paired:
-            differences.append(statistics.fmean(paired))
+            differences[a.overrides, b.overrides].append(statistics.fmean(paired))
         lines.append(f"{where}: {_on_one(first, second, compare(_signed(ours, sign), _signed(other, sign)), unit)}")
-    units = {a.metric.unit for _, a, _ in pairs}
-    return lines if len(pairs) == 1 else [*lines, _on_all(first, second, across(differences), len(pairs), units)]
+    if len(pairs) == 1:
+        return lines
+    means = [statistics.fmean(found) for found in differences.values() if found]
+    summary = _on_all(first, second, across(means), len(differences), {a.metric.unit for _, a, _ in pairs})
+    same = " Settings that evaluate the same runs count once, with their mean." if len(differences) < len(pairs) else ""
+    return [*lines, summary + same]
 
 
 def against_reference(table: Table, values: Values) -> dict[tuple[str, str], Comparison]:
@@ -109,6 +113,7 @@ def _verdict(first: str, second: str, found: Comparison | Across) -> str:
 
 
 def _interval(mean: float, low: float, high: float, unit: str) -> str:
+    unit = "points" if unit == "%" else unit
     return f"{mean:+.3g}{' ' * bool(unit)}{unit} [{low:+.3g}, {high:+.3g}] ({LEVEL:.0%})"
 
 
