@@ -34,6 +34,7 @@ from subquad.results.collect import gather_project  # noqa: E402
 from subquad.results.footnotes import notes  # noqa: E402
 from subquad.results.store import BENCH  # noqa: E402
 from subquad.specs import Pattern  # noqa: E402
+from subquad.utils.errors import UserError  # noqa: E402
 from subquad.utils.setting_types import described  # noqa: E402
 
 ATTENTIONS = """# Attentions
@@ -367,7 +368,10 @@ def pages() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    generated = pages() | measured()
+    try:
+        generated = pages() | measured()
+    except UserError as error:
+        sys.exit(str(error))
     for old in set((DOCS / "attentions").glob("*.md")) - generated.keys():
         old.unlink()
     for page, text in generated.items():

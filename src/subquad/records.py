@@ -36,7 +36,7 @@ _CHECKSUM, _OWNER = "checksum", "belongs_to"
 """Keys that files have besides the fields of their class."""
 
 
-def _having(kinds: Mapping[str, type | tuple[type, ...]]) -> AfterValidator:
+def having(kinds: Mapping[str, type | tuple[type, ...]]) -> AfterValidator:
     """A validator that requires keys of a mapping, nested ones with dots, and the types of their values."""
 
     def check(mapping: dict[str, Any]) -> dict[str, Any]:
@@ -63,11 +63,11 @@ _Count = Annotated[int, Field(ge=0)]
 _Time = Annotated[str, AfterValidator(_iso)]
 _Machine = Annotated[
     dict[str, Any],
-    _having({"cpu": str, "cores": int, "threads": int, "gpu": (str, type(None)), "system": str}),
+    having({"cpu": str, "cores": int, "threads": int, "gpu": (str, type(None)), "system": str}),
 ]
 _Config = Annotated[
     dict[str, Any],
-    _having(
+    having(
         {
             "task.monitor": str, "task.module": dict, "data": dict, "trainer.devices": object,
             "trainer.num_nodes": object, "trainer.precision": object,
@@ -145,7 +145,7 @@ class Measurement:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     value: FiniteFloat | str
-    measure: dict[str, Any]
+    measure: Annotated[dict[str, Any], having({"_target_": str})]
     overrides: list[str]
     machine: _Machine
     versions: dict[str, str]

@@ -81,7 +81,9 @@ def test_rows_are_compared_over_columns(tmp_path):
     lines = compare_lines(table(tmp_path), values(0.1), ["r5", "r0"])
     assert [line.partition(":")[0] for line in lines] == ["A", "B", "All"]  # the width is not trained
     # the same difference with three seeds: the sign test
-    assert lines[0] == "A: no difference shown; mean difference +0.5 points [+0.5, +0.5] (95%), p = 0.250, 3 common seeds."
+    assert (
+        lines[0] == "A: no difference shown; mean difference +0.5 points [+0.5, +0.5] (95%), p = 0.250, 3 common seeds."
+    )
     assert lines[1] == "B: no difference shown; mean difference +0 points [+0, +0] (95%), p = 1.000, 3 common seeds."
     assert "(equal on 1)" in lines[2]
     [one] = compare_lines(table(tmp_path).select([], ["A"]), values(0.1), ["r5", "r0"])

@@ -1,6 +1,7 @@
 """The results that the project keeps: what is added, what is refused, how they stand beside one's own."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -16,7 +17,7 @@ from subquad.report.terminal import show_table
 from subquad.report.wandb_table import COLUMNS, table_rows
 from subquad.results import collect, store
 from subquad.results.cells import RunIndex
-from subquad.results.collect import gather, results_of
+from subquad.results.collect import gather, gather_project, results_of
 from subquad.results.measurement_cache import measure
 from subquad.results.model import FULL, PROJECT
 from subquad.results.store import Store, stored_measurement, stored_run
@@ -141,10 +142,12 @@ def test_repeated_runs_have_the_same_numbers_or_those_that_differ_are_named(plac
     said = capsys.readouterr().out
     assert "seed=0: the same numbers" in said
     assert "seed=1: test/accuracy is 0.5, kept 0.91" in said
-    assert "2 runs trained again; 1 with other numbers" in said
+    assert "2 runs trained again; 1 with other numbers, 0 failed" in said
     monkeypatch.setattr("subprocess.run", lambda arguments, **_: CompletedProcess(arguments, 1, "No\nspace left"))
-    with pytest.raises(UserError, match=r"seed=\d failed: No space left"):
-        add(monkeypatch, "repeat", "count=1")
+    assert add(monkeypatch, "repeat") == 1
+    said = capsys.readouterr().out
+    assert said.count(" failed: No space left") == 2
+    assert "0 runs trained again; 0 with other numbers, 2 failed" in said
 
 
 def test_kept_results_stand_behind_ones_own(place, monkeypatch, capsys):
@@ -167,6 +170,9 @@ def test_a_kept_result_is_replaced_on_request_only(place, monkeypatch, capsys):
     (folder(0) / ".hydra" / "overrides.yaml").write_text(json.dumps(OVERRIDES))
     name = folder(0).name
     assert add(monkeypatch, "add", folder(0)) == 0
+    assert Store.read().runs[name].metrics["test/accuracy"] == 0.89
+    copy = shutil.copytree(folder(0), base / "copy")
+    assert add(monkeypatch, "add", copy) == 0
     assert Store.read().runs[name].metrics["test/accuracy"] == 0.89
     assert add(monkeypatch, "add", folder(0), "again=true") == 0
     assert Store.read().runs[name].metrics["test/accuracy"] == 0.5
@@ -238,6 +244,37 @@ def test_a_measurement_that_no_cell_asks_for_is_refused_and_named(place, monkeyp
     assert "no cell of a table asks for" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"task": "../../evil"}, "its task is ../../evil, by its overrides digits"),
+        ({"attention": "dba"}, "its attention is dba, by its overrides softmax"),
+        ({"scale": "laptop"}, "its scale is laptop, by its overrides paper"),
+        ({"protocol": "clean"}, "its protocol is clean, by its overrides paper"),
+        ({"metrics": {}}, "it has no test/accuracy"),
+    ],
+)
+def test_a_line_that_contradicts_its_overrides_is_outdated(place, change, reason):
+    kept = replace(stored_run(folder(0), Compositions()), **change)
+    [problem] = Store({kept.name: kept}).outdated(Compositions())
+    assert reason in problem.message
+
+
+@pytest.mark.parametrize("content", [b"nope", b"[]", b"\xff", b'{"commit": "abc", "settings": {}}'])
+def test_a_file_that_is_no_benchmark_is_refused(place, monkeypatch, capsys, content):
+    base, _ = place
+    monkeypatch.setattr(store, "BENCH", base / "store" / "bench.json")
+    (base / "results.json").write_bytes(content)
+    assert add(monkeypatch, "add", base / "results.json") == 1
+    assert "results.json is not the results.json of a benchmark" in capsys.readouterr().out
+    assert not store.BENCH.exists()
+
+
+def test_nothing_kept_is_a_problem(place, monkeypatch, capsys):
+    assert add(monkeypatch, "check") == 1
+    assert "holds no result" in capsys.readouterr().out
+
+
 def test_outdated_and_damaged_lines_are_named_and_fill_no_cell(place, monkeypatch, capsys):
     base, _ = place
     add(monkeypatch, "add", base / "outputs")
@@ -248,6 +285,7 @@ def test_outdated_and_damaged_lines_are_named_and_fill_no_cell(place, monkeypatc
     no_number = lines[0].replace("0.89", "NaN")
     written = [json.dumps(old), lines[1], '{"seed": 1}', unknown, "", no_number, lines[1]]
     path.write_bytes("\n".join(written).encode() + b"\n\xb6")
+    (path.parent / "folder.jsonl").mkdir()
     assert add(monkeypatch, "check") == 1
     shown = capsys.readouterr().out
     assert "backbone.dim=8: its overrides compose to another configuration today" in shown
@@ -257,6 +295,9 @@ def test_outdated_and_damaged_lines_are_named_and_fill_no_cell(place, monkeypatc
     assert f"{path}, line 6: metrics.test/accuracy: Input should be a finite number" in shown
     assert f"{path}, line 7: {folder(json.loads(lines[1])['seed']).name} is kept twice; mend or remove" in shown
     assert f"{path}, line 8" in shown
+    assert f"{path.parent / 'folder.jsonl'}: it cannot be read (Is a directory)" in shown
+    with pytest.raises(UserError, match=r"digits\.jsonl, line 3"):
+        gather_project()
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(base / "elsewhere"))
     content = gather(["one/1"])
     assert [problem.path for problem in content.outdated] == [f"runs/digits.jsonl: {folder(old['seed']).name}"]

@@ -27,6 +27,7 @@ from subquad.results.collect import results_of
 from subquad.results.compare import compare_lines, opponents
 from subquad.results.measurement_cache import measure_cells
 from subquad.results.model import CellResults
+from subquad.results.store import Store
 from subquad.results.table import Table
 from subquad.sweep.progress import Shown
 from subquad.sweep.runner import train_all
@@ -54,6 +55,8 @@ def main() -> int:
     failed = config.run and _train(runs, tables, seeds, of_sweep, dashboard)
     measuring = "scale=smoke" not in choices if config.measure is None else config.measure
     scope = scope_of(runs, tables)
+    for problem in Store.read().broken:
+        sys.stderr.write(f"Left out: {problem.path}: {problem.message}\n")
     unusable = False
     for table in tables:
         measured, failures = measure_cells(table, runs, config.run and measuring, config.again)

@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 from subquad import records
 from subquad.cli.command import script_settings
 from subquad.config.compositions import Compositions
+from subquad.results.model import Problem
 from subquad.results.store import (
     FOLDER,
     Store,
@@ -58,6 +59,8 @@ def main() -> int:
 def _check() -> int:
     store, compositions = Store.read(), Compositions()
     problems = [*store.broken, *store.outdated(compositions)]
+    if not store.results:
+        problems.append(Problem(path=str(FOLDER), message="it holds no result; take it from the repository again."))
     compositions.save()
     for problem in problems:
         print(f"{problem.path}: {problem.message}")
@@ -68,27 +71,25 @@ def _check() -> int:
 
 
 def _add(paths: list[Path], again: bool) -> int:
-    store, compositions = Store.read(), Compositions()
-    if store.broken:
-        raise UserError(f"{store.broken[0].path}: {store.broken[0].message}")
+    store, compositions = Store.readable(), Compositions()
     runs: list[StoredRun] = []
     measurements: list[StoredMeasurement] = []
     refused = kept = trials = 0
     for path in (found for top in paths for found in _results_below(top)):
-        name = path.stem if path.suffix else path.name
-        if not again and (name in store.runs or name in store.measurements):
-            kept += 1
-            continue
         try:
             if path.name == "results.json":
                 add_bench(path)
                 print(f"{path} is the benchmark of the documentation now; run `make docs`.")
-            elif path.suffix:
-                measurements.append(stored_measurement(path, compositions))
-            elif (run := stored_run(path, compositions)).scale == "smoke":
+                continue
+            new = stored_measurement(path, compositions) if path.suffix else stored_run(path, compositions)
+            if not again and (new.name in store.runs or new.name in store.measurements):
+                kept += 1
+            elif isinstance(new, StoredMeasurement):
+                measurements.append(new)
+            elif new.scale == "smoke":
                 trials += 1
             else:
-                runs.append(run)
+                runs.append(new)
         except UserError as error:
             refused += 1
             print(f"Refused: {error}")
@@ -104,22 +105,32 @@ def _add(paths: list[Path], again: bool) -> int:
 
 def _repeat(count: int, seed: int) -> int:
     """Trains kept runs again, each with the number of threads that it had, and prints the numbers that differ."""
-    runs = Store.read().runs
+    runs = Store.readable().runs
     names = random.Random(seed).sample(sorted(runs), min(count, len(runs)))
-    differ = 0
+    differ = failed = 0
     took = timedelta(seconds=round(sum(runs[name].wall_seconds for name in names)))
     print(f"{len(names)} runs are trained again; they took {took} when they were kept.", flush=True)
     for name in names:
-        kept, metrics = runs[name], _trained(runs[name]).metrics
+        kept = runs[name]
+        try:
+            record = _trained(kept)
+        except UserError as error:
+            failed += 1
+            print(error, flush=True)
+            continue
         changed = [
-            f"{key} is {metrics.get(key)}, kept {value}"
+            f"{key} is {record.metrics.get(key)}, kept {value}"
             for key, value in kept.metrics.items()
-            if metrics.get(key) != value
+            if record.metrics.get(key) != value
         ]
         differ += bool(changed)
+        if changed and record.machine["cpu"] != kept.machine["cpu"]:
+            changed.append(
+                f"kept from {kept.machine['cpu']}, here {record.machine['cpu']}, which may round differently"
+            )
         print(f"{kept.command}: {'; '.join(changed) or 'the same numbers'}", flush=True)
-    print(f"{len(names)} runs trained again; {differ} with other numbers")
-    return int(differ > 0)
+    print(f"{len(names) - failed} runs trained again; {differ} with other numbers, {failed} failed")
+    return int(differ > 0 or failed > 0)
 
 
 def _trained(kept: StoredRun) -> records.Record:
@@ -132,7 +143,7 @@ def _trained(kept: StoredRun) -> records.Record:
         )  # fmt: skip
         found = [record for record in records.read_all(Path(outputs)) if record.name == kept.name]
     if done.returncode or not found:
-        raise UserError(f"{kept.command} failed: {' '.join(done.stdout.strip().splitlines()[-3:])[-600:]}")
+        raise UserError(f"{kept.command} failed: {' '.join(done.stdout.strip().splitlines()[-3:])[:600]}")
     return found[0]
 
 
@@ -141,6 +152,10 @@ def _results_below(top: Path) -> list[Path]:
     if not top.exists():
         raise UserError(f"There is no {top}.")
     if top.suffix == ".json" and top.name != records.RESULT:
+        if top.name != "results.json" and top.parent.name != "measured":
+            raise UserError(
+                f"{top} is neither a measurement in a folder `measured` nor the results.json of a benchmark."
+            )
         return [top]
     found = [path.parent for path in sorted(top.rglob(records.RESULT))]
     found += [path for path in sorted(top.rglob("*.json")) if path.parent.name == "measured"]

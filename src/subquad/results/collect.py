@@ -84,8 +84,11 @@ def gather(
 
 
 def gather_project() -> tuple[list[TableResults], list[Run]]:
-    """The tables with a result of the project (docs/results), with these results alone, and the runs it keeps."""
-    compositions, store = Compositions(), Store.read()
+    """The tables with a result of the project (docs/results), with these results alone, and the runs it keeps.
+
+    Raises UserError if a line of docs/results cannot be read.
+    """
+    compositions, store = Compositions(), Store.readable()
     tables = [load_table(name) for name in all_tables()]
     found: dict[str, list[Mapping[Place, CellResult]]] = {table.name: [] for table in tables}
     for scope in _scopes(store.pages.values(), store.measurements.values(), PROJECT):

@@ -14,9 +14,10 @@ Values = Mapping[tuple[str, str], Mapping[int, float]]
 def compare_lines(table: Table, values: Values, names: Sequence[str]) -> list[str]:
     """Sentences on two rows, or two columns, in the order that they are named: one for each setting, one for all.
 
-    Settings in which the same runs are evaluated are one for the latter, with the mean of their differences. Means and cells that are not trained are left out: they have no seeds of their own. The sign of a metric is changed
-    if lower is better, so that a positive difference always means that the first is better. Raises UserError if the
-    names are not two rows or two columns, or if no value of the metric is better than another.
+    Settings that evaluate the same runs count once for all, with the mean of their differences. Means and cells that
+    are not trained are left out: they have no seeds of their own. The sign of a metric is changed if lower is better,
+    so that a positive difference always means that the first is better. Raises UserError if the names are not two rows
+    or two columns, or if no value of the metric is better than another.
     """
     first, second = opponents(table, names)
     pairs = [

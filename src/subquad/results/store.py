@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
@@ -36,6 +36,18 @@ FOLDER = CHECKOUT / "docs" / "results" if CHECKOUT else CONFIGS.parent / "store"
 
 BENCH = FOLDER / "bench.json"
 """The benchmark that the documentation shows, as scripts/bench.py wrote it."""
+
+_BENCH_FILE = TypeAdapter(
+    Annotated[
+        dict[str, Any],
+        records.having(
+            {
+                "settings.lengths": list, "settings.rounds": int, "machine.cpu": str, "versions.torch": str,
+                "commit": str, "results": list,
+            }
+        ),
+    ]
+)  # fmt: skip
 
 _Line = TypeVar("_Line", "StoredRun", "StoredMeasurement")
 
@@ -82,6 +94,14 @@ class Store:
         measurements = _lines(folder / "measurements", StoredMeasurement, broken)
         return cls({run.name: run for run in runs}, {kept.name: kept for kept in measurements}, broken)
 
+    @classmethod
+    def readable(cls) -> "Store":
+        """docs/results/; raises UserError if a line of it cannot be read."""
+        store = cls.read()
+        for problem in store.broken:
+            raise UserError(f"{problem.path}: {problem.message}")
+        return store
+
     @property
     def results(self) -> tuple["StoredRun | StoredMeasurement", ...]:
         """All of them."""
@@ -119,19 +139,16 @@ class Store:
         }
 
     def outdated(self, compositions: Compositions) -> list[Problem]:
-        """Results whose overrides compose to another configuration today, and measurements that fill no cell."""
+        """Results that are not what their overrides compose to today, and measurements that fill no cell."""
         problems = []
         with suppress(UserError):  # of one result; the loop finds out which
             compositions.all([result.overrides for result in self.results])
         for result in self.results:
             try:
-                fits = _today(result, compositions) == result.name
-                reason = "its overrides compose to another configuration today"
-                if fits and isinstance(result, StoredMeasurement) and not _fills_a_cell(result):
-                    fits, reason = False, "no cell of a table is measured like that"
+                reason = _outdated(result, compositions)
             except UserError as error:
-                fits, reason = False, str(error)
-            if not fits:
+                reason = str(error)
+            if reason:
                 text = f"{' '.join(result.overrides)}: {reason}; measure it again, or remove the line."
                 problems.append(Problem(path=f"{_file(result)}: {result.name}", message=text))
         return problems
@@ -218,8 +235,15 @@ def stored_measurement(path: Path, compositions: Compositions) -> StoredMeasurem
 
 
 def add_bench(path: Path) -> None:
-    """Keeps the results.json of a benchmark in place of the one before; raises UserError as `stored_measurement`."""
-    content = json.loads(path.read_text())
+    """Keeps the results.json of a benchmark in place of the one before.
+
+    Raises UserError if it is none, or if its source had changes that no commit has.
+    """
+    try:
+        content = _BENCH_FILE.validate_json(path.read_bytes())
+    except ValidationError as error:
+        reason = error.errors(include_input=False)[0]["msg"]
+        raise UserError(f"{path} is not the results.json of a benchmark ({reason}); `make bench` writes one.") from None
     _check_source(path, content["commit"])
     content["settings"].pop("output", None)  # a folder of that machine
     with atomic_write(BENCH) as place:
@@ -271,6 +295,22 @@ def _today(result: StoredRun | StoredMeasurement, compositions: Compositions) ->
     return fingerprint({"config": composition.identity, "measure": result.measure})
 
 
+def _outdated(result: StoredRun | StoredMeasurement, compositions: Compositions) -> str:
+    """Why a result does not count today; empty if it does."""
+    if _today(result, compositions) != result.name:
+        return "its overrides compose to another configuration today"
+    if isinstance(result, StoredMeasurement):
+        return "" if _fills_a_cell(result) else "no cell of a table is measured like that"
+    composition, scope = compositions[result.overrides], Scope.of(result.overrides)
+    task = Path(composition.folder).parent.parent.relative_to(Path(composition.outputs) / "runs").as_posix()
+    expected = {"task": task, "attention": composition.attention, "scale": scope.scale, "protocol": scope.protocol}
+    for key, value in expected.items():
+        if getattr(result, key) != value:
+            return f"its {key} is {getattr(result, key)}, by its overrides {value}"
+    metric = f"test/{result.config['task']['monitor'].rpartition('/')[2]}"
+    return "" if metric in result.metrics else f"it has no {metric}"
+
+
 def _fills_a_cell(kept: StoredMeasurement) -> bool:
     return any(is_of(kept, cell) for cell in _measured_cells())
 
@@ -299,7 +339,13 @@ def _lines(folder: Path, kind: type[_Line], broken: list[Problem]) -> list[_Line
     """The lines of all files below a folder; those that do not fit, or repeat a name, are added to `broken`."""
     schema, found = TypeAdapter(kind), dict[str, _Line]()
     for path in sorted(folder.rglob("*.jsonl")):
-        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            lines = path.read_bytes().splitlines()
+        except OSError as error:
+            message = f"it cannot be read ({error.strerror}); mend it, or take it from the repository again."
+            broken.append(Problem(path=str(path), message=message))
+            continue
+        for number, line in enumerate(lines, start=1):
             try:
                 result = schema.validate_json(line)
                 text = f"{result.name} is kept twice" if result.name in found else ""
