@@ -252,12 +252,21 @@ def test_a_measurement_that_no_cell_asks_for_is_refused_and_named(place, monkeyp
         ({"scale": "laptop"}, "its scale is laptop, by its overrides paper"),
         ({"protocol": "clean"}, "its protocol is clean, by its overrides paper"),
         ({"metrics": {}}, "it has no test/accuracy"),
+        ({"commit": "abc123+changes"}, "nobody can look up its source abc123+changes"),
     ],
 )
 def test_a_line_that_contradicts_its_overrides_is_outdated(place, change, reason):
     kept = replace(stored_run(folder(0), Compositions()), **change)
     [problem] = Store({kept.name: kept}).outdated(Compositions())
     assert reason in problem.message
+
+
+def test_a_line_of_synthetic_data_is_outdated(place):
+    words = [*OVERRIDES, "data=synthetic"]
+    name = RunIndex().spec(words, 0).folder.name
+    kept = replace(stored_run(folder(0), Compositions()), overrides=words, fingerprint=name.removesuffix("-s0"))
+    [problem] = Store({name: kept}).outdated(Compositions())
+    assert "its data are synthetic" in problem.message
 
 
 @pytest.mark.parametrize("content", [b"nope", b"[]", b"\xff", b'{"commit": "abc", "settings": {}}'])

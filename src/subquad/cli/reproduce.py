@@ -44,7 +44,8 @@ def main() -> int:
     seeds = chosen_seeds(config, tables)
     if not any(table.cells and (seeds[table.name] != [] or table.seeds == 0) for table in tables):
         raise UserError("Nothing is selected; widen rows=, columns= or seeds=.")
-    sides = [str(name) for name in config.compare or []]
+    compare = [config.compare] if isinstance(config.compare, str) else config.compare or []
+    sides = [str(name) for name in compare]
     for table in tables if sides else ():
         opponents(table, sides)
     of_sweep = [override for override in passed if override.startswith(("hydra", "sweep."))]

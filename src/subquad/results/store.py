@@ -250,8 +250,12 @@ def add_bench(path: Path) -> None:
         place.write_text(f"{json.dumps(content, indent=1)}\n")
 
 
+def _can_be_looked_up(commit: str) -> bool:
+    return commit.isalnum() and commit != "unknown"
+
+
 def _check_source(path: Path, commit: str) -> None:
-    if not commit.isalnum() or commit == "unknown":
+    if not _can_be_looked_up(commit):
         raise UserError(
             f"{path} was made by the source {commit}, which nobody can look up; run it again in a clean checkout."
         )
@@ -299,10 +303,14 @@ def _outdated(result: StoredRun | StoredMeasurement, compositions: Compositions)
     """Why a result does not count today; empty if it does."""
     if _today(result, compositions) != result.name:
         return "its overrides compose to another configuration today"
+    if not _can_be_looked_up(result.commit):
+        return f"nobody can look up its source {result.commit}"
     if isinstance(result, StoredMeasurement):
         return "" if _fills_a_cell(result) else "no cell of a table is measured like that"
     composition, scope = compositions[result.overrides], Scope.of(result.overrides)
     task = Path(composition.folder).parent.parent.relative_to(Path(composition.outputs) / "runs").as_posix()
+    if scope.synthetic:
+        return "its data are synthetic"
     expected = {"task": task, "attention": composition.attention, "scale": scope.scale, "protocol": scope.protocol}
     for key, value in expected.items():
         if getattr(result, key) != value:
