@@ -102,6 +102,10 @@ def train_together(place: Path, runs: Sequence[tuple[Sequence[str], int | None]]
     return two_processes(place, __file__, str(listed))
 
 
+class KilledError(AssertionError):
+    """A process was ended by a signal."""
+
+
 def two_processes(place: Path, *command: str) -> list[str]:
     """Runs a Python program twice at once, as LOCAL_RANK 0 and 1, to the end. Returns what the two printed."""
     started = []
@@ -119,7 +123,9 @@ def two_processes(place: Path, *command: str) -> list[str]:
             process.wait()
     said_by = [(place / f"{rank}.txt").read_text() for rank in range(2)]
     codes = [process.returncode for process in started]
-    assert codes == [0, 0], "\n".join([f"They ended with {codes}.", *said_by])
+    if codes != [0, 0]:
+        error = KilledError if min(codes) < 0 else AssertionError
+        raise error("\n".join([f"They ended with {codes}.", *said_by]))
     return said_by
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from attention.cells import shrunk
 from conftest import encoders, made, mechanisms
-from processes import two_processes
+from processes import KilledError, two_processes
 
 from subquad.backbones.encoder import sized
 from subquad.backbones.sequence import SequenceEncoder
@@ -36,9 +36,15 @@ def models():
 
 @pytest.fixture(scope="module")
 def problems(tmp_path_factory):
-    place = tmp_path_factory.mktemp("sharded")
-    (place / "models.pickle").write_bytes(pickle.dumps(models()))
-    two_processes(place, str(Path(__file__).parents[1] / "sharded.py"), str(place))
+    for last in (False, False, True):
+        place = tmp_path_factory.mktemp("sharded")
+        (place / "models.pickle").write_bytes(pickle.dumps(models()))
+        try:
+            two_processes(place, str(Path(__file__).parents[1] / "sharded.py"), str(place))
+            break
+        except KilledError:  # seen once in twenty times: a segmentation fault in torch's own thread of gloo
+            if last:
+                raise
     return json.loads((place / "problems.json").read_text())
 
 
