@@ -204,6 +204,9 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_record_says_so(table, tmp_p
     assert found == measures.Noted(0.01, "in batches of 4, as 8 rows take more than half of the memory")
     assert measures.relative_memory(*case, batch=4) == measures.relative_memory(*case) == 0.01
     assert measures.relative_speed(*case, batch=8, rounds=1).note == found.note
+    monkeypatch.setattr(memory, "total_memory", lambda device: 2 * 9 * 4000)  # nine rows, but four are timed on a CPU
+    assert measures.relative_speed(*case, batch=8, rounds=1).note.startswith("in batches of 4 instead of 8")
+    assert asked[-2:] == [4, 4]
 
     monkeypatch.setattr(measures, "setting", lambda words, key: found)
     cells = table.select(rows=["Width"])

@@ -64,7 +64,7 @@ def relative_speed(
     """How many times as fast the network is as the one with the overrides `reference`: the median ratio of rounds.
 
     A batch that does not fit is halved until it does; see `_fitting`. On a CPU, batches have four rows at most: more
-    take longer, but do not change the ratio.
+    take longer and hardly change the ratio (DBA in training at 1,024 tokens: 2.95 with 4 rows, 2.83 with 32).
     """
     from subquad.measure.timing import interleave
 
