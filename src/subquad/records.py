@@ -134,6 +134,11 @@ class Record:
         """The name of the run's folder."""
         return run_name(self.fingerprint, self.seed)
 
+    @property
+    def monitor(self) -> str:
+        """The name of the metric that picked its best epoch, without the split: accuracy."""
+        return str(self.config.get("task", {}).get("monitor", "")).rpartition("/")[2]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:

@@ -92,7 +92,7 @@ class Run:
     @property
     def monitor(self) -> str:
         """The name of the metric that picked its best epoch, without the split: accuracy."""
-        return str(self.record.config.get("task", {}).get("monitor", "")).rpartition("/")[2]
+        return self.record.monitor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,8 +98,8 @@ class Store:
     def readable(cls) -> "Store":
         """docs/results/; raises UserError if a line of it cannot be read."""
         store = cls.read()
-        for problem in store.broken:
-            raise UserError(f"{problem.path}: {problem.message}")
+        if store.broken:
+            raise UserError(f"{store.broken[0].path}: {store.broken[0].message}")
         return store
 
     @property
@@ -307,16 +307,16 @@ def _outdated(result: StoredRun | StoredMeasurement, compositions: Compositions)
         return f"nobody can look up its source {result.commit}"
     if isinstance(result, StoredMeasurement):
         return "" if _fills_a_cell(result) else "no cell of a table is measured like that"
-    composition, scope = compositions[result.overrides], Scope.of(result.overrides)
-    task = Path(composition.folder).parent.parent.relative_to(Path(composition.outputs) / "runs").as_posix()
+    scope = Scope.of(result.overrides)
     if scope.synthetic:
         return "its data are synthetic"
+    composition = compositions[result.overrides]
+    task = Path(composition.folder).parent.parent.relative_to(Path(composition.outputs) / "runs").as_posix()
     expected = {"task": task, "attention": composition.attention, "scale": scope.scale, "protocol": scope.protocol}
     for key, value in expected.items():
         if getattr(result, key) != value:
             return f"its {key} is {getattr(result, key)}, by its overrides {value}"
-    metric = f"test/{result.config['task']['monitor'].rpartition('/')[2]}"
-    return "" if metric in result.metrics else f"it has no {metric}"
+    return "" if f"test/{result.monitor}" in result.metrics else f"it has no test/{result.monitor}"
 
 
 def _fills_a_cell(kept: StoredMeasurement) -> bool:
