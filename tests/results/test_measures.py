@@ -198,13 +198,13 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_record_says_so(table, tmp_p
     monkeypatch.setattr(measures, "_program", program)
     case = (["attention=linear"], None, ["attention=softmax"], "training")
     assert measures.relative_memory(*case, batch=8) == 0.01
-    monkeypatch.setattr(memory, "total_memory", lambda device: 2 * 5 * 4000)  # five rows of softmax in half of it
+    monkeypatch.setattr(memory, "total_memory", lambda device: 4 * 5 * 4000)  # five rows of softmax in a quarter
     found = measures.relative_memory(*case, batch=8)
     assert asked[-2:] == [4, 4]
-    assert found == measures.Noted(0.01, "in batches of 4, as 8 rows take more than half of the memory")
+    assert found == measures.Noted(0.01, "in batches of 4, as 8 rows take more than a quarter of the memory")
     assert measures.relative_memory(*case, batch=4) == measures.relative_memory(*case) == 0.01
     assert measures.relative_speed(*case, batch=8, rounds=1).note == found.note
-    monkeypatch.setattr(memory, "total_memory", lambda device: 2 * 9 * 4000)  # nine rows, but four are timed on a CPU
+    monkeypatch.setattr(memory, "total_memory", lambda device: 4 * 9 * 4000)  # nine rows, but four are timed on a CPU
     assert measures.relative_speed(*case, batch=8, rounds=1).note.startswith("in batches of 4 instead of 8")
     assert asked[-2:] == [4, 4]
 

@@ -282,21 +282,24 @@ def _program(overrides: Sequence[str], spec: Any, mode: Mode, batch: int) -> Cal
 
 
 def _fitting(sides: Sequence[Sequence[str]], spec: Any, mode: Mode, batch: int) -> tuple[int, str]:
-    """The batch, halved until the larger of the networks fits in half of the memory, and a note if it was.
+    """The batch, halved until the larger of the networks fits in a part of the memory, and a note if it was.
 
-    The peak of a batch is estimated as the peak of a single row times the number of rows.
+    The peak of a batch is estimated as the peak of a single row times the number of rows. It may take half of a GPU's
+    memory and a quarter of a CPU's, where a process that keeps what it frees holds twice its live tensors
+    (`keep_freed_memory`; measured with two networks in turn).
     """
     from subquad.measure.benchmark import peak_of
     from subquad.measure.memory import total_memory
 
     if batch == 1:
         return 1, ""
-    room = total_memory(_device()) / 2
+    part, share = ("half", 2) if _device() == "cuda" else ("a quarter", 4)
+    room = total_memory(_device()) / share
     row = max(peak_of(_program(overrides, spec, mode, 1)) for overrides in sides)
     rows = batch
     while rows > 1 and rows * row > room:
         rows //= 2
-    return rows, "" if rows == batch else f"in batches of {rows}, as {batch} rows take more than half of the memory"
+    return rows, "" if rows == batch else f"in batches of {rows}, as {batch} rows take more than {part} of the memory"
 
 
 def _device() -> str:
