@@ -219,6 +219,7 @@ def test_select_refuses_unknown_names(table):
 def test_patterns_select_on_their_own_axis_first(table):
     assert select([table], ["So*", "*4"], ["T*"]) == [table.select(["Softmax", "64"], ["Text"])]
     assert select([table], ["Im*"], []) == [table.select([], ["Image"])]
+    assert select([table], ["sOFTmax"], ["image"]) == [table.select(["Softmax"], ["Image"])]
     with pytest.raises(UserError, match=r"has no row Q\*"):
         select([table], ["Q*"], [])
 

@@ -133,5 +133,6 @@ def of_training() -> str:
 
 def hint(name: str, known: Sequence[str]) -> str:
     """The end of an error message on an unknown name: similar names where there are any, or all names."""
-    close = difflib.get_close_matches(name, known, n=3)
+    by_lower = {one.lower(): one for one in known}
+    close = [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, n=3)]
     return f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(known)}."

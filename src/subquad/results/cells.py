@@ -53,7 +53,7 @@ def load_table(name: str) -> Table:
 def select(found: Sequence[Table], rows: Sequence[str], columns: Sequence[str]) -> list[Table]:
     """These rows and columns of tables. Of several, each gives what it has, and those that have nothing are left out.
 
-    Names may be patterns of fnmatch. Raises UserError at a name that none of them has.
+    Names may be patterns of fnmatch and of other case. Raises UserError at a name that none of them has.
     """
     row_names = [row.name for table in found for row in table.rows]
     column_names = [column.name for table in found for column in table.columns]
@@ -76,8 +76,12 @@ def select(found: Sequence[Table], rows: Sequence[str], columns: Sequence[str]) 
 
 def _matched(names: Sequence[str], own: Sequence[str], other: Sequence[str]) -> list[str]:
     """The names, and in place of a pattern those of its own axis that it matches, or else of the other."""
-    found = [[n] if n in own else fnmatch.filter(own, n) or fnmatch.filter(other, n) or [n] for n in names]
+    found = [[n] if n in own else _like(n, own) or _like(n, other) or [n] for n in names]
     return list(dict.fromkeys(name for matches in found for name in matches))
+
+
+def _like(pattern: str, names: Sequence[str]) -> list[str]:
+    return [name for name in names if fnmatch.fnmatchcase(name.lower(), pattern.lower())]
 
 
 class RunIndex:
