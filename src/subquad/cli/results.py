@@ -124,13 +124,17 @@ def _repeat(count: int, seed: int) -> int:
             if record.metrics.get(key) != value
         ]
         differ += bool(changed)
-        if changed and record.machine["cpu"] != kept.machine["cpu"]:
-            changed.append(
-                f"kept from {kept.machine['cpu']}, here {record.machine['cpu']}, which may round differently"
-            )
+        before, here = ((machine["cpu"], machine.get("vectors")) for machine in (kept.machine, record.machine))
+        if changed and before != here:
+            changed.append(f"kept from {_processor(*before)}, here {_processor(*here)}, which may round differently")
         print(f"{kept.command}: {'; '.join(changed) or 'the same numbers'}", flush=True)
     print(f"{len(names) - failed} runs trained again; {differ} with other numbers, {failed} failed")
     return int(differ > 0 or failed > 0)
+
+
+def _processor(name: str, vectors: str | None) -> str:
+    """The name of a processor with its vector instructions, which early records do not have."""
+    return f"{name} ({vectors or 'vector instructions not recorded'})"
 
 
 def _trained(kept: StoredRun) -> records.Record:

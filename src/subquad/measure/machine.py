@@ -19,10 +19,11 @@ def facts() -> dict[str, Any]:
 
 
 def describe() -> dict[str, Any]:
-    """Processor, cores, threads, GPU and system."""
+    """Processor, the vector instructions that torch uses on it, cores, threads, GPU and system."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "cpu": _cpu(),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "gpu": gpu,
