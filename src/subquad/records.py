@@ -216,6 +216,17 @@ def read(run: Path) -> Record | None:
     return record
 
 
+def only_run(folder: Path) -> tuple[Path, Record]:
+    """The finished run in a folder, or the only one below it. Raises UserError if there is none or more than one."""
+    found = [path.parent for path in sorted(folder.rglob(RESULT))]
+    if len(found) > 1:
+        raise UserError(f"{folder} holds {len(found)} finished runs; name one: {', '.join(map(str, found))}.")
+    record = read(found[0]) if found else None
+    if record is None:
+        raise UserError(f"There is no finished run in {folder}.")
+    return found[0], record
+
+
 def check_owner(path: Path, owner: str | None, expected: str | None, remedy: str) -> None:
     """Raises UserError if a file belongs to something else than the place where it lies. None: it does not say so."""
     if owner is not None and expected is not None and owner != expected:

@@ -91,5 +91,5 @@ def test_damage_is_refused(made, tmp_path):
         load_pretrained(written(made[2], copy, lambda content, weights: weights.popitem()))
     with pytest.raises(UserError, match="is no file"):
         load_pretrained(tmp_path / "nowhere.safetensors")
-    with pytest.raises(UserError, match="holds no finished run"):
+    with pytest.raises(UserError, match="There is no finished run"):
         pack(tmp_path, copy)

@@ -320,7 +320,8 @@ def test_the_evaluation_program_prints_both_numbers(finished, data):
     assert done.returncode == 0, done.stderr
     number = f"{records.read(run).metrics['test/accuracy']:.6f}"
     assert f"test/accuracy {number} (record: {number})" in done.stdout
-    missing = run_script(data, outputs, "eval.py", f"run={outputs}")
+    assert f"record: {number}" in run_script(data, outputs, "eval.py", f"run={run.parent}").stdout
+    missing = run_script(data, outputs, "eval.py", f"run={data}")
     assert missing.returncode != 0
     assert "There is no finished run" in missing.stderr
     assert "Traceback" not in missing.stderr

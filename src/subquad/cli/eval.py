@@ -1,15 +1,17 @@
 """Evaluates the best checkpoint of a finished run again and compares the result with the record.
 
-python eval.py run=outputs/runs/uea/japanese_vowels/dba/<fingerprint>-s0
+python eval.py run=outputs/runs/uea/japanese_vowels/dba
+
+The folder is that of a run, or one above it where no other run is.
 
 Overrides that begin with `data.` change settings of the run's data. For ListOps with test expressions of four times the
 length:
 
-python eval.py run=outputs/runs/lra/listops/blrp/<fingerprint>-s0 data.multiply=4
+python eval.py run=outputs/runs/lra/listops/blrp data.multiply=4
 
 For a ViT or BLRP on larger images than in training (a ViT's position embeddings are resampled):
 
-python eval.py run=outputs/runs/cifar/cifar100/blrp/<fingerprint>-s0 data.size=128
+python eval.py run=outputs/runs/cifar/cifar100/blrp data.size=128
 """
 
 import sys
@@ -32,9 +34,7 @@ def main() -> None:
     ]  # "+": configs/eval.yaml lists none of them
     sys.argv[1:] = checked_overrides(overrides)
     if not any(arg.startswith(("run=", "-")) for arg in overrides):
-        raise UserError(
-            "Name a run by its folder, as in: python eval.py run=outputs/runs/<task>/<attention>/<fingerprint>-s0"
-        )
+        raise UserError("Name a run by its folder, as in: python eval.py run=outputs/runs/lra/listops/dba")
     _evaluate()
 
 

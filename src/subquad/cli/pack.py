@@ -1,8 +1,10 @@
 """Writes the trained weights of a run with its configuration and record into one portable file.
 
-python scripts/pack.py outputs/runs/lra/listops/dba/<fingerprint>-s0
-python scripts/pack.py outputs/runs/lra/listops/dba/<fingerprint>-s0 output=listops.safetensors
-python scripts/pack.py outputs/runs/lra/listops/dba/<fingerprint>-s0 upload=someone/listops   # after: hf auth login
+python scripts/pack.py outputs/runs/lra/listops/dba
+python scripts/pack.py outputs/runs/lra/listops/dba output=listops.safetensors
+python scripts/pack.py outputs/runs/lra/listops/dba upload=someone/listops   # after: hf auth login
+
+The folder is that of a run, or one above it where no other run is.
 
 In Python, load_pretrained("listops.safetensors") or load_pretrained("someone/listops") is the model with these weights,
 in evaluation mode.
@@ -23,9 +25,7 @@ def main() -> None:
     rest = [argument for argument in sys.argv[1:] if "=" in argument]
     config = script_settings(OmegaConf.create({"output": None, "upload": None}), rest)
     if len(runs) != 1:
-        raise UserError(
-            "Name one run by its folder, as in: python scripts/pack.py outputs/runs/<task>/<attention>/<run>"
-        )
+        raise UserError("Name one run by its folder, as in: python scripts/pack.py outputs/runs/lra/listops/dba")
     from subquad.training import hub
     from subquad.training.bundle import pack
 

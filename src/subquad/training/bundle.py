@@ -28,13 +28,12 @@ _KEY = "subquad"
 def pack(run: Path, output: Path) -> None:
     """Writes the best weights of a finished run, with its record and the spec of its data, to a file.
 
-    Raises UserError if the folder holds no finished run, or if its data are missing or have changed.
+    Raises UserError if the folder holds no finished run or several, or if its weights or data are missing or have
+    changed.
     """
     from safetensors.torch import save_file
 
-    record, checkpoint = records.read(run), run / records.BEST
-    if record is None or not checkpoint.exists():
-        raise UserError(f"{run} holds no finished run with its best.ckpt; give the folder that holds result.json.")
+    run, record = records.only_run(run)
     settings: Any = OmegaConf.to_container(OmegaConf.create(record.config), resolve=True)
     data = instantiate(settings["data"], _convert_="all")
     data.prepare_data()

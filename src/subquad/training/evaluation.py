@@ -58,7 +58,7 @@ def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) ->
     """Evaluates the best checkpoint of a run on a split of its data.
 
     Args:
-        run: folder of a finished run.
+        run: folder of a finished run, or one with no other below it.
         split: "val" or "test".
         changes: settings of the data that differ from those of the run, such as `multiply` of ListOps or the `size` of
             images.
@@ -81,16 +81,10 @@ def all_metrics(
         The name of the task's metric, all metrics by name, and the record of the run.
 
     Raises:
-        UserError: the folder holds no finished run or no best checkpoint, the files of the data have changed, or the
-            changed data do not fit the weights.
+        UserError: the folder holds no finished run or several, the best checkpoint is missing, the files of the data
+            have changed, or the changed data do not fit the weights.
     """
-    record = records.read(run)
-    checkpoint = run / records.BEST
-    if record is None or not checkpoint.exists():
-        missing = run / records.RESULT if record is None else checkpoint
-        raise UserError(
-            f"There is no finished run to evaluate: {missing} does not exist; give run= a folder that holds both."
-        )
+    run, record = records.only_run(run)
     if split not in ("val", "test"):
         raise UserError(f'There is no split "{split}" to evaluate; choose test or val.')
     quieten()
