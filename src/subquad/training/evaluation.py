@@ -107,7 +107,7 @@ def all_metrics(
     runtime = Runtime.of(config, module.network, trainer)
     with fitting_weights(), runtime.applied(module.network):
         [metrics] = run_split(
-            module, datamodule=TrainedOn(data, runtime), ckpt_path=checkpoint, verbose=False, weights_only=True
+            module, datamodule=TrainedOn(data, runtime), ckpt_path=run / records.BEST, verbose=False, weights_only=True
         )
     return f"{split}/{module.metric_name}", dict(metrics), record
 
