@@ -4,7 +4,7 @@ import os
 import re
 
 import pytest
-from made_pages import ODD, OTHER, build, finish
+from made_pages import ODD, ONE, OTHER, build, finish
 from runs import FACTS
 
 from subquad.config import choices
@@ -106,6 +106,18 @@ def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
     assert len(list(pages.glob("runs/**/*-s0.html"))) == 2
     for page in pages.rglob("*.html"):
         assert not re.search(r"""[ "',(](nan|-?inf)[ "',)]""", "".join(re.findall("<svg.*?</svg>", page.read_text())))
+
+
+def test_seeds_that_were_trained_on_other_data_are_in_no_mean(tmp_path, monkeypatch):
+    (tmp_path / "one.yaml").write_text(ONE)
+    table, words = load(tmp_path / "one.yaml", "one/1"), (f"paths.outputs={tmp_path}/outputs",)
+    monkeypatch.setattr(gathering, "load_table", {"one/1": table}.__getitem__)
+    softmax = next(each for each in table if each.trained)
+    for seed, data in ((0, "this"), (1, "another")):
+        finish(RunIndex(words).spec(softmax.overrides, seed).folder, 0.5 + seed / 4, seed=seed, data_fingerprint=data)
+    found = gathering.gather(["one/1"], words).tables[0].cells[softmax.place].results[0]
+    assert found.values == {0: 50.0}
+    assert "was trained on other data than" in found.remarks[0]
 
 
 def test_a_strange_record_or_measurement_is_named_and_stops_no_page(tmp_path, monkeypatch):

@@ -265,6 +265,14 @@ def test_a_line_that_contradicts_its_overrides_is_outdated(place, change, reason
     assert reason in problem.message
 
 
+def test_seeds_with_different_data_are_named(place):
+    one, other = (stored_run(folder(seed), Compositions()) for seed in (0, 1))
+    other = replace(other, data_fingerprint="another release")
+    [problem] = Store({one.name: one, other.name: other}).outdated(Compositions())
+    assert problem.path.endswith(other.name)
+    assert "another seed has other data" in problem.message
+
+
 def test_a_line_of_synthetic_data_is_outdated(place):
     words = [*OVERRIDES, "data=synthetic"]
     name = RunIndex().spec(words, 0).folder.name

@@ -275,6 +275,8 @@ class Collector:
                 if (run := self.read(folder)) is None:
                     continue
                 runs.append(run)
+                if run.record.data_fingerprint != runs[0].record.data_fingerprint:
+                    raise UserError(f"{folder} was trained on other data than {runs[0].key}; train one of them again.")
                 metrics = self.evaluation(folder, cell.eval_data) if cell.eval_data else run.record.metrics
                 value = (metrics or {}).get(cell.metric.name)
                 if value is None and metrics:

@@ -140,12 +140,16 @@ class Store:
 
     def outdated(self, compositions: Compositions) -> list[Problem]:
         """Results that are not what their overrides compose to today, and measurements that fill no cell."""
-        problems = []
+        problems: list[Problem] = []
+        data: dict[str, str] = {}
         with suppress(UserError):  # of one result; the loop finds out which
             compositions.all([result.overrides for result in self.results])
         for result in self.results:
             try:
                 reason = _outdated(result, compositions)
+                if isinstance(result, StoredRun):
+                    first = data.setdefault(result.fingerprint, result.data_fingerprint)
+                    reason = reason or ("" if result.data_fingerprint == first else "another seed has other data")
             except UserError as error:
                 reason = str(error)
             if reason:
