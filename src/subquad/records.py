@@ -220,7 +220,7 @@ def only_run(folder: Path) -> tuple[Path, Record]:
     """The finished run in a folder, or the only one below it. Raises UserError if there is none or more than one."""
     found = [path.parent for path in sorted(folder.rglob(RESULT))]
     if len(found) > 1:
-        raise UserError(f"{folder} holds {len(found)} finished runs; name one: {', '.join(map(str, found))}.")
+        raise UserError(f"{folder} holds {len(found)} finished runs; name one of them, such as {found[0]}.")
     record = read(found[0]) if found else None
     if record is None:
         raise UserError(f"There is no finished run in {folder}.")

@@ -91,5 +91,10 @@ def test_damage_is_refused(made, tmp_path):
         load_pretrained(written(made[2], copy, lambda content, weights: weights.popitem()))
     with pytest.raises(UserError, match="is no file"):
         load_pretrained(tmp_path / "nowhere.safetensors")
+    for name in ("one", "two"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "result.json").touch()
+    with pytest.raises(UserError, match=r"holds 2 finished runs; name one of them, such as .*one"):
+        pack(tmp_path / "runs", copy)
     with pytest.raises(UserError, match="There is no finished run"):
-        pack(tmp_path, copy)
+        pack(tmp_path / "nothing", copy)

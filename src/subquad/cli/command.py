@@ -127,9 +127,12 @@ def prepare_process() -> None:
 
     By default, waiting threads spin for a long time, which blocks other programs on the same cores. A short spin has no
     measurable cost; without any, small models would train at half the speed. Memory that a step frees is kept for the
-    next step. oneDNN keeps what it has compiled for the last 1,024 shapes; where every batch has another length, these
-    small blocks lie between the large ones that were freed, and memory grows for hours (2 layers of 64 on ListOps: 8 GB
-    after 400 steps); 128 are enough for the shapes of a model. The interpreter's last garbage collection is left out: with torch, it would take up to a second.
+    next step. The interpreter's last garbage collection is left out: with torch, it would take up to a second.
+
+    oneDNN keeps what it has compiled for the last 1,024 shapes. Where every batch has another length, these small
+    blocks lie between the large ones that were freed, and memory grows for hours: 2 layers of 64 on ListOps took 8 GB
+    after 500 steps. It keeps 128 here, enough for the shapes of a model.
+
     Environment variables that the user has set are not changed.
     """
     atexit.register(gc.freeze)
