@@ -89,8 +89,10 @@ def test_evaluating_the_best_checkpoint_gives_the_number_of_the_record(finished)
         assert now == recorded == record.metrics[name]
     with pytest.raises(UserError, match="no split"):
         evaluate(run, "train")
-    with pytest.raises(UserError, match=r"result\.json does not exist"):
-        evaluate(run.parent, "test")
+    with one_thread():
+        assert evaluate(run.parent, "test")[1] == record.metrics["test/accuracy"]
+    with pytest.raises(UserError, match="There is no finished run"):
+        evaluate(run / "nowhere", "test")
 
 
 def test_evaluating_on_other_data_is_refused(finished, tmp_path):
