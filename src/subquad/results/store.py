@@ -147,9 +147,9 @@ class Store:
         for result in self.results:
             try:
                 reason = _outdated(result, compositions)
-                if isinstance(result, StoredRun):
+                if isinstance(result, StoredRun) and not reason:
                     first = data.setdefault(result.fingerprint, result.data_fingerprint)
-                    reason = reason or ("" if result.data_fingerprint == first else "another seed has other data")
+                    reason = "" if result.data_fingerprint == first else "another seed has other data"
             except UserError as error:
                 reason = str(error)
             if reason:
