@@ -107,6 +107,8 @@ def test_a_misspelt_choice_is_answered_with_the_users_own(mine, monkeypatch):
     by_variable(mine, monkeypatch)
     with pytest.raises(UserError, match='There is no attention "mien"; did you mean mine'):
         compose.compose_run(["attention=mien"])
+    with pytest.raises(UserError, match='There is no attention "MINE"; did you mean mine'):
+        compose.compose_run(["attention=MINE"])
 
 
 def test_an_edited_file_of_the_user_is_composed_again(mine, monkeypatch):
