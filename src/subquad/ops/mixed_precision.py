@@ -1,0 +1,62 @@
+"""Mixed precision by one cast of all operands.
+
+Autocast casts each operand of each product by an operator of its own: two for a linear map in the forward pass and two
+in the backward pass. On a GPU, small models spend more time on starting these than on the products.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def cast_at_once(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yields the tensors in the data type of autocast, which is off inside; unchanged where autocast is off already.
+
+        with cast_at_once(x, linear.weight, linear.bias) as (x, weight, bias):
+            y = F.linear(x, weight, bias)
+
+    As under autocast, float64 stays as it is, and gradients have the data type of the tensors that were given. Softmax
+    and sums inside run in the data type of their operands; torch's kernels add in float32.
+    """
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        yield tensors
+        return
+    dtype = torch.get_autocast_dtype(device)
+    cast = _cast([t.dtype if t.dtype is torch.float64 else dtype for t in tensors], tensors)
+    with torch.autocast(device, enabled=False):
+        yield cast
+
+
+def _cast(dtypes: Sequence[torch.dtype], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    pairs = list(zip(tensors, dtypes, strict=True))
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # the compiler fuses casts with what reads them
+        return tuple(t.to(dtype) for t, dtype in pairs)
+    others = [i for i, (t, dtype) in enumerate(pairs) if t.dtype is not dtype]
+    results = list(tensors)
+    if others:
+        for i, result in zip(
+            others, _Cast.apply([dtypes[i] for i in others], *(tensors[i] for i in others)), strict=True
+        ):
+            results[i] = result
+    return tuple(results)
+
+
+class _Cast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtypes: list[torch.dtype], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.dtypes = [t.dtype for t in tensors]
+        ctx.set_materialize_grads(False)
+        results = [torch.empty_like(t, dtype=dtype) for t, dtype in zip(tensors, dtypes, strict=True)]
+        torch._foreach_copy_(results, list(tensors))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        known = [(g, dtype) for g, dtype in zip(gradients, ctx.dtypes, strict=True) if g is not None]
+        cast = iter(_cast([dtype for _, dtype in known], [g for g, _ in known]))
+        return None, *(None if g is None else next(cast) for g in gradients)
