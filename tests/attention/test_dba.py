@@ -1,6 +1,8 @@
 """DBA against the naive functions of its paper's equations, for every setting that the paper leaves open."""
 
 import random
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,6 +14,7 @@ from attention.cells import HEADS, site
 from attention.checks import LENGTHS, agree, stack, tokens
 from subquad.attention.dba import DBA, naive_cross_attention, naive_self_attention
 from subquad.specs import Masks, Pattern
+from subquad.utils.devices import as_on_a_gpu
 
 KEYS = {
     "z_mode": ["shared", "propagate", "per_layer"],
@@ -82,21 +85,49 @@ def test_every_choice_equals_the_printed_form(keys: dict[str, Any], pattern: Pat
     compare(pattern, lengths, **keys)
 
 
+@pytest.mark.parametrize("device", [nullcontext, as_on_a_gpu])
 @pytest.mark.parametrize("z_mode", KEYS["z_mode"])
 @pytest.mark.parametrize("phi_scale", KEYS["phi_scale"])
-def test_the_derivative_written_out_is_that_of_the_printed_form(z_mode: str, phi_scale: str) -> None:
-    compare(Pattern.SELF, "padded", layers=3, z_mode=z_mode, phi_scale=phi_scale, recon_norm="softmax")
+def test_the_derivatives_written_out_are_those_of_the_printed_form(
+    z_mode: str, phi_scale: str, device: Callable
+) -> None:
+    with device():
+        compare(Pattern.SELF, "padded", layers=3, z_mode=z_mode, phi_scale=phi_scale, recon_norm="softmax")
 
 
-def test_dropped_weights_have_the_same_gradients_under_both_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", [nullcontext, as_on_a_gpu])
+def test_dropped_weights_have_the_same_gradients_under_both_forms(
+    device: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     factory, x, results = partial(DBA, d_p=5, d_in=12), tokens(2, 9, 24).requires_grad_(), []
     layer = factory(site(Pattern.SELF, dropout=0.5)).double()
     for written_out in (True, False):
         monkeypatch.setattr(DBA, "_plain", lambda *_, to=written_out: to)
         torch.manual_seed(1)
-        y, _ = layer(x, x, Masks())
+        with device():
+            y, _ = layer(x, x, Masks())
         results.append([y, *torch.autograd.grad(y.sin().sum(), [x, *layer.parameters()])])
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.03), (torch.float16, 0.005)])
+def test_few_operators_are_as_exact_in_mixed_precision_as_autocast(dtype: torch.dtype, tolerance: float) -> None:
+    layer, x = DBA(dim=64, heads=8, max_len=300, d_p=8), torch.randn(3, 300, 64, requires_grad=True)
+    mask = torch.arange(300) < torch.tensor([[200], [300], [0]])
+    # Two biases have no gradient, and that of the map of W'_r is here a small difference of large sums.
+    others = ("key.bias", "contract.bias", "expand.weight", "expand.bias")
+    named = [p for name, p in layer.named_parameters() if name not in others]
+    results = []
+    for half in (True, False):
+        layer.to(torch.float32 if half else torch.float64)
+        with as_on_a_gpu(), torch.autocast("cpu", dtype, enabled=half):
+            y = layer(x if half else x.double(), mask=mask)
+        gradients = torch.autograd.grad((y * y.detach().sign()).sum(), [x, *named])
+        assert y.dtype is (dtype if half else torch.float64)
+        assert all(g.dtype == p.dtype for g, p in zip(gradients, [x, *named], strict=True))
+        results.append([y, *gradients])
+    for found, expected in zip(*results, strict=True):
+        assert (found - expected).norm() <= tolerance * expected.norm()
 
 
 @both_patterns

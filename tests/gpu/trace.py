@@ -71,7 +71,7 @@ class Trace(LiveTensors):
             return self._guess(func, args, kwargs)
         inputs, outputs = ([t for t in tree_iter(part) if isinstance(t, Tensor)] for part in ((args, kwargs), result))
         self._look(name, inputs, outputs)
-        if any(t.is_cuda for t in outputs) and _runs_kernel(name, inputs, outputs):
+        if any(t.is_cuda for t in outputs or inputs) and _runs_kernel(func, name, inputs, outputs):
             self._count(func, name, args, kwargs, inputs, outputs, result)
         return result
 
@@ -152,11 +152,11 @@ def where(error: BaseException | None = None) -> str:
     return next((place for place in found if not place.startswith("measure/")), "backward pass")
 
 
-def _runs_kernel(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
+def _runs_kernel(func: Any, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
     """Whether an operator computes: its result is no view of an input, and not just allocated."""
     if name.removeprefix("new_").startswith("empty"):
         return False
-    if name.endswith("_") and not name.startswith("_"):
+    if func._schema.is_mutable:
         return True
     held = {t.untyped_storage()._cdata for t in inputs}
     return any(t.untyped_storage()._cdata not in held for t in outputs)

@@ -15,6 +15,7 @@ from subquad.ops.heads import split_heads
 from subquad.ops.masks import count, masked_softmax
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.devices import on_cpu
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count
 
@@ -216,11 +217,9 @@ class DBA(Attention):
         if self._plain(x):
             assert self.out is not None
             maps = (self.query, self.key, self.value, self.contract, self.expand, self.out)
-            noise = None
-            if self.training and self.site.dropout > 0:
-                noise = dropout(x.new_ones(x.shape[0], self.maps, self.d_p, self.d_p), self.site.dropout, training=True)
             return bilinear(
-                x, z, masks.context, [(m.weight, m.bias) for m in maps], self.r_query.weight, noise,
+                x, z, masks.context, [(m.weight, m.bias) for m in maps], self.r_query.weight,
+                dropout_p=self.site.dropout if self.training else 0.0,
                 heads=self.maps, logit_scale=self.phi_scale, scale=self.scale,
             )  # fmt: skip
         f_c, c_bias = self._reconstructor(self.contract, self.key)
@@ -246,7 +245,7 @@ class DBA(Attention):
             self.plain_keys
             and not torch.compiler.is_compiling()  # the compiler derives the backward pass itself
             and not torch.jit.is_tracing()
-            and not torch.is_autocast_enabled(x.device.type)
+            and not (on_cpu(x) and torch.is_autocast_enabled("cpu"))
         )
 
     def _cross(self, x: Tensor, context: Tensor, masks: Masks, z: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,8 +14,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from subquad.kernels import bilinear_kernel as kernel
+from subquad.ops.bilinear_on_gpu import bilinear as bilinear_on_gpu
+from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
 from subquad.ops.masks import masked_softmax
+from subquad.utils.devices import on_cpu
 
 Map = tuple[Tensor, Tensor]
 """Weight and bias of a linear map."""
@@ -27,7 +30,7 @@ def bilinear(
     keep: Bool[Tensor, "b n"] | None,
     maps: Sequence[Map],
     r: Float[Tensor, "e d"],
-    noise: Float[Tensor, "b h p p"] | None,
+    dropout_p: float,
     heads: int,
     logit_scale: float,
     scale: float,
@@ -35,13 +38,19 @@ def bilinear(
     """Y and A of `subquad.attention.dba.DBA` with one compression for all heads and both W' normalised.
 
         A = [W_r; W_c; W'_cᵀ] X = softmax_n([Z W_Q; Z W_K; F_c] Xᵀ) X     over the tokens that `keep` shows
-        P = noise ⊙ softmax(scale · (A_r W_Q R)(A_c W_K R)ᵀ)               in each head
+        P = dropout(softmax(scale · (A_r W_Q R)(A_c W_K R)ᵀ)               in each head
         Y = softmax_p(X F_rᵀ) P (A_v W_V) W_O
 
     R multiplies W_Q and W_K and not the rows of A, because Z multiplies both weights anyway. Biases are left out above;
     those of W_K and F_c add the same to all logits of a softmax and have no effect. `logit_scale` multiplies Z W_Q and
     Z W_K.
     """
+    every = (*(t for m in maps for t in m), r)
+    if not on_cpu(x):
+        return bilinear_on_gpu(x, z, keep, every, dropout_p, heads, logit_scale, scale)
+    noise = None
+    if dropout_p > 0:
+        noise = dropout(x.new_ones(x.shape[0], heads, z.shape[1], z.shape[1]), dropout_p, training=True)
     (w_q, b_q), (w_k, b_k), (w_v, b_v), (f_c, b_c), (f_r, b_r), (w_o, b_o) = maps
     weights = (w_q, b_q, w_k, w_v, b_v, f_c, f_r, b_r, w_o, b_o, r)
     gradients = torch.is_grad_enabled() and any(t.requires_grad for t in (x, z, *weights))
@@ -51,7 +60,7 @@ def bilinear(
         else:
             y, a, _ = kernel.bilinear(x, z, weights, keep, heads, scale)
         return y, a
-    arguments: tuple[Any, ...] = (heads, logit_scale, scale, keep, noise, x, z, *(t for m in maps for t in m), r)
+    arguments: tuple[Any, ...] = (heads, logit_scale, scale, keep, noise, x, z, *every)
     y, a, *_ = _Bilinear.apply(*arguments) if gradients else _forward(*arguments)
     return y, a
 

@@ -27,12 +27,13 @@ def cast_at_once(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         yield tensors
         return
     dtype = torch.get_autocast_dtype(device)
-    cast = _cast([t.dtype if t.dtype is torch.float64 else dtype for t in tensors], tensors)
+    together = cast([t.dtype if t.dtype is torch.float64 else dtype for t in tensors], tensors)
     with torch.autocast(device, enabled=False):
-        yield cast
+        yield together
 
 
-def _cast(dtypes: Sequence[torch.dtype], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def cast(dtypes: Sequence[torch.dtype], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The tensors in these data types, by one operator."""
     pairs = list(zip(tensors, dtypes, strict=True))
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # the compiler fuses casts with what reads them
         return tuple(t.to(dtype) for t, dtype in pairs)
@@ -58,5 +59,5 @@ class _Cast(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         known = [(g, dtype) for g, dtype in zip(gradients, ctx.dtypes, strict=True) if g is not None]
-        cast = iter(_cast([dtype for _, dtype in known], [g for g, _ in known]))
-        return None, *(None if g is None else next(cast) for g in gradients)
+        together = iter(cast([dtype for _, dtype in known], [g for g, _ in known]))
+        return None, *(None if g is None else next(together) for g in gradients)
