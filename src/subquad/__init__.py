@@ -18,6 +18,7 @@ _PUBLIC = {
     "training.bundle": ("load_pretrained",),
     "specs": ("DataSpec", "ImageSpec", "Masks", "Pattern", "Site", "TextSpec", "VQASpec"),
     "utils.errors": ("UserError",),
+    "utils.fixed_weights": ("fixed_weights",),
 }
 
 

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 from reference import dba as reference
+from torch import Tensor
 
 from attention.cells import HEADS, site
 from attention.checks import LENGTHS, agree, stack, tokens
 from subquad.attention.dba import DBA, naive_cross_attention, naive_self_attention
 from subquad.specs import Masks, Pattern
 from subquad.utils.devices import as_on_a_gpu
+from subquad.utils.fixed_weights import fixed_weights
 
 KEYS = {
     "z_mode": ["shared", "propagate", "per_layer"],
@@ -108,6 +110,29 @@ def test_dropped_weights_have_the_same_gradients_under_both_forms(
             y, _ = layer(x, x, Masks())
         results.append([y, *torch.autograd.grad(y.sin().sum(), [x, *layer.parameters()])])
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("keys", [{}, {"z_mode": "propagate", "phi_scale": "sqrt_d"}, {"d_in_mode": "single_map"}])
+def test_fixed_weights_give_the_same_outputs_and_their_products_are_kept_no_longer(keys: dict[str, Any]) -> None:
+    layers = stack(partial(DBA, d_p=5, d_in=12, **keys), Pattern.SELF, 2)
+    masks, products = Masks(*2 * [torch.arange(9) < torch.tensor([[9], [4], [0]])]), {}
+    x = tokens(3, 9, 24)
+
+    def outputs() -> list[Tensor]:
+        y, carry = layers[0](x, x, masks)
+        return [y, layers[1](y, y, masks, carry)[0]]
+
+    with as_on_a_gpu():
+        with torch.no_grad(), fixed_weights(products):
+            first, second = outputs(), outputs()
+        torch.testing.assert_close(first, [y.detach() for y in outputs()])
+        torch.testing.assert_close(first, second)
+        assert products
+        layers[0].value.weight.data.mul_(2)  # no version of the weight tells
+        with torch.no_grad(), fixed_weights():
+            changed = outputs()
+        torch.testing.assert_close(changed, [y.detach() for y in outputs()])
+        assert not torch.allclose(first[1], changed[1])
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.03), (torch.float16, 0.005)])

@@ -4,6 +4,7 @@ import math
 import sys
 import traceback
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from torch.utils.flop_counter import flop_registry
 import subquad
 from subquad.measure.memory import LiveTensors
 from subquad.measure.shapes import fake_tensors
+from subquad.utils.fixed_weights import fixed_weights
 
 SOURCE = Path(subquad.__file__).parent
 HALF = (torch.float16, torch.bfloat16)
@@ -125,12 +127,22 @@ DTYPES = {"32": torch.float32, "bf16-mixed": torch.bfloat16, "16-mixed": torch.f
 
 
 def traced(model: nn.Module, inputs: tuple[Any, ...], precision: str, train: bool) -> tuple[Trace, list[str]]:
-    """A forward pass, in training also a backward pass. Returns also the parameters that got no gradient."""
+    """A forward pass, in training also a backward pass. Returns also the parameters that got no gradient.
+
+    Without a backward pass the weights are fixed, and the pass is the second one.
+    """
     model.train(train)
     dtype = DTYPES[precision]
-    with fake_tensors(model, inputs, train, "cuda") as fakes, Trace() as trace:
+
+    def forward() -> Any:
         with torch.set_grad_enabled(train), torch.autocast("cuda", dtype, enabled=dtype != torch.float32):
-            result = model(*fakes)
+            return model(*fakes)
+
+    with fake_tensors(model, inputs, train, "cuda") as fakes, fixed_weights(), ExitStack() as stack:
+        if not train:
+            forward()
+        trace = stack.enter_context(Trace())
+        result = forward()
         if train:
             outputs = [t for t in tree_iter(result) if isinstance(t, Tensor) and t.requires_grad]
             torch.autograd.backward(outputs, [torch.empty_like(t) for t in outputs])

@@ -13,10 +13,12 @@ from subquad.training.callbacks import time_estimate
 from subquad.training.callbacks.checkpoints import AtomicCheckpoints
 from subquad.training.callbacks.guards import SeedEpochs, StopOnNaN, ValidateFirstAndLast
 from subquad.training.callbacks.hooks import SkipEmptyHooks
+from subquad.training.callbacks.keep_products import KeepProducts
 from subquad.training.callbacks.time_estimate import TimeEstimate
 from subquad.training.callbacks.wall_clock import WallClock
 from subquad.training.metrics_csv import KeepHistory, MetricsCSV
 from subquad.utils.errors import UserError
+from subquad.utils.fixed_weights import keeps_products
 
 MODULE = SimpleNamespace(device=torch.device("cpu"))
 """What callbacks read of a module."""
@@ -164,3 +166,16 @@ def test_a_checkpoint_is_whole_or_the_old_one(tmp_path, monkeypatch):
     writer.save_checkpoint({"step": 3}, path)
     assert writer.load_checkpoint(path, weights_only=True) == {"step": 3}
     assert [file.name for file in path.parent.iterdir()] == ["last.ckpt"]
+
+
+@torch.no_grad()
+def test_weights_are_fixed_during_evaluations_alone():
+    keep = KeepProducts()
+    keep.on_validation_start(None, None)
+    assert keeps_products()
+    keep.on_exception(None, None, KeyError())
+    assert not keeps_products()
+    keep.on_test_start(None, None)
+    keep.on_validation_start(None, None)  # after an evaluation that did not end
+    keep.on_validation_end(None, None)
+    assert not keeps_products()

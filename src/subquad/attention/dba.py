@@ -17,6 +17,7 @@ from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.devices import on_cpu
 from subquad.utils.errors import UserError
+from subquad.utils.fixed_weights import once
 from subquad.utils.setting_types import Count
 
 
@@ -210,7 +211,7 @@ class DBA(Attention):
                 f"DBA in layer {self.site.layer} needs Z of the layer before it; "
                 "use DBA in all layers or attention.z_mode=per_layer."
             )
-        return self.latent.clone()[None]  # a carry is no parameter
+        return once((self, "latent"), self.latent[None].clone, self.latent)  # a carry is no parameter
 
     def _self(self, x: Tensor, _: Tensor, masks: Masks, z: Tensor) -> tuple[Tensor, Tensor]:
         """Self-attention of x [b, n, d] with Z [1 or b, d_p, d]; also returns rows of which the first d_p are W_r X."""

@@ -19,6 +19,7 @@ from subquad.ops.heads import split_heads
 from subquad.specs import DataSpec, Masks, Pattern, Site
 from subquad.utils.devices import Float32Precision
 from subquad.utils.errors import UserError
+from subquad.utils.fixed_weights import Products, fixed_weights
 
 Level = Literal["layer", "model"]
 Mode = Literal["inference", "training"]
@@ -120,11 +121,12 @@ def peak_of(run: Callable[[], None], device: str = "cpu") -> int:
 
 
 def program(module: nn.Module, inputs: Sequence[Tensor | None], mode: Mode) -> Callable[[], None]:
-    """A forward pass; in training also a backward pass, for parameters and inputs that require gradients."""
+    """A forward pass with fixed weights; in training also a backward pass, for all that requires gradients."""
     module.train(mode == "training")
+    products: Products = {}
 
     def infer() -> None:
-        with torch.inference_mode():
+        with torch.inference_mode(), fixed_weights(products):
             module(*inputs)
 
     def step() -> None:

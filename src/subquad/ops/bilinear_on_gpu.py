@@ -9,11 +9,13 @@ copies all weights to the buffers of their products and casts them under autocas
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from subquad.ops.mixed_precision import cast
+from subquad.utils.fixed_weights import keeps_products, once
 
 
 def bilinear(
@@ -31,114 +33,141 @@ def bilinear(
     Args:
         weights: W_Q, b_Q, W_K, b_K, W_V, b_V, F_c, b_c, F_r, b_r, W_O, b_O and R.
     """
-    arguments: tuple[Any, ...] = (heads, logit_scale, scale, keep, dropout_p, x, z, *weights)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (x, z, *weights)):
-        y, a = _Bilinear.apply(*arguments)
-        return y, a
-    a, w_r, o = _compressed(*arguments)[:3]
-    return _expanded(w_r, o), a
+    device, dtype = x.device.type, x.dtype
+    if torch.is_autocast_enabled(device) and dtype is not torch.float64:
+        dtype = torch.get_autocast_dtype(device)
+    settings = heads, logit_scale, scale, keep, dropout_p
+    with torch.autocast(device, enabled=False):
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (x, z, *weights)):
+            y, a = _Bilinear.apply(dtype, *settings, x, z, *weights)
+            return y, a
+        if keeps_products() and dropout_p == 0 and len(weights[-1]) <= x.shape[2]:
+
+            def products() -> tuple[Tensor, ...]:
+                return _products(z, weights, heads, logit_scale, dtype)
+
+            kept = once((weights[0], dtype), products, z, *weights)
+            a, w_r, o = _inferred(x.to(dtype), keep, heads, scale, *kept)
+        else:
+            packed = _packed(z, weights, logit_scale, dtype)
+            a, w_r, o = _compressed(*settings, x.to(dtype), *packed)[:3]
+        return _expanded(w_r, o), a
+
+
+def _products(
+    z: Tensor, weights: tuple[Tensor, ...], heads: int, logit_scale: float, dtype: torch.dtype
+) -> tuple[Tensor, ...]:
+    """The maps R W_Q, R W_K (rows of each head padded to its width) and W_V, rows of X, and W_O, each with biases."""
+    w_q, b_q, w_k, _, w_v, b_v, f_c, b_c, f_r, b_r, w_o, b_o, r = weights
+    of_head = r.view(heads, -1, r.shape[1])
+    r = F.pad(of_head, (0, 0, 0, len(w_q) // heads - of_head.shape[1])).flatten(0, 1)
+    f = torch.cat([f_c, f_r]).expand(len(z), -1, -1)
+    rows = torch.cat([logit_scale * (z @ w_q), logit_scale * (z @ w_k), f], 1)
+    maps, biases = torch.stack([r @ w_q, r @ w_k, w_v]).mT, torch.stack([r @ b_q, torch.zeros_like(b_q), b_v])[:, None]
+    results = maps, biases, rows, torch.cat([b_c, b_c, b_c, b_r]), w_o.mT, b_o
+    return cast([dtype] * len(results), results)
+
+
+def _inferred(
+    x: Tensor, keep: Tensor | None, heads: int, scale: float, maps: Tensor, biases: Tensor, rows: Tensor,
+    row_biases: Tensor, w_o: Tensor, b_o: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """A, W'_r and O, given `_products`."""
+    b, _, d = x.shape
+    _, w_r, a = _weighted(x, keep, rows, row_biases)
+    q, k, v = torch.baddbmm(biases, a.flatten(1, 2), maps).view(3, -1, b, heads, d // heads).permute(0, 2, 3, 1, 4)
+    u = F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2)
+    if u.is_contiguous():
+        o = torch.addmm(b_o, u.view(-1, d), w_o).view(b, -1, d).transpose(0, 1)
+    else:  # the fused kernel keeps the order of the axes of q
+        o = torch.addmm(b_o, u.transpose(0, 1).reshape(-1, d), w_o).view(-1, b, d)
+    return a.flatten(0, 1).transpose(0, 1), w_r, o
+
+
+def _weighted(
+    x: Float[Tensor, "b n d"], keep: Bool[Tensor, "b n"] | None, rows: Float[Tensor, "#b r d"],
+    row_biases: Float[Tensor, " r"],
+) -> tuple[Float[Tensor, "r_w b n"], Float[Tensor, "p b n"], Float[Tensor, "3 p b d"]]:  # fmt: skip
+    """[W_r; W_c; W'_cᵀ], W'_r and A."""
+    (b, n, d), p = x.shape, rows.shape[1] // 4
+    logits = x.new_empty(4 * p, b, n)
+    torch.baddbmm(row_biases[:, None], rows.expand(b, -1, -1), x.mT, out=logits.transpose(0, 1))
+    w, w_r = logits.split([3 * p, p])
+    if keep is None:
+        w = w.softmax(-1)
+    else:
+        hidden = ~keep
+        w = w.masked_fill_(hidden, torch.finfo(w.dtype).min).softmax(-1).masked_fill_(hidden, 0)
+    a = x.new_empty(3, p, b, d)
+    torch.bmm(w.transpose(0, 1), x, out=a.view(3 * p, b, d).transpose(0, 1))
+    return w, w_r.softmax(0), a
 
 
 def _compressed(
-    heads: int, logit_scale: float, scale: float, keep: Tensor | None, dropout_p: float, x: Tensor, z: Tensor,
-    *weights: Tensor,
+    heads: int, _: float, scale: float, keep: Tensor | None, dropout_p: float, x: Tensor, z: Tensor, maps: Tensor,
+    biases: Tensor, rows: Tensor, row_biases: Tensor, w_o: Tensor, b_o: Tensor, r: Tensor,
 ) -> tuple[Any, ...]:  # fmt: skip
     """A, W'_r and O, of which Y = W'_r O, and the other tensors that the backward pass needs."""
-    device = x.device.type
-    dtype = x.dtype
-    if torch.is_autocast_enabled(device) and dtype is not torch.float64:
-        dtype = torch.get_autocast_dtype(device)
-    with torch.autocast(device, enabled=False):
-        x, z, maps, biases, rows, row_biases, w_o, b_o, r = _packed(x, z, weights, logit_scale, dtype)
-        (b, n, d), p, e = x.shape, z.shape[1], len(r)
-        logits = x.new_empty(4 * p, b, n)
-        torch.baddbmm(row_biases[:, None], rows.expand(b, -1, -1), x.mT, out=logits.transpose(0, 1))
-        w, w_r = logits.split([3 * p, p])
-        if keep is not None:
-            hidden = ~keep
-            w = w.masked_fill_(hidden, torch.finfo(dtype).min).softmax(-1).masked_fill_(hidden, 0)
-        else:
-            w = w.softmax(-1)
-        w_r = w_r.softmax(0)
-        a = x.new_empty(3, p, b, d)
-        torch.bmm(w.transpose(0, 1), x, out=a.view(3 * p, b, d).transpose(0, 1))
-        qkv = torch.baddbmm(biases[:, None], a.view(3, p * b, d), maps.mT)
-        qk = (qkv[:2].view(2 * p * b, d) @ r.mT).view(2, p, b * heads, e // heads)
-        q, k = qk.transpose(1, 2)
-        v = qkv[2].view(p, b * heads, d // heads).transpose(0, 1)
-        mixing = torch.baddbmm(x.new_empty(()), q, k.mT, beta=0, alpha=scale).softmax(-1)
-        dropped, kept = torch.native_dropout(mixing, dropout_p, True) if dropout_p else (mixing, None)
-        u = x.new_empty(p, b, d)
-        torch.bmm(dropped, v, out=u.view(p, b * heads, d // heads).transpose(0, 1))
-        o = torch.addmm(b_o, u.view(p * b, d), w_o.mT).view(p, b, d)
-    return (
-        a.view(3 * p, b, d).transpose(0, 1),
-        w_r,
-        o,
-        x,
-        z,
-        maps,
-        rows,
-        w_o,
-        r,
-        w,
-        a,
-        qkv,
-        qk,
-        mixing,
-        dropped,
-        kept,
-        u,
-    )
+    (b, _n, d), p, e = x.shape, z.shape[1], len(r)
+    w, w_r, a = _weighted(x, keep, rows, row_biases)
+    qkv = torch.baddbmm(biases[:, None], a.view(3, p * b, d), maps.mT)
+    qk = (qkv[:2].view(2 * p * b, d) @ r.mT).view(2, p, b * heads, e // heads)
+    q, k = qk.transpose(1, 2)
+    v = qkv[2].view(p, b * heads, d // heads).transpose(0, 1)
+    mixing = torch.baddbmm(x.new_empty(()), q, k.mT, beta=0, alpha=scale).softmax(-1)
+    dropped, kept = torch.native_dropout(mixing, dropout_p, True) if dropout_p else (mixing, None)
+    u = x.new_empty(p, b, d)
+    torch.bmm(dropped, v, out=u.view(p, b * heads, d // heads).transpose(0, 1))
+    o = torch.addmm(b_o, u.view(p * b, d), w_o.mT).view(p, b, d)
+    saved = x, z, maps, rows, w_o, r, w, a, qkv, qk, mixing, dropped, kept, u
+    return a.view(3 * p, b, d).transpose(0, 1), w_r, o, *saved
 
 
 def _expanded(w_r: Float[Tensor, "p b n"], o: Float[Tensor, "p b d"]) -> Float[Tensor, "b n d"]:
     """Y = W'_r O."""
-    with torch.autocast(o.device.type, enabled=False):
-        return torch.bmm(w_r.permute(1, 2, 0), o.transpose(0, 1))
+    return torch.bmm(w_r.permute(1, 2, 0), o.transpose(0, 1))
 
 
-def _packed(
-    x: Tensor, z: Tensor, weights: tuple[Tensor, ...], logit_scale: float, dtype: torch.dtype
-) -> tuple[Tensor, ...]:
-    """X, Z, [W_Q; W_K; W_V] and their biases, the rows [Z W_Q; Z W_K; F_c; F_r] and theirs, W_O, b_O and R.
+def _packed(z: Tensor, weights: tuple[Tensor, ...], logit_scale: float, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Z, [W_Q; W_K; W_V] and their biases, the rows [Z W_Q; Z W_K; F_c; F_r] and theirs, W_O, b_O and R.
 
     A bias of the first two blocks of rows has no effect on a softmax over the tokens, so b_c serves for these too.
     """
     w_q, b_q, w_k, b_k, w_v, b_v, f_c, b_c, f_r, b_r, w_o, b_o, r = weights
-    own, p, d = len(z), z.shape[1], x.shape[2]
+    own, p, d = z.shape
 
     def new(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=x.device)
+        return torch.empty(shape, dtype=dtype, device=z.device)
 
     maps, biases, rows, row_biases = new(3, d, d), new(3, d), new(own, 4 * p, d), new(4, p)
     to = [*maps, *biases, rows[0, 2 * p : 3 * p], rows[0, 3 * p :], *row_biases]
     sources = [w_q, w_k, w_v, b_q, b_k, b_v, f_c, f_r, b_c, b_c, b_c, b_r]
-    read = [x, z, w_o, b_o, r]
+    read = [z, w_o, b_o, r]
     for i, tensor in enumerate(read):
         if tensor.dtype is not dtype:
             read[i] = torch.empty_like(tensor, dtype=dtype)
             to, sources = [*to, read[i]], [*sources, tensor]
     torch._foreach_copy_(to, sources)
-    x, z, w_o, b_o, r = read
+    z, w_o, b_o, r = read
     if own == 1:
         rows[0, : 2 * p].view(2, p, d).baddbmm_(z.expand(2, -1, -1), maps[:2], beta=0, alpha=logit_scale)
     else:
         rows[1:, 2 * p :] = rows[0, 2 * p :]
         for block, weight in zip(rows[:, : 2 * p].split(p, 1), maps, strict=False):
             block.baddbmm_(z, weight.expand(own, -1, -1), beta=0, alpha=logit_scale)
-    return x, z, maps, biases, rows, row_biases.view(-1), w_o, b_o, r
+    return z, maps, biases, rows, row_biases.view(-1), w_o, b_o, r
 
 
 class _Bilinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, heads: int, logit_scale: float, scale: float, keep: Tensor | None, dropout_p: float,
-        *tensors: Tensor,
+        ctx: Any, dtype: torch.dtype, heads: int, logit_scale: float, scale: float, keep: Tensor | None,
+        dropout_p: float, x: Tensor, z: Tensor, *weights: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        a, *saved = _compressed(heads, logit_scale, scale, keep, dropout_p, *tensors)
+        packed = _packed(z, weights, logit_scale, dtype)
+        a, *saved = _compressed(heads, logit_scale, scale, keep, dropout_p, x.to(dtype), *packed)
         ctx.heads, ctx.logit_scale, ctx.scale, ctx.dropout_p = heads, logit_scale, scale, dropout_p
-        ctx.dtypes = [t.dtype for t in tensors]
+        ctx.dtypes = [t.dtype for t in (x, z, *weights)]
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
         return _expanded(*saved[:2]), a
@@ -196,7 +225,7 @@ class _Bilinear(torch.autograd.Function):
         gradients = [
             d_x, d_z, d_wq, d_bq, d_wk, d_bk, d_wv, d_bv, d_fc, d_bc, d_fr, d_br, d_wo, d_bo, d_r,
         ]  # fmt: skip
-        return None, None, None, None, None, *cast(ctx.dtypes, gradients)
+        return None, None, None, None, None, None, *cast(ctx.dtypes, gradients)
 
 
 def _softmax_backward(gradient: Tensor, weights: Tensor, axis: int, out: Tensor | None = None) -> Tensor:

@@ -15,6 +15,7 @@ from subquad.training.accumulation import chosen_microbatches, is_chosen
 from subquad.training.callbacks.checkpoints import RelativePaths, SpareCheckpoints
 from subquad.training.callbacks.hooks import SkipEmptyHooks
 from subquad.training.callbacks.ignore_sigterm import IgnoreSigterm
+from subquad.training.callbacks.keep_products import KeepProducts
 from subquad.training.metrics_csv import KeepHistory, MetricsCSV
 from subquad.training.strategies import SharedBatches
 from subquad.utils.errors import UserError, explain, first_line
@@ -62,7 +63,7 @@ def build_trainer(config: DictConfig, data: SplitData, module: Supervised | None
             callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
             callbacks.insert(callbacks.index(saver), SpareCheckpoints(saver))  # type: ignore[arg-type]
     histories = [KeepHistory(logger) for logger in trainer.loggers if isinstance(logger, MetricsCSV)]
-    trainer.callbacks += [RelativePaths(), *histories, SkipEmptyHooks()]  # type: ignore[attr-defined]
+    trainer.callbacks += [RelativePaths(), *histories, KeepProducts(), SkipEmptyHooks()]  # type: ignore[attr-defined]
     if environment:
         trainer.callbacks.append(IgnoreSigterm())  # type: ignore[attr-defined]
     return trainer
