@@ -38,6 +38,7 @@ from rich.table import Table
 from torch.utils.data import DataLoader
 
 from subquad.config.compose import compose_run
+from subquad.config.overrides import as_override
 from subquad.training.lightning_data import TrainedOn
 from subquad.training.trainer import build_trainer
 from subquad.utils.cores import usable_cores
@@ -96,9 +97,9 @@ def _validates(epoch: int) -> bool:
 
 def _config(overrides: Sequence[str]) -> DictConfig:
     folder = tempfile.mkdtemp()
-    overrides = ["attention=softmax", "task=uea/japanese_vowels", *overrides, f"paths.outputs={folder}"]
+    overrides = ["attention=softmax", "task=uea/japanese_vowels", *overrides, f"paths.outputs={as_override(folder)}"]
     overrides += [f"limits.epochs={EPOCHS}", "trainer.check_val_every_n_epoch=2", "callbacks.best.mode=min"]
-    overrides += [f"+callbacks.cores.folder={folder}"]
+    overrides += [f"+callbacks.cores.folder={as_override(folder)}"]
     settings: Any = OmegaConf.to_container(compose_run(overrides), resolve=True)
     return OmegaConf.create(settings)
 

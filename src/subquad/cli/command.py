@@ -24,6 +24,7 @@ from yaml import YAMLError
 from subquad.cli import INTERRUPTED
 from subquad.config import choices, fingerprint
 from subquad.config.choices import CONFIGS
+from subquad.config.overrides import with_path
 from subquad.config.parsing import parse_files_once
 from subquad.config.validate import explain_compositions
 from subquad.utils.atomic import atomic_write
@@ -99,7 +100,9 @@ def _help_page(name: str) -> str:
 
 
 def find_own_folders() -> None:
-    """Makes the user's own configurations and classes known to this process and to those that it starts.
+    """Makes the user's own paths, configurations and classes known to this process and to those that it starts.
+
+    A path may begin with ~, and one that exists needs no quotes for Hydra.
 
     `--config-dir <folder>`, which every command takes, is moved into an environment variable. Classes are imported from
     the working folder and from the one of the project's pyproject.toml.
@@ -115,7 +118,10 @@ def find_own_folders() -> None:
             named.append(os.path.abspath(folder))
         else:
             raise UserError(f"{option} names no folder; write it as --config-dir my_configs.")
-    sys.argv[1:] = kept
+    sys.argv[1:] = map(with_path, kept)
+    for name, value in os.environ.items():
+        if name.startswith("SUBQUAD_"):
+            os.environ[name] = os.pathsep.join(map(os.path.expanduser, value.split(os.pathsep)))
     if named:
         os.environ[choices.OWN] = os.pathsep.join(filter(None, [*named, os.environ.get(choices.OWN)]))
     choices.folders()

@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 from subquad import records
 from subquad.cli.command import script_settings
 from subquad.config.compositions import Compositions
+from subquad.config.overrides import as_override
 from subquad.results.model import Problem
 from subquad.results.store import (
     FOLDER,
@@ -140,7 +141,7 @@ def _processor(name: str, vectors: str | None) -> str:
 def _trained(kept: StoredRun) -> records.Record:
     """The record of the run, trained again in a folder of its own. Raises UserError if that fails."""
     with tempfile.TemporaryDirectory() as outputs:
-        overrides = [*kept.overrides, f"seed={kept.seed}", f"paths.outputs={outputs}"]
+        overrides = [*kept.overrides, f"seed={kept.seed}", f"paths.outputs={as_override(outputs)}"]
         done = subprocess.run(
             [sys.executable, "-m", "subquad.cli.train", *overrides], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env=os.environ | {"OMP_NUM_THREADS": str(kept.machine["threads"])}, text=True, check=False,

@@ -25,13 +25,14 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
     parse_files_once()
     explain_compositions()
     fingerprint.register()
-    checked = [f"paths.root={Path.cwd()}", *checked_overrides(overrides)]
     try:
         with initialize_config_dir(str(choices.CONFIGS), version_base="1.3"):
-            config = compose("train", checked, return_hydra_config=True)
+            config = compose("train", checked_overrides(overrides), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(str(error)) from None
     OmegaConf.set_struct(config, None)
+    if OmegaConf.is_interpolation(config.paths, "root"):  # unless given; the working folder may change later
+        config.paths.root = str(Path.cwd())
     hydra = config._get_node("hydra")
     # As HydraConfig.set_config, which copies the node; its parent stays the configuration of the run.
     held = OmegaConf.create({}, flags={"no_deepcopy_set_nodes": True})

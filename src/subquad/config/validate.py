@@ -8,7 +8,7 @@ from functools import cache, wraps
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.errors import CompactHydraException, HydraException
+from hydra.errors import CompactHydraException, HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
@@ -113,6 +113,12 @@ def explain_composition_error(error: Exception) -> UserError | None:
     """Explains an unknown setting of a group or a name used as an index of a list; None for any other error."""
     if isinstance(error, UserError):
         return error
+    if isinstance(error, OverrideParseException):
+        key, _, value = error.override.partition("=")
+        return UserError(
+            f"{error.override} cannot be read ({first_line(error)}); a value with other characters than letters of "
+            f"ASCII, digits and . / : - _ is written in quotes: '{key}=\"{value}\"'"
+        )
     if not isinstance(error, HydraException | OmegaConfBaseException | ValueError):
         return UserError(f"Hydra cannot compose these overrides ({first_line(error)}); write them as key=value.")
     if not isinstance(error, HydraException | OmegaConfBaseException):

@@ -2,7 +2,6 @@
 
 import fnmatch
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +11,7 @@ from typing import Any
 from subquad import records
 from subquad.config.choices import file_of, hint, options
 from subquad.config.compositions import Composition, Compositions
+from subquad.config.overrides import as_override
 from subquad.results import table as tables
 from subquad.results.missing_data import missing_data
 from subquad.results.table import Cell, Place, Table
@@ -39,7 +39,7 @@ class RunSpec:
     @property
     def command(self) -> tuple[str, ...]:
         """The overrides of train.py that train and evaluate it."""
-        changes = ",".join(_as_override(dict(evaluation)) for evaluation in self.evaluations)
+        changes = ",".join(as_override(dict(evaluation)) for evaluation in self.evaluations)
         return (*self.overrides, f"evaluate=[{changes}]") if changes else self.overrides
 
 
@@ -118,7 +118,7 @@ class RunIndex:
         if not cell.init_from:
             return replace(self.spec(cell.overrides, seed), evaluations=evaluations)
         first = self.spec(cell.init_from, 0)
-        weights = _as_override(str(first.folder / "checkpoints" / "best.ckpt"))
+        weights = as_override(str(first.folder / "checkpoints" / "best.ckpt"))
         run = self.spec((*cell.overrides, f"ckpt_path={weights}"), seed)
         return replace(run, init_from=first, evaluations=evaluations)
 
@@ -169,14 +169,3 @@ def merged(runs: Iterable[RunSpec]) -> list[RunSpec]:
             found.setdefault(complete.init_from.folder, complete.init_from)
         found[run.folder] = complete
     return list(found.values())
-
-
-def _as_override(value: Any) -> str:
-    """A value as the command line takes it."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_as_override(part)}" for key, part in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_as_override, value)) + "]"
-    if isinstance(value, str) and not re.fullmatch(r"[\w./-]+", value):
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from subquad.config.compose import compose_run
+from subquad.config.overrides import as_override
 from subquad.records import now
 from subquad.results.cells import RunSpec
 from subquad.sweep.monitor import Follower
@@ -67,8 +68,8 @@ def _run_sweep(
         job_file = Path(folder) / "jobs"
         job_file.write_text(_job_lines(jobs))
         command = [
-            sys.executable, "-m", "subquad.cli.train", "-m", "hydra/sweeper=job_list", f"hydra.sweeper.jobs={job_file}",
-            f"hydra.sweeper.leader={os.getpid()}", *hydra,
+            sys.executable, "-m", "subquad.cli.train", "-m", "hydra/sweeper=job_list",
+            f"hydra.sweeper.jobs={as_override(job_file)}", f"hydra.sweeper.leader={os.getpid()}", *hydra,
         ]  # fmt: skip
         status = _run_command(command, log, progress)
         failures = job_file.with_name("jobs.failed")

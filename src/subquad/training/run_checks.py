@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from subquad import records
+from subquad.config.overrides import as_override
 from subquad.measure.device_checks import Finding
 from subquad.utils.errors import UserError
 
@@ -50,7 +51,7 @@ def divided(device: str, folder: Path) -> list[Finding]:
 
 
 def _command(folder: Path, overrides: Sequence[str]) -> list[str]:
-    paths = [f"paths.outputs={folder}", f"paths.data={folder.parent / 'data'}"]
+    paths = [f"paths.outputs={as_override(folder)}", f"paths.data={as_override(folder.parent / 'data')}"]
     return [sys.executable, "-m", "subquad.cli.train", *_RUN, *overrides, *paths]
 
 

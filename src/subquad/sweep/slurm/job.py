@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from subquad import records
+from subquad.config.overrides import as_override
 from subquad.training import distributed
 from subquad.utils.errors import UserError
 
@@ -93,7 +94,7 @@ class SlurmJob:
         if len(self.runs) == 1:
             return [program, *shared, *self.runs[0].overrides]
         jobs.write_text("".join(json.dumps(run.overrides) + "\n" for run in self.runs))
-        several = ("hydra/sweeper=job_list", f"hydra.sweeper.jobs={jobs}", f"sweep.workers={self.at_once}")
+        several = ("hydra/sweeper=job_list", f"hydra.sweeper.jobs={as_override(jobs)}", f"sweep.workers={self.at_once}")
         return [program, "-m", *shared, *several]
 
     def checkpoint(self) -> Any:
