@@ -49,5 +49,5 @@ def test_typed_paths_are_quoted_where_they_exist_and_homes_are_found(
 
 
 def test_a_value_that_needs_quotes_is_told_so() -> None:
-    with pytest.raises(UserError, match="is written in quotes: 'paths.data="):
+    with pytest.raises(UserError, match="is written in quotes: 'paths\\.data="):
         compose_run(["paths.data=/tmp/lr=0.1"])

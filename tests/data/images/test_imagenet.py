@@ -58,13 +58,18 @@ def test_the_synthetic_of_a_run_is_written_once(tmp_path):
 
 @pytest.mark.parametrize("files", ["folder", "parquet"])
 def test_images_come_with_the_class_of_their_folder(home, tmp_path, files):
+    home = home.rename(tmp_path / "home_[v1]")  # the name is a pattern
+    first = next((home / "train").rglob("*.JPEG"))
+    shutil.copytree(first.parent, home / "train" / ".thumbnails")
+    for path in (first, shard(home)):
+        path.with_name(f"._{path.name}").write_bytes(b"")
     splits = opened(home, tmp_path, files).splits
     known = imagenet_files.wnids()
     assert known[0] == "n01440764"
     assert known[999] == "n15075141"
     for split, folder in (("train", "train"), ("test", "val")):
         rows = splits[split]
-        expected = sorted((home / folder).rglob("*.JPEG"))
+        expected = sorted((home / folder).rglob("n*/n*.JPEG"))
         assert len(rows) == len(expected)
         for i, path in enumerate(expected):
             assert known[rows.targets[i]] == path.parent.name
@@ -112,9 +117,7 @@ def test_a_damaged_image_found_by_a_worker_is_named_in_one_sentence(home, tmp_pa
     data = opened(home, tmp_path, num_workers=1)
     with pytest.raises(UserError) as caught:
         list(data.test_dataloader())
-    assert re.fullmatch(
-        rf"{path} is no readable image \(.*\); unpack or download it again\.", str(_user_error(caught.value))
-    )
+    assert re.fullmatch(rf"{path} is no readable image \(.*\); use the published one\.", str(_user_error(caught.value)))
 
 
 def shard(home, split="train"):
@@ -182,7 +185,7 @@ def test_labels_out_of_range_are_named(home, tmp_path, label):
 def test_shards_that_cannot_be_copied_are_named(home, tmp_path):
     whole = shard(home).read_bytes()
     shard(home).write_bytes(whole[:4] + b"\xff" * 60 + whole[64:])
-    with pytest.raises(UserError, match=r"could not be copied to .*free some space, or download the damaged ones"):
+    with pytest.raises(UserError, match=r"could not be copied to .*free some space, or replace the damaged ones"):
         opened(home, tmp_path, "parquet").load()
 
 

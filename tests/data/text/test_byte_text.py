@@ -1,5 +1,6 @@
 """Film reviews byte by byte: order, labels, truncation, protocols, and errors of the source."""
 
+import shutil
 import tarfile
 
 import numpy as np
@@ -98,7 +99,7 @@ def test_what_is_wrong_with_a_source_is_named(tmp_path, change, cause):
 def test_a_truncated_archive_is_named(tmp_path):
     packed = archive_of(ByteText.write_synthetic(tmp_path), tmp_path / "a.tar.gz")
     packed.write_bytes(packed.read_bytes()[:3000])
-    with pytest.raises(UserError, match="is damaged"):
+    with pytest.raises(UserError, match=r"cannot be read \(.*\); data.source names aclImdb_v1\.tar\.gz"):
         ByteText(root=str(tmp_path / "data"), source=str(packed), **BATCHING).prepare_data()
 
 
@@ -114,3 +115,20 @@ def test_a_change_inside_the_folder_is_another_source(tmp_path):
     before = data.folder
     next((data.source / "train" / "pos").iterdir()).write_text("another film, longer than all others before it")
     assert data.folder != before
+
+
+def test_a_renamed_folder_behind_a_link_is_read_without_its_hidden_copies(tmp_path):
+    folder = ByteText.write_synthetic(tmp_path)
+    expected = dict(_reviews_of(folder, tmp_path))
+    for place in (folder / "train", folder / "train" / "pos"):
+        shutil.copytree(
+            folder / "train" / "pos", place / ".ipynb_checkpoints", ignore=lambda *_: [".ipynb_checkpoints"]
+        )
+    (folder / "train" / "neg" / "._900_1.txt").write_text("a copy")
+    folder.rename(tmp_path / "reviews")
+    link = tmp_path / "link"
+    link.mkdir()
+    for split in ("train", "test"):
+        (link / split).symlink_to(tmp_path / "reviews" / split)
+    (link / "test" / "again").symlink_to(link)  # a circle
+    assert dict(_reviews_of(link, tmp_path)) == expected

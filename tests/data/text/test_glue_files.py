@@ -80,7 +80,9 @@ def test_wrong_rows_are_named(tmp_path, name, lines, cause):
 def test_row_counts_are_the_published_ones(tmp_path):
     for name in TABLES:
         folder = glue_files.write_synthetic(tmp_path, name)
-        with pytest.raises(UserError, match=r"has 96 rows where .* has [\d, or]+ \(none incomplete\); fetch it again"):
+        with pytest.raises(
+            UserError, match=r"has 96 rows where .* has [\d, or]+ \(none incomplete\); use the published one"
+        ):
             glue_files.read(glue_files.files(folder, name)["train"], name, "train")
 
 

@@ -71,7 +71,9 @@ def read(paths: list[Path], name: str, rows: int | None = None) -> tuple[np.ndar
             raise UserError(f"{path} has {len(data)} bytes, which is not the size of {name}; fetch the set again.")
         table = data.reshape(-1, record)
         if table[:, archive.label_bytes - 1].max() >= archive.classes:
-            raise UserError(f"{path} holds a label of {archive.classes} or more, so it is not {name}; fetch it again.")
+            raise UserError(
+                f"{path} holds a label of {archive.classes} or more, so it is not {name}; use the published one."
+            )
         tables.append(table)
     table = np.concatenate(tables)
     images = table[:, archive.label_bytes :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

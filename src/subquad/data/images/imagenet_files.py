@@ -5,6 +5,7 @@ Classes are numbered by the sorted names of their WordNet folders, n01440764 to 
 Source: Russakovsky et al. 2015, https://arxiv.org/abs/1409.0575; https://huggingface.co/datasets/ILSVRC/imagenet-1k.
 """
 
+import glob
 import io
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from subquad.data.listing import files_below, is_data
 from subquad.data.ragged import Ragged, lay_out
 from subquad.utils.errors import UserError
 
@@ -44,7 +46,7 @@ def class_folders(home: Path, split: str, genuine: bool = True) -> list[Path]:
             f"{folder} is missing; ImageNet-1k has to be asked for at https://image-net.org and unpacked to "
             f"{home / 'train'}/<class>/*.JPEG and {home / 'val'}/<class>/*.JPEG (or set data.files=parquet)."
         )
-    folders = sorted(path for path in folder.iterdir() if path.is_dir())
+    folders = sorted(path for path in folder.iterdir() if path.is_dir() and is_data(path.name))
     known = set(wnids())
     if wrong := [path.name for path in folders if path.name not in known]:
         raise UserError(f"{folder / wrong[0]} is no class of ImageNet-1k (such as n01440764); move it out of {folder}.")
@@ -65,7 +67,7 @@ def index(home: Path, split: str, genuine: bool = True) -> Ragged:
     number = {name: label for label, name in enumerate(wnids())}
     paths, labels = [], []
     for folder in class_folders(home, split, genuine):
-        names = sorted(entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(_ENDINGS))
+        names = sorted(name for name in os.listdir(folder) if is_data(name) and name.lower().endswith(_ENDINGS))
         paths += [np.frombuffer(os.fsencode(f"{split}/{folder.name}/{name}"), np.uint8) for name in names]
         labels += [number[folder.name]] * len(names)
     _check_rows(len(paths), split, home / split, genuine)
@@ -91,7 +93,7 @@ def shards(home: Path, split: str, genuine: bool = True) -> list[Path]:
     import pyarrow
     from pyarrow import parquet
 
-    paths = sorted(home.rglob(f"{PREFIX[split]}-*.parquet"))
+    paths = [path for path in files_below(home, ".parquet") if path.name.startswith(f"{PREFIX[split]}-")]
     if not paths:
         raise UserError(
             f"There is no {PREFIX[split]}-*.parquet in {home}; download the shards of ILSVRC/imagenet-1k from "
@@ -103,7 +105,7 @@ def shards(home: Path, split: str, genuine: bool = True) -> list[Path]:
             meta = parquet.read_metadata(path)
         except (OSError, pyarrow.ArrowException) as error:
             reason = str(error).partition("\n")[0]
-            raise UserError(f"{path} is damaged ({reason}); download it again.") from None
+            raise UserError(f"{path} is damaged ({reason}); use the published one.") from None
         if not {"image", "label"} <= set(meta.schema.to_arrow_schema().names):
             raise UserError(f"{path} has no columns image and label, so it is no shard of ImageNet; move it away.")
         rows += meta.num_rows
@@ -125,12 +127,12 @@ class Shards:
         quiet = datasets.are_progress_bars_disabled()
         datasets.disable_progress_bars()
         try:
-            table = datasets.Dataset.from_parquet([str(path) for path in paths], cache_dir=str(cache))
+            table = datasets.Dataset.from_parquet([glob.escape(str(path)) for path in paths], cache_dir=str(cache))
         except (OSError, pyarrow.ArrowException, datasets.exceptions.DatasetsError) as error:
             reason = str(error.__cause__ or error).partition("\n")[0]
             raise UserError(
                 f"The shards in {paths[0].parent} could not be copied to {cache} ({reason}); free some space, or "
-                "download the damaged ones again."
+                "replace the damaged ones."
             ) from None
         finally:
             if not quiet:
@@ -158,7 +160,7 @@ def decoded(source: Any, name: object) -> Any:
         with Image.open(source) as image:
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"{name} is no readable image ({error}); unpack or download it again.") from None
+        raise UserError(f"{name} is no readable image ({error}); use the published one.") from None
 
 
 def write_synthetic(root: Path, classes: int = 8) -> None:

@@ -57,7 +57,9 @@ def read_release(folder: Path, sizes: Mapping[str, int], max_length: int) -> dic
                 show(before + len(rows))
             if len(rows) != size:
                 count = "more" if len(rows) > size else f"only {len(rows)}"
-                raise UserError(f"{path} has {count} rows where {size} are wanted; fetch it again or set data.sizes.")
+                raise UserError(
+                    f"{path} has {count} rows where {size} are wanted; use the published one or set data.sizes."
+                )
             before += size
             splits[split] = lay_out(rows, np.array(targets, np.int64))
     return splits
@@ -90,12 +92,14 @@ def _rows(path: Path, max_length: int) -> Iterator[tuple[np.ndarray, int]]:
 def _row(line: str, max_length: int) -> tuple[np.ndarray, int]:
     source, tab, target = line.rstrip("\n").partition("\t")
     if not tab or len(target) != 1 or target not in "0123456789":
-        raise UserError("The row is not an expression, a tab and a digit; the file may be cut off, fetch it again.")
+        raise UserError(
+            "The row is not an expression, a tab and a digit; the file may be cut off, use the published one."
+        )
     ids, value = parse(source)
     if len(ids) >= max_length:
         raise UserError(f"The expression has {len(ids)} tokens; raise data.max_length, now {max_length}, above that.")
     if value != int(target):
         raise UserError(
-            f"The expression evaluates to {value} but is labelled {target}; the file is damaged, fetch it again."
+            f"The expression evaluates to {value} but is labelled {target}; the file is damaged, use the published one."
         )
     return ids, value

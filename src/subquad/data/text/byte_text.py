@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from subquad.data import ragged
+from subquad.data.listing import files_below
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.sampling import kept_apart, some
 from subquad.data.split_data import SequenceData
@@ -29,7 +30,7 @@ GENUINE = 12_500
 _LABELS = ("neg", "pos")
 _LARGEST = 2**20
 """Bytes of a file in the archive that is no review: the longest review has 14 kB."""
-_MEMBER = re.compile(r"(?:.*/)?aclImdb/(train|test)/(neg|pos)/(\d+)_\d+\.txt")
+_MEMBER = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/(\d+)_\d+\.txt")
 
 
 class ByteText(SequenceData):
@@ -98,7 +99,7 @@ class ByteText(SequenceData):
             raise UserError(
                 f"{self.source} is missing; run `python scripts/prepare.py task=lra/text`, or put {URL} there."
             )
-        files = sorted(self.source.rglob("*.txt")) if self.source.is_dir() else [self.source]
+        files = files_below(self.source, ".txt") if self.source.is_dir() else [self.source]
         return self.root / "cache" / "imdb" / ragged.state_of(files)
 
     @staticmethod
@@ -112,7 +113,9 @@ class ByteText(SequenceData):
                 folder.mkdir(parents=True, exist_ok=True)
                 for number in range(24):
                     text = " ".join(rng.choice([*vocabulary, "film", "the", "a"], size=rng.integers(5, 60)))
-                    (folder / f"{number}_{rng.integers(1, 11)}.txt").write_text(f"{split} {number}: {text}")
+                    (folder / f"{number}_{rng.integers(1, 11)}.txt").write_text(
+                        f"{split} {number}: {text}", encoding="utf-8"
+                    )
         return root / "aclImdb"
 
     @cached_property
@@ -134,7 +137,8 @@ class ByteText(SequenceData):
             if not self.synthetic and counts != [GENUINE] * 2:
                 raise UserError(
                     f"{self.source} has {counts[0]} negative and {counts[1]} positive reviews in {split} where "
-                    f"{GENUINE} of each are expected; delete it and fetch it again."
+                    f"{GENUINE} of each are expected, named as train/neg/0_3.txt in {Path(URL).name} or in the folder "
+                    "unpacked from it; data.source names either."
                 )
             tokens = [np.frombuffer(text, np.uint8).astype(np.uint16) + 1 for _, text in rows]
             splits[split] = ragged.lay_out(tokens, labels)
@@ -143,8 +147,8 @@ class ByteText(SequenceData):
     def _reviews(self) -> Iterator[tuple[tuple[str, int, int], bytes]]:
         """(split, label, number) and the bytes of every review; an archive is read without unpacking it."""
         if self.source.is_dir():
-            for path in self.source.rglob("*.txt"):
-                if match := _MEMBER.fullmatch(path.resolve().as_posix()):
+            for path in files_below(self.source, ".txt"):
+                if match := _MEMBER.fullmatch(path.relative_to(self.source).as_posix()):
                     yield _key(match), _checked(path.read_bytes(), path)
             return
         try:
@@ -154,7 +158,10 @@ class ByteText(SequenceData):
                     if file is not None and (match := _MEMBER.fullmatch(member.name)):
                         yield _key(match), _checked(file.read(), member.name)
         except (OSError, EOFError, tarfile.TarError) as error:
-            raise UserError(f"{self.source} is damaged ({error}); delete it and fetch it again.") from None
+            raise UserError(
+                f"{self.source} cannot be read ({error}); data.source names {Path(URL).name} or the folder unpacked "
+                "from it."
+            ) from None
 
 
 def _key(match: re.Match[str]) -> tuple[str, int, int]:
@@ -163,9 +170,9 @@ def _key(match: re.Match[str]) -> tuple[str, int, int]:
 
 def _checked(text: bytes, where: object) -> bytes:
     if not text:
-        raise UserError(f"{where} is empty; delete the reviews and fetch them again.")
+        raise UserError(f"{where} is empty, and no published review is; use the published one.")
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{where} is not UTF-8 ({error}); delete the reviews and fetch them again.") from None
+        raise UserError(f"{where} is not UTF-8 ({error}); use the published one.") from None
     return text

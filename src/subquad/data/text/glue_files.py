@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from subquad.data.archives import FAILURES, take
+from subquad.data.listing import is_data
 from subquad.utils.errors import UserError, first_line
 
 GlueName = Literal["sst2", "qnli", "qqp"]
@@ -69,7 +70,9 @@ def _existing_files(folder: Path, name: str) -> dict[str, list[Path]]:
     existing = {}
     for split, (text, parquet) in _FILES.items():
         tsv = folder / TABLES[name].folder / text
-        existing[split] = [tsv] if tsv.is_file() else sorted((folder / name).glob(parquet))
+        existing[split] = (
+            [tsv] if tsv.is_file() else sorted(path for path in (folder / name).glob(parquet) if is_data(path.name))
+        )
     return existing
 
 
@@ -100,11 +103,11 @@ def read(paths: list[Path], name: str, split: str, genuine: bool = True) -> Labe
         expected = " or ".join(f"{count:,}" for count in table.rows[split])
         raise UserError(
             f"{paths[0]} has {len(rows):,} rows where {table.folder} has {expected} "
-            f"({damaged or 'none'} incomplete); fetch it again."
+            f"({damaged or 'none'} incomplete); use the published one."
         )
     if not rows or (damaged and not genuine):
         raise UserError(
-            f"{paths[0]} has {len(rows)} whole rows and {damaged}, which is no {table.folder}; fetch it again."
+            f"{paths[0]} has {len(rows)} whole rows and {damaged}, which is no {table.folder}; use the published one."
         )
     texts = [list(column) for column in zip(*(row[:-1] for row in rows), strict=True)]
     targets = np.array([row[-1] for row in rows], np.int64)
@@ -117,7 +120,7 @@ def _tsv(paths: list[Path], table: Table) -> tuple[list[tuple[Any, ...]], int]:
     try:
         header, *lines = path.read_bytes().decode("utf-8-sig").rstrip("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 (byte {error.start}); fetch it again.") from None
+        raise UserError(f"{path} is not UTF-8 (byte {error.start}); use the published one.") from None
     names = header.rstrip("\r").split("\t")
     if not {*table.columns, table.label} <= {*names}:
         raise UserError(
@@ -133,7 +136,7 @@ def _tsv(paths: list[Path], table: Table) -> tuple[list[tuple[Any, ...]], int]:
             damaged += 1
             continue
         if cells[label_column] not in table.labels:
-            raise UserError(f"{path} has the label {cells[label_column]!r} in line {number}; fetch it again.")
+            raise UserError(f"{path} has the label {cells[label_column]!r} in line {number}; use the published one.")
         rows.append((*(cells[column] for column in text_columns), table.labels.index(cells[label_column])))
     return rows, damaged
 
@@ -146,11 +149,11 @@ def _parquet(paths: list[Path], table: Table) -> tuple[list[tuple[Any, ...]], in
         frame = pd.concat([pd.read_parquet(path, columns=columns) for path in paths])
     except Exception as error:  # pyarrow raises many kinds of exceptions for damaged files
         reason = first_line(error)
-        raise UserError(f"{paths[0]} cannot be read as {table.folder} ({reason}); fetch it again.") from None
+        raise UserError(f"{paths[0]} cannot be read as {table.folder} ({reason}); use the published one.") from None
     labels = frame["label"].to_numpy()
     if not np.isin(labels, range(len(table.labels))).all():
         raise UserError(
-            f"{paths[0]} has labels other than 0 and 1 (those of the test file are hidden); fetch it again."
+            f"{paths[0]} has labels other than 0 and 1 (those of the test file are hidden); use the published one."
         )
     complete = frame[~frame.isna().any(axis=1)]
     return [tuple(row) for row in complete.itertuples(index=False)], len(frame) - len(complete)

@@ -1,5 +1,6 @@
 """Sources of text documents: a folder of .txt files, or a data set of the `datasets` library."""
 
+import glob
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from subquad.data.listing import files_below
 from subquad.data.synthetic import written_once
 from subquad.utils.errors import UserError, first_line
 
@@ -57,7 +59,7 @@ class FolderTexts:
 
 def text_files(folder: Path) -> tuple[Path, ...]:
     """The .txt files below a folder. Raises UserError if there are none."""
-    paths = tuple(sorted(path for path in folder.rglob("*.txt") if path.is_file()))
+    paths = tuple(files_below(folder, ".txt"))
     if not paths:
         raise UserError(f"{folder} has no .txt files; give data.folder a folder of text, or data.dataset a data set.")
     return paths
@@ -114,7 +116,7 @@ def dataset_folder(name: str, subset: str | None, root: Path) -> Path:
 
 def dataset_files(place: Path) -> tuple[Path, ...]:
     """The files of a data set, which is a folder or a single file."""
-    return tuple(sorted(p for p in place.rglob("*") if p.is_file())) if place.is_dir() else (place,)
+    return tuple(files_below(place)) if place.is_dir() else (place,)
 
 
 _KINDS = {
@@ -135,7 +137,7 @@ def read_dataset(place: Path, column: str, scratch: Path) -> dict[str, DatasetTe
     except Exception as error:  # every format raises its own exceptions
         reason = first_line(error.__cause__ or error)
         raise UserError(
-            f"{place} cannot be read as a data set ({reason}); fetch it again or mend data.dataset."
+            f"{place} cannot be read as a data set ({reason}); mend it, or choose another data.dataset."
         ) from None
     splits = loaded if isinstance(loaded, dict) else {"train": loaded}
     for name, rows in splits.items():
@@ -156,7 +158,7 @@ def _opened(datasets: Any, place: Path, scratch: Path) -> Any:
         if place.suffix not in _KINDS:
             raise ValueError(f"files end in {', '.join(_KINDS)}")
         kind = _KINDS[place.suffix]
-        return datasets.load_dataset(kind, data_files=str(place), cache_dir=str(scratch))
+        return datasets.load_dataset(kind, data_files=glob.escape(str(place)), cache_dir=str(scratch))
     if (place / "dataset_dict.json").exists() or (place / "state.json").exists():
         return datasets.load_from_disk(str(place))
     return datasets.load_dataset(str(place), cache_dir=str(scratch))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from subquad.data.listing import is_data
 from subquad.utils.errors import UserError, first_line
 
 _FILE = re.compile(r"(?:.*_)?(\d+)(?:\.jpg)?(\.pth|\.npz)")
@@ -124,7 +125,7 @@ def open_features(folder: Path, split: str, dim: int, limit: int) -> Features:
     if (folder / split).is_dir():
         with os.scandir(folder / split) as entries:
             for entry in entries:
-                if match := _FILE.fullmatch(entry.name):
+                if is_data(entry.name) and (match := _FILE.fullmatch(entry.name)):
                     names[match[2]][int(match[1])] = entry.name
                     state.append((entry.name, entry.stat().st_size))
     present = [kind for kind in kinds if names[kind]]

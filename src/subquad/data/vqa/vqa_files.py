@@ -89,7 +89,7 @@ def read_questions(folder: Path, split: str, genuine: bool = True) -> list[Quest
             "again."
         )
     if len({question.question_id for question in questions}) < len(questions):
-        raise UserError(f"{path} holds a question twice; fetch it again.")
+        raise UserError(f"{path} holds a question twice; use the published one.")
     return questions
 
 
@@ -128,10 +128,10 @@ def _entries(path: Path, key: str, kind: type) -> list[Any]:
         with path.open(encoding="utf-8") as file:
             entries = json.load(file, object_hook=_compact)[key]
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); fetch it again.") from None
+        raise UserError(f"{path} cannot be read ({error.strerror}); use the published one.") from None
     except (ValueError, RecursionError) as error:
         reason = first_line(error)
-        raise UserError(f"{path} is damaged ({reason}); delete it and fetch it again.") from None
+        raise UserError(f"{path} is damaged ({reason}); use the published one.") from None
     except (KeyError, TypeError):
         raise UserError(f"{path} holds no {key} of VQA v2; put the published file there.") from None
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, kind) for entry in entries):

@@ -1,0 +1,23 @@
+"""Which files of a folder are data."""
+
+import os
+from pathlib import Path
+
+
+def files_below(folder: Path, ending: str = "") -> list[Path]:
+    """The sorted files below a folder whose names have this ending, behind symbolic links too.
+
+    Left out are files and folders whose names begin with a dot, such as .ipynb_checkpoints and the ._ files of macOS.
+    """
+    found, seen = [], set()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        here = os.stat(place)
+        folders[:] = () if (here.st_dev, here.st_ino) in seen else (name for name in folders if is_data(name))
+        seen.add((here.st_dev, here.st_ino))
+        found += [Path(place, name) for name in files if is_data(name) and name.endswith(ending)]
+    return sorted(found)
+
+
+def is_data(name: str) -> bool:
+    """Whether a name in a folder of data is not hidden."""
+    return not name.startswith(".")
