@@ -3,9 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.backends import cuda
 from torch.testing import assert_close
 
 from subquad.ops.softmax_attention import on_gpu, softmax_attention
+from subquad.utils.devices import switched
 
 NONE_DROPPED = 1e-12
 """Takes the path with dropout and drops nothing."""
@@ -77,3 +79,23 @@ def test_the_seed_decides() -> None:
         draws.append(softmax_attention(q, k, v, None, 0.4))
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
+
+
+def test_no_mask_goes_to_cudnn_and_other_choices_stay(monkeypatch):
+    """Its gradients may be NaN; https://github.com/pytorch/pytorch/issues/196678."""
+    seen, real = [], F.scaled_dot_product_attention
+
+    def attention(*arguments, **keywords):
+        seen.append((cuda.cudnn_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()))
+        return real(*arguments, **keywords)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
+    x, mask = torch.randn(2, 1, 5, 8), torch.ones(2, 1, 1, 5, dtype=torch.bool)
+    with switched([(cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp, False)]):
+        on_gpu(x, x, x, mask, 0.0, None)
+        on_gpu(x, x, x, None, 0.0, None)
+        assert cuda.cudnn_sdp_enabled()
+    assert seen == [(False, False, True), (True, False, True)]
+    monkeypatch.undo()
+    compiled = torch.compile(on_gpu, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, x, x, mask, 0.0, None), on_gpu(x, x, x, mask, 0.0, None))

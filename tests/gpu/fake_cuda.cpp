@@ -2,6 +2,7 @@
 //
 // PyTorch asks three things of a device that its CPU wheel lacks: a guard (current device, streams, events), hooks (is
 // there a device?), and the choice among the back ends of scaled_dot_product_attention. Kernels are never called.
+#include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
@@ -83,11 +84,18 @@ bool runs_efficient(const sdp::sdp_params& p) {
       sdp::check_batch_size_and_num_heads_dense<true, true>(p, false);
 }
 
+// cuDNN comes first on compute capability 9.0. Without a mask, where it serves, the other kernels stand for it here.
+bool runs_cudnn(const sdp::sdp_params& p) {
+  return at::globalContext().userEnabledCuDNNSDP() && p.attn_mask.has_value() && runs_efficient(p) &&
+      p.query.scalar_type() != at::kFloat && p.query.size(-1) <= 128 && p.value.size(-1) <= 128;
+}
+
 int64_t choose(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
     double dropout, bool causal, std::optional<double>, bool gqa) {
   const sdp::sdp_params params{query, key, value, mask, dropout, causal, gqa};
-  const auto backend = runs_flash(params) ? at::SDPBackend::flash_attention
+  const auto backend = runs_cudnn(params)  ? at::SDPBackend::cudnn_attention
+      : runs_flash(params)                ? at::SDPBackend::flash_attention
       : runs_efficient(params)            ? at::SDPBackend::efficient_attention
                                           : at::SDPBackend::math;
   return static_cast<int64_t>(backend);

@@ -9,6 +9,7 @@ import itertools
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -32,8 +33,12 @@ def create_block_mask(mask_mod: Any, b: int, h: int, n: int, m: int, device: Any
     """
     if torch.device(device).type == "cpu":
         return make_real(mask_mod, 1, 1, n, m, device, BLOCK_SIZE=BLOCK)
-    make_real(mask_mod, b, h, -(-n // BLOCK), -(-m // BLOCK), device, BLOCK_SIZE=1)
-    return SimpleNamespace()
+    blocks = -(-n // BLOCK), -(-m // BLOCK)
+    make_real(mask_mod, b, h, *blocks, device, BLOCK_SIZE=1)
+    return SimpleNamespace(
+        to_dense=partial(torch.empty, b or 1, h or 1, *blocks, device=device), seq_lengths=(n, m), BLOCK_SIZE=BLOCK,
+        mask_mod=mask_mod,
+    )  # fmt: skip
 
 
 def flex_attention(q: Tensor, k: Tensor, v: Tensor, *_: Any, block_mask: Any = None, **__: Any) -> Tensor:

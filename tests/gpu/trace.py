@@ -107,6 +107,8 @@ class Trace(LiveTensors):
             self._find(f"double precision: {name}")
         if name == "_safe_softmax":  # only the math back end calls it
             self._find("math back end of scaled_dot_product_attention")
+        if name == "_scaled_dot_product_cudnn_attention":  # the fake device chooses it only then
+            self._find("cuDNN's attention with a mask in half precision, whose gradients may be NaN")
 
     def _find(self, what: str) -> None:
         self.findings[f"{what} ({where()})"] += 1

@@ -176,9 +176,9 @@ def _expected(cosines: Float[Tensor, "r n m"], bits: int) -> Float[Tensor, "r n 
     """(1 - arccos(cosine) / π)^bits, in the memory of the cosines and at most one other buffer."""
     power = cosines.clamp_(-1, 1).acos_().mul_(-1 / math.pi).add_(1)
     base = power.clone() if bits & (bits - 1) else power
-    for bit in f"{bits:b}"[1:]:
+    for place in reversed(range(bits.bit_length() - 1)):
         power.mul_(power)
-        if bit == "1":
+        if bits >> place & 1:
             power.mul_(base)
     return power
 

@@ -246,12 +246,12 @@ def flex(
         shown = lambda row, head, i, j: visible(row, head, i, j) & mask[row, j]  # noqa: E731
 
     def made() -> BlockMask:
-        # Padding may hide keys of any block, so that none is exempt from `shown` then. Kept masks serve training too.
-        with torch.inference_mode(False):
-            return make(
+        with torch.inference_mode(False):  # kept masks serve training too
+            found = make(
                 lambda row, head, i, j: visible(row, head, i, j), None, None if state is None else heads, q.shape[1],
-                k.shape[1], device=q.device, separate_full_blocks=mask is None,
+                k.shape[1], device=q.device,
             )  # fmt: skip
+            return found if mask is None else _without_full_blocks(found)
 
     if torch.compiler.is_compiling():
         block_mask = made()
@@ -267,6 +267,17 @@ def flex(
     block_mask.mask_mod = shown
     y = run(split_heads(q, heads), split_heads(k, heads), split_heads(v, heads), block_mask=block_mask)
     return y.transpose(1, 2).flatten(2)
+
+
+def _without_full_blocks(mask: BlockMask) -> BlockMask:
+    """The same blocks, none of them exempt from the function of the mask: padding may hide keys of any."""
+    blocks = mask.to_dense().bool()
+    order = blocks.int().argsort(dim=-1, descending=True, stable=True).int()
+    lengths: Any = mask.seq_lengths
+    return BlockMask.from_kv_blocks(
+        blocks.sum(-1, dtype=torch.int32), order, BLOCK_SIZE=mask.BLOCK_SIZE, mask_mod=mask.mask_mod,
+        seq_lengths=lengths,
+    )  # fmt: skip
 
 
 @cache

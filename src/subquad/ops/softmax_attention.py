@@ -6,10 +6,14 @@ weights, draws a number of full precision for each of them, and checks all of th
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import compress
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.backends import cuda
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from subquad.kernels.short_attention_kernel import short_attention, takes
 from subquad.ops.dropout import dropout, in_16_bits
@@ -17,6 +21,8 @@ from subquad.ops.masks import masked_softmax
 from subquad.utils.devices import on_cpu
 
 Parts = Tensor | Sequence[Tensor]
+
+_OTHERS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def softmax_attention(
@@ -68,12 +74,27 @@ def fused_attention(
 
 
 def on_gpu(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, scale: float | None) -> Tensor:
-    """`fused_attention` with widened and copied operands where that is needed."""
+    """`fused_attention` with widened and copied operands where that is needed.
+
+    With a mask cuDNN's kernel is not used: from torch 2.11 to 2.13, its gradients in half precision are NaN at lengths
+    of 64 above a multiple of 128 (https://github.com/pytorch/pytorch/issues/196678).
+    """
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     queries, keys, values = (_adjacent(_widened(x)) for x in (q, k, v))
     mask = None if attn_mask is None else _adjacent(attn_mask)
-    y = F.scaled_dot_product_attention(queries, keys, values, mask, dropout_p, scale=scale)
+    with nullcontext() if mask is None else _without_cudnn():
+        y = F.scaled_dot_product_attention(queries, keys, values, mask, dropout_p, scale=scale)
     return y[..., : v.shape[-1]]
+
+
+def _without_cudnn() -> AbstractContextManager[None]:
+    """Inside, scaled_dot_product_attention uses its other kernels; of these, as before, those that are allowed."""
+    if torch.compiler.is_compiling():  # which cannot read the switches
+        return sdpa_kernel(_OTHERS)
+    if not cuda.cudnn_sdp_enabled():
+        return nullcontext()
+    allowed = cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()
+    return sdpa_kernel(list(compress(_OTHERS, allowed)))
 
 
 def _widened(x: Tensor) -> Tensor:
