@@ -14,7 +14,7 @@ from subquad.config.choices import file_of, hint, options
 from subquad.config.compositions import Compositions
 from subquad.records import Measurement
 from subquad.results import measurement_cache
-from subquad.results.cells import RunIndex, load_table, seeds_of
+from subquad.results.cells import RunIndex, load_tables, seeds_of
 from subquad.results.commands import cell_command, table_command
 from subquad.results.mean import mean_values
 from subquad.results.model import FULL, PROJECT, CellResult, CellResults, Content, Problem, Run, Scope, TableResults
@@ -48,7 +48,7 @@ def gather(
     outdated = store.outdated(compositions) if check else []
     measurements, broken = read_measurements(outputs / "measured")
     broken += _unknown_scopes(scan)
-    tables, unreadable = _readable(names)
+    tables, unreadable = load_tables(names)
     found: dict[str, list[Mapping[Place, CellResult]]] = {table.name: [] for table in tables}
     scopes = [FULL, *_scopes(scan.runs.values(), measurements.values(), FULL)]
     scopes += _scopes(store.pages.values(), store.measurements.values(), PROJECT)
@@ -70,7 +70,10 @@ def gather(
             except UserError as error:
                 unreadable[table.name] = str(error)
     results = [_table_results(table, found[table.name]) for table in tables if table.name not in unreadable]
-    broken += [Problem(path=str(file_of("table", name)), message=reason) for name, reason in unreadable.items()]
+    files = {name: str(file_of("table", name)) for name in unreadable}
+    broken += [
+        Problem(path=files[name], message=text.removeprefix(f"{files[name]} ")) for name, text in unreadable.items()
+    ]
     in_tables = {run.key for table in results for cell in table.cells.values() for r in cell.results for run in r.runs}
     compositions.save()
     return Content(
@@ -89,7 +92,7 @@ def gather_project() -> tuple[list[TableResults], list[Run]]:
     Raises UserError if a line of docs/results cannot be read.
     """
     compositions, store = Compositions(), Store.readable()
-    tables = [load_table(name) for name in all_tables()]
+    tables, _ = load_tables(all_tables())
     found: dict[str, list[Mapping[Place, CellResult]]] = {table.name: [] for table in tables}
     for scope in _scopes(store.pages.values(), store.measurements.values(), PROJECT):
         collector = _of_project(store, RunIndex(scope.choices, compositions), scope)
@@ -102,23 +105,12 @@ def gather_project() -> tuple[list[TableResults], list[Run]]:
     return filled, list(store.pages.values())
 
 
-def _readable(names: Sequence[str]) -> tuple[list[Table], dict[str, str]]:
-    """The tables that can be read, and the reasons why the others cannot."""
-    tables, unreadable = [], {}
-    for name in names:
-        try:
-            tables.append(load_table(name))
-        except UserError as error:
-            unreadable[name] = str(error)
-    return tables, unreadable
-
-
 def gather_table(name: str, overrides: Sequence[str] = ()) -> TableResults:
     """The results of one table, as `gather`; raises UserError if its file cannot be used."""
     content = gather([name], overrides, check=False)
     if not content.tables:
         path = str(file_of("table", name))
-        raise UserError(next(problem.message for problem in content.broken if problem.path == path))
+        raise UserError(next(f"{path}: {problem.message}" for problem in content.broken if problem.path == path))
     return content.tables[0]
 
 

@@ -211,7 +211,9 @@ def load(path: Path, name: str) -> Table:
     try:
         node = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:  # OSError: a number alone
-        raise UserError(f"{path} cannot be read ({first_line(error)}).") from None
+        mark = getattr(error, "problem_mark", None)
+        cause = first_line(error) if mark is None else f"line {mark.line + 1}: {error.problem}"  # type: ignore[union-attr]
+        raise UserError(f"{path} cannot be read ({cause}).") from None
     try:
         return _table(node, name)
     except UserError as error:
