@@ -172,6 +172,7 @@ def test_odd_names_stay_words(made, pages):
     runs = words(made.html("runs.html"))
     assert "<script>alert(1)</script> on d\"'&" in runs.partition("Your own runs")[2].partition("Failed")[0]
     assert "There is no <folder>; make it." in runs
+    assert "<script>alert(1)</script> on d\"'& 77.70 % 0 paper, paper 1,234,567" in runs.partition("Your own runs")[2]
     [own] = made.content.own
     assert re.fullmatch(r"[\w./=-]+", next(link for link in pages["runs.html"].links if "mine" in link))
     assert "no cell of a table asks" in words(made.html(next(n for n in pages if "mine" in n))).lower()

@@ -36,6 +36,14 @@ class Workers(Launcher):
         self.basic.setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        from subquad.sweep.outcome import show_outcome
+
+        results = self._launch(job_overrides, initial_job_idx)
+        ended = (result.hydra_cfg for result in results if result.status == JobStatus.COMPLETED)
+        show_outcome(self.config, (Path(hydra.hydra.runtime.output_dir) for hydra in ended if hydra is not None))
+        return results
+
+    def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         if sys.platform != "linux":
             return [
                 run_here(self.basic, overrides, index)

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from subquad.report.html.page import write_page, write_whole
-from subquad.report.html.view_models import Cells, run_facts, run_row, table_facts
+from subquad.report.html.view_models import Cells, repeated_row, run_facts, run_row, table_facts
 from subquad.report.markdown_latex import latex, markdown
 from subquad.report.verdict_style import MARKS
 from subquad.results.model import KINDS, CellResults, Content, Run, TableResults
+from subquad.results.repeats import repeats
 from subquad.results.verdict import Verdict
 from subquad.utils.atomic import atomic_write
 
@@ -36,6 +37,7 @@ def write_site(folder: Path, content: Content) -> Path:
     site.page("costs.html.j2", "costs.html", {"benches": site.benches(), "pictures": site.pictures()}, here="costs")
     site.page("runs.html.j2", "runs.html", {
         "of_tables": [row for row in rows if row["key"] not in own], "own": [row for row in rows if row["key"] in own],
+        "repeated": [repeated_row(line, site.path) for line in repeats(content.own)],
         "project": [run_row(run, site.cells, site.path) for run in reversed(content.project)],
         "outdated": content.outdated,
         "failed": content.failed, "broken": content.broken, "papers": [p["pair"] for p in site.papers()],
