@@ -193,6 +193,18 @@ def test_a_wrong_table_is_read_once_whatever_asks_for_measured_cells(tmp_path, m
     assert (problem.path, problem.message.partition(":")[0]) == (str(own / "1.yaml"), "cannot be read (line 2")
 
 
+def test_a_run_by_the_default_protocol_of_its_task_is_shown_once(tmp_path, monkeypatch):
+    overrides = ["task=uea/custom", "data.dataset=Mine", f"data.folder={tmp_path}", "attention=performer"]
+    (tmp_path / "own.yaml").write_text(OTHER.replace("[task=digits, recipe=small_vit]", str(overrides)))
+    table, words = load(tmp_path / "own.yaml", "own/1"), [f"paths.outputs={tmp_path}/outputs"]
+    monkeypatch.setattr("subquad.results.cells.load_table", {"own/1": table}.__getitem__)
+    [wanted] = table
+    folder = RunIndex(words).spec(wanted.overrides, 0).folder
+    finish(folder, 0.5, attention="performer", task="uea/custom", protocol="clean")
+    [results] = gathering.gather(["own/1"], words, check=False).tables
+    assert [(r.scope, r.text) for r in results.cells[wanted.place].results] == [(FULL, "50.0")]
+
+
 def test_a_second_call_composes_nothing(made, monkeypatch):
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(made.outputs))
     monkeypatch.setattr("subquad.results.cells.load_table", made.tables.__getitem__)

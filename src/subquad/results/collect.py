@@ -128,12 +128,15 @@ def _scopes(runs: Iterable[Run], measurements: Iterable[Measurement], like: Scop
     """Every scope but FULL that a run or a measurement has and that can be composed. like: FULL or PROJECT."""
     found = {run.scope for run in runs}
     found |= {replace(Scope.of(kept.overrides), project=like.project) for kept in measurements}
-    return sorted((scope for scope in found - {FULL} if not _unknown(scope)), key=lambda scope: (scope != like, scope))
+    found |= {replace(scope, protocol="paper") for scope in found}  # no override: the task's own protocol
+    known = (scope for scope in found - {FULL} if not _unknown(scope))
+    return sorted(known, key=lambda scope: (scope != like, scope.scale, scope.protocol != "paper", scope))
 
 
 def _known(runs: Iterable[Run], scope: Scope) -> set[tuple[str, str]]:
-    """Task and attention of the runs of a scope."""
-    return {(run.record.task, run.record.attention) for run in runs if run.scope == scope}
+    """Task and attention of the runs of a scope, and of other protocols, because a task may have its own default."""
+    like = [run for run in runs if scope in (run.scope, replace(run.scope, protocol="paper"))]
+    return {(run.record.task, run.record.attention) for run in like}
 
 
 def _of_project(store: Store, runs: RunIndex, scope: Scope, seeds: Sequence[int] | None = None) -> "Collector":
@@ -200,11 +203,21 @@ def _table_results(table: Table, scopes: Sequence[Mapping[Place, CellResult]]) -
                 cell=cell,
                 anchor=anchors[place],
                 command="" if cell.unavailable else cell_command(table, cell),
-                results=tuple(results[place] for results in scopes if place in results),
+                results=_distinct(results[place] for results in scopes if place in results),
             )
             for place, cell in table.cells.items()
         },
     )
+
+
+def _distinct(found: Iterable[CellResult]) -> tuple[CellResult, ...]:
+    """Without what a scope repeats because its protocol is the default of the task."""
+    kept: list[CellResult] = []
+    for result in found:
+        twins = [other for other in kept if replace(other.scope, protocol=result.scope.protocol) == result.scope]
+        if not result.runs or all(other.runs != result.runs for other in twins):
+            kept.append(result)
+    return tuple(kept)
 
 
 def _numbered(table: Table) -> Iterator[tuple[int, int, Place]]:
