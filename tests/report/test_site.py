@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import hashlib
 import html
+import json
 import os
 import re
 from html.parser import HTMLParser
@@ -298,3 +299,12 @@ def test_pages_that_stay_as_they_are_are_not_written_again(made, tmp_path):
     written = {path for path in pages if path.stat().st_mtime_ns != pages[path]}
     assert {path for path in written if path.parent.name != "bench"} == {tmp_path / "index.html", run}
     assert "2030" in (tmp_path / "index.html").read_text()
+
+
+def test_the_benchmark_of_the_project_has_a_page(made, tmp_path, real_store):
+    bench = json.loads((real_store / "bench.json").read_text())
+    write_site(tmp_path, dataclasses.replace(made.content, project_bench=bench))
+    assert 'href="bench/project.html"' in (tmp_path / "costs.html").read_text()
+    assert bench["commit"] in (tmp_path / "bench" / "project.html").read_text()
+    write_site(tmp_path, made.content)
+    assert not (tmp_path / "bench" / "project.html").exists()
