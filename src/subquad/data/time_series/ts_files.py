@@ -122,8 +122,8 @@ def _read(path: Path) -> tuple[list[np.ndarray], list[str]]:
             loaded = load_from_tsfile_to_dataframe(str(source), encoding=_ENCODING)
     except _READER_ERRORS as error:
         raise UserError(
-            f"{path} is truncated or not a .ts file ({_mistake(path) or error}); replace it with a fresh copy, or correct "
-            "it as docs/data.md shows."
+            f"{path} is truncated or not a .ts file ({_mistake(path) or error}); replace it with a fresh copy, or "
+            "correct it as docs/data.md shows."
         ) from None
     if not isinstance(loaded, tuple):
         raise UserError(f"{path} has no labels; it needs a line @classLabel or @targetLabel and a label on every case.")
