@@ -73,7 +73,7 @@ def add(monkeypatch, *arguments):
 def test_kept_results_fill_cells_of_somebody_who_has_run_nothing(place, monkeypatch, capsys):
     base, table = place
     assert add(monkeypatch, "add", base / "outputs") == 0
-    assert "Added 2 runs and 1 measurements" in capsys.readouterr().out
+    assert "Added 2 runs and 1 measurement to" in capsys.readouterr().out
     kept = Store.read()
     assert kept.broken == []
     assert [run.overrides for run in kept.runs.values()] == [OVERRIDES, OVERRIDES]

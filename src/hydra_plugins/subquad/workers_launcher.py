@@ -50,6 +50,7 @@ class Workers(Launcher):
                 for index, overrides in enumerate(job_overrides, start=initial_job_idx)
             ]
         from subquad.sweep import workers
+        from subquad.utils.display import counted
         from subquad.utils.errors import UserError
 
         setup_globals()
@@ -73,7 +74,7 @@ class Workers(Launcher):
                 plan = workers.workers_for(first.sweep.workers, first.trainer, len(jobs))
             except UserError as error:
                 raise CompactHydraException(str(error)) from None
-            runs, threads = (f"{n} {unit}{'s' * (n > 1)}" for n, unit in ((len(jobs), "run"), (plan.threads, "thread")))
+            runs, threads = counted(len(jobs), "run"), counted(plan.threads, "thread")
             log.info(f"{runs}, {plan.count} at a time, {threads} each")
             workers.import_for(OmegaConf.to_container(first))
             workers.run_all(tasks, plan, on_start, on_end)

@@ -29,6 +29,7 @@ from subquad.results.cells import RunIndex
 from subquad.results.footnotes import not_run
 from subquad.results.table import Table
 from subquad.utils.byte_sizes import bytes_of
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError
 
 
@@ -138,6 +139,7 @@ def _print_unplanned(tables: Sequence[Table]) -> None:
     """Prints the number of cells that are measured without training, and which cells are not run."""
     measured = sum(bool(cell.measure and not cell.mean and not cell.unavailable) for table in tables for cell in table)
     if measured:
-        Console(highlight=False).print(f"{measured} more cells are counted or timed, not trained; not in the plan.")
+        more = f"{counted(measured, 'more cell')} {'is' if measured == 1 else 'are'}"
+        Console(highlight=False).print(f"{more} counted or timed, not trained; not in the plan.")
     if left_out := not_run(tables):
         Console(highlight=False).print(left_out, soft_wrap=True, markup=False)

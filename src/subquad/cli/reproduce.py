@@ -32,6 +32,7 @@ from subquad.results.store import Store
 from subquad.results.table import Table
 from subquad.sweep.progress import Shown
 from subquad.sweep.runner import train_all
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError
 
 OWN: dict[str, Any] = {"run": True, "measure": None, "again": False, "compare": []}
@@ -111,7 +112,9 @@ def _train(
             if {spec.folder for spec in own} & folders
         ]
         Console(highlight=False).print(
-            f"{len(specs)} runs lack their data: {reason}\n  They fill {few(cells)}.", soft_wrap=True, markup=False
+            f"The data of {counted(len(specs), 'run')} are missing: {reason}\n  They fill {few(cells)}.",
+            soft_wrap=True,
+            markup=False,
         )
     unfinished = [spec for spec in unfinished if spec.folder not in left]
     if dashboard:
