@@ -115,7 +115,7 @@ def build(base: Path) -> Made:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SUBQUAD_OUTPUTS", str(outputs))
-        patch.setattr(gathering, "load_table", tables.__getitem__)
+        patch.setattr("subquad.results.cells.load_table", tables.__getitem__)
         folders = {
             "softmax0": folder("Softmax", 0), "softmax1": folder("Softmax", 1), "dba0": folder("DBA", 0),
             "laptop": folder(ODD, 0, "scale=laptop"),

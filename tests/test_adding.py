@@ -43,6 +43,8 @@ def test_the_page_shows_what_is_written(folder, monkeypatch):
     table = load(folder / "own" / "table" / "mine" / "1.yaml", "mine/1")
     assert [(cell.row, cell.column) for cell in table if cell.trained] == [("Softmax", "Accuracy"), ("DBA", "Accuracy")]
     assert table.cells["DBA", "Parameters"].metric.unit == ""
+    (folder / "arena.yaml").write_text(block("subquad_configs/table/mine/arena.yaml"))
+    assert load(folder / "arena.yaml", "mine/arena").reference == "softmax"
 
 
 def test_a_folder_is_made_and_entered_in_pyproject(folder, monkeypatch):

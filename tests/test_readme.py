@@ -131,7 +131,8 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     if "data.folder=/path/to/folder" in words:
         from subquad.data.time_series.time_series import TimeSeries
 
-        TimeSeries.write_synthetic(tmp_path / "mine", "Mine", "classification", train=24, test=24)
+        kind = "regression" if "task=tser/custom" in words else "classification"
+        TimeSeries.write_synthetic(tmp_path / "mine", "Mine", kind, train=24, test=24)
         words[words.index("data.folder=/path/to/folder")] = f"data.folder={tmp_path / 'mine'}"
     if "data.folder=/path/to/texts" in words:
         words[words.index("data.folder=/path/to/texts")] = f"data.folder={_texts(tmp_path)}"

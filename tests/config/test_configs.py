@@ -231,3 +231,10 @@ def test_the_bench_names_attentions_that_exist():
     assert config.lengths == [64]
     assert config.attention == ["dba", "luna"]
     assert set(bench_config([]).attention) <= set(options("attention"))
+
+
+@pytest.mark.parametrize("task", ["uea/custom", "tser/custom"])
+def test_the_users_own_test_set_selects_nothing_unless_asked_for(task):
+    protocols = [resolved(f"task={task}", *more) for more in ((), ("protocol=paper",))]
+    assert [(c["protocol"], c["data"]["protocol"]) for c in protocols] == [("clean", "clean"), ("paper", "paper")]
+    assert resolved(f"task={task.partition('/')[0]}/{'lsst' if task[0] == 'u' else 'tecator'}")["protocol"] == "paper"

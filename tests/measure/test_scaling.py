@@ -11,6 +11,7 @@ from conftest import made, mechanisms
 from runs import ROOT, answer
 
 from subquad.attention.base import Projections, StatelessAttention
+from subquad.cli.check_attention import CONTRACTS, REMEDIES, TESTS
 from subquad.config.compose import load_attention
 from subquad.measure import scaling as scaling_module
 from subquad.measure.scaling import (
@@ -138,9 +139,15 @@ class Mine(StatelessAttention):
     done = report(tmp_path, "attention=mine:Mine", "lengths=[256,512,1024]")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "fails  padding is invisible" in done.stdout
+    assert "Remedy: leave padded tokens of the context out of every sum" in " ".join(done.stdout.split())
     assert "holds  rows are independent" in done.stdout
     assert "not an approximation of softmax" in done.stdout
     assert "memory as n^1." in done.stdout
+
+
+def test_every_remedy_is_of_a_test_of_the_contract() -> None:
+    text = "".join((TESTS / path).read_text() for path in CONTRACTS)
+    assert [name for name in REMEDIES if f"def {name}(" not in text] == []
 
 
 def test_wrong_overrides_are_explained() -> None:

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import hashlib
 import html
+import json
 import os
 import re
 from html.parser import HTMLParser
@@ -172,6 +173,7 @@ def test_odd_names_stay_words(made, pages):
     runs = words(made.html("runs.html"))
     assert "<script>alert(1)</script> on d\"'&" in runs.partition("Your own runs")[2].partition("Failed")[0]
     assert "There is no <folder>; make it." in runs
+    assert "<script>alert(1)</script> on d\"'& 77.70 % 0 paper, paper 1,234,567" in runs.partition("Your own runs")[2]
     [own] = made.content.own
     assert re.fullmatch(r"[\w./=-]+", next(link for link in pages["runs.html"].links if "mine" in link))
     assert "no cell of a table asks" in words(made.html(next(n for n in pages if "mine" in n))).lower()
@@ -297,3 +299,12 @@ def test_pages_that_stay_as_they_are_are_not_written_again(made, tmp_path):
     written = {path for path in pages if path.stat().st_mtime_ns != pages[path]}
     assert {path for path in written if path.parent.name != "bench"} == {tmp_path / "index.html", run}
     assert "2030" in (tmp_path / "index.html").read_text()
+
+
+def test_the_benchmark_of_the_project_has_a_page(made, tmp_path, real_store):
+    bench = json.loads((real_store / "bench.json").read_text())
+    write_site(tmp_path, dataclasses.replace(made.content, project_bench=bench))
+    assert 'href="bench/project.html"' in (tmp_path / "costs.html").read_text()
+    assert bench["commit"] in (tmp_path / "bench" / "project.html").read_text()
+    write_site(tmp_path, made.content)
+    assert not (tmp_path / "bench" / "project.html").exists()

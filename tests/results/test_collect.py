@@ -13,6 +13,8 @@ from subquad.config.compositions import Composition
 from subquad.records import write_json
 from subquad.report.html.site import write_site
 from subquad.results import collect as gathering
+from subquad.results import store
+from subquad.results import table as tables
 from subquad.results.cells import RunIndex, load_table
 from subquad.results.model import FULL, Scope
 from subquad.results.table import load
@@ -85,7 +87,7 @@ def test_what_cannot_be_read_is_named(made):
 def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
     (tmp_path / "other.yaml").write_text(OTHER.replace("Performer: []}", 'Performer: [], Luna: ["attention=luna"]}'))
     table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
-    monkeypatch.setattr(gathering, "load_table", {"other/7": table}.__getitem__)
+    monkeypatch.setattr("subquad.results.cells.load_table", {"other/7": table}.__getitem__)
     for (row, _), cell in table.cells.items():
         folder = RunIndex(words).spec(cell.overrides, 0).folder
         odd = {
@@ -111,7 +113,7 @@ def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
 def test_seeds_that_were_trained_on_other_data_are_in_no_mean(tmp_path, monkeypatch):
     (tmp_path / "one.yaml").write_text(ONE)
     table, words = load(tmp_path / "one.yaml", "one/1"), (f"paths.outputs={tmp_path}/outputs",)
-    monkeypatch.setattr(gathering, "load_table", {"one/1": table}.__getitem__)
+    monkeypatch.setattr("subquad.results.cells.load_table", {"one/1": table}.__getitem__)
     softmax = next(each for each in table if each.trained)
     for seed, data in ((0, "this"), (1, "another")):
         finish(RunIndex(words).spec(softmax.overrides, seed).folder, 0.5 + seed / 4, seed=seed, data_fingerprint=data)
@@ -123,7 +125,7 @@ def test_seeds_that_were_trained_on_other_data_are_in_no_mean(tmp_path, monkeypa
 def test_a_strange_record_or_measurement_is_named_and_stops_no_page(tmp_path, monkeypatch):
     (tmp_path / "other.yaml").write_text(OTHER)
     table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
-    monkeypatch.setattr(gathering, "load_table", {"other/7": table}.__getitem__)
+    monkeypatch.setattr("subquad.results.cells.load_table", {"other/7": table}.__getitem__)
     [cell] = table
     finish(RunIndex(words).spec(cell.overrides, 0).folder, 0.5, attention="performer")
     of_the_cell = {"task": "digits", "attention": "performer"}
@@ -147,7 +149,7 @@ def test_a_strange_record_or_measurement_is_named_and_stops_no_page(tmp_path, mo
 def test_a_metric_that_no_record_has_is_named(tmp_path, monkeypatch):
     (tmp_path / "other.yaml").write_text(OTHER.replace("test/accuracy", "test/acuracy"))
     table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
-    monkeypatch.setattr(gathering, "load_table", {"other/7": table}.__getitem__)
+    monkeypatch.setattr("subquad.results.cells.load_table", {"other/7": table}.__getitem__)
     [wanted] = table
     finish(RunIndex(words).spec(wanted.overrides, 0).folder, 0.5, attention="performer")
     content = gathering.gather(["other/7"], words)
@@ -175,9 +177,37 @@ def test_a_wrong_table_of_the_user_is_named_and_stops_no_page(tmp_path, monkeypa
     assert write_site(tmp_path / "pages", content).exists()
 
 
+def test_a_wrong_table_is_read_once_whatever_asks_for_measured_cells(tmp_path, monkeypatch):
+    """Each of the measurements that the project keeps asks for them."""
+    own = tmp_path / "own" / "table" / "mine"
+    own.mkdir(parents=True)
+    (own / "1.yaml").write_text("rows: [\n")
+    monkeypatch.setenv(choices.OWN, str(tmp_path / "own"))
+    read = []
+    monkeypatch.setattr(tables, "load", lambda file, name: (read.append(name), load(file, name))[1])
+    store._measured_cells.cache_clear()
+    assert len(store._measured_cells()) == len(store._measured_cells()) > 900
+    assert (read.count("mine/1"), read.count("dba/1")) == (1, 1)
+    store._measured_cells.cache_clear()
+    [problem] = gathering.gather(["mine/1"], [f"paths.outputs={tmp_path}/outputs"], check=False).broken
+    assert (problem.path, problem.message.partition(":")[0]) == (str(own / "1.yaml"), "cannot be read (line 2")
+
+
+def test_a_run_by_the_default_protocol_of_its_task_is_shown_once(tmp_path, monkeypatch):
+    overrides = ["task=uea/custom", "data.dataset=Mine", f"data.folder={tmp_path}", "attention=performer"]
+    (tmp_path / "own.yaml").write_text(OTHER.replace("[task=digits, recipe=small_vit]", str(overrides)))
+    table, words = load(tmp_path / "own.yaml", "own/1"), [f"paths.outputs={tmp_path}/outputs"]
+    monkeypatch.setattr("subquad.results.cells.load_table", {"own/1": table}.__getitem__)
+    [wanted] = table
+    folder = RunIndex(words).spec(wanted.overrides, 0).folder
+    finish(folder, 0.5, attention="performer", task="uea/custom", protocol="clean")
+    [results] = gathering.gather(["own/1"], words, check=False).tables
+    assert [(r.scope, r.text) for r in results.cells[wanted.place].results] == [(FULL, "50.0")]
+
+
 def test_a_second_call_composes_nothing(made, monkeypatch):
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(made.outputs))
-    monkeypatch.setattr(gathering, "load_table", made.tables.__getitem__)
+    monkeypatch.setattr("subquad.results.cells.load_table", made.tables.__getitem__)
     monkeypatch.setattr("subquad.config.compose.compose_run", None)  # would fail if called
     assert gathering.gather(list(made.tables), made.words).tables == made.content.tables
 

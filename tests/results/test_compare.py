@@ -39,6 +39,7 @@ def values(lead: float) -> dict[tuple[str, str], dict[int, float]]:
 
 def test_one_line_a_setting_and_one_for_all(tmp_path):
     lines = compare_lines(table(tmp_path), values(0.1), ["A", "B"])
+    assert lines == compare_lines(table(tmp_path), values(0.1), ["a", "b"])
     assert len(lines) == 7
     # 4.3027 * 0.1 / sqrt(3) = 0.2484; t = 0.1 / 0.0577 = 1.732 with 2 degrees of freedom
     assert lines[0] == (

@@ -67,7 +67,8 @@ def test_settings_of_its_runs_alone_do_not_hinder_a_figure(outputs):
     [missing] = [line for line in done.stdout.splitlines() if line.startswith("not run: ")]
     assert folder in missing
     assert "sweep.workers" not in missing
-    assert (outputs / "figures" / "linformer" / "1" / "1.json").exists()
+    assert "Nothing is drawn: no run of this figure has finished here." in done.stdout
+    assert not (outputs / "figures").exists()
 
 
 @pytest.mark.parametrize(

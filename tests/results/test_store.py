@@ -16,7 +16,7 @@ from subquad.report.html.site import write_site
 from subquad.report.markdown_latex import latex, markdown
 from subquad.report.terminal import show_table
 from subquad.report.wandb_table import COLUMNS, table_rows
-from subquad.results import collect, store
+from subquad.results import store
 from subquad.results.cells import RunIndex
 from subquad.results.collect import gather, gather_project, results_of
 from subquad.results.measurement_cache import measure
@@ -50,7 +50,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "FOLDER", tmp_path / "store")
     (tmp_path / "one.yaml").write_text(TABLE)
     table = load(tmp_path / "one.yaml", "one/1")
-    monkeypatch.setattr(collect, "load_table", {"one/1": table}.__getitem__)
+    monkeypatch.setattr("subquad.results.cells.load_table", {"one/1": table}.__getitem__)
     monkeypatch.setattr(store, "_measured_cells", lambda: [cell for cell in table.cells.values() if cell.measure])
     for seed in (0, 1):
         finish(folder(seed), 0.89 + seed / 50, seed=seed, finished=f"2026-01-0{seed + 1}T10:00:00+00:00")
@@ -73,7 +73,7 @@ def add(monkeypatch, *arguments):
 def test_kept_results_fill_cells_of_somebody_who_has_run_nothing(place, monkeypatch, capsys):
     base, table = place
     assert add(monkeypatch, "add", base / "outputs") == 0
-    assert "Added 2 runs and 1 measurements" in capsys.readouterr().out
+    assert "Added 2 runs and 1 measurement to" in capsys.readouterr().out
     kept = Store.read()
     assert kept.broken == []
     assert [run.overrides for run in kept.runs.values()] == [OVERRIDES, OVERRIDES]

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from subquad.results.cells import select
-from subquad.results.footnotes import notes
+from subquad.results.footnotes import not_run, notes
 from subquad.results.published_value import Printed
 from subquad.results.table import Table, load
 from subquad.utils.errors import UserError
@@ -163,6 +163,9 @@ def test_a_dash_is_an_empty_cell_and_a_question_mark_one_that_was_not_read(table
     assert empty.printed is unread.printed is unprinted.printed is None
     assert empty.unavailable == "The paper leaves this cell empty."
     assert unread.unavailable == unprinted.unavailable == ""
+    assert not_run([table]) == 'Not run, because the table prints "-" there ("?" would run it): Softmax / Long.'
+    assert "paper/1 Softmax / Long, paper/1 Softmax / Long." in not_run([table, table])
+    assert not_run([table.select(["64"])]) == ""
 
 
 def test_reasons_and_notes_of_a_single_cell_come_before_those_of_its_lines(table):

@@ -234,13 +234,13 @@ def test_a_job_that_is_queued_again_is_waited_for(tmp_path, commands, settings, 
     assert asked.call_count == 12  # three queries without the job since it was last there
     assert reasons == {run: "Slurm's job 1 is gone and left no record; its log is no log"}
     assert json.loads((run / records.ERROR).read_text())["message"] == reasons[run]
-    assert [r.message for r in caplog.records if "runs:" in r.message] == [
-        "1 runs: 0 finished, 1 running, 0 queued, 0 failed.",
-        "1 runs: 0 finished, 0 running, 0 queued, 0 failed.",
-        "1 runs: 0 finished, 0 running, 1 queued, 0 failed.",
-        "1 runs: 0 finished, 1 running, 0 queued, 0 failed.",
-        "1 runs: 0 finished, 0 running, 0 queued, 0 failed.",
-        "1 runs: 0 finished, 0 running, 0 queued, 1 failed.",
+    assert [r.message for r in caplog.records if "run:" in r.message] == [
+        "1 run: 0 finished, 1 running, 0 queued, 0 failed.",
+        "1 run: 0 finished, 0 running, 0 queued, 0 failed.",
+        "1 run: 0 finished, 0 running, 1 queued, 0 failed.",
+        "1 run: 0 finished, 1 running, 0 queued, 0 failed.",
+        "1 run: 0 finished, 0 running, 0 queued, 0 failed.",
+        "1 run: 0 finished, 0 running, 0 queued, 1 failed.",
     ]
 
 
@@ -288,7 +288,7 @@ def test_squeue_is_asked_for_all_of_the_users_jobs(commands, settings):
     jobs = Jobs(wanted(Path("."), "a"), settings)
     jobs.tickets, jobs.unsent = {Path("a"): Ticket("4_1", "log", 0.0)}, {}
     text = jobs._summary(found, set())
-    assert text == "1 runs: 0 finished, 0 running, 1 queued (PartitionConfig), 0 failed."
+    assert text == "1 run: 0 finished, 0 running, 1 queued (PartitionConfig), 0 failed."
     (commands / "squeue").write_text("#!/bin/sh\necho slurm_load_jobs error >&2; exit 1\n")
     with pytest.raises(UserError, match="squeue failed \\(slurm_load_jobs error\\)"):
         queue()

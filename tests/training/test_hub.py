@@ -10,7 +10,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from runs import ROOT
+from runs import FACTS, ROOT
+
+from subquad.records import write_json
 
 BUNDLE = ROOT / "docs" / "bundles" / "digits-ecoformer.safetensors"
 TOKEN, COMMIT = "hf_writer", "1" * 40
@@ -168,3 +170,8 @@ def test_the_command_packs_and_uploads(tmp_path, monkeypatch, capsys):
     pack.main()
     assert sent == [(output, "someone/digits")]
     assert capsys.readouterr().out.endswith("someone/digits: there\n")
+    run = tmp_path / "runs" / f"{'0' * 12}-s0"
+    write_json(run / "result.json", FACTS)
+    monkeypatch.setattr(sys, "argv", ["pack", str(tmp_path)])
+    pack.main()
+    assert capsys.readouterr().out.startswith(str(run / client.FILE))

@@ -110,6 +110,15 @@ def test_the_report_shows_the_result_beside_the_baselines(finished, tmp_path, ca
     assert "(again)" in shown
     assert f"{record.metrics['test/accuracy']:.2%}" in shown
     assert f"{record.baselines['root operator only']:.2%}" in shown
+    assert "best val/accuracy on the validation split" in shown
+    for data, callbacks, text in (
+        ({"protocol": "paper"}, {}, "best val/accuracy on the test split"),
+        ({"protocol": "clean"}, {}, "best val/accuracy on held-out training rows"),
+        ({}, {"best": {"monitor": None}}, "the last"),
+    ):
+        config = record.config | {"data": data, "callbacks": callbacks}
+        show(dataclasses.replace(record, config=config), tmp_path)
+        assert text in capsys.readouterr().out
     (tmp_path / "metrics.csv").write_text("step,train/loss,val/accuracy\n3,1.5,0.25\n")
     draw_curve(record, tmp_path, "val/accuracy")
     assert (tmp_path / "curve.png").exists()

@@ -39,6 +39,7 @@ class Slurm(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from subquad import records
+        from subquad.sweep.outcome import show_outcome
         from subquad.sweep.slurm.submit import Jobs
         from subquad.training import summary
         from subquad.utils.errors import UserError
@@ -62,6 +63,7 @@ class Slurm(Launcher):
             record = records.read(run)
             assert record is not None
             summary.show(record, run, "" if run in jobs.tickets else " (finished before, not trained again)")
+        show_outcome(self.config, (request.run for request in runs))
         return [self._outcome(list(o), run.run, jobs.failed) for o, run in zip(job_overrides, runs, strict=True)]
 
     def _explain_interrupt(self, jobs: Any) -> None:

@@ -36,12 +36,21 @@ class Workers(Launcher):
         self.basic.setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        from subquad.sweep.outcome import show_outcome
+
+        results = self._launch(job_overrides, initial_job_idx)
+        ended = (result.hydra_cfg for result in results if result.status == JobStatus.COMPLETED)
+        show_outcome(self.config, (Path(hydra.hydra.runtime.output_dir) for hydra in ended if hydra is not None))
+        return results
+
+    def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         if sys.platform != "linux":
             return [
                 run_here(self.basic, overrides, index)
                 for index, overrides in enumerate(job_overrides, start=initial_job_idx)
             ]
         from subquad.sweep import workers
+        from subquad.utils.display import counted
         from subquad.utils.errors import UserError
 
         setup_globals()
@@ -65,7 +74,7 @@ class Workers(Launcher):
                 plan = workers.workers_for(first.sweep.workers, first.trainer, len(jobs))
             except UserError as error:
                 raise CompactHydraException(str(error)) from None
-            runs, threads = (f"{n} {unit}{'s' * (n > 1)}" for n, unit in ((len(jobs), "run"), (plan.threads, "thread")))
+            runs, threads = counted(len(jobs), "run"), counted(plan.threads, "thread")
             log.info(f"{runs}, {plan.count} at a time, {threads} each")
             workers.import_for(OmegaConf.to_container(first))
             workers.run_all(tasks, plan, on_start, on_end)

@@ -41,6 +41,43 @@ TESTS = CHECKOUT / "tests" if CHECKOUT else Path(__file__).parents[1] / "contrac
 """The folder of the contract's tests: tests/ of a checkout, or the installed package subquad.contract."""
 CONTRACTS = ("attention/test_contract.py", "attention/test_export.py", "backbones/test_encoders.py")
 COLOURS = {"holds": "green", "fails": "red", "unsure": "yellow"}
+_MASKS = "zero_padding, count, masked_mean or masked_softmax of subquad.ops.masks"
+_BRANCH = "shapes of tensors instead of .item(), .tolist(), numpy and branches on values"
+REMEDIES = {
+    "test_each_wiring_works_or_is_refused": "name in `patterns` the wirings that the class has.",
+    "test_configured_sizes_run": "return one token of width site.dim for each token of x, whatever site says.",
+    "test_shape_and_finite": "return a tensor of the shape of x; bound divisors away from 0.",
+    "test_padding_is_invisible": f"leave padded tokens of the context out of every sum, with {_MASKS}.",
+    "test_padded_equals_trimmed": f"let no number depend on the padded length; count real tokens, with {_MASKS}.",
+    "test_padding_may_be_anywhere": f"let the mask say which tokens are real, with {_MASKS}.",
+    "test_mask_of_true_equals_no_mask": "treat a mask that is None as one that is True everywhere.",
+    "test_rows_are_independent": "reduce over tokens or channels, never over the batch.",
+    "test_rows_of_padding_stay_finite": f"do not divide by 0 real tokens: use {_MASKS}.",
+    "test_eval_is_deterministic_and_changes_nothing": "draw numbers and update buffers only where self.training.",
+    "test_state_dict_is_all_there_is": "keep state in parameters and buffers (register_buffer), not in attributes.",
+    "test_the_carry_is_no_parameter": "hand on a result, not a parameter or a view of one.",
+    "test_every_parameter_learns": "use every parameter; detach, argmax and factors of 0 pass no gradient on.",
+    "test_shorter_sequences_work": "cut weights of a fixed length to x.shape[1] and context.shape[1].",
+    "test_longer_sequences_are_refused": "call self.check_lengths(x, context) first.",
+    "test_heads_that_do_not_divide_the_width_are_refused": "call super().__init__(site) first.",
+    "test_gradcheck": "compute in the dtype of x, without operations in place on what the gradient needs.",
+    "test_bf16_stays_close": "compute sums and exponentials of many terms in float32, and return the dtype of x.",
+    "test_mixed_precision_of_a_gpu_stays_finite": "compute sums and exponentials of many terms in float32.",
+    "test_compiles_to_one_graph": f"use {_BRANCH}.",
+    "test_a_trace_agrees": f"use {_BRANCH}.",
+    "test_compiled_to_one_graph_of_any_size_it_agrees": f"use {_BRANCH}.",
+    "test_an_export_agrees_at_every_size_that_it_supports": f"use {_BRANCH}; or name the limit in `cannot_export`.",
+    "test_an_axis_that_it_cannot_export_fails": "take what exports out of `cannot_export`.",
+    "test_onnx_agrees": "use operators that ONNX has, or name `onnx` in `cannot_export`.",
+    "test_dropout_acts_in_training_only": "apply site.dropout with nn.Dropout, or only where self.training.",
+    "test_state_goes_through_safetensors": "share no memory between parameters or buffers.",
+    "test_weights_do_not_depend_on_the_length": "make no parameter from max_len, or none that its length changes.",
+}
+"""What to do, by the name of the test of the contract that fails."""
+_OVERFLOW = (
+    "a constant such as -1e30 is too large for float16; mask with torch.finfo(x.dtype).min, or use masked_softmax of "
+    "subquad.ops.masks."
+)
 console = Console(width=110, highlight=False)
 
 
@@ -108,13 +145,17 @@ def _contract(name: str) -> bool:
         console.print(f"  {mark}  {test.removeprefix('test_').replace('_', ' ')}")
         for line in broken:
             console.print(f"         {line[:200]}", markup=False)
-        if any("without overflow" in line for line in broken):
-            console.print(
-                "         A constant such as -1e30 is too large for float16; mask with torch.finfo(x.dtype).min, or "
-                "use subquad.ops.masks.masked_softmax."
-            )
+        for remedy in dict.fromkeys(filter(None, (_remedy(test, line) for line in broken))):
+            console.print(f"         Remedy: {remedy}", markup=False)
     console.print()
     return any(message for outcomes in cells.values() for _, message in outcomes)
+
+
+def _remedy(test: str, message: str) -> str:
+    """What to do about a failure, by its message or else by its test; empty if that is not known."""
+    if "without overflow" in message:
+        return _OVERFLOW
+    return REMEDIES.get("test_shorter_sequences_work" if "must match the size of tensor" in message else test, "")
 
 
 def _scaling(factory: Any, lengths: list[int]) -> bool:

@@ -8,6 +8,7 @@ python scripts/figure.py figure=linformer/2 lengths=[512,1024] rounds=1
 Settings are those of configs/figure/<paper>/<number>.yaml. Overrides of train.py that do not change which runs the
 figure shows (scale=, data=, data.folder=, trainer=) go to every run, sweep.workers= and hydra/... to their sweep. A
 picture (PNG, SVG) and its numbers (JSON) are written to outputs/figures/<paper>/<number>/; all three name missing runs.
+Without any of its runs nothing is written.
 """
 
 import shlex
@@ -67,14 +68,26 @@ def main() -> int:
     }  # fmt: skip
     places = [override for override in choices if override.startswith("paths.")]
     folder = Path(config.output or f"{compose_run(places).paths.outputs}/figures/{name}")
-    for path in save(figure.draw(numbers), facts | {"numbers": numbers}, folder, Path(name).name):
-        console.print(str(path), soft_wrap=True)
+    picture = figure.draw(numbers)
+    if any(map(_has_data, picture.axes)):
+        for path in save(picture, facts | {"numbers": numbers}, folder, Path(name).name):
+            console.print(str(path), soft_wrap=True)
+    else:
+        console.print("Nothing is drawn: no run of this figure has finished here.")
     for sentence in numbers["missing"]:
         console.print(sentence, soft_wrap=True, markup=False)
     if jobs and not config.run:
         command = as_typed(shlex.join(["python", "scripts/figure.py", *sys.argv[1:], "run=true"]))
         console.print(f"Train the missing runs: {command}", soft_wrap=True, markup=False)
     return int(failed)
+
+
+def _has_data(axes: Any) -> bool:
+    """Whether something is drawn; an image of a grid without a number is nothing."""
+    import numpy as np
+
+    images = [np.ma.filled(image.get_array(), np.nan) for image in axes.images]
+    return any(np.isfinite(image).any() for image in images) if images else bool(axes.has_data())
 
 
 def _chosen(overrides: list[str]) -> tuple[str, Path]:

@@ -26,11 +26,13 @@ def main() -> None:
     config = script_settings(OmegaConf.create({"output": None, "upload": None}), rest)
     if len(runs) != 1:
         raise UserError("Name one run by its folder, as in: python scripts/pack.py outputs/runs/lra/listops/dba")
+    from subquad import records
     from subquad.training import hub
     from subquad.training.bundle import pack
 
-    output = Path(config.output or Path(runs[0]) / hub.FILE)
-    pack(Path(runs[0]), output)
+    run = Path(runs[0])
+    output = Path(config.output or records.only_run(run)[0] / hub.FILE)
+    pack(run, output)
     print(f"{output}: {output.stat().st_size / 1e6:.2f} MB")
     if config.upload is not None:
         print(f"{config.upload}: {hub.upload(output, config.upload)}")

@@ -26,8 +26,10 @@ from subquad.planning.cost import Device, Pace, Paces, Setting, measured_steps, 
 from subquad.planning.plan_view import show_memory, show_plan
 from subquad.planning.table_plan import Work, jobs_by_setting, shares
 from subquad.results.cells import RunIndex
+from subquad.results.footnotes import not_run
 from subquad.results.table import Table
 from subquad.utils.byte_sizes import bytes_of
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError
 
 
@@ -43,7 +45,8 @@ def main() -> None:
     runs.compose((cell for table in tables for cell in table if cell.trained or cell.chained), _import_heavy)
     jobs = [job for table in tables for job in runs.specs(table, seeds[table.name])]
     if not jobs:
-        Console().print(f"{config.table} trains nothing: its cells are measured or counted.")
+        Console().print(f"{config.table} trains nothing.")
+        _print_unplanned(tables)
         return
     groups = jobs_by_setting(jobs)
     settings = {key: setting_of(key, runs.compositions) for key in groups}
@@ -133,7 +136,10 @@ def _measure(settings: Sequence[Setting], outputs: Path) -> None:
 
 
 def _print_unplanned(tables: Sequence[Table]) -> None:
-    """Prints the number of cells that are measured without training, which the plan leaves out."""
+    """Prints the number of cells that are measured without training, and which cells are not run."""
     measured = sum(bool(cell.measure and not cell.mean and not cell.unavailable) for table in tables for cell in table)
     if measured:
-        Console(highlight=False).print(f"{measured} more cells are counted or timed, not trained; not in the plan.")
+        more = f"{counted(measured, 'more cell')} {'is' if measured == 1 else 'are'}"
+        Console(highlight=False).print(f"{more} counted or timed, not trained; not in the plan.")
+    if left_out := not_run(tables):
+        Console(highlight=False).print(left_out, soft_wrap=True, markup=False)

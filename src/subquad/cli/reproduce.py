@@ -25,12 +25,14 @@ from subquad.report.terminal import show_table
 from subquad.results.cells import RunIndex, RunSpec, merged
 from subquad.results.collect import results_of
 from subquad.results.compare import compare_lines, opponents
+from subquad.results.footnotes import few
 from subquad.results.measurement_cache import measure_cells
 from subquad.results.model import CellResults
 from subquad.results.store import Store
 from subquad.results.table import Table
 from subquad.sweep.progress import Shown
 from subquad.sweep.runner import train_all
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError
 
 OWN: dict[str, Any] = {"run": True, "measure": None, "again": False, "compare": []}
@@ -110,15 +112,12 @@ def _train(
             if {spec.folder for spec in own} & folders
         ]
         Console(highlight=False).print(
-            f"{len(specs)} runs lack their data: {reason}\n  They fill {_few(cells)}.", soft_wrap=True, markup=False
+            f"The data of {counted(len(specs), 'run')} are missing: {reason}\n  They fill {few(cells)}.",
+            soft_wrap=True,
+            markup=False,
         )
     unfinished = [spec for spec in unfinished if spec.folder not in left]
     if dashboard:
         own_tables = {table.name: [spec for cell in table.cells.values() for spec in cell] for table in shown}
         unfinished = wandb_table.labelled(unfinished, own_tables)
     return (bool(unfinished) and train_all(unfinished, hydra, shown)) or bool(left)
-
-
-def _few(cells: Sequence[str], most: int = 8) -> str:
-    more = f" and {len(cells) - most} more" if len(cells) > most else ""
-    return ", ".join(cells[:most]) + more

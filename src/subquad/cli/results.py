@@ -35,6 +35,7 @@ from subquad.results.store import (
     stored_measurement,
     stored_run,
 )
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError
 
 
@@ -66,7 +67,8 @@ def _check() -> int:
     for problem in problems:
         print(f"{problem.path}: {problem.message}")
     print(
-        f"{len(store.runs):,} runs and {len(store.measurements):,} measurements in {FOLDER}; {len(problems)} problems"
+        f"{counted(len(store.runs), 'run')} and {counted(len(store.measurements), 'measurement')} in {FOLDER}; "
+        f"{counted(len(problems), 'problem')}"
     )
     return int(bool(problems))
 
@@ -98,8 +100,8 @@ def _add(paths: list[Path], again: bool) -> int:
     if runs or measurements:
         store.with_results(runs, measurements).write()
     print(
-        f"Added {len(runs)} runs and {len(measurements)} measurements to {FOLDER}; {kept} were there, "
-        f"{refused} refused, {trials} at scale=smoke left out"
+        f"Added {counted(len(runs), 'run')} and {counted(len(measurements), 'measurement')} to {FOLDER}; "
+        f"{kept} were there, {refused} refused, {trials} at scale=smoke left out"
     )
     return int(bool(refused))
 
@@ -110,7 +112,7 @@ def _repeat(count: int, seed: int) -> int:
     names = random.Random(seed).sample(sorted(runs), min(count, len(runs)))
     differ = failed = 0
     took = timedelta(seconds=round(sum(runs[name].wall_seconds for name in names)))
-    print(f"{len(names)} runs are trained again; they took {took} when they were kept.", flush=True)
+    print(f"To be trained again: {counted(len(names), 'run')}; they took {took} when they were kept.", flush=True)
     for name in names:
         kept = runs[name]
         try:
@@ -129,7 +131,7 @@ def _repeat(count: int, seed: int) -> int:
         if changed and before != here:
             changed.append(f"kept from {_processor(*before)}, here {_processor(*here)}, which may round differently")
         print(f"{kept.command}: {'; '.join(changed) or 'the same numbers'}", flush=True)
-    print(f"{len(names) - failed} runs trained again; {differ} with other numbers, {failed} failed")
+    print(f"{counted(len(names) - failed, 'run')} trained again; {differ} with other numbers, {failed} failed")
     return int(differ > 0 or failed > 0)
 
 

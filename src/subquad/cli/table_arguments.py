@@ -9,7 +9,7 @@ from omegaconf import ListConfig, OmegaConf
 
 from subquad.cli.command import script_settings
 from subquad.config.choices import options
-from subquad.results.cells import RunIndex, load_table, select
+from subquad.results.cells import RunIndex, load_table, load_tables, select
 from subquad.results.model import Scope
 from subquad.results.table import Table
 from subquad.utils.errors import UserError
@@ -27,7 +27,7 @@ def split_arguments(own: Mapping[str, Any]) -> tuple[Any, list[str]]:
 
 
 def chosen_tables(config: Any) -> list[Table]:
-    """The chosen rows and columns of `table`: one, a list, or all. Raises UserError if it is left out."""
+    """The chosen rows and columns of `table`: one, a list, or all that can be read. Raises UserError without one."""
     if OmegaConf.is_missing(config, "table"):
         raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2, or table=all.")
     if config.table is None:
@@ -35,8 +35,12 @@ def chosen_tables(config: Any) -> list[Table]:
     for key in ("rows", "columns"):
         if config[key] == []:
             raise UserError(f"{key}=[] selects nothing; name some, or leave the setting out for all.")
-    names = options("table") if config.table == "all" else list(dict.fromkeys(_listed(config.table)))
-    return select([load_table(name) for name in names], _listed(config.rows), _listed(config.columns))
+    if config.table == "all":
+        tables, unreadable = load_tables(options("table"))
+        sys.stderr.write("".join(f"Left out: {reason}\n" for reason in unreadable.values()))
+    else:
+        tables = [load_table(name) for name in dict.fromkeys(_listed(config.table))]
+    return select(tables, _listed(config.rows), _listed(config.columns))
 
 
 def _listed(value: Any) -> list[str]:

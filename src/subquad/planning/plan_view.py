@@ -11,6 +11,7 @@ from subquad.config.task_metadata import about_task
 from subquad.planning.cost import Device
 from subquad.planning.table_plan import Share
 from subquad.utils.byte_sizes import readable_bytes
+from subquad.utils.display import counted
 
 if TYPE_CHECKING:  # importing it takes torch
     from subquad.planning.gpu_memory import Fit
@@ -30,7 +31,7 @@ def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
         numbers = (f"{number:,}" for number in (share.runs, share.finished, share.left))
         grid.add_row(task, *numbers, time_left(share), checkpoints(share), data)
     console.print(grid)
-    console.print(f"{total.runs:,} runs, {total.finished:,} finished, {total.left:,} left.")
+    console.print(f"{counted(total.runs, 'run')}, {total.finished:,} finished, {total.left:,} left.")
     if not total.left:
         return
     console.print(f"Time: {time_left(total)}.{_sources(total)}", soft_wrap=True)
@@ -38,7 +39,9 @@ def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
     for task, share in sorted(tasks.items()):
         for sentence in sorted(share.needs):
             size = about_task(task).get("download", "unknown")
-            console.print(f"Missing for {share.left} runs of {task} (download: {size}): {sentence}", soft_wrap=True)
+            console.print(
+                f"Missing for {counted(share.left, 'run')} of {task} (download: {size}): {sentence}", soft_wrap=True
+            )
 
 
 def show_memory(fits: Sequence["Fit"], memory: int, kept_free: float) -> None:
@@ -94,7 +97,7 @@ def _sources(share: Share) -> str:
     """Devices and measurements that the time is based on."""
     sources = []
     if share.whole:
-        sources.append(f"{share.whole} runs by finished runs of their kind")
+        sources.append(f"{counted(share.whole, 'run')} by finished runs of their kind")
     if share.timed > share.whole:
         sources.append(f"{share.timed - share.whole} by measured training steps, without their evaluations")
     if share.left > share.timed:

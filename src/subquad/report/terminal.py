@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from subquad.results.footnotes import notes
+from subquad.results.footnotes import not_run, notes
 from subquad.results.model import PROJECT, CellResult, Scope, TableResults
 from subquad.results.table import Cell, Place, Table
 from subquad.results.verdict import Verdict
@@ -48,6 +48,8 @@ def show_table(results: TableResults, scope: Scope) -> None:
         console.print(f"{NEEDS_DATA} {Verdict.NEEDS_DATA.value} that are not on this machine:", soft_wrap=True)
         for reason in missing:
             console.print(f"  {escape(reason)}", soft_wrap=True)
+    if left_out := not_run([table]):
+        console.print(f"[dim]{escape(left_out)}[/]", soft_wrap=True)
     for about, text in notes(table):
         console.print(f"[dim]{escape(about)}: {escape(text)}[/]", soft_wrap=True)
     remarks: dict[str, list[Place]] = defaultdict(list)

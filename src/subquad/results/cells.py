@@ -50,6 +50,17 @@ def load_table(name: str) -> Table:
     return tables.load(file, name)
 
 
+def load_tables(names: Iterable[str]) -> tuple[list[Table], dict[str, str]]:
+    """The tables that can be read, and by name the reasons why the others cannot."""
+    found, unreadable = [], {}
+    for name in names:
+        try:
+            found.append(load_table(name))
+        except UserError as error:
+            unreadable[name] = str(error)
+    return found, unreadable
+
+
 def select(found: Sequence[Table], rows: Sequence[str], columns: Sequence[str]) -> list[Table]:
     """These rows and columns of tables. Of several, each gives what it has, and those that have nothing are left out.
 

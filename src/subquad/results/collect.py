@@ -14,13 +14,13 @@ from subquad.config.choices import file_of, hint, options
 from subquad.config.compositions import Compositions
 from subquad.records import Measurement
 from subquad.results import measurement_cache
-from subquad.results.cells import RunIndex, load_table, seeds_of
+from subquad.results.cells import RunIndex, load_tables, seeds_of
 from subquad.results.commands import cell_command, table_command
 from subquad.results.mean import mean_values
 from subquad.results.model import FULL, PROJECT, CellResult, CellResults, Content, Problem, Run, Scope, TableResults
 from subquad.results.scan import Scan, newest, read_measurements, read_run, scan_runs
 from subquad.results.statistics import summarise
-from subquad.results.store import Store
+from subquad.results.store import Store, project_bench
 from subquad.results.table import Cell, Place, Table
 from subquad.results.verdict import Verdict, cell_verdict
 from subquad.utils.errors import UserError
@@ -48,7 +48,7 @@ def gather(
     outdated = store.outdated(compositions) if check else []
     measurements, broken = read_measurements(outputs / "measured")
     broken += _unknown_scopes(scan)
-    tables, unreadable = _readable(names)
+    tables, unreadable = load_tables(names)
     found: dict[str, list[Mapping[Place, CellResult]]] = {table.name: [] for table in tables}
     scopes = [FULL, *_scopes(scan.runs.values(), measurements.values(), FULL)]
     scopes += _scopes(store.pages.values(), store.measurements.values(), PROJECT)
@@ -70,7 +70,10 @@ def gather(
             except UserError as error:
                 unreadable[table.name] = str(error)
     results = [_table_results(table, found[table.name]) for table in tables if table.name not in unreadable]
-    broken += [Problem(path=str(file_of("table", name)), message=reason) for name, reason in unreadable.items()]
+    files = {name: str(file_of("table", name)) for name in unreadable}
+    broken += [
+        Problem(path=files[name], message=text.removeprefix(f"{files[name]} ")) for name, text in unreadable.items()
+    ]
     in_tables = {run.key for table in results for cell in table.cells.values() for r in cell.results for run in r.runs}
     compositions.save()
     return Content(
@@ -79,7 +82,7 @@ def gather(
         project=list(store.pages.values()), outdated=outdated,
         broken=[*scan.broken, *broken, *store.broken], failed=scan.failed, unfinished=scan.unfinished,
         pictures=sorted((outputs / "figures").rglob("*.png")), benches=newest(outputs / "bench", "*/index.html", 5),
-        made=records.now(),
+        made=records.now(), project_bench=project_bench(),
     )  # fmt: skip
 
 
@@ -89,7 +92,7 @@ def gather_project() -> tuple[list[TableResults], list[Run]]:
     Raises UserError if a line of docs/results cannot be read.
     """
     compositions, store = Compositions(), Store.readable()
-    tables = [load_table(name) for name in all_tables()]
+    tables, _ = load_tables(all_tables())
     found: dict[str, list[Mapping[Place, CellResult]]] = {table.name: [] for table in tables}
     for scope in _scopes(store.pages.values(), store.measurements.values(), PROJECT):
         collector = _of_project(store, RunIndex(scope.choices, compositions), scope)
@@ -102,23 +105,12 @@ def gather_project() -> tuple[list[TableResults], list[Run]]:
     return filled, list(store.pages.values())
 
 
-def _readable(names: Sequence[str]) -> tuple[list[Table], dict[str, str]]:
-    """The tables that can be read, and the reasons why the others cannot."""
-    tables, unreadable = [], {}
-    for name in names:
-        try:
-            tables.append(load_table(name))
-        except UserError as error:
-            unreadable[name] = str(error)
-    return tables, unreadable
-
-
 def gather_table(name: str, overrides: Sequence[str] = ()) -> TableResults:
     """The results of one table, as `gather`; raises UserError if its file cannot be used."""
     content = gather([name], overrides, check=False)
     if not content.tables:
         path = str(file_of("table", name))
-        raise UserError(next(problem.message for problem in content.broken if problem.path == path))
+        raise UserError(next(f"{path}: {problem.message}" for problem in content.broken if problem.path == path))
     return content.tables[0]
 
 
@@ -136,12 +128,15 @@ def _scopes(runs: Iterable[Run], measurements: Iterable[Measurement], like: Scop
     """Every scope but FULL that a run or a measurement has and that can be composed. like: FULL or PROJECT."""
     found = {run.scope for run in runs}
     found |= {replace(Scope.of(kept.overrides), project=like.project) for kept in measurements}
-    return sorted((scope for scope in found - {FULL} if not _unknown(scope)), key=lambda scope: (scope != like, scope))
+    found |= {replace(scope, protocol="paper") for scope in found}  # no override: the task's own protocol
+    known = (scope for scope in found - {FULL} if not _unknown(scope))
+    return sorted(known, key=lambda scope: (scope != like, scope.scale, scope.protocol != "paper", scope))
 
 
 def _known(runs: Iterable[Run], scope: Scope) -> set[tuple[str, str]]:
-    """Task and attention of the runs of a scope."""
-    return {(run.record.task, run.record.attention) for run in runs if run.scope == scope}
+    """Task and attention of the runs of a scope, and of other protocols, because a task may have its own default."""
+    like = [run for run in runs if scope in (run.scope, replace(run.scope, protocol="paper"))]
+    return {(run.record.task, run.record.attention) for run in like}
 
 
 def _of_project(store: Store, runs: RunIndex, scope: Scope, seeds: Sequence[int] | None = None) -> "Collector":
@@ -208,11 +203,21 @@ def _table_results(table: Table, scopes: Sequence[Mapping[Place, CellResult]]) -
                 cell=cell,
                 anchor=anchors[place],
                 command="" if cell.unavailable else cell_command(table, cell),
-                results=tuple(results[place] for results in scopes if place in results),
+                results=_distinct(results[place] for results in scopes if place in results),
             )
             for place, cell in table.cells.items()
         },
     )
+
+
+def _distinct(found: Iterable[CellResult]) -> tuple[CellResult, ...]:
+    """Without what a scope repeats because its protocol is the default of the task."""
+    kept: list[CellResult] = []
+    for result in found:
+        twins = [other for other in kept if replace(other.scope, protocol=result.scope.protocol) == result.scope]
+        if not result.runs or all(other.runs != result.runs for other in twins):
+            kept.append(result)
+    return tuple(kept)
 
 
 def _numbered(table: Table) -> Iterator[tuple[int, int, Place]]:

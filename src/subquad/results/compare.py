@@ -64,12 +64,13 @@ def against_reference(table: Table, values: Values) -> dict[tuple[str, str], Com
 
 
 def opponents(table: Table, names: Sequence[str]) -> tuple[str, str]:
-    """The two rows or two columns that are named; raises UserError if the names are anything else."""
+    """The two rows or two columns that are named, in any case; raises UserError if the names are anything else."""
     lines = {"rows": [row.name for row in table.rows], "columns": [column.name for column in table.columns]}
-    if len(names) == 2 and names[0] != names[1]:
-        for known in lines.values():
-            if set(names) <= set(known):
-                return names[0], names[1]
+    for known in lines.values():
+        by_lower = {name.lower(): name for name in known}
+        found = [name if name in known else by_lower.get(name.lower(), "") for name in names]
+        if len(found) == 2 and all(found) and found[0] != found[1]:
+            return found[0], found[1]
     raise UserError(
         f"compare={list(names)} must name two rows or two columns of table {table.name}, as in compare=[A,B]; its "
         f"rows are {', '.join(lines['rows'])}, its columns {', '.join(lines['columns'])}."

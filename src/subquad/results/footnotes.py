@@ -1,8 +1,9 @@
-"""Notes on the cells of a table: their metrics, doubts, misprints, and why some cells cannot be run."""
+"""Notes on the cells of a table: their metrics, doubts, misprints, and why some cells are not run."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 
-from subquad.results.table import Place, Table
+from subquad.results.table import EMPTY, Place, Table
 
 
 def notes(table: Table) -> list[tuple[str, str]]:
@@ -23,6 +24,24 @@ def metrics(table: Table) -> list[tuple[str, str]]:
             side = "" if cell.metric.better == "equal" else f", {cell.metric.better} is better"
             found[f"{cell.metric.label}{unit}{side}"].append(cell.place)
     return [(_places(table, places), text) for text, places in found.items()]
+
+
+def not_run(tables: Sequence[Table]) -> str:
+    """Which cells are not run because a dash is printed there; empty without such cells."""
+    several = len(tables) > 1
+    cells = [
+        f"{table.name} {name}" if several else name
+        for table in tables
+        for cell in table
+        if cell.unavailable == EMPTY and not cell.mean and (name := " / ".join(cell.place))
+    ]
+    return f'Not run, because the table prints "-" there ("?" would run it): {few(cells)}.' if cells else ""
+
+
+def few(cells: Sequence[str], most: int = 8) -> str:
+    """The first names of cells, and how many more there are."""
+    more = f" and {len(cells) - most} more" if len(cells) > most else ""
+    return ", ".join(cells[:most]) + more
 
 
 def _places(table: Table, places: list[Place]) -> str:

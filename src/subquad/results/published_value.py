@@ -50,5 +50,8 @@ def split_line(line: object, cells: int, where: str) -> list[str]:
         raise UserError(f"{where} prints the number {line}; put it in quotes, so that no digit is lost.")
     texts = line.split()
     if len(texts) != cells:
-        raise UserError(f"{where} prints {len(texts)} cells and has {cells} columns; write a dash for an empty cell.")
+        raise UserError(
+            f'{where} prints {len(texts)} cells and has {cells} columns; write a dash for a cell that is not run, "?" '
+            "for one that is run and has no known number."
+        )
     return texts

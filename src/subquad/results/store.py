@@ -21,7 +21,7 @@ from subquad.config.choices import CONFIGS, options
 from subquad.config.compositions import Compositions
 from subquad.config.fingerprint import NOT_IDENTITY, run_of
 from subquad.records import Measurement, Record, fingerprint
-from subquad.results.cells import RunIndex, load_table
+from subquad.results.cells import RunIndex, load_tables
 from subquad.results.commands import command_line
 from subquad.results.measurement_cache import is_of, path_of
 from subquad.results.model import Problem, Run, Scope
@@ -238,6 +238,14 @@ def stored_measurement(path: Path, compositions: Compositions) -> StoredMeasurem
     return stored
 
 
+def project_bench() -> dict[str, Any] | None:
+    """The benchmark that the project keeps; None without a readable one."""
+    try:
+        return _BENCH_FILE.validate_json((FOLDER / BENCH.name).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
 def add_bench(path: Path) -> None:
     """Keeps the results.json of a benchmark in place of the one before.
 
@@ -329,7 +337,7 @@ def _fills_a_cell(kept: StoredMeasurement) -> bool:
 
 @cache
 def _measured_cells() -> list[Cell]:
-    return [cell for name in options("table") for cell in load_table(name).cells.values() if cell.measure]
+    return [cell for table in load_tables(options("table"))[0] for cell in table if cell.measure]
 
 
 def _file(result: StoredRun | StoredMeasurement) -> str:

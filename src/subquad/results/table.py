@@ -10,7 +10,7 @@ configs/table/<paper>/<number>.yaml holds
     columns, rows     name: [overrides], or name: {overrides, init_from, eval_data, metric, measure, mean, seeds,
                       hidden, from_prior_work, note, unavailable}
     printed           row: the cells in the order of the columns, separated by spaces, in quotes if there is one;
-                      "-" for an empty cell, "?" for one that cannot be read
+                      "-" for an empty cell, which is not run; "?" for a cell without a known number, which is run
     cells             "row / column": {overrides, init_from, eval_data, measure, seeds, from_prior_work, note,
                       unavailable}, for single ones; names may be patterns of fnmatch, as in "* / [234]k"
     charts            pairs of columns [across, up] that the report draws against each other, one point a row
@@ -203,7 +203,8 @@ _KEYS = {
     "reference",
 }
 _CELL_KEYS = {"overrides", "init_from", "eval_data", "measure", "seeds", "from_prior_work", "note", "unavailable"}
-_EMPTY = "The paper leaves this cell empty."
+EMPTY = "The paper leaves this cell empty."
+"""Why a cell is not run where the table prints a dash."""
 
 
 def load(path: Path, name: str) -> Table:
@@ -211,7 +212,9 @@ def load(path: Path, name: str) -> Table:
     try:
         node = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:  # OSError: a number alone
-        raise UserError(f"{path} cannot be read ({first_line(error)}).") from None
+        mark = getattr(error, "problem_mark", None)
+        cause = first_line(error) if mark is None else f"line {mark.line + 1}: {error.problem}"  # type: ignore[union-attr]
+        raise UserError(f"{path} cannot be read ({cause}).") from None
     try:
         return _table(node, name)
     except UserError as error:
@@ -280,7 +283,7 @@ def _lines(node: Mapping[str, Any]) -> tuple[Line, ...]:
 def _printed(
     node: Mapping[str, str], rows: Sequence[Line], columns: Sequence[Line]
 ) -> dict[tuple[str, str], Printed | None]:
-    """By row and column; None is an empty cell, and what cannot be read is left out."""
+    """By row and column; None is an empty cell, and what is not known is left out."""
     if unknown := [name for name in node if str(name) not in {row.name for row in rows}]:
         raise UserError(f"it prints a row {unknown[0]} that is not among its rows.")
     cells = {}
@@ -310,7 +313,7 @@ def _cell(
     measure = _merged(s.get("measure", {}) for s in settings)
     if measure and "_target_" not in measure:
         raise UserError(f"measure of {row.name} / {column.name} has no _target_, which names its function.")
-    empty = _EMPTY if printed.get(place, ...) is None else ""
+    empty = EMPTY if printed.get(place, ...) is None else ""
     return Cell(
         row=row.name,
         column=column.name,

@@ -12,7 +12,7 @@ from subquad import records
 from subquad.results.cells import RunSpec
 from subquad.results.table import Place
 from subquad.sweep.monitor import Change, Follower, State, short, step
-from subquad.utils.display import duration
+from subquad.utils.display import counted, duration
 
 _MOST_COLUMNS = 14
 """A table with more columns is shown in one row."""
@@ -62,8 +62,8 @@ class Progress:
         open_runs = waiting + count(State.RUNNING)
         estimate = f"; about {duration(left, digits=0)} left" if left is not None and open_runs else ""
         return (
-            f"{count(State.FINISHED)} of {len(self.follower.jobs)} runs finished, {count(State.RUNNING)} running, "
-            f"{count(State.FAILED)} failed, {waiting} left{estimate}"
+            f"{count(State.FINISHED)} of {counted(len(self.follower.jobs), 'run')} finished, "
+            f"{count(State.RUNNING)} running, {count(State.FAILED)} failed, {waiting} left{estimate}"
         )
 
     def _line(self, change: Change, number: int) -> str:

@@ -21,7 +21,7 @@ from subquad.records import now
 from subquad.results.cells import RunSpec
 from subquad.sweep.monitor import Follower
 from subquad.sweep.progress import Progress, Shown
-from subquad.utils.display import as_typed
+from subquad.utils.display import as_typed, counted
 
 _STOP_TIMEOUT = 60
 """Seconds that a sweep has to end after an interrupt before it is killed."""
@@ -39,7 +39,7 @@ def train_all(jobs: Sequence[RunSpec], hydra: Sequence[str] = (), shown: Sequenc
         shown: the tables whose progress is shown.
     """
     console = Console(highlight=False)
-    console.print(f"{len(jobs)} {'run is' if len(jobs) == 1 else 'runs are'} to be trained.")
+    console.print(f"{counted(len(jobs), 'run')} {'is' if len(jobs) == 1 else 'are'} to be trained.")
     log = Path(str(compose_run(jobs[0].overrides).paths.outputs)) / "sweeps" / f"{now().replace(':', '')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as file:
@@ -178,7 +178,9 @@ def _report_failures(
         command = as_typed(f"python train.py {' '.join(overrides)}")
         console.print(f"Failed: {cause}\n  {command}", soft_wrap=True, markup=False)
     if failed:
-        console.print(f"{len(failed)} of {len(follower.jobs)} runs failed; the same command tries them again ({log}).")
+        console.print(
+            f"{len(failed)} of {counted(len(follower.jobs), 'run')} failed; the same command tries them again ({log})."
+        )
     elif status:
         last = "\n".join(log.read_text().splitlines()[-10:])
         console.print(

@@ -23,6 +23,7 @@ def show(record: Record, run: Path, note: str = "") -> None:
     if record.config["data"].get("synthetic"):
         table.add_row("data", "[bold]synthetic (data=synthetic): not a result on the real data")
     table.add_row("protocol, scale", f"{record.protocol}, {record.scale}")
+    table.add_row("checkpoint", _selection(record))
     table.add_row("parameters", f"{record.parameters:,}")
     table.add_row("steps, time", f"{record.steps:,} in {duration(record.wall_seconds)}")
     table.add_row("peak memory", f"{record.peak_memory_mib:,.0f} MiB ({record.peak_memory_of})")
@@ -31,6 +32,15 @@ def show(record: Record, run: Path, note: str = "") -> None:
     for name in (RESULT, "curve.png"):
         if (run / name).exists():
             console.print(str(_short(run / name)), soft_wrap=True)
+
+
+def _selection(record: Record) -> str:
+    """Which checkpoint was tested, and on which rows it was chosen."""
+    best = record.config.get("callbacks", {}).get("best", {})
+    if (monitor := best.get("monitor", record.config["task"]["monitor"])) is None:
+        return "the last"
+    splits = {"paper": "the test split", "clean": "held-out training rows"}
+    return f"best {monitor} on {splits.get(record.config['data'].get('protocol'), 'the validation split')}"
 
 
 def _short(path: Path) -> Path:

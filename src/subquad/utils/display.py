@@ -1,4 +1,4 @@
-"""Durations and commands as they are shown to the user."""
+"""Durations, counts and commands as they are shown to the user."""
 
 import re
 from pathlib import Path
@@ -13,6 +13,11 @@ def duration(seconds: float, digits: int = 1) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{seconds:.{digits}f} s"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 run, 2 runs."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def as_typed(text: str) -> str:

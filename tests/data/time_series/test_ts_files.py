@@ -15,7 +15,8 @@ from subquad.data.time_series.time_series import TimeSeries
 from subquad.data.time_series.ts_files import interpolate, write_synthetic
 from subquad.utils.errors import UserError
 
-CONFIGS = Path(__file__).parents[3] / "configs" / "task"
+ROOT = Path(__file__).parents[3]
+CONFIGS = ROOT / "configs" / "task"
 
 
 # missing values
@@ -138,6 +139,10 @@ def test_one_file_alone_is_not_a_data_set(tmp_path):
         ("", "truncated"),
         (LABELLED, "truncated"),
         ("1,2:3,4:a\n", "truncated"),
+        (LABELLED.replace("@timeStamps false\n", "") + "1,2:3,4:a\n", r"\(it has no line @timeStamps\)"),
+        (HEADER + "@data\n1,2:3,4:a\n", r"\(it has no line @classLabel or @targetLabel\).*docs/data.md"),
+        (LABELLED + "1,2:3,4:a\n1,2,:3,4,:a\n", r"\(line 7 has a comma without a value; write \? for a missing"),
+        (LABELLED + "1,2:3,4:a,\n", 'label "a,"; remove the comma'),
         (LABELLED + "1,2:3,4:a\n1,2:3", "truncated"),
         (LABELLED + "1,2:3,4:a\n1,2:3,4:", "Case 2 .* no label"),
         (LABELLED + "1,2:3,x:a\n", "truncated"),
@@ -153,6 +158,21 @@ def test_bad_files_are_refused_by_name(tmp_path, train, message):
     with pytest.raises(UserError, match=message) as caught:
         of_text(tmp_path, train, LABELLED + "1,2:3,4:a\n")
     assert str(tmp_path) in str(caught.value)
+
+
+def test_the_file_of_the_documentation_is_complete(tmp_path):
+    shown = (ROOT / "docs" / "data.md").read_text().partition("```text\n")[2].partition("```")[0]
+    data = of_text(tmp_path, shown, shown)
+    assert (len(raw(data, "train")), data.spec.channels, data.spec.classes) == (3, 2, 2)
+    for line in (line for line in shown.splitlines(keepends=True) if line.startswith("@")):
+        tag = line.split()[0]
+        with pytest.raises(UserError, match=rf"\(it has no line ({tag}\)|{tag} or)"):
+            of_text(tmp_path, shown.replace(line, ""), shown)
+
+
+def test_a_byte_order_mark_changes_nothing(tmp_path):
+    plain, marked = (of_text(tmp_path, *2 * (mark + LABELLED + "1,2:3,4:a\n",)) for mark in ("", "\ufeff"))
+    np.testing.assert_array_equal(raw(plain, "train")[0], raw(marked, "train")[0])
 
 
 def test_binary_rubbish_is_refused(tmp_path):

@@ -25,6 +25,9 @@ _ARCHIVES = {
 }
 _PARSER_VERSION = 1  # increase it when `parse` gives other numbers for the same files, so that caches are made anew
 _READER_ERRORS = (OSError, ValueError, TypeError, LookupError, NameError)  # errors of sktime's reader on bad files
+_ENCODING = "utf-8-sig"  # UTF-8, also with the byte order mark that some programs write
+_REQUIRED = ("@problemName", "@timeStamps", "@univariate", "@classLabel or @targetLabel", "@data")
+_EMPTY_VALUE = re.compile(r"(^|[:,])\s*,|,\s*(:|$)")
 _TIMESTAMPED_VALUE = re.compile(r"\(\s*[^()]*,\s*([^(),]*?)\s*\)")
 
 
@@ -115,17 +118,40 @@ def _read(path: Path) -> tuple[list[np.ndarray], list[str]]:
             warnings.simplefilter("ignore")
             from sktime.datasets import load_from_tsfile_to_dataframe
 
-            loaded = load_from_tsfile_to_dataframe(str(_without_timestamps(path, Path(scratch))))
+            source = _without_timestamps(path, Path(scratch))
+            loaded = load_from_tsfile_to_dataframe(str(source), encoding=_ENCODING)
     except _READER_ERRORS as error:
-        raise UserError(f"{path} is truncated or not a .ts file ({error}); replace it with a fresh copy.") from None
+        raise UserError(
+            f"{path} is truncated or not a .ts file ({_mistake(path) or error}); replace it with a fresh copy, or "
+            "correct it as docs/data.md shows."
+        ) from None
     if not isinstance(loaded, tuple):
         raise UserError(f"{path} has no labels; it needs a line @classLabel or @targetLabel and a label on every case.")
     frame, labels = loaded
     unlabelled = np.flatnonzero(labels == "")
     if len(unlabelled):
         raise UserError(f"Case {unlabelled[0] + 1} of {path} has no label; replace the file with a complete copy.")
+    if wrong := [label for label in labels if label.endswith(",")]:
+        raise UserError(f'{path} has the label "{wrong[0]}"; remove the comma at the end of its lines.')
     columns = [frame[name].tolist() for name in frame]
     return [_case(channels, path, i + 1) for i, channels in enumerate(zip(*columns, strict=True))], list(labels)
+
+
+def _mistake(path: Path) -> str:
+    """The missing lines of a file's header, or its first empty value; empty if there is neither, or no text."""
+    try:
+        lines = [line.strip().lower() for line in path.read_text(encoding=_ENCODING).splitlines()]
+    except (OSError, ValueError):
+        return ""
+    start = next((number for number, line in enumerate(lines) if line == "@data"), len(lines))
+    tags = {line.partition(" ")[0] for line in lines[: start + 1]}
+    missing = [shown for shown in _REQUIRED if tags.isdisjoint(shown.lower().split(" or "))]
+    if missing and tags:
+        return f"it has no line {' and no line '.join(missing)}"
+    for number, line in enumerate(lines[start + 1 :], start=start + 2):
+        if _EMPTY_VALUE.search(line):
+            return f"line {number} has a comma without a value; write ? for a missing value"
+    return ""
 
 
 def _without_timestamps(path: Path, scratch: Path) -> Path:
@@ -134,7 +160,7 @@ def _without_timestamps(path: Path, scratch: Path) -> Path:
     sktime's reader cannot read time stamps together with a regression target (sktime issue 3521), which some TSER files
     have. Their steps are equally spaced, so no information is lost.
     """
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding=_ENCODING) as file:
         header = itertools.takewhile(lambda line: not line.strip().lower().startswith("@data"), iter(file.readline, ""))
         if not any(line.lower().split() == ["@timestamps", "true"] for line in header):
             return path

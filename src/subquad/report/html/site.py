@@ -9,16 +9,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from subquad.report.html.bench_page import write_bench_page
 from subquad.report.html.page import write_page, write_whole
-from subquad.report.html.view_models import Cells, run_facts, run_row, table_facts
+from subquad.report.html.view_models import Cells, repeated_row, run_facts, run_row, table_facts
 from subquad.report.markdown_latex import latex, markdown
 from subquad.report.verdict_style import MARKS
 from subquad.results.model import KINDS, CellResults, Content, Run, TableResults
+from subquad.results.repeats import repeats
 from subquad.results.verdict import Verdict
 from subquad.utils.atomic import atomic_write
+from subquad.utils.display import as_typed
 
 MANIFEST = ".pages.json"
 """Lists the files of the last call; files that a call does not write again are removed."""
+SPEED_TABLES = ("dba/1", "dba/1_training")
+"""Tables of measured time and memory."""
 _MISSING = (Verdict.NOT_RUN, Verdict.NEEDS_DATA)
 
 
@@ -33,9 +38,13 @@ def write_site(folder: Path, content: Content) -> Path:
         site.page("run.html.j2", site.path(run), run_facts(run, site.cells))
     own = {run.key for run in content.own}
     rows = [run_row(run, site.cells, site.path) for run in reversed(content.runs)]
-    site.page("costs.html.j2", "costs.html", {"benches": site.benches(), "pictures": site.pictures()}, here="costs")
+    site.page("costs.html.j2", "costs.html", {
+        "benches": site.benches(), "pictures": site.pictures(), "project_bench": site.project_bench(),
+        "speed_tables": [part.table for part in content.tables if part.table.name in SPEED_TABLES],
+    }, here="costs")  # fmt: skip
     site.page("runs.html.j2", "runs.html", {
         "of_tables": [row for row in rows if row["key"] not in own], "own": [row for row in rows if row["key"] in own],
+        "repeated": [repeated_row(line, site.path) for line in repeats(content.own)],
         "project": [run_row(run, site.cells, site.path) for run in reversed(content.project)],
         "outdated": content.outdated,
         "failed": content.failed, "broken": content.broken, "papers": [p["pair"] for p in site.papers()],
@@ -90,6 +99,19 @@ class _Site:
     def benches(self) -> list[dict[str, str]]:
         """Pages of benchmarks, copied beside these."""
         return [self._copied(path, "bench", path.parent.name, ".html") for path in self.content.benches]
+
+    def project_bench(self) -> str:
+        """The page of the benchmark that the project keeps; empty without one."""
+        if (bench := self.content.project_bench) is None:
+            return ""
+        settings, name = bench["settings"], "bench/project.html"
+        about = {
+            "threads": bench["machine"]["threads"], "rounds": settings["rounds"], "layers": settings["layers"],
+            "cuda": bench["machine"]["gpu"] is not None, "command": as_typed("python scripts/bench.py"),
+        }  # fmt: skip
+        write_bench_page(self.folder / name, bench["results"], {**bench, **about})
+        self.written.add(name)
+        return name
 
     def pictures(self) -> list[dict[str, str]]:
         """Figures, copied beside these pages."""

@@ -8,6 +8,7 @@ from subquad.report.html.scatter import scatters
 from subquad.report.verdict_style import MARKS
 from subquad.results.compare import against_reference
 from subquad.results.model import CellResult, CellResults, Run, TableResults
+from subquad.results.repeats import Repeats
 from subquad.results.statistics import Comparison
 from subquad.results.table import Cell
 from subquad.utils.display import duration
@@ -172,6 +173,16 @@ def run_row(run: Run, cells: Cells, path: Path) -> dict[str, Any]:
         "score": _score(run), "scope": run.scope, "steps": _count(record.steps), "cells": links[:3],
         "papers": ";".join(dict.fromkeys(link["paper"] for link in links)), "duration": _duration(record.wall_seconds),
         "finished": str(record.finished)[:16].replace("T", " "),
+    }  # fmt: skip
+
+
+def repeated_row(line: Repeats, path: Path) -> dict[str, Any]:
+    """For the list of configurations, each with its runs."""
+    record = line.runs[0].record
+    return {
+        "name": f"{record.attention} on {record.task}", "settings": line.settings, "score": line.score,
+        "scope": line.runs[0].scope, "seeds": [{"seed": run.record.seed, "href": path(run)} for run in line.runs],
+        "parameters": _count(record.parameters), "duration": _duration(line.seconds),
     }  # fmt: skip
 
 

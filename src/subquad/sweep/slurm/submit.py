@@ -14,6 +14,7 @@ from filelock import FileLock
 from subquad import records
 from subquad.sweep.slurm.job import RequestedRun, Size, SlurmJob
 from subquad.sweep.slurm.queue import Queue, Ticket, failure_reason, has_gpus, is_full, largest_array, queue, ticket
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -231,7 +232,7 @@ class Jobs:
         runs, finished = len(self.tickets) + len(self.unsent), len(closed - self.failed.keys()) + len(done)
         causes = sorted({why for run in opened if (why := current.reasons.get(self.tickets[run].job))})
         waiting = f"{queued} queued" + (f" ({', '.join(causes)})" if causes else "")
-        text = f"{runs} runs: {finished} finished, {running} running, {waiting}, {len(self.failed)} failed"
+        text = f"{counted(runs, 'run')}: {finished} finished, {running} running, {waiting}, {len(self.failed)} failed"
         return text + (f", {len(self.unsent)} not submitted yet." if self.unsent else ".")
 
 
