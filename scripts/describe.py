@@ -5,7 +5,6 @@ docs/results results.md and the README's table of results.
 """
 
 import inspect
-import json
 import re
 import sys
 from collections import defaultdict
@@ -32,7 +31,7 @@ from subquad.report.project_page import caption, draw, headline, results_page  #
 from subquad.results.cells import load_table  # noqa: E402
 from subquad.results.collect import gather_project  # noqa: E402
 from subquad.results.footnotes import notes  # noqa: E402
-from subquad.results.store import BENCH  # noqa: E402
+from subquad.results.store import read_benches  # noqa: E402
 from subquad.specs import Pattern  # noqa: E402
 from subquad.utils.errors import UserError  # noqa: E402
 from subquad.utils.setting_types import described  # noqa: E402
@@ -344,9 +343,9 @@ PICTURE = DOCS / "images" / "speed.png"
 def measured() -> dict[Path, str]:
     """The texts with numbers that the project has measured: docs/results.md, and parts of the README."""
     tables, runs = gather_project()
-    bench = json.loads(BENCH.read_text())
-    readme = _replaced(README.read_text(), {"results": headline(tables), "speed": caption(bench)})
-    return {DOCS / "results.md": results_page(tables, runs, bench), README: readme}
+    benches = read_benches()
+    readme = _replaced(README.read_text(), {"results": headline(tables), "speed": caption(benches)})
+    return {DOCS / "results.md": results_page(tables, runs, benches), README: readme}
 
 
 def _replaced(text: str, parts: dict[str, str]) -> str:
@@ -377,4 +376,4 @@ if __name__ == "__main__":
     for page, text in generated.items():
         page.parent.mkdir(exist_ok=True)
         page.write_text(text)
-    draw(json.loads(BENCH.read_text()), PICTURE)
+    draw(read_benches()[0], PICTURE)

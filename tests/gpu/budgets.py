@@ -1,10 +1,11 @@
-"""Launches, peak memory and estimated time of every mechanism on a GPU, beside the recorded ones.
+"""Launches, dispatched operators, peak memory and estimated time of every mechanism on a GPU, beside the recorded ones.
 
     python -m tests.gpu.budgets [NAME ...]         # a table: recorded -> now
+    python -m tests.gpu.budgets NAME --lines       # launches of each line of the source
     python -m tests.gpu.budgets --record           # rewrites tests/golden/gpu_budgets.json
     python -m tests.gpu.budgets yoso --tokens 1024 --rows 32 --precision 32 --full --dropout 0   # another size
 
-Milliseconds are an uncalibrated estimate for an H100 (see `trace.Trace`). Nothing here has run on a GPU.
+Milliseconds are an estimate for an H100 (see `trace.Trace`). Nothing here runs on a GPU.
 """
 
 import tests.gpu.flex  # noqa: F401  # isort: skip  the fake device comes before torch
@@ -41,8 +42,10 @@ class Setting(NamedTuple):
 SETTINGS = {
     "training": Setting(train=True, tokens=2048, rows=8, padded=True, dropout=0.1),
     "evaluation": Setting(train=False, tokens=1024, rows=32, padded=False, dropout=0.1),
+    "inference fp32": Setting(train=False, tokens=1024, rows=8, padded=False, dropout=0.1, precision="32"),
 }
-"""The two sizes: dropout and padding, as in the recipes of LRA; and neither, with which flex attention runs."""
+"""Dropout and padding, as in the recipes of LRA; neither, with which flex attention runs; and no autocast, whose casts
+hide what a mechanism itself launches."""
 
 
 def cost(model: Model, setting: Setting) -> dict[str, float]:
@@ -50,6 +53,7 @@ def cost(model: Model, setting: Setting) -> dict[str, float]:
     trace = trace_of(model, setting)
     return {
         "launches": trace.launches,
+        "dispatches": trace.dispatches,
         "peak_mib": round(trace.peak / 2**20, 1),
         "ms": float(f"{trace.seconds * 1e3:.3g}"),
     }
@@ -94,7 +98,7 @@ def costs(names: list[str], settings: dict[str, Setting]) -> Costs:
 
 def table(recorded: Costs, now: Costs) -> str:
     """One line for each mechanism and setting: recorded -> now where they differ."""
-    lines = [f"{'':34}{'launches':>20}{'peak MiB':>24}{'ms (estimate)':>24}"]
+    lines = [f"{'':34}{'launches':>20}{'dispatches':>20}{'peak MiB':>24}{'ms (estimate)':>24}"]
     for name, of_name in now.items():
         for setting, found in of_name.items():
             before = recorded.get(name, {}).get(setting, {})
@@ -102,7 +106,7 @@ def table(recorded: Costs, now: Costs) -> str:
                 f"{found[key]:g}" if before.get(key, found[key]) == found[key] else f"{before[key]:g} -> {found[key]:g}"
                 for key in found
             ]
-            lines.append(f"{f'{name}, {setting}':34}{cells[0]:>20}{cells[1]:>24}{cells[2]:>24}")
+            lines.append(f"{f'{name}, {setting}':34}{cells[0]:>20}{cells[1]:>20}{cells[2]:>24}{cells[3]:>24}")
     return "\n".join(lines)
 
 
@@ -110,6 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="choices of attention or backbone; by default all")
     parser.add_argument("--record", action="store_true", help=f"rewrite {GOLDEN.name}")
+    parser.add_argument("--lines", action="store_true", help="print the launches of each line of the source")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--tokens", type=int, help="another length, for a setting of its own")
     parser.add_argument("--rows", type=int, default=8)
@@ -124,6 +129,13 @@ def main() -> None:
     if args.tokens:
         own = Setting(not args.evaluate, args.tokens, args.rows, not args.full, args.dropout, args.precision)
         settings = {f"{args.rows} x {args.tokens}": own}
+    if args.lines:
+        for of_setting, setting in settings.items():
+            for name, model in models(args.names, setting.tokens):
+                print(f"{name}, {of_setting}")
+                for line, count in trace_of(model, setting).by_line.most_common():
+                    print(f"{count:6}  {line}")
+        return
     now = costs(args.names, settings)
     recorded = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
     if args.record:

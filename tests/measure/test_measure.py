@@ -6,7 +6,7 @@ from runs import ROOT  # noqa: F401  before the backbones: makes their shape che
 
 from subquad.attention.softmax import Softmax
 from subquad.measure.benchmark import NO_ATTENTION, Setting, measure
-from subquad.measure.memory import LiveTensors, process_peak
+from subquad.measure.memory import LiveTensors, process_peak, reset_peak
 from subquad.measure.timing import Timing, interleave
 
 FLOAT = 4
@@ -108,7 +108,31 @@ def test_softmax_written_out_keeps_the_square_of_the_length():
     assert results["explicit"].peak >= 2 * 256 * 256 * FLOAT
 
 
+def test_the_peak_of_a_gpu_run_is_that_of_its_gpu(monkeypatch):
+    reset = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset.append)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 2**20 if reset == [device] else 0)
+    gpu = torch.device("cuda", 1)
+    reset_peak(gpu)
+    assert process_peak(gpu) == {"peak_memory_mib": 3, "peak_memory_of": "CUDA tensors"}
+
+
 def test_the_peak_of_the_process_is_named():
     peak = process_peak(torch.device("cpu"))
     assert peak["peak_memory_of"] == "resident set"
     assert 50 < peak["peak_memory_mib"] < 1e5
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("x"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_what_does_not_fit_is_left_out_if_asked(error):
+    class Large(Softmax):
+        def attend(self, x, context, masks):
+            raise error
+
+    setting = Setting(level="layer", mode="inference", length=8, dim=8, heads=2)
+    assert measure({"softmax": Softmax, "large": Large}, setting, rounds=1, partial=True).keys() == {"softmax"}
+    with pytest.raises(RuntimeError):
+        measure({"softmax": Softmax, "large": Large}, setting, rounds=1)

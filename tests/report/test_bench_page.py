@@ -90,3 +90,15 @@ def test_a_page_with_a_hole_is_not_written(tmp_path):
     with pytest.raises(UndefinedError, match="groups"):
         write_page("bench.html.j2", tmp_path / "p.html", FACTS)
     assert not (tmp_path / "p.html").exists()
+
+
+def test_a_row_without_numbers_does_not_fit(tmp_path):
+    found = rows(("softmax_explicit", "softmax", "dba", NO_ATTENTION), (16, 256), cost)
+    numbers = {"median_s", "peak_bytes", "speedup_over_softmax", "speedup_range"}
+    found[1] = {key: value for key, value in found[1].items() if key not in numbers} | {"fits": False}
+    write_bench_page(tmp_path / "p.html", found, FACTS)
+    times, memory = [
+        " ".join(row.split()) for row in Outline((tmp_path / "p.html").read_text()).rows if "softmax explicit" in row
+    ]
+    assert times == "softmax explicit 0.512 × 0.50, 100% of no attention does not fit"
+    assert memory.endswith("does not fit")

@@ -284,11 +284,26 @@ def test_a_line_of_synthetic_data_is_outdated(place):
 @pytest.mark.parametrize("content", [b"nope", b"[]", b"\xff", b'{"commit": "abc", "settings": {}}'])
 def test_a_file_that_is_no_benchmark_is_refused(place, monkeypatch, capsys, content):
     base, _ = place
-    monkeypatch.setattr(store, "BENCH", base / "store" / "bench.json")
+    monkeypatch.setattr(store, "BENCHES", base / "store" / "bench")
     (base / "results.json").write_bytes(content)
     assert add(monkeypatch, "add", base / "results.json") == 1
     assert "results.json is not the results.json of a benchmark" in capsys.readouterr().out
-    assert not store.BENCH.exists()
+    assert not store.BENCHES.exists()
+
+
+def test_a_benchmark_replaces_that_of_its_device_only(place, monkeypatch):
+    base, _ = place
+    monkeypatch.setattr(store, "BENCHES", base / "store" / "bench")
+    facts = {"versions": {"torch": "2"}, "commit": "abc", "results": []}
+    for number, gpu in enumerate((None, "A 100", "A 100")):
+        bench = {"settings": {"lengths": [number], "rounds": 1}, "machine": {"cpu": "CPU (R)", "gpu": gpu}, **facts}
+        (base / "results.json").write_text(json.dumps(bench))
+        assert add(monkeypatch, "add", base / "results.json") == 0
+    kept = store.read_benches()
+    assert [(store.bench_device(bench), bench["settings"]["lengths"]) for bench in kept] == [
+        ("CPU (R)", [0]), ("A 100", [2]),
+    ]  # fmt: skip
+    assert {path.name for path in store.BENCHES.iterdir()} == {"cpu-r.json", "a-100.json"}
 
 
 def test_nothing_kept_is_a_problem(place, monkeypatch, capsys):

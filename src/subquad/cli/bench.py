@@ -20,7 +20,7 @@ from rich.table import Table
 from subquad.cli.command import bench_config
 from subquad.config.compose import load_attention, load_factory
 from subquad.measure import machine
-from subquad.measure.benchmark import NO_ATTENTION, Measured, Setting, measure
+from subquad.measure.benchmark import DOES_NOT_FIT, NO_ATTENTION, Measured, Setting, measure
 from subquad.measure.speed_plot import draw_speed
 from subquad.records import now
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX, write_bench_page
@@ -40,9 +40,10 @@ def main() -> None:
     factories |= {name: load_factory(f"backbone={name}") for name in config.backbone}
     console, results = Console(width=110), []
     for setting in _settings(config, device):
-        measured = measure(factories, setting, config.rounds)
-        console.print(_table(setting, measured))
-        results += [_row(setting, name, measured) for name in measured]
+        measured = measure(factories, setting, config.rounds, partial=True)
+        sides = [*factories, *([NO_ATTENTION] if setting.level == "model" else [])]
+        console.print(_table(setting, sides, measured))
+        results += [_row(setting, name, measured) for name in sides]
     folder = Path(config.output) / now().replace(":", "")
     folder.mkdir(parents=True, exist_ok=True)
     facts = machine.facts()
@@ -72,7 +73,7 @@ def _settings(config: DictConfig, device: str) -> Iterator[Setting]:
         )  # fmt: skip
 
 
-def _table(setting: Setting, measured: dict[str, Measured]) -> Table:
+def _table(setting: Setting, sides: list[str], measured: dict[str, Measured]) -> Table:
     table = Table(
         title=f"{setting.level}, {setting.mode}: n={setting.length}, d={setting.dim}, {setting.heads} heads, "
         f"batch {setting.batch}, {_dtype(setting)}{', compiled' if setting.compiled else ''}, "
@@ -84,15 +85,19 @@ def _table(setting: Setting, measured: dict[str, Measured]) -> Table:
         table.add_column(heading, justify="right" if heading else "left")
     if ceiling:
         table.add_column("of no-attention speed", justify="right")
-    explicit, softmax = (measured[name] for name in REFERENCES)
-    for name, m in measured.items():
+    explicit, softmax = (measured.get(name) for name in REFERENCES)
+    for name in sides:
+        if name not in measured:
+            table.add_row(name, DOES_NOT_FIT)
+            continue
+        m = measured[name]
         cells = [
             name,
             f"{1e3 * m.timing.median:.2f}",
-            f"{explicit.timing.ratio(m.timing):.2f}",
-            f"{softmax.timing.ratio(m.timing):.2f}",
+            f"{explicit.timing.ratio(m.timing):.2f}" if explicit else "",
+            f"{softmax.timing.ratio(m.timing):.2f}" if softmax else "",
             f"{m.peak / 2**20:.1f}",
-            f"{m.peak / explicit.peak:.3f}",
+            f"{m.peak / explicit.peak:.3f}" if explicit else "",
         ]
         table.add_row(*cells, *([f"{ceiling.timing.ratio(m.timing):.0%}"] if ceiling else []))
     return table
@@ -101,14 +106,14 @@ def _table(setting: Setting, measured: dict[str, Measured]) -> Table:
 def _lines(results: list[dict[str, Any]], level: str, mode: str) -> dict[str, dict[int, float]]:
     lines: dict[str, dict[int, float]] = {}
     for row in results:
-        if (row["level"], row["mode"]) == (level, mode):
+        if (row["level"], row["mode"]) == (level, mode) and "median_s" in row:
             lines.setdefault(row["attention"], {})[row["length"]] = 1e3 * row["median_s"]
     return lines
 
 
 def _row(setting: Setting, name: str, measured: dict[str, Measured]) -> dict[str, Any]:
-    m, softmax = measured[name], measured["softmax"]
-    return {
+    m, softmax = measured.get(name), measured.get(SOFTMAX)
+    row = {
         "level": setting.level,
         "mode": setting.mode,
         "length": setting.length,
@@ -117,10 +122,14 @@ def _row(setting: Setting, name: str, measured: dict[str, Measured]) -> dict[str
         "dtype": _dtype(setting),
         "compiled": setting.compiled,
         "attention": name,
+    }
+    if m is None:
+        return row | {"fits": False}
+    return row | {
         "median_s": m.timing.median,
         "rounds_s": m.timing.seconds,
-        "speedup_over_softmax": softmax.timing.ratio(m.timing),
-        "speedup_range": softmax.timing.spread(m.timing),
+        "speedup_over_softmax": softmax.timing.ratio(m.timing) if softmax else None,
+        "speedup_range": softmax.timing.spread(m.timing) if softmax else None,
         "peak_bytes": m.peak,
     }
 

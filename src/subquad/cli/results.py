@@ -4,7 +4,7 @@ python scripts/results.py check                                          # lists
 python scripts/results.py add outputs                                    # every finished run and measurement in there
 python scripts/results.py add outputs/runs/uea/basic_motions             # the runs below a folder
 python scripts/results.py add outputs again=true                         # also those that replace a kept result
-python scripts/results.py add outputs/bench/<time>/results.json          # the benchmark that the documentation shows
+python scripts/results.py add outputs/bench/<time>/results.json          # the documentation's benchmark of a device
 python scripts/results.py repeat count=10 seed=0                         # trains ten kept runs, chosen at random, again
 
 A result is added if its source was a clean commit, its data are real, its metrics are finite, and its overrides compose
@@ -82,7 +82,7 @@ def _add(paths: list[Path], again: bool) -> int:
         try:
             if path.name == "results.json":
                 add_bench(path)
-                print(f"{path} is the benchmark of the documentation now; run `make docs`.")
+                print(f"{path} is the documentation's benchmark of its device now; run `make docs`.")
                 continue
             new = stored_measurement(path, compositions) if path.suffix else stored_run(path, compositions)
             if not again and (new.name in store.runs or new.name in store.measurements):

@@ -17,7 +17,7 @@ from subquad.measure.memory import LiveTensors
 from subquad.measure.timing import Timing, interleave
 from subquad.ops.heads import split_heads
 from subquad.specs import DataSpec, Masks, Pattern, Site
-from subquad.utils.devices import Float32Precision
+from subquad.utils.devices import Float32Precision, torch_settings
 from subquad.utils.errors import UserError
 from subquad.utils.fixed_weights import Products, fixed_weights
 
@@ -25,6 +25,7 @@ Level = Literal["layer", "model"]
 Mode = Literal["inference", "training"]
 NO_ATTENTION = "no attention"
 PRODUCTS_ALONE = "products alone"
+DOES_NOT_FIT = "does not fit"
 
 
 class PlainSoftmax(StatelessAttention):
@@ -90,11 +91,16 @@ class Measured:
 
 
 def measure(
-    attentions: Mapping[str, AttentionFactory], setting: Setting, rounds: int, alone: str | None = None
+    attentions: Mapping[str, AttentionFactory],
+    setting: Setting,
+    rounds: int,
+    alone: str | None = None,
+    partial: bool = False,
 ) -> dict[str, Measured]:
     """Measures all attentions in turn, and at level "model" also a model without attention.
 
-    `alone` names an attention whose matrix products alone are measured too, as PRODUCTS_ALONE.
+    `alone` names an attention whose matrix products alone are measured too, as PRODUCTS_ALONE. With `partial`, what
+    does not fit into memory is left out; otherwise the error is raised.
     """
     sides: dict[str, AttentionFactory | None] = dict(attentions)
     if setting.level == "model":
@@ -104,8 +110,27 @@ def measure(
     runs = {name: program_of(factory, setting) for name, factory in sides.items()}
     if alone is not None:
         runs[PRODUCTS_ALONE] = products_of(runs[alone])
-    timings = interleave(runs, rounds, precision=setting.precision)
+    if partial:
+        with torch_settings(setting.precision):
+            for name in 2 * list(runs):  # twice, because in the second round the gradients of all are there
+                if name in runs and not _fits(runs[name]):
+                    del runs[name]
+    timings = interleave(runs, rounds, 0 if partial else 2, setting.precision)
     return {name: Measured(timing=timings[name], peak=peak_of(run, setting.device)) for name, run in runs.items()}
+
+
+def _fits(run: Callable[[], None]) -> bool:
+    """Runs a program once. False if memory is too small for it; other errors are raised."""
+    try:
+        run()
+    except (MemoryError, RuntimeError) as error:
+        of_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not of_memory and "can't allocate memory" not in str(error):  # what torch says on a CPU
+            raise
+    else:
+        return True
+    torch.cuda.empty_cache()
+    return False
 
 
 def peak_of(run: Callable[[], None], device: str = "cpu") -> int:

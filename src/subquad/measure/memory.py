@@ -61,8 +61,14 @@ class LiveTensors(TorchDispatchMode):
         self.known.discard(key)
 
 
+def reset_peak(device: torch.device) -> None:
+    """Makes `process_peak` count from here on a GPU; the resident set cannot be reset."""
+    if device.type == "cuda" and torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def process_peak(device: torch.device) -> dict[str, float | str]:
-    """Largest memory of this process so far, in MiB, and what was measured."""
+    """Largest memory of this process so far, in MiB, and what was measured: on a GPU the tensors of that GPU."""
     if device.type == "cuda":
         return {"peak_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20, "peak_memory_of": "CUDA tensors"}
     per_mib = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux KiB

@@ -6,11 +6,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from subquad.measure.benchmark import NO_ATTENTION
+from subquad.measure.benchmark import DOES_NOT_FIT, NO_ATTENTION
 from subquad.measure.speed_plot import draw_speed
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX
 from subquad.report.markdown_latex import markdown, printed_text
 from subquad.results.model import KINDS, PROJECT, CellResult, Run, TableResults
+from subquad.results.store import bench_device
 from subquad.results.verdict import Verdict
 
 _HEAD = """# Results
@@ -20,11 +21,27 @@ the same numbers beside your own. Cells show the measured value, the printed one
 ([report.md](report.md) says what it means). Rows and columns without a measured value are left out."""
 
 
-def results_page(tables: Sequence[TableResults], runs: Iterable[Run], bench: Mapping[str, Any]) -> str:
-    """The page: a summary, every table with a result, the runs that belong to no table, and the benchmark."""
+_HOW_FAST = """## Speed
+
+```bash
+make bench
+```
+
+One forward pass of the whole model, and its speed as a share of the speed of the model without attention."""
+
+
+def results_page(tables: Sequence[TableResults], runs: Iterable[Run], benches: Sequence[Mapping[str, Any]]) -> str:
+    """The page: a summary, every table with a result, the runs that belong to no table, and the benchmarks."""
     used = {run.key for table in tables for result in _results(table) for run in result.runs}
     others = [run for run in runs if run.key not in used]
-    parts = [_HEAD, _summary(tables), *(_section(table) for table in tables), _others(others), _speed(bench)]
+    parts = [
+        _HEAD,
+        _summary(tables),
+        *(_section(table) for table in tables),
+        _others(others),
+        _HOW_FAST,
+        *map(_speed, benches),
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -50,8 +67,9 @@ def _seeds(result: CellResult, declared: int) -> str:
     return f", {len(result.values)} of {declared} seeds" if result.verdict is Verdict.INCOMPLETE else ""
 
 
-def caption(bench: Mapping[str, Any]) -> str:
-    """What the README says of its picture: the times of the whole model at the greatest length."""
+def caption(benches: Sequence[Mapping[str, Any]]) -> str:
+    """What the README says of its picture, which is the first benchmark's, and a line for each other one."""
+    bench, *others = benches
     settings, machine, longest = bench["settings"], bench["machine"], max(bench["settings"]["lengths"])
     times = {row["attention"]: 1e3 * row["median_s"] for row in _model(bench) if row["length"] == longest}
     return (
@@ -60,7 +78,27 @@ def caption(bench: Mapping[str, Any]) -> str:
         "The dashed line is the same model with its attention\nremoved: nothing can be faster. "
         f"At {longest:,} tokens: DBA {times['dba']:.0f} ms, softmax through a fused kernel "
         f"{times[SOFTMAX]:.0f}, written out {times[EXPLICIT]:.0f}, no attention {times[NO_ATTENTION]:.0f}.\n"
-        "`make bench` measures it on your machine.*"
+        f"{''.join(map(_beside_softmax, others))}`make bench` measures it on your machine.*"
+    )
+
+
+def _beside_softmax(bench: Mapping[str, Any]) -> str:
+    """The times of DBA and softmax at the smallest and the greatest length, as a line of the README."""
+    by = {(row["attention"], row["length"]): row for row in _model(bench)}
+    lengths = bench["settings"]["lengths"]
+    times = (
+        f"at {n:,} tokens DBA {1e3 * by['dba', n]['median_s']:.2f} ms, softmax {1e3 * by[SOFTMAX, n]['median_s']:.2f} "
+        f"({by['dba', n]['speedup_over_softmax']:.2f} times as fast)"
+        for n in dict.fromkeys((min(lengths), max(lengths)))
+    )
+    return f"On one {bench_device(bench)} ({_size(bench)}): {'; '.join(times)}.\n"
+
+
+def _size(bench: Mapping[str, Any]) -> str:
+    settings = bench["settings"]
+    return (
+        f"{settings['layers']} layers, d={settings['dims'][0]}, {settings['heads']} heads, "
+        f"batch {settings['batches'][0]}, {settings['dtypes'][0]}"
     )
 
 
@@ -68,7 +106,8 @@ def draw(bench: Mapping[str, Any], path: Path) -> None:
     """Draws the times of the whole model as the picture of the README."""
     lines: dict[str, dict[int, float]] = {}
     for row in _model(bench):
-        lines.setdefault(row["attention"], {})[row["length"]] = 1e3 * row["median_s"]
+        if "median_s" in row:
+            lines.setdefault(row["attention"], {})[row["length"]] = 1e3 * row["median_s"]
     draw_speed(lines, NO_ATTENTION, "", path)
 
 
@@ -78,18 +117,21 @@ def _model(bench: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _speed(bench: Mapping[str, Any]) -> str:
     """Times of the whole model, and its speed as a share of the speed without attention, by length."""
-    lengths, rows = bench["settings"]["lengths"], _model(bench)
-    by = {(row["attention"], row["length"]): row["median_s"] for row in rows}
+    lengths, rows, machine = bench["settings"]["lengths"], _model(bench), bench["machine"]
+    by = {(row["attention"], row["length"]): row["median_s"] for row in rows if "median_s" in row}
     lines = [f"| | {' | '.join(f'{n:,} tokens' for n in lengths)} |", f"|---|{'---:|' * len(lengths)}"]
     for name in dict.fromkeys(row["attention"] for row in rows):
-        shares = (f"{1e3 * by[name, n]:.1f} ms, {by[NO_ATTENTION, n] / by[name, n]:.0%}" for n in lengths)
+        shares = (
+            f"{1e3 * by[name, n]:.1f} ms, {by[NO_ATTENTION, n] / by[name, n]:.0%}" if (name, n) in by else DOES_NOT_FIT
+            for n in lengths
+        )
         lines.append(f"| {name.replace('_', ' ')} | {' | '.join(shares)} |")
     return "\n\n".join([
-        "## Speed", "```bash\nmake bench\n```",
-        "One forward pass of the whole model, and its speed as a share of the speed of the model without attention "
-        f"(medians of {bench['settings']['rounds']} rounds; setting as below the picture of the README).",
+        f"### {bench_device(bench)}",
+        f"{_size(bench)}; medians of {bench['settings']['rounds']} rounds.",
         "\n".join(lines),
-        f"Measured on {bench['machine']['cpu']}; torch {bench['versions']['torch']}; commits {bench['commit']}.",
+        f"Measured with {machine['threads']} threads of {machine['cpu']}; torch {bench['versions']['torch']}; "
+        f"commits {bench['commit']}.",
     ])  # fmt: skip
 
 

@@ -7,6 +7,7 @@ data; `measurements/<function>.jsonl` has measured cells. Lines are sorted, so t
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,8 +35,8 @@ from subquad.utils.errors import UserError
 FOLDER = CHECKOUT / "docs" / "results" if CHECKOUT else CONFIGS.parent / "store"
 """docs/results/ of a checkout, or the installed package subquad.store."""
 
-BENCH = FOLDER / "bench.json"
-"""The benchmark that the documentation shows, as scripts/bench.py wrote it."""
+BENCHES = FOLDER / "bench"
+"""The benchmarks that the documentation shows, as scripts/bench.py wrote them: one file for each device."""
 
 _BENCH_FILE = TypeAdapter(
     Annotated[
@@ -247,7 +248,7 @@ def project_bench() -> dict[str, Any] | None:
 
 
 def add_bench(path: Path) -> None:
-    """Keeps the results.json of a benchmark in place of the one before.
+    """Keeps the results.json of a benchmark in place of the one of the same device.
 
     Raises UserError if it is none, or if its source had changes that no commit has.
     """
@@ -258,8 +259,22 @@ def add_bench(path: Path) -> None:
         raise UserError(f"{path} is not the results.json of a benchmark ({reason}); `make bench` writes one.") from None
     _check_source(path, content["commit"])
     content["settings"].pop("output", None)  # a folder of that machine
-    with atomic_write(BENCH) as place:
+    name = re.sub("[^a-z0-9]+", "-", bench_device(content).lower()).strip("-")
+    with atomic_write(BENCHES / f"{name}.json") as place:
         place.write_text(f"{json.dumps(content, indent=1)}\n")
+
+
+def bench_device(bench: Mapping[str, Any]) -> str:
+    """The name of the GPU, or of the processor, that a benchmark measured."""
+    machine = bench["machine"]
+    on_gpu = machine.get("gpu") and bench["settings"].get("device") != "cpu"
+    return str(machine["gpu" if on_gpu else "cpu"])
+
+
+def read_benches() -> list[dict[str, Any]]:
+    """The kept benchmarks, those of processors first."""
+    found = [_BENCH_FILE.validate_json(path.read_bytes()) for path in sorted(BENCHES.glob("*.json"))]
+    return sorted(found, key=lambda bench: bench_device(bench) != bench["machine"]["cpu"])
 
 
 def _can_be_looked_up(commit: str) -> bool:

@@ -20,7 +20,7 @@ from subquad.config.fingerprint import identity, mechanism, run_of
 from subquad.config.run_settings import check_run, stated_elsewhere
 from subquad.config.settings import check_each, check_settings
 from subquad.measure import machine
-from subquad.measure.memory import process_peak
+from subquad.measure.memory import process_peak, reset_peak
 from subquad.tasks.supervised import Supervised
 from subquad.training import summary, wandb_run
 from subquad.training.callbacks.wall_clock import WallClock
@@ -134,6 +134,8 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         load_weights(module, Path(config.ckpt_path))
     parameters = module.parameter_count  # before they are sharded among processes
     runtime = Runtime.of(config, module.network, trainer)
+    device = trainer.strategy.root_device  # after its last loop, Lightning moves the module to the CPU
+    reset_peak(device)
     with runtime.applied(module.network), managed_processes(trainer):
         best, test_metrics = _train_and_test(trainer, module, TrainedOn(data, runtime, owner), run, config.task.monitor)
     if rank():
@@ -154,7 +156,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         parameters=parameters,
         steps=trainer.global_step,
         wall_seconds=clock.seconds,
-        **process_peak(module.device),  # type: ignore[arg-type]
+        **process_peak(device),  # type: ignore[arg-type]
         data_fingerprint=data.fingerprint,
         tags=tags,
         config=settings,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from subquad.measure.benchmark import NO_ATTENTION
+from subquad.measure.benchmark import DOES_NOT_FIT, NO_ATTENTION
 from subquad.measure.scaling import crossover, exponent
 from subquad.measure.speed_plot import curves
 from subquad.report.html.page import figure_svg, write_page
@@ -26,8 +26,9 @@ def _group(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> dict[str,
     level, mode, dim, batch, dtype, compiled = key
     lengths = sorted({row["length"] for row in rows})
     sides = {name: {row["length"]: row for row in rows if row["attention"] == name} for name in _names(rows)}
-    seconds = {name: {n: row["median_s"] for n, row in side.items()} for name, side in sides.items()}
-    memory = {name: {n: row["peak_bytes"] / 2**20 for n, row in side.items()} for name, side in sides.items()}
+    fitting = {name: {n: row for n, row in side.items() if "median_s" in row} for name, side in sides.items()}
+    seconds = {name: {n: row["median_s"] for n, row in side.items()} for name, side in fitting.items()}
+    memory = {name: {n: row["peak_bytes"] / 2**20 for n, row in side.items()} for name, side in fitting.items()}
     milliseconds = {name: {n: 1e3 * s for n, s in line.items()} for name, line in seconds.items()}
     several = len(lengths) > 1
     return {
@@ -39,10 +40,10 @@ def _group(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> dict[str,
             {
                 "name": name.replace("_", " "),
                 "reference": name in (EXPLICIT, SOFTMAX, NO_ATTENTION),
-                "cells": [_cell(side[n], sides, n) for n in lengths],
-                "time_exponent": f"{exponent(seconds[name]):.2f}" if several else "",
-                "memory_exponent": f"{exponent(memory[name]):.2f}" if several else "",
-                "pays_from": "" if name == SOFTMAX else _tokens(crossover(seconds[name], seconds[SOFTMAX])),
+                "cells": [_cell(side[n], fitting, n) for n in lengths],
+                "time_exponent": f"{exponent(seconds[name]):.2f}" if len(seconds[name]) > 1 else "",
+                "memory_exponent": f"{exponent(memory[name]):.2f}" if len(memory[name]) > 1 else "",
+                "pays_from": "" if name == SOFTMAX else _pays_from(seconds[name], seconds[SOFTMAX]),
             }
             for name, side in sides.items()
         ],
@@ -54,18 +55,24 @@ def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _cell(row: Mapping[str, Any], sides: Mapping[str, Mapping[int, Mapping[str, Any]]], n: int) -> dict[str, str]:
-    low, high = row["speedup_range"]
-    share = row["peak_bytes"] / sides[EXPLICIT][n]["peak_bytes"]
-    ceiling = sides.get(NO_ATTENTION)
+    if "median_s" not in row:
+        return dict.fromkeys(("speedup", "range", "ceiling", "share"), "") | dict.fromkeys(("ms", "mib"), DOES_NOT_FIT)
+    low, high = row["speedup_range"] or ("", "")
+    explicit = sides[EXPLICIT].get(n)
+    ceiling = sides.get(NO_ATTENTION, {}).get(n)
     return {
         "ms": f"{1e3 * row['median_s']:.3g}",
-        "speedup": f"{row['speedup_over_softmax']:.2f}",
-        "range": f"{low:.2f} to {high:.2f} times as fast as softmax",
-        "ceiling": f"{ceiling[n]['median_s'] / row['median_s']:.0%}" if ceiling else "",
+        "speedup": f"{row['speedup_over_softmax']:.2f}" if low else "",
+        "range": f"{low:.2f} to {high:.2f} times as fast as softmax" if low else "",
+        "ceiling": f"{ceiling['median_s'] / row['median_s']:.0%}" if ceiling else "",
         "mib": f"{row['peak_bytes'] / 2**20:.3g}",
-        "share": f"{share:.1%}",
+        "share": f"{row['peak_bytes'] / explicit['peak_bytes']:.1%}" if explicit else "",
     }
 
 
-def _tokens(length: float | None) -> str:
+def _pays_from(seconds: Mapping[int, float], softmax: Mapping[int, float]) -> str:
+    """From how many tokens a row is faster than softmax; empty if memory was too small for one of the two."""
+    if not seconds or seconds.keys() != softmax.keys():
+        return ""
+    length = crossover(seconds, softmax)
     return "-" if length is None else f"{round(length):,}"
