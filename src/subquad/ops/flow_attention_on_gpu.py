@@ -9,12 +9,19 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from subquad.ops.kernel_attention_on_gpu import (
-    by_head, d_keys, d_tokens, diagonal, in_one_type, maps_backward, projected, read_backward, state_rows,
+    by_head,
+    d_keys,
+    d_tokens,
+    diagonal,
+    in_one_type,
+    maps_backward,
+    projected,
+    read_backward,
+    state_rows,
 )  # fmt: skip
-from subquad.ops.mixed_precision import cast
+from subquad.ops.mixed_precision import cast, written_out
 
 
 def flow_attention(
@@ -38,6 +45,7 @@ class _Flow(torch.autograd.Function):
         x, w_q, b_q, w_k, b_k, *read_by = in_one_type(tensors[0], tensors[1:])
         n, tiny, wide = x.shape[1], torch.finfo(x.dtype).tiny, torch.promote_types(x.dtype, torch.float32)
         hidden = None if mask is None else ~mask[..., None]
+        real = n if mask is None else mask.sum(1, dtype=wide).clamp_(min=1)[:, None, None]
         with torch.autocast(x.device.type, enabled=False):
             features = projected(x, [(w_q, b_q), (w_k, b_k)]).sigmoid_()
             if hidden is not None:
@@ -51,8 +59,8 @@ class _Flow(torch.autograd.Function):
             gate, logits = conserved[0].sigmoid(), conserved[1]
             scales = torch.empty_like(conserved)  # [sigmoid(Î) m / I, n softmax(Ô)]
             torch.div(gate, flow[0], out=scales[0])
-            if mask is not None:
-                scales[0].mul_((mask.sum(1, dtype=wide).clamp_(min=1) / n)[:, None, None])
+            if hidden is not None:
+                scales[0].mul_(real / n)
                 logits.masked_fill_(hidden, torch.finfo(logits.dtype).min)
             torch.mul(logits.softmax(1, dtype=wide), n, out=scales[1])
             scaled = by_head(features, heads)
@@ -68,7 +76,7 @@ class _Flow(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @written_out
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, w_q, w_k, u, k, mean, hidden, features, sums, flow, weighted, gate, scales, *kept = ctx.saved_tensors
         heads, n = ctx.heads, x.shape[1]

@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from subquad.ops.mixed_precision import cast
+from subquad.ops.mixed_precision import cast, written_out
 from subquad.utils.devices import on_cpu
 
 elu_backward = torch.ops.aten.elu_backward.grad_input
@@ -101,7 +100,7 @@ class _Linear(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @written_out
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, w_q, w_k, raw, u, k, wave, w, sums, mean, *kept = ctx.saved_tensors
         d_u, d_k = d_features = x.new_empty(2, *k.shape)
@@ -161,7 +160,7 @@ class Maps(torch.autograd.Function):
         return tuple(F.linear(x, *linear) for linear in zip(maps[::2], maps[1::2], strict=True))
 
     @staticmethod
-    @once_differentiable
+    @written_out
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         x, *weights = ctx.saved_tensors
         d_x, d_weights, d_biases = maps_backward(torch.stack(gradients), x, weights, None)
@@ -173,14 +172,14 @@ def by_head(x: Float[Tensor, "*b d"], heads: int) -> Float[Tensor, "*b h e"]:
     return x.unflatten(-1, (heads, -1))
 
 
-def diagonal(x: Float[Tensor, "*b d h"], heads: int) -> Float[Tensor, "*b h f"]:
+def diagonal(x: Float[Tensor, "*b c h"], heads: int) -> Float[Tensor, "*b h f"]:
     """The blocks of the diagonal, as a view."""
     return x.unflatten(-2, (heads, -1)).diagonal(dim1=-3, dim2=-1).mT
 
 
 def block_diagonal_means(
-    features: Float[Tensor, "b n d"], heads: int
-) -> tuple[Float[Tensor, "b d h"], Float[Tensor, "b h f"]]:
+    features: Float[Tensor, "b n c"], heads: int
+) -> tuple[Float[Tensor, "b c h"], Float[Tensor, "b h f"]]:
     """Means over the tokens, each in the column of its head, and a view of them."""
     sums = features.new_zeros(features.shape[0], features.shape[2], heads)
     mean = diagonal(sums, heads)
@@ -189,9 +188,9 @@ def block_diagonal_means(
 
 
 def state_rows(
-    x: Float[Tensor, "b n d"], k: Float[Tensor, "b n f"], mean: Tensor, weights: Sequence[Tensor], heads: int
+    x: Float[Tensor, "b n d"], k: Float[Tensor, "b n c"], mean: Tensor, weights: Sequence[Tensor], heads: int
 ) -> tuple[Tensor, ...]:
-    """The means of k_j v_jᵀ over the tokens, each multiplied by the rows of W_O of its head, `[b, f, d]`.
+    """The means of k_j v_jᵀ over the tokens, each multiplied by the rows of W_O of its head, `[b, c, d]`.
 
     Also returns what the backward pass needs.
 
@@ -229,14 +228,14 @@ def read_backward(
 
 
 def d_keys(
-    x: Float[Tensor, "b n d"], d_mean: Float[Tensor, "b h f"], d_summed: Float[Tensor, "b f d"], out: Tensor
+    x: Float[Tensor, "b n d"], d_mean: Float[Tensor, "b h f"], d_summed: Float[Tensor, "b c d"], out: Tensor
 ) -> None:
     """Writes the gradient of the keys by their mean and the mean of k xᵀ."""
     share = 1 / x.shape[1]
     torch.baddbmm(d_mean.reshape(len(x), 1, -1), x, d_summed.mT, beta=share, alpha=share, out=out)
 
 
-def d_tokens(k: Float[Tensor, "b n d"], d_summed: Float[Tensor, "b d d"]) -> Float[Tensor, "b n d"]:
+def d_tokens(k: Float[Tensor, "b n c"], d_summed: Float[Tensor, "b c d"]) -> Float[Tensor, "b n d"]:
     """The gradient of x by the mean of k xᵀ."""
     return torch.baddbmm(k.new_empty(()), k, d_summed, beta=0, alpha=1 / k.shape[1])
 

@@ -12,10 +12,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from subquad.ops.kernel_attention_on_gpu import Maps, by_head
-from subquad.ops.mixed_precision import cast_at_once
+from subquad.ops.mixed_precision import cast_at_once, written_out
 
 _LEAST = 1e-24
 """Least weight: 1 / w and its gradient are finite."""
@@ -62,7 +61,7 @@ class _Keys(torch.autograd.Function):
         return sums
 
     @staticmethod
-    @once_differentiable
+    @written_out
     def backward(ctx: Any, d_sums: Tensor) -> tuple[Tensor | None, ...]:
         k, v, features, directions = ctx.saved_tensors
         d_sums[:, :, ctx.count :] = 0
@@ -98,7 +97,7 @@ class _Queries(torch.autograd.Function):
         return y.flatten(-2)
 
     @staticmethod
-    @once_differentiable
+    @written_out
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         y, w, sums, features, directions = ctx.saved_tensors
         d_products = sums.new_zeros(*features.shape[:3], sums.shape[-1])
