@@ -19,6 +19,7 @@ from subquad.ops.kernel_attention_on_gpu import (
     maps_backward,
     projected,
     read_backward,
+    recorded,
     state_rows,
 )  # fmt: skip
 from subquad.ops.mixed_precision import cast, written_out
@@ -34,14 +35,13 @@ def flow_attention(
     Args:
         weights: W_Q, b_Q, W_K, b_K, W_V, b_V, W_O and b_O.
     """
-    y: Tensor = _Flow.apply(heads, eps, mask, x, *weights)
+    y: Tensor = _Flow.apply(recorded(x, weights), heads, eps, mask, x, *weights)
     return y
 
 
 class _Flow(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, heads: int, eps: float, mask: Tensor | None, *tensors: Tensor) -> Tensor:
-        recorded = any(ctx.needs_input_grad)
+    def forward(ctx: Any, keep: bool, heads: int, eps: float, mask: Tensor | None, *tensors: Tensor) -> Tensor:
         x, w_q, b_q, w_k, b_k, *read_by = in_one_type(tensors[0], tensors[1:])
         n, tiny, wide = x.shape[1], torch.finfo(x.dtype).tiny, torch.promote_types(x.dtype, torch.float32)
         hidden = None if mask is None else ~mask[..., None]
@@ -64,12 +64,12 @@ class _Flow(torch.autograd.Function):
                 logits.masked_fill_(hidden, torch.finfo(logits.dtype).min)
             torch.mul(logits.softmax(1, dtype=wide), n, out=scales[1])
             scaled = by_head(features, heads)
-            scaled = scaled * scales[..., None] if recorded else scaled.mul_(scales[..., None])
+            scaled = scaled * scales[..., None] if keep else scaled.mul_(scales[..., None])
             mean = scaled[1].mean(1)
             u, k = scaled.flatten(-2)
             rows, *kept = state_rows(x, k, mean, read_by, heads)
             y = torch.baddbmm(read_by[-1], u, rows)
-        if recorded:
+        if keep:
             ctx.heads, ctx.dtypes = heads, [t.dtype for t in tensors]
             flows = hidden, features, sums, flow, weighted, gate, scales
             ctx.save_for_backward(x, w_q, w_k, u, k, mean, *flows, rows, *kept)
@@ -79,9 +79,11 @@ class _Flow(torch.autograd.Function):
     @written_out
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, w_q, w_k, u, k, mean, hidden, features, sums, flow, weighted, gate, scales, *kept = ctx.saved_tensors
+        ctx.maybe_clear_saved_tensors()  # unless the graph is retained, so that `del` frees memory
         heads, n = ctx.heads, x.shape[1]
         gradient = torch.empty_like(features)
         d_mean, d_summed, of_read = read_backward(dy.to(x.dtype), u, mean, kept, heads, gradient[0])
+        del u, kept
         d_keys(x, d_mean, d_summed, gradient[1])
         # Gradients of the logarithms of the scales; by Î and Ô they are those of a sigmoid and of a softmax.
         of_logs = by_head(gradient * features, heads).sum(-1).mul_(scales)
@@ -112,8 +114,8 @@ class _Flow(torch.autograd.Function):
             gradient.masked_fill_(hidden, 0)
         torch.ops.aten.sigmoid_backward.grad_input(gradient, features, grad_input=gradient)
         d_x, (d_wq, d_wk), (d_bq, d_bk) = maps_backward(gradient, x, (w_q, w_k), d_tokens(k, d_summed))
-        del gradient, of_rows  # frees memory
-        return None, None, None, *cast(ctx.dtypes, [d_x, d_wq, d_bq, d_wk, d_bk, *of_read])
+        del gradient, of_rows, features, rows
+        return None, None, None, None, *cast(ctx.dtypes, [d_x, d_wq, d_bq, d_wk, d_bk, *of_read])
 
 
 def _crossed(pair: Float[Tensor, "2 b n d"], heads: int) -> Float[Tensor, "2 b d h"]:

@@ -63,25 +63,29 @@ def linear_attention(
     Args:
         weights: W_Q, b_Q, W_K, b_K, W_V, b_V, W_O and b_O.
     """
-    y: Tensor = _Linear.apply(heads, eps, None if mask is None else ~mask, wave, x, *weights)
+    y: Tensor = _Linear.apply(recorded(x, weights), heads, eps, None if mask is None else ~mask, wave, x, *weights)
     return y
+
+
+def recorded(x: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Whether there will be a backward pass."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights))
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, heads: int, eps: float, hidden: Tensor | None, wave: Tensor | None, *tensors: Tensor
+        ctx: Any, keep: bool, heads: int, eps: float, hidden: Tensor | None, wave: Tensor | None, *tensors: Tensor
     ) -> Tensor:
-        recorded = any(ctx.needs_input_grad)
         x, w_q, b_q, w_k, b_k, *read_by = in_one_type(tensors[0], tensors[1:])
         with torch.autocast(x.device.type, enabled=False):
-            if recorded:
+            if keep:
                 raw, (q, k) = _features(x, [(w_q, b_q), (w_k, b_k)], hidden, wave, heads)
             else:  # one at a time, which takes less memory
                 k = _features(x, [(w_k, b_k)], hidden, wave, heads)[1][0]
             sums, mean = block_diagonal_means(k, heads)
             rows, *kept = state_rows(x, k, mean, read_by, heads)
-            if not recorded:
+            if not keep:
                 del k, kept
                 q = _features(x, [(w_q, b_q)], None, wave, heads)[1][0]
             w = torch.bmm(q, sums)
@@ -94,7 +98,7 @@ class _Linear(torch.autograd.Function):
                     w.add_(hidden.all(1)[:, None, None])
             u = by_head(q, heads).div_(w[..., None]).flatten(-2)
             y = torch.baddbmm(read_by[-1], u, rows)
-        if recorded:
+        if keep:
             ctx.heads, ctx.least, ctx.dtypes = heads, least, [t.dtype for t in tensors]
             ctx.save_for_backward(x, w_q, w_k, raw, u, k, wave, w, sums, mean, rows, *kept)
         return y
@@ -103,6 +107,7 @@ class _Linear(torch.autograd.Function):
     @written_out
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, w_q, w_k, raw, u, k, wave, w, sums, mean, *kept = ctx.saved_tensors
+        ctx.maybe_clear_saved_tensors()  # unless the graph is retained, so that `del` frees memory
         d_u, d_k = d_features = x.new_empty(2, *k.shape)
         d_mean, d_summed, of_read = read_backward(dy.to(x.dtype), u, mean, kept, ctx.heads, d_u)
         # With c = ⟨d_u, u⟩, the gradient of w is -c / w.
@@ -111,10 +116,12 @@ class _Linear(torch.autograd.Function):
             c.mul_(w > ctx.least)
         by_head(d_u.baddbmm_(c, sums.mT, alpha=-1), ctx.heads).div_(w[..., None])
         d_keys(x, d_mean - diagonal(torch.bmm(u.mT, c), ctx.heads), d_summed, d_k)
+        del u, d_u, d_k
         d_raw = _features_backward(d_features, raw, wave, ctx.heads)
+        del raw, d_features
         d_x, (d_wq, d_wk), (d_bq, d_bk) = maps_backward(d_raw, x, (w_q, w_k), d_tokens(k, d_summed))
-        del d_u, d_k, d_features, d_raw  # frees memory
-        return None, None, None, None, *cast(ctx.dtypes, [d_x, d_wq, d_bq, d_wk, d_bk, *of_read])
+        del d_raw
+        return None, None, None, None, None, *cast(ctx.dtypes, [d_x, d_wq, d_bq, d_wk, d_bk, *of_read])
 
 
 def projected(x: Float[Tensor, "b n d"], maps: Sequence[tuple[Tensor, Tensor]]) -> Float[Tensor, "k b n d"]:

@@ -64,6 +64,7 @@ class _Keys(torch.autograd.Function):
     @written_out
     def backward(ctx: Any, d_sums: Tensor) -> tuple[Tensor | None, ...]:
         k, v, features, directions = ctx.saved_tensors
+        ctx.maybe_clear_saved_tensors()  # unless the graph is retained, so that `del` frees memory
         d_sums[:, :, ctx.count :] = 0
         width = directions.shape[1]
         d_state, d_normaliser = d_sums[..., :width], d_sums[..., width]
@@ -100,12 +101,14 @@ class _Queries(torch.autograd.Function):
     @written_out
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         y, w, sums, features, directions = ctx.saved_tensors
+        ctx.maybe_clear_saved_tensors()  # unless the graph is retained, so that `del` frees memory
         d_products = sums.new_zeros(*features.shape[:3], sums.shape[-1])
         d_numerator = d_products[..., : y.shape[-1]]
         torch.div(by_head(dy, y.shape[2]).transpose(1, 2), w, out=d_numerator)
         torch.neg((d_numerator * y.transpose(1, 2)).sum(-1), out=d_products[..., y.shape[-1]])
         d_sums = features.mT @ d_products
         d_features = _logarithm_backward(d_products @ sums.mT, features, ctx.eps)
+        del features
         d_q = _times(d_features, directions, y.shape[-1] ** -0.25, d_numerator)  # in memory that is no longer needed
         return _narrow(d_q, y.dtype), d_sums, None, None
 
