@@ -110,8 +110,9 @@ class _Linear(torch.autograd.Function):
         ctx.maybe_clear_saved_tensors()  # unless the graph is retained, so that `del` frees memory
         d_u, d_k = d_features = x.new_empty(2, *k.shape)
         d_mean, d_summed, of_read = read_backward(dy.to(x.dtype), u, mean, kept, ctx.heads, d_u)
+        del kept
         # With c = ⟨d_u, u⟩, the gradient of w is -c / w.
-        c = by_head(d_u * u, ctx.heads).sum(-1)
+        c = by_head(torch.mul(d_u, u, out=d_k), ctx.heads).sum(-1)  # in memory that is not in use yet
         if wave is not None:
             c.mul_(w > ctx.least)
         by_head(d_u.baddbmm_(c, sums.mT, alpha=-1), ctx.heads).div_(w[..., None])
