@@ -23,7 +23,7 @@ CASES = {
     "linear": Linear,
     "linear, eps": partial(Linear, eps=0.5),
     "cosformer": CosFormer,
-    "cosformer, eps": partial(CosFormer, eps=3.0),
+    "cosformer, eps": partial(CosFormer, eps=30.0),
     "flowformer": Flowformer,
     "flowformer, eps": partial(Flowformer, eps=0.5),
     "performer": partial(Performer, features=10),
