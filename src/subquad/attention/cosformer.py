@@ -8,6 +8,7 @@ from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.cosine_attention import expand, kv_state
+from subquad.ops.kernel_attention_on_gpu import in_half, linear_attention, serves, weights_of
 from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.setting_types import Positive
@@ -49,6 +50,9 @@ class CosFormer(StatelessAttention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
         p = self.projections
+        if serves(x, context) and not in_half(x):  # 1 / eps exceeds the range of float16
+            weights = weights_of(p.query, p.key, p.value, p.out)
+            return linear_attention(x, masks.context, weights, p.heads, self.eps, self._wave(x))
         k = zero_padding(p.key(context, "relu"), masks.context).unflatten(-1, (p.heads, -1))
         v = p.value(context).unflatten(-1, (p.heads, -1))
         sums = kv_state(k, v, self._wave(context))
@@ -62,6 +66,6 @@ class CosFormer(StatelessAttention):
     def _wave(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "n 2"]:
         """[cos, sin] of π/2 · i / M."""
         dtype = torch.promote_types(x.dtype, torch.float32)
-        place = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=dtype)
-        angle = place * (math.pi / 2 / max(self.site.query_len, self.site.context_len))
+        step, n = math.pi / 2 / max(self.site.query_len, self.site.context_len), x.shape[1]
+        angle = torch.linspace(step, n * step, n, device=x.device, dtype=dtype)
         return torch.stack([angle.cos(), angle.sin()], -1)

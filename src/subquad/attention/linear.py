@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.kernel_attention import divisor, expand, head_dot, kv_state
+from subquad.ops.kernel_attention_on_gpu import linear_attention, serves, weights_of
 from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.setting_types import NonNegative
@@ -49,6 +50,9 @@ class Linear(StatelessAttention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
         p = self.projections
+        if serves(x, context):
+            weights = weights_of(p.query, p.key, p.value, p.out)
+            return linear_attention(x, masks.context, weights, p.heads, self.eps)
         q = self._features(p.query, x)
         k = self._features(p.key, context)
         k = zero_padding(k, masks.context)

@@ -10,6 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, Redrawn, StatelessAttention, copy_drawn
+from subquad.ops.kernel_attention_on_gpu import serves, weights_of
+from subquad.ops.performer_on_gpu import performer
 from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
@@ -101,10 +103,15 @@ class Performer(StatelessAttention, Redrawn):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
         p = self.projections
+        if serves(x, context):
+            weights = weights_of(p.query, p.key, p.value, p.out)
+            eps = self.eps if self.feature_map == "relu" else None
+            directions = self._filled(torch.promote_types(x.dtype, torch.float32))
+            return performer(x, masks.context, weights, directions, self.features, p.heads, eps)
         q, k, v = p.qkv(x, context)
         with torch.autocast(x.device.type, enabled=False):
             q, k, v = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (q, k, v))
-            width, directions = v.shape[-1], self._filled(q.dtype)
+            width, directions = v.shape[-1], self._filled(q.dtype) * v.shape[-1] ** -0.25
             # The first added column of ones gives the normaliser; the others pad the width to a multiple of 8.
             values = F.pad(v, (0, 1 + -(width + 1) % 8), value=1)
             sums = self._keys(k, directions, values, masks.context)
@@ -147,12 +154,12 @@ class Performer(StatelessAttention, Redrawn):
         return _exp_times(projected, shift, values, transposed=True)
 
     def _filled(self, dtype: torch.dtype) -> Float[Tensor, "f e"]:
-        """w / d_h^{1/4}, with rows repeated up to a multiple of 16; `attend` sets the sums of repeated rows to 0.
+        """w, with rows repeated up to a multiple of 16; `attend` sets the sums of repeated rows to 0.
 
         On a CPU, products with 266 columns take twice the time of those with 272.
         """
-        rows = torch.arange(-(-self.features // 16) * 16, device=self.directions.device) % self.features
-        return self.directions.to(dtype)[rows] * self.directions.shape[1] ** -0.25
+        rows = -(-self.features // 16) * 16
+        return self.directions.to(dtype).repeat(-(-rows // self.features), 1)[:rows]
 
     def due(self, epoch: int, batch: int, step: int) -> bool:
         return self.interval > 0 and step > 0 and step % self.interval == 0

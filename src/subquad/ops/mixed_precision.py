@@ -4,12 +4,14 @@ Autocast casts each operand of each product by an operator of its own: two for a
 in the backward pass. On a GPU, small models spend more time on starting these than on the products.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 @contextmanager
@@ -45,6 +47,18 @@ def cast(dtypes: Sequence[torch.dtype], tensors: Sequence[Tensor]) -> tuple[Tens
         ):
             results[i] = result
     return tuple(results)
+
+
+def written_out(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a backward pass that has no derivative and whose operands have their types; autocast is off inside."""
+
+    @wraps(backward)
+    def in_given_types(ctx: Any, *gradients: Tensor) -> Any:
+        with torch.autocast(gradients[0].device.type, enabled=False):
+            return backward(ctx, *gradients)
+
+    result: Callable[..., Any] = once_differentiable(in_given_types)
+    return result
 
 
 class _Cast(torch.autograd.Function):

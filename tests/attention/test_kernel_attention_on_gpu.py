@@ -1,0 +1,71 @@
+"""The kernel attentions with the operators of a GPU, here on a CPU, against their formulations for a CPU."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from attention.cells import prefix
+from attention.checks import one, tokens
+from subquad.attention.base import Attention
+from subquad.attention.cosformer import CosFormer
+from subquad.attention.flowformer import Flowformer
+from subquad.attention.linear import Linear
+from subquad.attention.performer import Performer
+from subquad.measure.cuda_autocast import rules_of_cuda
+from subquad.specs import Masks
+from subquad.utils.devices import as_on_a_gpu
+
+LENGTH = 37
+CASES = {
+    "linear": Linear,
+    "linear, eps": partial(Linear, eps=0.5),
+    "cosformer": CosFormer,
+    "cosformer, eps": partial(CosFormer, eps=30.0),
+    "flowformer": Flowformer,
+    "flowformer, eps": partial(Flowformer, eps=0.5),
+    "performer": partial(Performer, features=10),
+    "performer, relu": partial(Performer, features=10, feature_map="relu"),
+}
+
+
+def results(attention: Attention, x: Tensor, mask: Tensor | None) -> list[Tensor]:
+    """The output at real tokens and its gradients by x and the parameters."""
+    x = x.clone().requires_grad_()
+    y = attention(x, x, Masks(mask, mask))[0]
+    if mask is not None:
+        y = y * mask[..., None]
+    weights = torch.linspace(-1, 1, y.numel()).view_as(y).to(y)
+    return [y, *torch.autograd.grad(y, [x, *attention.parameters()], weights)]
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+@pytest.mark.parametrize("name", CASES)
+def test_few_operators_compute_the_same(name: str, padded: bool) -> None:
+    attention, x = one(CASES[name]), tokens(3, LENGTH, 24)
+    mask = prefix([LENGTH, 20, 0], LENGTH) if padded else None
+    expected = results(attention, x, mask)
+    with as_on_a_gpu():
+        found = results(attention, x, mask)
+        with torch.no_grad():
+            evaluated = attention(x, x, Masks(mask, mask))[0]
+    assert any(not torch.equal(*pair) for pair in zip(found, expected, strict=True))  # they are two formulations
+    assert_close(found, expected, rtol=1e-11, atol=1e-12)
+    assert_close(evaluated if mask is None else evaluated * mask[..., None], expected[0], rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+@pytest.mark.parametrize("name", ["linear", "flowformer", "performer", "performer, relu"])
+def test_sums_over_many_tokens_fit_half_precision(name: str, half: torch.dtype) -> None:
+    """In float16, sums of these features over 8,192 tokens would be infinite."""
+    attention = one(CASES[name], query_len=8192, context_len=8192).float()
+    x = tokens(3, 8192, 24).float()
+    attention.projections.key.bias.data.fill_(10)
+    mask = prefix([8192, 20, 0], 8192)
+    expected = results(attention, x, mask)
+    with rules_of_cuda(), as_on_a_gpu(), torch.autocast("cpu", half):
+        found = results(attention, x, mask)
+    assert all(part.isfinite().all() for part in found)
+    assert (found[0] - expected[0]).norm() < 0.03 * expected[0].norm()
