@@ -147,7 +147,7 @@ def test_few_operators_are_as_exact_in_mixed_precision_as_autocast(dtype: torch.
         layer.to(torch.float32 if half else torch.float64)
         with as_on_a_gpu(), torch.autocast("cpu", dtype, enabled=half):
             y = layer(x if half else x.double(), mask=mask)
-        gradients = torch.autograd.grad((y * y.detach().sign()).sum(), [x, *named])
+            gradients = torch.autograd.grad((y * y.detach().sign()).sum(), [x, *named])  # autocast must not matter
         assert y.dtype is (dtype if half else torch.float64)
         assert all(g.dtype == p.dtype for g, p in zip(gradients, [x, *named], strict=True))
         results.append([y, *gradients])

@@ -66,6 +66,6 @@ class CosFormer(StatelessAttention):
     def _wave(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "n 2"]:
         """[cos, sin] of π/2 · i / M."""
         dtype = torch.promote_types(x.dtype, torch.float32)
-        step, n = math.pi / 2 / max(self.site.query_len, self.site.context_len), x.shape[1]
-        angle = torch.linspace(step, n * step, n, device=x.device, dtype=dtype)
+        place = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=dtype)
+        angle = place * (math.pi / 2 / max(self.site.query_len, self.site.context_len))
         return torch.stack([angle.cos(), angle.sin()], -1)

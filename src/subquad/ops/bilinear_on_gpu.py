@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from subquad.ops.mixed_precision import cast
+from subquad.ops.mixed_precision import cast, written_out
 from subquad.utils.fixed_weights import keeps_products, once
 
 
@@ -173,7 +172,7 @@ class _Bilinear(torch.autograd.Function):
         return _expanded(*saved[:2]), a
 
     @staticmethod
-    @once_differentiable
+    @written_out
     def backward(ctx: Any, dy: Tensor | None, d_a: Tensor | None) -> tuple[Tensor | None, ...]:
         w_r, o, x, z, maps, rows, w_o, r, w, a, qkv, qk, mixing, dropped, kept, u = ctx.saved_tensors
         heads, logit_scale, scale = ctx.heads, ctx.logit_scale, ctx.scale

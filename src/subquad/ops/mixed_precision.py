@@ -53,8 +53,9 @@ def written_out(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Marks a backward pass that has no derivative and whose operands have their types; autocast is off inside."""
 
     @wraps(backward)
-    def in_given_types(ctx: Any, *gradients: Tensor) -> Any:
-        with torch.autocast(gradients[0].device.type, enabled=False):
+    def in_given_types(ctx: Any, *gradients: Tensor | None) -> Any:
+        given = next(g for g in gradients if g is not None)
+        with torch.autocast(given.device.type, enabled=False):
             return backward(ctx, *gradients)
 
     result: Callable[..., Any] = once_differentiable(in_given_types)

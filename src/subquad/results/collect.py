@@ -20,7 +20,7 @@ from subquad.results.mean import mean_values
 from subquad.results.model import FULL, PROJECT, CellResult, CellResults, Content, Problem, Run, Scope, TableResults
 from subquad.results.scan import Scan, newest, read_measurements, read_run, scan_runs
 from subquad.results.statistics import summarise
-from subquad.results.store import Store, project_bench
+from subquad.results.store import Store, read_benches
 from subquad.results.table import Cell, Place, Table
 from subquad.results.verdict import Verdict, cell_verdict
 from subquad.utils.errors import UserError
@@ -82,7 +82,7 @@ def gather(
         project=list(store.pages.values()), outdated=outdated,
         broken=[*scan.broken, *broken, *store.broken], failed=scan.failed, unfinished=scan.unfinished,
         pictures=sorted((outputs / "figures").rglob("*.png")), benches=newest(outputs / "bench", "*/index.html", 5),
-        made=records.now(), project_bench=project_bench(),
+        made=records.now(), project_bench=next(iter(read_benches()), None),
     )  # fmt: skip
 
 

@@ -228,7 +228,7 @@ class Content:
     """Everything that the pages show.
 
     own: runs that fill no cell of a table. project: the runs that the project keeps. outdated: results of the project
-    whose overrides compose to another configuration today. project_bench: the benchmark that the project keeps.
+    whose overrides compose to another configuration today. project_bench: the first benchmark that the project keeps.
     """
 
     tables: Sequence[TableResults]

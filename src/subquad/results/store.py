@@ -239,14 +239,6 @@ def stored_measurement(path: Path, compositions: Compositions) -> StoredMeasurem
     return stored
 
 
-def project_bench() -> dict[str, Any] | None:
-    """The benchmark that the project keeps; None without a readable one."""
-    try:
-        return _BENCH_FILE.validate_json((FOLDER / BENCH.name).read_bytes())
-    except (OSError, ValidationError):
-        return None
-
-
 def add_bench(path: Path) -> None:
     """Keeps the results.json of a benchmark in place of the one of the same device.
 
