@@ -40,7 +40,7 @@ def bilinear(
         if torch.is_grad_enabled() and any(t.requires_grad for t in (x, z, *weights)):
             y, a = _Bilinear.apply(dtype, *settings, x, z, *weights)
             return y, a
-        if keeps_products() and dropout_p == 0 and len(weights[-1]) <= x.shape[2]:
+        if keeps_products() and dropout_p == 0 and len(z) == 1 and len(weights[-1]) <= x.shape[2]:
 
             def products() -> tuple[Tensor, ...]:
                 return _products(z, weights, heads, logit_scale, dtype)
