@@ -189,7 +189,7 @@ def _meanings(owner: Callable[..., Any]) -> dict[str, str]:
 def _sentences(file: Path) -> dict[tuple[str, str], str]:
     """The string below each annotated name of each class in a file."""
     found = {}
-    for owner in ast.parse(file.read_text()).body:
+    for owner in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(owner, ast.ClassDef):
             for line, text in zip(owner.body, owner.body[1:], strict=False):
                 if isinstance(line, ast.AnnAssign) and isinstance(text, ast.Expr):

@@ -130,7 +130,7 @@ def two_processes(place: Path, *command: str) -> list[str]:
 
 
 def main(listed: Path) -> None:
-    for overrides, after, port in json.loads(listed.read_text()):
+    for overrides, after, port in json.loads(listed.read_text(encoding="utf-8")):
         os.environ["MASTER_PORT"] = str(port)
         try:
             with nullcontext() if after is None else crash(after):

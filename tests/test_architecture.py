@@ -89,7 +89,7 @@ def test_torchvision_is_imported_by_whoever_comes_first():
 def unsafe_calls(path: Path) -> list[str]:
     """Calls in a file that may run code from the data that they read."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
             continue
         name, given = ast.unparse(node.func), {k.arg: ast.unparse(k.value) for k in node.keywords}

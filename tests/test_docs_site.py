@@ -31,7 +31,7 @@ class Addresses(HTMLParser):
     def __init__(self, page: Path) -> None:
         super().__init__()
         self.loaded, self.links, self.names = [], [], set()
-        self.feed(page.read_text())
+        self.feed(page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attributes):
         given = dict(attributes)

@@ -373,7 +373,7 @@ def read_history(path: Path) -> dict[int, dict[str, float]]:
     """The rows of a run's `metrics.csv` by optimiser step; empty without a file."""
     if not path.exists():
         return {}
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         return {int(row.pop("step")): {k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)}
 
 

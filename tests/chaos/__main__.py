@@ -98,7 +98,7 @@ def main() -> int:
 def show(log: Path) -> int:
     """Prints a table of all verdicts."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for line in log.read_text().splitlines():
+    for line in log.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         counts[entry["kind"]][entry["state"]] += 1
     states = ("ok", "lost", "wrong", "unclear")

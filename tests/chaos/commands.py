@@ -64,7 +64,7 @@ class Command:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.chdir(place)
             os.environ.update(SUBQUAD_OUTPUTS=str(place / "outputs"), SUBQUAD_DATA=str(place / "data"))
-            sys.stdout, sys.stderr = (open(n, "w", 1, closefd=False) for n in (1, 2))  # noqa: SIM115
+            sys.stdout, sys.stderr = (open(n, "w", 1, encoding="utf-8", closefd=False) for n in (1, 2))  # noqa: SIM115
             name, *sys.argv[1:] = arguments
             sys.argv[0] = f"{name}.py"
             if before is not None:
@@ -104,7 +104,7 @@ class Command:
         target = self.pid
         if child and rng is not None:
             with contextlib.suppress(OSError):
-                children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+                children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="utf-8").split()
                 target = int(rng.choice(children)) if children else target
         with contextlib.suppress(ProcessLookupError):
             os.kill(target, number)

@@ -96,7 +96,7 @@ def browse(page: Path, script: str, *, width=1400, dark=False, hash=""):
     probe = PROBE % script
     inside = probe.strip().removeprefix("<script>").removesuffix("</script>")
     allowed = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
-    text = page.read_text().replace("script-src ", f"script-src 'sha256-{allowed}' ", 1)
+    text = page.read_text(encoding="utf-8").replace("script-src ", f"script-src 'sha256-{allowed}' ", 1)
     copy.write_text(text.replace("</body>", probe + "</body>"))
     frame.write_text(FRAME % (f"{copy.name}{hash}", width))  # a window of its own is never narrower than 500
     command = [

@@ -112,7 +112,7 @@ def part(tmp_path_factory):
 def blocks(report: Any, path: Path) -> list[dict[str, Any]]:
     """What would be sent, as it is kept."""
     wandb_report.write(report, path)
-    return json.loads(path.read_text())["spec"]["blocks"]
+    return json.loads(path.read_text(encoding="utf-8"))["spec"]["blocks"]
 
 
 def test_a_report_has_the_table_and_how_it_stands(part, tmp_path):

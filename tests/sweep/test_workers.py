@@ -102,7 +102,7 @@ def test_runs_end_with_the_sweep_however_that_ends(tmp_path):
 
 def living(process: Path) -> bool:
     try:
-        return Path(f"/proc/{process.name}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{process.name}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 

@@ -30,7 +30,9 @@ def main() -> None:
         raise UserError(f'There is no topic "{config.topic}"; see src/subquad/measure/analysis/theorems.')
     Console(highlight=False).print(_table(findings))
     if config.output:
-        Path(config.output).write_text(json.dumps([dataclasses.asdict(f) for f in findings], indent=1))
+        Path(config.output).write_text(
+            json.dumps([dataclasses.asdict(f) for f in findings], indent=1), encoding="utf-8"
+        )
 
 
 def _table(findings: list[Finding]) -> Table:

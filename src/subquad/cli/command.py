@@ -93,7 +93,7 @@ def _help_page(name: str) -> str:
     spec = find_spec(f"subquad.cli.{name}")
     assert spec is not None
     assert spec.origin is not None
-    page = f"{ast.get_docstring(ast.parse(Path(spec.origin).read_text()))}\n"
+    page = f"{ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding='utf-8')))}\n"
     if settings := _SETTINGS.get(name):
         page += f"\nSettings and their defaults ({settings}):\n\n{(CONFIGS / settings).read_text()}"
     return as_typed(page)

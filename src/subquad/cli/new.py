@@ -83,9 +83,9 @@ def _folder() -> Path:
     if (project := choices.project()) is not None:
         raise UserError(f'[tool.subquad] of {project / "pyproject.toml"} names no folder; add configs = "{FOLDER}".')
     file = Path("pyproject.toml")
-    text = file.read_text() if file.exists() else ""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
     before = f"{text.rstrip()}\n\n" if text else ""
-    file.write_text(f'{before}[tool.subquad]\nconfigs = "{FOLDER}"\n')
+    file.write_text(f'{before}[tool.subquad]\nconfigs = "{FOLDER}"\n', encoding="utf-8")
     print(f"entered {FOLDER} in {file}")
     return Path(FOLDER)
 

@@ -79,7 +79,7 @@ def _print_table(config: Any, paths: list[str]) -> None:
     text = write(results, scope)
     if config.output:
         Path(config.output).parent.mkdir(parents=True, exist_ok=True)
-        Path(config.output).write_text(text)
+        Path(config.output).write_text(text, encoding="utf-8")
         print(config.output)
     else:
         sys.stdout.write(text)

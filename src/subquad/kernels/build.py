@@ -117,6 +117,6 @@ def _fingerprint(source: Path, compiler: list[str]) -> str:
 
 def _processor() -> bytes:
     """Model and features of the processor."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     facts = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
     return "\n".join([platform.machine(), *sorted(facts)]).encode()

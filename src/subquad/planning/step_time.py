@@ -122,7 +122,7 @@ def _check_memory(module: Any, spec: Any, size: int, trainer: pl.Trainer) -> Non
 def _free_memory() -> int | None:
     """Available memory in bytes; None where the system does not provide /proc/meminfo."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

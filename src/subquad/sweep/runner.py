@@ -141,7 +141,7 @@ def _run_command(command: Sequence[str], file: Any, progress: Progress) -> int:
 
 def _how_to_continue(log: Path) -> str:
     """How to continue a stopped sweep. The Slurm launcher, whose jobs outlive it, writes this into its log."""
-    for line in reversed(log.read_text(errors="replace").splitlines()):
+    for line in reversed(log.read_text(encoding="utf-8", errors="replace").splitlines()):
         if "scancel" in line:
             return line.removeprefix("Interrupted. ")
     return "Nothing is lost; the same command continues from here."
@@ -182,7 +182,7 @@ def _report_failures(
             f"{len(failed)} of {counted(len(follower.jobs), 'run')} failed; the same command tries them again ({log})."
         )
     elif status:
-        last = "\n".join(log.read_text().splitlines()[-10:])
+        last = "\n".join(log.read_text(encoding="utf-8").splitlines()[-10:])
         console.print(
             f"The sweep failed (status {status}); the same command continues it. {log} ends with\n{last}", markup=False
         )

@@ -16,7 +16,7 @@ def usable_cores() -> int:
     """The number of cores that this process may use, which a scheduler or a container may limit."""
     cores = len(core_numbers())
     try:
-        quota, period = _CGROUP_QUOTA.read_text().split()
+        quota, period = _CGROUP_QUOTA.read_text(encoding="utf-8").split()
     except (OSError, ValueError):
         return cores
     return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))

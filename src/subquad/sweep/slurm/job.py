@@ -93,7 +93,7 @@ class SlurmJob:
         program, *shared = self.runs[0].command
         if len(self.runs) == 1:
             return [program, *shared, *self.runs[0].overrides]
-        jobs.write_text("".join(json.dumps(run.overrides) + "\n" for run in self.runs))
+        jobs.write_text("".join(json.dumps(run.overrides) + "\n" for run in self.runs), encoding="utf-8")
         several = ("hydra/sweeper=job_list", f"hydra.sweeper.jobs={as_override(jobs)}", f"sweep.workers={self.at_once}")
         return [program, "-m", *shared, *several]
 

@@ -41,7 +41,7 @@ class Ticket:
     def log_tail(self) -> str:
         """The end of the log; empty if there is no log."""
         try:
-            return Path(self.log).read_text(errors="replace")[-4000:].strip()
+            return Path(self.log).read_text(encoding="utf-8", errors="replace")[-4000:].strip()
         except OSError:
             return ""
 
