@@ -160,6 +160,18 @@ def test_a_check_that_raises_or_runs_out_of_memory_is_an_outcome(monkeypatch, tm
     assert "exhaust" in done["traceback"]
 
 
+def test_a_missing_package_is_no_wrong_estimate(monkeypatch, tmp_path):
+    def without(*_):
+        raise ModuleNotFoundError("No module named 'transformers'", name="transformers")
+
+    monkeypatch.setattr("subquad.cli.check_gpu._run", without)
+    done = check(("memory", "softmax", False), "cpu", True, tmp_path)
+    assert done["status"] == "failed"
+    assert "transformers" in done["reason"]
+    assert "pip install" in done["reason"]
+    assert "estimates" not in done["reason"]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("item", planned(settings()), ids=lambda item: "-".join(map(str, item)))
 def test_this_gpu(item, tmp_path):

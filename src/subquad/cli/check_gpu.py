@@ -216,7 +216,8 @@ def check(item: Item, device: str, quick: bool, folder: Path) -> dict[str, Any]:
         reason = f"Out of memory ({first_line(error)}); end other programs on the GPU (nvidia-smi) and run this again."
     except Exception as error:
         status, trace = "failed", traceback.format_exc()
-        reason = f"{explain(error) or f'{type(error).__name__}: {first_line(error)}'}; {_remedy(item)}."
+        cause = explain(error)  # names its own remedy
+        reason = str(cause) if cause else f"{type(error).__name__}: {first_line(error)}; {_remedy(item)}."
         lost = "CUDA error" in str(error)  # every later call of this process would fail too
     done = _outcome(item, status, reason, time.monotonic() - started)
     shown = [dataclasses.asdict(f) | {"value": f.value if math.isfinite(f.value) else "not finite"} for f in found]

@@ -6,8 +6,9 @@ weights, draws a number of full precision for each of them, and checks all of th
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from itertools import compress
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -87,8 +88,8 @@ def on_gpu(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p:
     return y[..., : v.shape[-1]]
 
 
-def _without_cudnn() -> AbstractContextManager[None]:
-    """Inside, scaled_dot_product_attention uses its other kernels; of these, as before, those that are allowed."""
+def _without_cudnn() -> Any:
+    """A context in which scaled_dot_product_attention uses its other kernels; of these, those that were allowed."""
     if torch.compiler.is_compiling():  # which cannot read the switches
         return sdpa_kernel(_OTHERS)
     if not cuda.cudnn_sdp_enabled():
