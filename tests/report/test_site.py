@@ -306,5 +306,5 @@ def test_the_benchmark_of_the_project_has_a_page(made, tmp_path, real_store):
     write_site(tmp_path, dataclasses.replace(made.content, project_bench=bench))
     assert 'href="bench/project.html"' in (tmp_path / "costs.html").read_text()
     assert bench["commit"] in (tmp_path / "bench" / "project.html").read_text()
-    write_site(tmp_path, made.content)
+    write_site(tmp_path, dataclasses.replace(made.content, project_bench=None))
     assert not (tmp_path / "bench" / "project.html").exists()
