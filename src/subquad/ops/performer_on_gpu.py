@@ -55,7 +55,7 @@ class _Keys(torch.autograd.Function):
         values[..., :width] = v
         features = _of_keys(_contiguous(k, directions), directions, hidden, eps)
         sums = features.mT @ values
-        sums[:, :, count:] = 0
+        sums[:, :, count:].zero_()
         ctx.count, ctx.eps = count, eps
         ctx.save_for_backward(k if eps is None else None, v, features, directions)
         return sums
@@ -65,7 +65,7 @@ class _Keys(torch.autograd.Function):
     def backward(ctx: Any, d_sums: Tensor) -> tuple[Tensor | None, ...]:
         k, v, features, directions = ctx.saved_tensors
         ctx.maybe_clear_saved_tensors()  # unless the graph is retained, so that `del` frees memory
-        d_sums[:, :, ctx.count :] = 0
+        d_sums[:, :, ctx.count :].zero_()
         width = directions.shape[1]
         d_state, d_normaliser = d_sums[..., :width], d_sums[..., width]
         values = _contiguous(v, directions).flatten(0, 1)
