@@ -90,6 +90,17 @@ def test_shape_and_finite(cell: Cell) -> None:
     assert y.isfinite().all()
 
 
+def test_shapes_without_numbers(cell: Cell) -> None:
+    """On the device "meta", as in `with torch.device("meta")`; costs are counted there."""
+    layers, (x, context), masks = cell.stack(2).to("meta"), cell.inputs(), cell.masks()
+    tokens = context.to("meta").requires_grad_()
+    masks = Masks(*(None if mask is None else mask.to("meta") for mask in (masks.query, masks.context)))
+    y = run(layers, tokens if x is context else x.to("meta"), tokens, masks)
+    y.sum().backward()
+    assert y.shape == x.shape
+    assert tokens.grad.shape == context.shape
+
+
 def test_padding_is_invisible(cell: Cell) -> None:
     layers, (x, context), masks = cell.stack(2).eval(), cell.inputs(), cell.masks()
     outputs = []

@@ -12,6 +12,7 @@ from torch import Tensor
 from subquad.attention.base import Affine, Discrete, Maps, Refreshable, StatelessAttention, SurrogateGradient
 from subquad.ops.hash_fitting import fit_planes, kulis_grauman, labels
 from subquad.ops.hashing import anchor_similarity, norms, power_bias, shared_attention, sign
+from subquad.ops.mixed_precision import without_autocast
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.setting_types import Count, Natural
 
@@ -171,7 +172,7 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
         q = self.shared(x)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             codes = self._codes(q.to(torch.promote_types(x.dtype, torch.float32)), masks.context)
             scale = F.pad(codes.new_ones(self.bits), (0, 1), value=self.bias)
         return shared_attention(codes, x, masks.context, self.value, self.out, scale, self.read_out == "released")
@@ -201,7 +202,7 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
             return
         x, mask = x[rows], mask[rows]
         wide = torch.promote_types(x.dtype, torch.float32)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             q = F.linear(x.to(wide), self.shared.weight.to(wide), self.shared.bias.to(wide))
             q = q.unflatten(-1, (self.site.heads, -1))
             self._fit(q / norms(q)[..., None], mask)

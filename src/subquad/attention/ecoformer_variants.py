@@ -9,6 +9,7 @@ from torch import Tensor
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention, SurrogateGradient
 from subquad.ops.affine import affine
 from subquad.ops.hashing import norms, shared_attention, sign, with_bias
+from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.setting_types import Count
@@ -77,7 +78,7 @@ class FPEcoFormer(StatelessAttention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
         q = self.shared(x).unflatten(-1, (self.site.heads, -1))
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             q = q.to(torch.promote_types(x.dtype, torch.float32))
             directions = self.directions.to(q.dtype)
             # exp(w_rᵀ q - 1/2) / √F = exp(w_rᵀ q - (1 + ln F) / 2)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.latent_attention import columns_of_heads, compress, expand, rows_of_heads
 from subquad.ops.masks import masked_softmax, zero_padding
+from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.pooling import mean_pool
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
@@ -147,7 +148,7 @@ class Nystromformer(StatelessAttention):
         slots: Bool[Tensor, "c r"] | None,
     ) -> Float[Tensor, "b h r s"]:
         """Z, in float32 at least; 0 in rows and columns that are no landmarks."""
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q):
             precise = torch.promote_types(q.dtype, torch.float32)
             logits = q.to(precise) @ k.to(precise).mT
             a = masked_softmax(logits, None if slots is None else slots[:, None, None, :])

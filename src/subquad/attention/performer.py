@@ -11,6 +11,7 @@ from torch import Tensor
 
 from subquad.attention.base import Projections, Redrawn, StatelessAttention, copy_drawn
 from subquad.ops.kernel_attention_on_gpu import serves, weights_of
+from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.performer_on_gpu import performer
 from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
@@ -109,7 +110,7 @@ class Performer(StatelessAttention, Redrawn):
             directions = self._filled(torch.promote_types(x.dtype, torch.float32))
             return performer(x, masks.context, weights, directions, self.features, p.heads, eps)
         q, k, v = p.qkv(x, context)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             q, k, v = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (q, k, v))
             width, directions = v.shape[-1], self._filled(q.dtype) * v.shape[-1] ** -0.25
             # The first added column of ones gives the normaliser; the others pad the width to a multiple of 8.

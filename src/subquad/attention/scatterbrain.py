@@ -10,6 +10,7 @@ from torch import Tensor
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.blocks import around, around_mask, blocks, unblocks
 from subquad.ops.dropout import dropout
+from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.setting_types import Even, Natural
@@ -65,7 +66,7 @@ class Scatterbrain(StatelessAttention):
         p = self.projections
         maps = ((p.query, x), (p.key, context), (p.value, context))
         q, k, v = (linear(t).unflatten(-1, (p.heads, -1)) for linear, t in maps)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             q, k, v = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (q, k, v))
             y = self._combined(q, k, v, masks.context)
         return p.out(y.flatten(-2).to(x.dtype))

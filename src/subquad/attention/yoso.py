@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from subquad.attention.base import Discrete, Projections, Redrawn, StatelessAttention, SurrogateGradient, copy_drawn
 from subquad.ops.binary_codes import code
 from subquad.ops.masks import zero_padding
+from subquad.ops.mixed_precision import without_autocast
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.devices import at_once, fused
 from subquad.utils.setting_types import Count
@@ -62,7 +63,7 @@ class YOSO(StatelessAttention, SurrogateGradient):
         p = self.projections
         values = p.split(zero_padding(p.value(context), masks.context))
         q, k = p.split(p.query(x)), p.split(p.key(context))
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             precise = torch.promote_types(values.dtype, torch.float32)
             q, k = F.normalize(q.to(precise), dim=-1), F.normalize(k.to(precise), dim=-1)
             y = F.normalize(self._weigh(q, k, values.to(precise)), dim=-1)
@@ -151,7 +152,7 @@ class _Weighed(torch.autograd.Function):
         q, k, v, q_codes, k_codes = ctx.saved_tensors
         d_q, d_k, d_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         # A compiler differentiates under the precision of the forward pass.
-        with torch.autocast(grad.device.type, enabled=False):
+        with without_autocast(grad):
             for start in range(0, q.shape[1], _rows(k)):
                 block = slice(start, start + _rows(k))
                 if q_codes is None:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.softmax_attention import fused_attention
 
 
@@ -35,7 +36,7 @@ class DynamicProjection(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b l d"]:
         """Slots of the tokens where `mask` is True; rows whose mask is all False use all of their tokens."""
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             tokens = x.to(torch.promote_types(x.dtype, torch.float32))
             rows = self._rows(tokens, mask).unflatten(1, (self.heads, -1))
             rows = rows.squeeze(1) if self.form == "single" else self._merge(rows)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from subquad.blocks.channel_norm import NORMS
 from subquad.blocks.state_space_parameters import StateSpace
+from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.state_space import two_sided_convolution
 
 
@@ -31,7 +32,7 @@ class S4Layer(nn.Module):
     def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d n"]:
         if valid is not None:
             x = x.masked_fill(~valid[:, None], 0)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             y = two_sided_convolution(x, *self.kernel(x.shape[-1]).unbind())
         y = self.dropout(F.gelu(self.dropout(y + self.skip[:, None] * x)))
         mixed = torch.baddbmm(self.out.bias[:, None], self.out.weight.expand(y.shape[0], -1, -1), y)

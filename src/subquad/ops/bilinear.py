@@ -18,7 +18,7 @@ from subquad.ops.bilinear_on_gpu import bilinear as bilinear_on_gpu
 from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
 from subquad.ops.masks import masked_softmax
-from subquad.utils.devices import on_cpu
+from subquad.utils.devices import on_gpu
 
 Map = tuple[Tensor, Tensor]
 """Weight and bias of a linear map."""
@@ -46,7 +46,7 @@ def bilinear(
     Z W_K.
     """
     every = (*(t for m in maps for t in m), r)
-    if not on_cpu(x):
+    if on_gpu(x):
         return bilinear_on_gpu(x, z, keep, every, dropout_p, heads, logit_scale, scale)
     noise = None
     if dropout_p > 0:

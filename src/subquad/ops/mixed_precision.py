@@ -5,13 +5,18 @@ in the backward pass. On a GPU, small models spend more time on starting these t
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Inside, operands keep their types. The device "meta", which has no autocast, has nothing to switch off."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 @contextmanager

@@ -28,6 +28,11 @@ def on_cpu(x: Any) -> bool:
     return x.device.type == "cpu" and not _as_on_a_gpu
 
 
+def on_gpu(x: Any) -> bool:
+    """Whether a tensor is computed by the implementations for a GPU; the device "meta" has none of its own."""
+    return not on_cpu(x) and not x.is_meta
+
+
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
     """Inside, tensors on a CPU take the implementations for a GPU, whose memory can then be counted without a GPU."""
