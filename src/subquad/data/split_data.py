@@ -150,7 +150,14 @@ class SplitData(CheckedSettings, abc.ABC):
             batched, batch_sampler=batches, collate_fn=_whole_batch,
             num_workers=self.loading_processes, persistent_workers=self.loading_processes > 0,
             pin_memory=torch.cuda.is_available(), generator=torch.Generator(),
+            at_sigterm=self._end_where_the_trainer_ends,
         )  # fmt: skip
+
+    def _end_where_the_trainer_ends(self) -> None:
+        if self.trainer is not None and self.trainer.received_sigterm:
+            from pytorch_lightning.utilities.exceptions import SIGTERMException  # loaded, since there is a trainer
+
+            raise SIGTERMException
 
     @property
     def loading_processes(self) -> int:

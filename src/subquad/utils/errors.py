@@ -42,6 +42,7 @@ def explain(error: Exception) -> UserError | None:
         or _missing_package(error)
         or _import_error(error)
         or _memory_error(error)
+        or _loader_error(error)
         or _file_error(error)
     )
 
@@ -109,6 +110,28 @@ def _memory_error(error: Exception) -> UserError | None:
         f"The memory does not suffice ({first_line(error)}); choose a smaller model, a smaller recipe.batch_size or "
         "shorter data, or set trainer.accumulate_grad_batches."
     )
+
+
+def _loader_error(error: BaseException | None) -> UserError | None:
+    """A UserError for a process of a DataLoader that ended."""
+    while error is not None:
+        if found := re.match(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (.*)", str(error)):
+            if "Bus error" in found[1]:
+                return UserError(
+                    "Shared memory (/dev/shm) is full, so that a loader process ended; give it more (in Docker "
+                    "--shm-size=8g), or set data.num_workers=0."
+                )
+            if "Killed" in found[1]:
+                return UserError(
+                    "A loader process was killed, most likely because the memory is full; set data.num_workers to "
+                    "fewer, or to 0."
+                )
+            return UserError(
+                "A loader process ended with the error that is printed above; with data.num_workers=0 the run loads "
+                "its batches itself."
+            )
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _file_error(error: Exception) -> UserError | None:
