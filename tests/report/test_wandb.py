@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import socket
 import struct
 import time
 from collections.abc import Iterator
@@ -26,7 +27,8 @@ from subquad.report.wandb_table import (
 )
 from subquad.results.cells import RunSpec, load_table
 from subquad.results.model import FULL, Scope
-from subquad.training.wandb_run import close_failed, setting_name
+from subquad.training.wandb_run import _check_answer, close_failed, setting_name
+from subquad.utils.errors import UserError
 
 LINE = ("task=digits", "recipe=small_vit", "scale=smoke", "trainer=cpu", "logger=wandb")
 
@@ -214,3 +216,10 @@ def test_a_sweep_has_a_run_for_each_job(data, outputs):
     runs = [run for run, _, _ in logged(outputs)]
     assert len({run["id"] for run in runs}) == 4
     assert {run["group"] for run in runs} == {"digits"}
+
+
+def test_a_run_that_is_sent_while_nothing_answers_is_refused_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(UserError, match=f"W&B does not answer .{address}, ConnectionError.; check the network"):
+        _check_answer(address)

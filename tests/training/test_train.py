@@ -68,10 +68,15 @@ def test_a_run_leaves_a_record_checkpoints_history_and_a_curve(finished):
 
 
 def test_a_finished_run_is_shown_and_not_trained_again(finished, data):
+    """Also where nothing can be written in its folder: a file stands in the way here."""
     outputs, first = finished
     run = record_of(outputs)
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*.*") if ".hydra" not in path.parts}
+    aside = (run / ".hydra").rename(run / "aside")
+    (run / ".hydra").touch()
     again = run_script(data, outputs, "train.py", "scale=smoke", "task=lra/listops", "trainer=cpu")
+    (run / ".hydra").unlink()
+    aside.rename(run / ".hydra")
     assert again.returncode == 0, again.stderr
     assert "not trained again" in " ".join(again.stdout.split())
     assert "not trained again" not in first.stdout

@@ -27,6 +27,7 @@ from subquad.config.choices import CONFIGS
 from subquad.config.overrides import with_path
 from subquad.config.parsing import parse_files_once
 from subquad.config.validate import explain_compositions
+from subquad.records import RESULT
 from subquad.utils.atomic import atomic_write
 from subquad.utils.display import as_typed
 from subquad.utils.errors import UserError, explain, first_line
@@ -157,12 +158,19 @@ def prepare_process() -> None:
 
 @cache
 def mend_hydra() -> None:
-    """Makes Hydra write the files of `.hydra` atomically, and explain errors outside of a task, as on a full disk."""
+    """Makes Hydra write the files of `.hydra` atomically, and explain errors outside of a task, as on a full disk.
+
+    A finished run, which has these files, is shown where they cannot be written too.
+    """
     report = hydra_utils.run_and_report
 
     def save_config(config: DictConfig, filename: str, output_dir: Path) -> None:
-        with atomic_write(output_dir / filename, several=True) as place:
-            place.write_text(OmegaConf.to_yaml(config), encoding="utf-8")
+        try:
+            with atomic_write(output_dir / filename, several=True) as place:
+                place.write_text(OmegaConf.to_yaml(config), encoding="utf-8")
+        except OSError:
+            if not (output_dir.parent / RESULT).exists():
+                raise
 
     def run_and_report(function: Callable[[], Any]) -> Any:
         return report(lambda: user_errors(lambda _: function())(None))

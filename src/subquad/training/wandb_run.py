@@ -10,6 +10,7 @@ from rich.console import Console
 
 from subquad.records import Record
 from subquad.training.distributed import rank
+from subquad.utils.errors import UserError
 
 
 def setting_name(attention: str, fingerprint: str) -> str:
@@ -20,7 +21,8 @@ def setting_name(attention: str, fingerprint: str) -> str:
 def quieten(loggers: Mapping[str, Any]) -> None:
     """Silences the client of a run that is not sent, and lets others print only what asks for action.
 
-    `loggers` are the settings of logger=. Environment variables that the user has set are not changed.
+    `loggers` are the settings of logger=. Environment variables that the user has set are not changed. Raises UserError
+    for a run that is sent while W&B does not answer, for which its client would wait 90 seconds after reading the data.
     """
     if "wandb" in loggers and not rank():
         local = loggers["wandb"].get("offline") or os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun")
@@ -29,7 +31,21 @@ def quieten(loggers: Mapping[str, Any]) -> None:
             os.environ.setdefault("WANDB_MODE", "offline")  # the client asks for it once, before Lightning says so
         import wandb  # slow
 
-        wandb.setup()  # reads the variables; the first `wandb.init` would warn before it does
+        client = wandb.setup()  # reads the variables; the first `wandb.init` would warn before it does
+        if not local:
+            _check_answer(str(client.settings.base_url))
+
+
+def _check_answer(url: str) -> None:
+    import requests
+
+    try:
+        requests.head(url, timeout=10)
+    except requests.RequestException as error:
+        raise UserError(
+            f"W&B does not answer ({url}, {type(error).__name__}); check the network, or set logger.wandb.offline=true "
+            "and send the run later."
+        ) from None
 
 
 def describe(loggers: Iterable[Any], tags: Sequence[str], attention: str, fingerprint: str) -> None:

@@ -91,9 +91,12 @@ def test_grey_and_print_colours_become_rgb(home, tmp_path):
     Image.new("L", (40, 40), 7).save(paths[0], "JPEG")
     Image.new("CMYK", (40, 40)).save(paths[1], "JPEG")
     Image.new("RGBA", (40, 40)).save(paths[2], "PNG")
+    sixteen = np.arange(64, dtype=np.uint16).repeat(64).reshape(64, 64) * 1028
+    Image.fromarray(sixteen).save(paths[3], "PNG")
     rows = opened(home, tmp_path).splits["train"]
-    assert [rows[i].mode for i in range(3)] == ["RGB"] * 3
+    assert [rows[i].mode for i in range(4)] == ["RGB"] * 4
     assert np.asarray(rows[0])[0, 0].tolist() == [7, 7, 7]
+    assert np.array_equal(np.asarray(rows[3])[:, 0, 1], np.arange(64) * 4)
 
 
 def test_a_damaged_image_is_named_when_it_is_read(home, tmp_path):

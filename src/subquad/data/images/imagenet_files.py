@@ -158,6 +158,8 @@ def decoded(source: Any, name: object) -> Any:
 
     try:
         with Image.open(source) as image:
+            if image.mode.startswith("I"):  # 16 bits, of which `convert` would cut off all above the first 8
+                return Image.fromarray((np.asarray(image) // 257).astype(np.uint8)).convert("RGB")
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{name} is no readable image ({error}); use the published one.") from None
