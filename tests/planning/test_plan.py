@@ -93,9 +93,12 @@ def test_plans_prefer_this_device_and_whole_runs_and_pass_over_short_ones():
     step = Pace(0.5, HERE, False, 3, 100)
     run, elsewhere = Pace(0.7, HERE, True, known.steps, 100), Pace(0.1, GPU, True, known.steps, 100)
     short = Pace(9.0, HERE, True, known.steps // 10 - 1, 100)
+    kept = dataclasses.replace(elsewhere, steps=10 * known.steps, kept=True)
     for found, best in (
         ([step, run, elsewhere, short], run),
-        ([step, elsewhere], step),
+        ([step, elsewhere, kept], step),
+        ([kept, elsewhere], elsewhere),
+        ([kept, short], kept),
         ([elsewhere, short], elsewhere),
         ([short], None),
         ([], None),
@@ -230,8 +233,8 @@ def test_the_script_prints_a_plan(data, outputs):
     assert shown.returncode == 0, shown.stderr
     assert f"Left out: {broken} is damaged, or is not a record" in shown.stderr
     assert "4 runs, 0 finished, 4 left." in shown.stdout
-    assert "Time: not measured. 4 not measured (measure=true times steps of each here)." in shown.stdout
-    assert "Missing for 2 runs of uea/cricket (download: unknown): Cricket_TRAIN.ts" in shown.stdout
+    assert "2 runs by kept runs of their kind (docs/results), scaled by steps; 2 not measured (measure" in shown.stdout
+    assert "Missing for 2 runs of uea/cricket: Cricket_TRAIN.ts" in shown.stdout
     assert "Missing for 2 runs of uea/basic" not in shown.stdout
     wrong = run_script(data, outputs, "scripts/plan.py", "table=dba/99")
     assert wrong.returncode == 1
@@ -268,8 +271,8 @@ def test_a_model_that_starts_from_published_weights_is_counted_without_them(monk
 
 def test_no_word_of_a_plan_is_cut_at_eighty_columns(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
-    share = Share(runs=5, left=5, seconds={HERE: 700.0}, timed=5, whole=5, checkpoint_bytes=61_300_000, sized=5)
-    show_plan("a title", {"uea/ethanol_concentration": share}, share)
+    share = Share(runs=5, left=5, seconds={HERE: 700.0}, timed=4, whole=4, checkpoint_bytes=61_300_000, sized=5)
+    show_plan("a title", {"uea/articulary_word_recognition": share}, share)
     shown = capsys.readouterr().out
     assert "…" not in shown
     assert "CPU-hours" in shown

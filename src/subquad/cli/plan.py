@@ -5,8 +5,9 @@ python scripts/plan.py table=all scale=laptop
 python scripts/plan.py table=primal_dual/9 rows=[BasicMotions] measure=true
 python scripts/plan.py table=ecoformer/1 gpu_memory=24GB
 
-Times are taken from finished runs of the same kind. If there are none, measure=true builds each model once and times a
-few training steps on this machine, on random inputs of the real batch size, and stores them in outputs/measured/steps.
+Times are taken from finished runs of the same kind, also from those in docs/results. If there are none, measure=true
+builds each model once and times a few training steps on this machine, on random inputs of the real batch size, and
+stores them in outputs/measured/steps.
 gpu_memory= estimates the peak memory of each model's training step, and the microbatches with which it fits such a GPU.
 The first estimate takes about a second a model; it needs no GPU.
 Unknown values are marked, and sums that lack one begin with "at least". rows=, columns=, seeds= and overrides of
@@ -27,6 +28,7 @@ from subquad.planning.plan_view import show_memory, show_plan
 from subquad.planning.table_plan import Work, jobs_by_setting, shares
 from subquad.results.cells import RunIndex
 from subquad.results.footnotes import not_run
+from subquad.results.store import Store
 from subquad.results.table import Table
 from subquad.utils.byte_sizes import bytes_of
 from subquad.utils.display import counted
@@ -57,12 +59,13 @@ def main() -> None:
     finished = records.read_all(
         outputs / "runs", lambda error: warn(f"Left out: {error}", soft_wrap=True, markup=False)
     )
-    paces = _paces(outputs, finished)
+    kept = _kept(settings.values(), runs.compositions)
+    paces = _paces(outputs, finished, kept)
     here = Device.of(machine.describe())
     left = {key: setting for key, setting in settings.items() if any(not job.finished for job in groups[key])}
     if config.measure:
         _measure([setting for setting in left.values() if paces.of(setting, here) is None], outputs)
-        paces = _paces(outputs, finished)
+        paces = _paces(outputs, finished, kept)
     sizes = _parameters(left.values(), paces, runs.compositions.parameters)
     states_of_optimizer = _optimizer_states(settings.values(), runs.compositions.optimizer_states)
     runs.compositions.save()
@@ -114,25 +117,37 @@ def _optimizer_states(settings: Iterable[Setting], known: dict[str, int]) -> dic
     return known
 
 
-def _paces(outputs: Path, finished: list[records.Record]) -> Paces:
+def _kept(settings: Iterable[Setting], compositions: Compositions) -> list[tuple[str, records.Record]]:
+    """The runs of docs/results with the task and the attention of a setting, with their families."""
+    planned = {(setting.task, setting.attention) for setting in settings}
+    kept = [run for run in Store.readable().runs.values() if (run.task, run.attention) in planned]
+    families = {tuple(run.overrides): "" for run in kept}
+    for overrides in families:
+        families[overrides] = setting_of(overrides, compositions).family
+    return [(families[tuple(run.overrides)], run) for run in kept]
+
+
+def _paces(outputs: Path, finished: list[records.Record], kept: list[tuple[str, records.Record]]) -> Paces:
     measured: dict[str, list[Pace]] = {}
     for step in measured_steps(outputs):
         measured.setdefault(step.family, []).append(pace(step))
-    return Paces(finished, measured)
+    return Paces(finished, measured, kept)
 
 
 def _measure(settings: Sequence[Setting], outputs: Path) -> None:
-    """Measures one setting of each family; prints the reason for each that cannot be measured."""
+    """Measures one setting of each family; prints the reasons for those that cannot be measured, each once."""
     from subquad.planning.step_time import measure_steps
 
-    console = Console(highlight=False)
+    console, reasons = Console(highlight=False), dict[str, list[str]]()
     for setting in {setting.family: setting for setting in settings}.values():
         name = f"{setting.attention} on {setting.task}"
         try:
             step = measure_steps(setting, outputs)
             console.print(f"{name}: {step.seconds:.3g} s a step of {step.batch_size}", soft_wrap=True)
         except UserError as error:
-            console.print(f"{name}: not measured. {error}", soft_wrap=True, markup=False)
+            reasons.setdefault(str(error), []).append(name)
+    for reason, names in reasons.items():
+        console.print(f"Not measured: {', '.join(names)}. {reason}", soft_wrap=True, markup=False)
 
 
 def _print_unplanned(tables: Sequence[Table]) -> None:

@@ -70,6 +70,7 @@ class Pace:
     Attributes:
         whole: True if derived from a finished run, including its evaluations; False for training steps only.
         steps: number of steps that were timed.
+        kept: True if the run is one that the project keeps (docs/results).
     """
 
     seconds: float
@@ -77,6 +78,7 @@ class Pace:
     whole: bool
     steps: int
     parameters: int
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,21 +181,32 @@ def _rows(plain: Mapping[str, Any]) -> int | None:
 
 
 class Paces:
-    """Times of steps by family, from finished runs and from measured steps."""
+    """Times of steps by family, from finished runs and from measured steps.
 
-    def __init__(self, records: Iterable[Record], measured: Mapping[str, Iterable[Pace]]) -> None:
+    `kept`: runs that the project keeps, with their families.
+    """
+
+    def __init__(
+        self, records: Iterable[Record], measured: Mapping[str, Iterable[Pace]],
+        kept: Iterable[tuple[str, Record]] = (),
+    ) -> None:  # fmt: skip
         self.known: dict[str, list[Pace]] = defaultdict(list)
         for family, paces in measured.items():
             self.known[family] += paces
         for record in records:
-            gpus = _gpus(record.config["trainer"])
-            if record.steps and gpus is not None:
-                seconds = record.wall_seconds / record.steps * (gpus if record.machine["gpu"] else 1)
-                pace = Pace(seconds, Device.of(record.machine), True, record.steps, record.parameters)
-                self.known[family_of(record.config)].append(pace)
+            self._add(family_of(record.config), record, kept=False)
+        for family, record in kept:
+            self._add(family, record, kept=True)
+
+    def _add(self, family: str, record: Record, kept: bool) -> None:
+        gpus = _gpus(record.config["trainer"])
+        if record.steps and gpus is not None:
+            seconds = record.wall_seconds / record.steps * (gpus if record.machine["gpu"] else 1)
+            pace = Pace(seconds, Device.of(record.machine), True, record.steps, record.parameters, kept)
+            self.known[family].append(pace)
 
     def of(self, setting: Setting, here: Device | None) -> Pace | None:
-        """The pace to plan a setting with; prefers this device, then finished runs, then more steps.
+        """The pace to plan a setting with; prefers this device, then what was run here, whole runs, and more steps.
 
         Runs that are much shorter than the planned one are ignored.
         """
@@ -203,7 +216,7 @@ class Paces:
             for pace in self.known.get(setting.family, ())
             if not pace.whole or (steps is not None and pace.steps >= _REPRESENTATIVE * steps)
         ]
-        return max(usable, key=lambda pace: (pace.device == here, pace.whole, pace.steps), default=None)
+        return max(usable, key=lambda pace: (pace.device == here, not pace.kept, pace.whole, pace.steps), default=None)
 
     def parameters(self, setting: Setting) -> int | None:
         """Number of parameters of the model, known from runs or measurements of its family; None if there are none."""

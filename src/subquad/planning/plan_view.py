@@ -24,24 +24,23 @@ def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{title}[/]", soft_wrap=True)
     grid = Grid(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # fits into 80 columns
-    for name in ("", "runs", "finished", "left", "time left", "disk", "data"):
-        grid.add_column(name, justify="left" if name in ("", "data") else "right", no_wrap=not name)
+    for name in ("", "done", "left", "time left", "disk", "data"):
+        grid.add_column(name, justify="left" if name in ("", "data") else "right", no_wrap=name != "time left")
     for task, share in sorted(tasks.items()):
         data = "missing" if share.needs else "here" if share.left else ""
-        numbers = (f"{number:,}" for number in (share.runs, share.finished, share.left))
+        numbers = (f"{number:,}" for number in (share.finished, share.left))
         grid.add_row(task, *numbers, time_left(share), checkpoints(share), data)
     console.print(grid)
     console.print(f"{counted(total.runs, 'run')}, {total.finished:,} finished, {total.left:,} left.")
     if not total.left:
         return
-    console.print(f"Time: {time_left(total)}.{_sources(total)}", soft_wrap=True)
+    console.print(f"Time: {time_left(total)}{_sources(total)}.", soft_wrap=True)
     console.print(f"Disk: {checkpoints(total)} of checkpoints; caches of data are not counted.", soft_wrap=True)
     for task, share in sorted(tasks.items()):
         for sentence in sorted(share.needs):
-            size = about_task(task).get("download", "unknown")
-            console.print(
-                f"Missing for {counted(share.left, 'run')} of {task} (download: {size}): {sentence}", soft_wrap=True
-            )
+            size = about_task(task).get("download")
+            download = f" (download: {size})" if size else ""
+            console.print(f"Missing for {counted(share.left, 'run')} of {task}{download}: {sentence}", soft_wrap=True)
 
 
 def show_memory(fits: Sequence["Fit"], memory: int, kept_free: float) -> None:
@@ -96,12 +95,15 @@ def _hours(seconds: float, device: Device) -> str:
 def _sources(share: Share) -> str:
     """Devices and measurements that the time is based on."""
     sources = []
-    if share.whole:
-        sources.append(f"{counted(share.whole, 'run')} by finished runs of their kind")
+    if share.whole > share.kept:
+        sources.append(f"{counted(share.whole - share.kept, 'run')} by finished runs of their kind")
+    if share.kept:
+        sources.append(f"{counted(share.kept, 'run')} by kept runs of their kind (docs/results), scaled by steps")
     if share.timed > share.whole:
         sources.append(f"{share.timed - share.whole} by measured training steps, without their evaluations")
     if share.left > share.timed:
-        sources.append(f"{share.left - share.timed} not measured (measure=true times steps of each here)")
+        unknown = f"{share.left - share.timed} not measured " if share.timed else ""
+        sources.append(f"{unknown}(measure=true times steps of each here)")
     names = ", ".join(dict.fromkeys(device.name for device in share.seconds))
-    devices = f" On {names}." if names else ""
-    return f"{devices} {'; '.join(sources)}." if sources else devices
+    devices = f" on {names}:" if names else ""
+    return f"{devices} {'; '.join(sources)}"

@@ -36,6 +36,7 @@ class Share:
         left: number of runs that have not finished.
         timed: number of runs left that `seconds` includes.
         whole: number of timed runs whose time is based on finished runs; the others are based on training steps only.
+        kept: number of those whose time is based on a run that the project keeps.
         sized: number of runs left that `checkpoint_bytes` includes.
         seconds: time of the runs left, by device.
         needs: sentences on missing data.
@@ -45,6 +46,7 @@ class Share:
     left: int = 0
     timed: int = 0
     whole: int = 0
+    kept: int = 0
     sized: int = 0
     seconds: dict[Device, float] = field(default_factory=lambda: defaultdict(float))
     checkpoint_bytes: int = 0
@@ -67,6 +69,7 @@ class Share:
             self.seconds[pace.device] += left * pace.seconds * work.setting.steps
             self.timed += left
             self.whole += left * pace.whole
+            self.kept += left * pace.kept
         if work.parameters is not None:
             self.checkpoint_bytes += left * checkpoint_bytes(work.setting, work.parameters, states)
             self.sized += left
