@@ -65,10 +65,15 @@ def installed(tmp_path_factory):
     return python.with_name("subquad")
 
 
+ANY_NAME = """Müller, lr=0.1 #[a](b){c: d}~&;!<^'" """
+"""All signs that Hydra or a shell reads, and a blank at the end."""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, installed):
-    """An empty folder in which one run has been trained."""
-    folder = tmp_path_factory.mktemp("empty")
+    """An empty folder of any name, in which one run has been trained."""
+    folder = tmp_path_factory.mktemp("empty") / ANY_NAME
+    folder.mkdir()
     shown = execute(installed, "train", "attention=dba", *MOTIONS, cwd=folder)
     assert "dba on uea/basic_motions, seed 0" in shown
     return folder
@@ -176,6 +181,42 @@ def test_a_class_that_cannot_be_imported_is_a_sentence(installed, tmp_path):
 def test_help_and_errors_name_the_installed_commands(installed, tmp_path):
     assert "subquad train attention=dba" in execute(installed, "train", "--help", cwd=tmp_path)
     assert "subquad prepare task=lra/listops" in execute(installed, "prepare", "--help", cwd=tmp_path)
+
+
+LITTLE = {
+    "eval": ["run=outputs/runs/uea/basic_motions/dba"],
+    "pack": ["outputs/runs/uea/basic_motions/dba"],
+    "plan": ["table=primal_dual/9", "rows=[BasicMotions]", "scale=smoke"],
+    "results": ["check"],
+    "prepare": ["task=uea/basic_motions"],
+    "count": ["task=uea/basic_motions", "attention=dba"],
+    "new": ["attention", "mine"],
+    "check_attention": ["attention=softmax", "lengths=[]", "contract=false"],
+    "check_gpu": ["device=cpu", "quick=true", "attention=[softmax]", "parts=[parity]"],
+    "check_theorems": [],
+    "show_attention": ["length=16", "dim=16", "heads=2"],
+    "figure": ["figure=linformer/2", "lengths=[64]", "rounds=1"],
+    "bench": ["attention=[dba]", "lengths=[64]", "rounds=1", "dims=[32]"],
+    "bench_data": ["task=[uea/basic_motions]", "scale=smoke", "workers=0", "seconds=0.1"],
+    "bench_long": ["attention=[dba]", "lengths=[64]", "rounds=1", "dims=[32]"],
+    "bench_overhead": ["task=uea/basic_motions", "data=synthetic", "scale=smoke"],
+    "bench_peers": ["attention=[dba]", "lengths=[64]", "rounds=1"],
+    "bench_refresh": ["attention=[ecoformer]", "length=64", "rounds=1"],
+    "bench_vision": ["attention=[dba]", "size=32", "batch=1", "rounds=1", "modes=[training]"],
+    "dashboard": ["table=dba/2"],
+}
+"""Every command but train, reproduce and report, which other tests run in this folder, with little to do."""
+
+
+@pytest.mark.parametrize("name", LITTLE)
+def test_every_command_runs_in_a_folder_of_any_name(installed, folder, name):
+    execute(installed, name, *LITTLE[name], cwd=folder)
+    assert [beside.name for beside in folder.parent.iterdir()] == [ANY_NAME]
+
+
+def test_each_command_is_tried_in_a_folder_of_any_name(installed, tmp_path):
+    said = execute(installed, "--help", cwd=tmp_path)
+    assert set(re.findall(r"^  (\w+)  ", said, re.MULTILINE)) == {"train", "reproduce", "report", *LITTLE}
 
 
 def test_the_contract_is_tested_without_the_repository(installed, tmp_path):
