@@ -31,7 +31,7 @@ def facts(tmp_path, scores, of="row"):
         for i, (place, cell) in enumerate(table.cells.items())
     }  # fmt: skip
     found = table_facts(TableResults(table=table, command="", cells=cells), lambda run: "")
-    return found["side_baselines"], [row["baselines"] for row in found["rows"]], found["foot_baselines"]
+    return found["side"], [row["side"] for row in found["rows"]], found["foot"]
 
 
 def _named(score):
@@ -40,16 +40,16 @@ def _named(score):
 
 def test_tasks_in_rows_have_baselines_beside_them(tmp_path):
     assert facts(tmp_path, {("X", "A"): 10.0, ("X", "B"): 10.0, ("Y", "A"): 20.0}) == (
-        ["majority"],
+        ["without a model: majority"],
         [["10.0"], ["20.0"]],
         [],
     )
-    assert facts(tmp_path, {("X", "B"): 10.0}) == (["majority"], [["10.0"], [""]], [])
+    assert facts(tmp_path, {("X", "B"): 10.0}) == (["without a model: majority"], [["10.0"], [""]], [])
 
 
 def test_tasks_in_columns_have_baselines_below_them(tmp_path):
     scores = {("X", "A"): 10.0, ("Y", "A"): 10.0, ("Y", "B"): 20.0}
-    assert facts(tmp_path, scores, of="column") == ([], [[], []], [("majority", ["10.0", "20.0"])])
+    assert facts(tmp_path, scores, of="column") == ([], [[], []], [("without a model: majority", ["10.0", "20.0"])])
 
 
 @pytest.mark.parametrize("of", ["row", "column"])
