@@ -1,7 +1,7 @@
 """Generates pages of docs/ from classes and configurations.
 
 These are attentions.md, a page for each mechanism in attentions/, settings.md, tasks.md, tables.md, differences.md,
-api.md, and from docs/results results.md and the README's table of results.
+api.md, and from docs/results results.md and the README's counts and table of results.
 """
 
 import inspect
@@ -28,7 +28,7 @@ from subquad.attention.base import Attention, Discrete, Refreshable, SurrogateGr
 from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402
 from subquad.measure.scaling import stated_complexity  # noqa: E402
 from subquad.report.differences_page import differences_page  # noqa: E402
-from subquad.report.project_page import caption, draw, headline, results_page  # noqa: E402
+from subquad.report.project_page import caption, counts, draw, headline, results_page  # noqa: E402
 from subquad.results.cells import load_table  # noqa: E402
 from subquad.results.collect import all_tables, gather_project  # noqa: E402
 from subquad.results.footnotes import notes  # noqa: E402
@@ -345,7 +345,9 @@ def measured() -> dict[Path, str]:
     """The texts with numbers that the project has measured: docs/results.md, and parts of the README."""
     tables, runs = gather_project()
     benches = read_benches()
-    readme = _replaced(README.read_text(), {"results": headline(tables), "speed": caption(benches)})
+    readme = _replaced(
+        README.read_text(), {"counts": counts(tables), "results": headline(tables), "speed": caption(benches)}
+    )
     return {DOCS / "results.md": results_page(tables, runs, benches), README: readme}
 
 

@@ -68,8 +68,8 @@ def latex(results: TableResults, scope: Scope = FULL) -> str:
 
 
 _LETTERS = {
-    Verdict.REPRODUCED: "r", Verdict.NOISE: "n", Verdict.BETTER: "b", Verdict.WORSE: "w", Verdict.MORE: "m",
-    Verdict.LESS: "l", Verdict.INCOMPLETE: "i",
+    Verdict.REPRODUCED: "r", Verdict.AS_PRINTED: "s", Verdict.NOISE: "n", Verdict.BETTER: "b", Verdict.WORSE: "w",
+    Verdict.MORE: "m", Verdict.LESS: "l", Verdict.INCOMPLETE: "i",
     Verdict.OTHER_SCALE: "o", Verdict.NOT_PRINTED: "new", Verdict.NEEDS_DATA: "d", Verdict.NOT_RUN: "--",
 }  # fmt: skip
 
