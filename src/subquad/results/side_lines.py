@@ -33,7 +33,8 @@ def side_lines(
     Args:
         results: the table.
         shown: the result of a cell whose scores count, those on the test split of its runs.
-        full: whether cells without such scores have those that their task states, of the paper's scale.
+        full: whether the results are of the paper's scale. Cells without such scores then have those that their task
+            states, and so have printed ones at another scale.
     """
     side: dict[str, Mapping[str, str]] = {}
     foot: dict[str, Mapping[str, str]] = {}
@@ -60,7 +61,7 @@ def _scores(
         line = cell.cell.row if axis == "rows" else cell.cell.column
         for name, score in (found.baselines if (found := shown(cell)) else {}).items():
             measured.setdefault(title(name), {}).setdefault(line, set()).add(f"{score:.{cell.cell.digits}f}")
-        for name, score in _stated(cell.cell) if full else ():
+        for name, score in _stated(cell.cell) if full or cell.cell.printed else ():
             stated.setdefault(title(name), {}).setdefault(line, set()).add(f"{score:.1f}")
     return {name: stated.get(name, {}) | measured.get(name, {}) for name in dict.fromkeys([*measured, *stated])}
 
