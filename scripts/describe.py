@@ -1,7 +1,7 @@
 """Generates pages of docs/ from classes and configurations.
 
-These are attentions.md, a page for each mechanism in attentions/, settings.md, tasks.md, tables.md, api.md, and from
-docs/results results.md and the README's table of results.
+These are attentions.md, a page for each mechanism in attentions/, settings.md, tasks.md, tables.md, differences.md,
+api.md, and from docs/results results.md and the README's counts and table of results.
 """
 
 import inspect
@@ -27,9 +27,10 @@ from describe_settings import HEAD, escaped, in_yaml, row, settings_page  # noqa
 from subquad.attention.base import Attention, Discrete, Refreshable, SurrogateGradient  # noqa: E402  after prepare_process
 from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402
 from subquad.measure.scaling import stated_complexity  # noqa: E402
-from subquad.report.project_page import caption, draw, headline, results_page  # noqa: E402
+from subquad.report.differences_page import differences_page  # noqa: E402
+from subquad.report.project_page import caption, counts, draw, headline, results_page  # noqa: E402
 from subquad.results.cells import load_table  # noqa: E402
-from subquad.results.collect import gather_project  # noqa: E402
+from subquad.results.collect import all_tables, gather_project  # noqa: E402
 from subquad.results.footnotes import notes  # noqa: E402
 from subquad.results.store import read_benches  # noqa: E402
 from subquad.specs import Pattern  # noqa: E402
@@ -344,7 +345,9 @@ def measured() -> dict[Path, str]:
     """The texts with numbers that the project has measured: docs/results.md, and parts of the README."""
     tables, runs = gather_project()
     benches = read_benches()
-    readme = _replaced(README.read_text(), {"results": headline(tables), "speed": caption(benches)})
+    readme = _replaced(
+        README.read_text(), {"counts": counts(tables), "results": headline(tables), "speed": caption(benches)}
+    )
     return {DOCS / "results.md": results_page(tables, runs, benches), README: readme}
 
 
@@ -361,6 +364,7 @@ def pages() -> dict[Path, str]:
     """Every generated page and its text, but those with measured numbers."""
     overviews = {
         DOCS / "attentions.md": attentions(), DOCS / "tasks.md": tasks(), DOCS / "tables.md": tables(),
+        DOCS / "differences.md": differences_page([load_table(name) for name in all_tables()]),
         DOCS / "api.md": api(), DOCS / "settings.md": settings_page(),
     }  # fmt: skip
     return overviews | {DOCS / "attentions" / f"{module}.md": attention_page(module) for module in modules()}

@@ -163,7 +163,7 @@ def test_verdicts_need_full_runs_and_all_seeds(table):
     assert cell_verdict(cell, {0: 90.5}, full=True) is Verdict.INCOMPLETE
     assert cell_verdict(table.cells["Mean", "Accuracy"], {0: 1.0}, full=True) is Verdict.INCOMPLETE
     assert cell_verdict(table.cells["Mean", "Accuracy"], {0: 1.0, 1: 1.0}, full=True) is Verdict.NOT_PRINTED
-    assert cell_verdict(width, {0: 1.0}, full=False) is Verdict.REPRODUCED
+    assert cell_verdict(width, {0: 1.0}, full=False) is Verdict.AS_PRINTED
     assert cell_verdict(width, {0: 2.0}, full=False) is Verdict.MORE
 
 

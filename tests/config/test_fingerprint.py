@@ -87,6 +87,13 @@ def test_workers_of_a_generator_do_not_change_a_run():
     assert name(*overrides) == name(*overrides, "+data.workers=2") != name(*overrides, "data.data_seed=1")
 
 
+def test_listops_with_the_test_rows_of_the_release_is_another_run():
+    kept = ["experiment=dba/lra", "task=lra/listops", "trainer.precision=bf16-mixed"]  # in docs/results
+    config = compose_run(kept)
+    assert config.data.sizes[2] == 20_000
+    assert fingerprint(identity(config)) != "b7fff7aa44c1" == fingerprint(identity(compose_run([*kept, "~data.sizes"])))
+
+
 def test_a_key_of_an_attention_that_is_not_used_changes_nothing(base):
     assert name("exact.fused=false") == base
     without = "backbone.attention=null"

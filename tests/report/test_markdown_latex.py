@@ -28,10 +28,11 @@ def test_markdown_has_every_cell_in_its_place(part):
     head, rule, *body = (cells(line) for line in lines)
     assert head == ["", "Accuracy", "Width", "Name"]
     assert rule == ["---", "---:", "---:", "---:"]
-    assert [len(row) for row in body] == [4] * 6
+    assert [len(row) for row in body] == [4] * 7
     rows = {row[0]: row for row in body}
     assert rows["Softmax"][1] == "89.9 ± 1.1 (90.0±1.0), reproduced"
     assert rows["DBA"][1] == "50.0 (70.0±0.1), too few seeds"
+    assert body[-1] == ["without a model: majority class", "10.1", "", ""]
     assert rows["Broken"] == ["Broken", "— (50.0)", "— (1)", "— (x)"]
     assert rows[r'\<i\>R&D\</i\> 50%\_x, "\#1"'][3] == "— (x y)"
     assert text.startswith("**Two rows & \\<more\\>**")
@@ -59,7 +60,7 @@ def test_latex_is_escaped_and_closed(part):
     assert r"\textless{}i\textgreater{}R\&D\textless{}/i\textgreater{} 50\%\_x, ''\#1'' &" in text
     assert "r: reproduced; " in text
     assert "i: too few seeds" in text
-    check(text, columns=4, rows=7)
+    check(text, columns=4, rows=8)
 
 
 def check(text, columns, rows):

@@ -139,7 +139,7 @@ def test_a_missing_cell_is_a_dash(made):
     assert rows["Broken"] == "Broken — not run printed 50.0 — not run printed 1 — not run printed x"
     assert rows["Gone"].count("— not run printed") == 3
     assert rows["Gone"].count("(cannot be filled)") == 3
-    assert rows["baseline:"] == "baseline: majority class 10.1"
+    assert rows["without"] == "without a model: majority class 10.1"
 
 
 def test_a_cell_leads_to_its_runs(made, pages):

@@ -244,7 +244,7 @@ def changed(*path: str, to: object) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "sentence"),
     [
-        (("colums",), {}, "there is no key colums; the keys are cells, charts, columns"),
+        (("colums",), {}, "there is no key colums; the keys are cells, charts, claims"),
         (("printed", "Sofmax"), "1 2 3 4 5 6", "it prints a row Sofmax that is not among its rows"),
         (("printed", "Softmax"), "1 2 3", "row Softmax prints 3 cells and has 6 columns"),
         (("printed", "Softmax"), 64.27, "row Softmax prints the number 64.27; put it in quotes"),

@@ -1,5 +1,7 @@
 """Reads the description of a task's data from its YAML file: splits, source, licence, where to get them."""
 
+import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ def about_task(name: str) -> dict[str, Any]:
 
     what, splits, source, licence, get, protocols: sentences. train_rows: number of training rows, or None where it
     depends on the user's files. download: size of the files to fetch, "nothing", or absent where it is not stated.
+    shortcuts: scores in % without a model, where published scores are near them.
     """
     path = choices.file_of("task", name)
     return {} if path is None else _about(path)  # no file: a task of `hydra.searchpath=`
@@ -32,6 +35,26 @@ def _about(path: Path) -> dict[str, Any]:
     if monitor := OmegaConf.select(settings, "task.monitor"):
         facts["metric"] = monitor.removeprefix("val/")
     return facts | dict(settings.get("about", {}))
+
+
+def published_test_rows(name: str) -> int | None:
+    """Rows of a task's published test split, the last number of `splits`; None where it depends on the user's files."""
+    found = re.match(r"[\d,]+/(?:[^/ ]+/)?([\d,]+)", about_task(name).get("splits", ""))
+    return int(found[1].replace(",", "")) if found else None
+
+
+def task_of(overrides: Iterable[str]) -> str:
+    """The task that overrides of train.py choose by task= or experiment=; empty where neither does."""
+    chosen = dict(str(override).partition("=")[::2] for override in overrides)
+    path = choices.file_of("experiment", chosen.get("experiment", ""))
+    return chosen.get("task") or ("" if path is None else _experiment_task(path))
+
+
+@cache
+def _experiment_task(path: Path) -> str:
+    settings: Any = OmegaConf.load(path)
+    named = (entry.get("override /task") for entry in settings.get("defaults", []) if not isinstance(entry, str))
+    return next((str(task) for task in named if task), "")
 
 
 def opening_comment(path: Path) -> list[str]:

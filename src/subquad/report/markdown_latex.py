@@ -8,6 +8,7 @@ from subquad.report.terminal import OF_PROJECT, source
 from subquad.report.verdict_style import MARKS
 from subquad.results.footnotes import metrics, notes
 from subquad.results.model import FULL, PROJECT, CellResult, CellResults, Scope, TableResults
+from subquad.results.side_lines import SideLines, side_lines
 from subquad.results.verdict import Verdict
 
 DASH = "—"
@@ -28,9 +29,10 @@ def markdown(results: TableResults, scope: Scope = FULL) -> str:
         said = f", {value.verdict.value}" if printed or value.verdict is Verdict.INCOMPLETE else ""
         return f"{_md(value.text)}{mark}{printed}{said}"
 
+    beside = side_lines(results, lambda part: _shown(part, scope), scope.full)
     results = _filled(results) if scope.project else results
     lines = [f"**{_md(results.table.title + scope.note)}**", ""]
-    head, *body = _grid(results, scope, cell)
+    head, *body = _grid(results, scope, cell, beside, str)
     lines += [f"| {' | '.join(_md(name) for name in head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     lines += [f"| {_md(row[0])} | {' | '.join(row[1:])} |" for row in body]
     notes = [f"- {_md(note)}" for note in _notes(results)]
@@ -47,7 +49,8 @@ def latex(results: TableResults, scope: Scope = FULL) -> str:
         mark = rf"{_PROJECT_LETTER}\," if value.scope.project else ""
         return rf"{_tex(value.text)}$^{{\mathrm{{{mark}{_LETTERS[value.verdict]}}}}}${shown}"
 
-    head, *body = _grid(results, scope, cell)
+    beside = side_lines(results, lambda part: _shown(part, scope), scope.full)
+    head, *body = _grid(results, scope, cell, beside, _tex)
     verdicts = {found.verdict for cell in results.shown if (found := _shown(cell, scope))}
     letters = "; ".join(f"{_LETTERS[v]}: {v.value}" for v in MARKS if v in verdicts)
     legend = _legend(results, scope, _PROJECT_LETTER)
@@ -65,8 +68,8 @@ def latex(results: TableResults, scope: Scope = FULL) -> str:
 
 
 _LETTERS = {
-    Verdict.REPRODUCED: "r", Verdict.NOISE: "n", Verdict.BETTER: "b", Verdict.WORSE: "w", Verdict.MORE: "m",
-    Verdict.LESS: "l", Verdict.INCOMPLETE: "i",
+    Verdict.REPRODUCED: "r", Verdict.AS_PRINTED: "s", Verdict.NOISE: "n", Verdict.BETTER: "b", Verdict.WORSE: "w",
+    Verdict.MORE: "m", Verdict.LESS: "l", Verdict.INCOMPLETE: "i",
     Verdict.OTHER_SCALE: "o", Verdict.NOT_PRINTED: "new", Verdict.NEEDS_DATA: "d", Verdict.NOT_RUN: "--",
 }  # fmt: skip
 
@@ -107,13 +110,21 @@ def _notes(results: TableResults) -> list[str]:
     return [f"{about}: {text}" for about, text in notes(results.table)]
 
 
-def _grid(results: TableResults, scope: Scope, write: Callable[[CellResult | None, str], str]) -> list[list[str]]:
-    """Names of the columns first, then each row with its name."""
+def _grid(
+    results: TableResults, scope: Scope, write: Callable[[CellResult | None, str], str], beside: SideLines,
+    escape: Callable[[str], str],
+) -> list[list[str]]:  # fmt: skip
+    """Names of the columns first, then each row with its name; lines beside them that have a text come last."""
     columns, rows = ([part.name for part in parts] for parts in (results.table.columns, results.table.rows))
-    lines = [["", *columns]]
+    side = {name: texts for name, texts in beside.side.items() if texts.keys() & {*rows}}
+    lines = [["", *columns, *side]]
     for row in rows:
         cells = (results.cells.get((row, column)) for column in columns)
-        lines.append([row, *("" if p is None else write(_shown(p, scope), printed_text(p)) for p in cells)])
+        written = ("" if p is None else write(_shown(p, scope), printed_text(p)) for p in cells)
+        lines.append([row, *written, *(escape(texts.get(row, "")) for texts in side.values())])
+    for name, texts in beside.foot.items():
+        if texts.keys() & {*columns}:
+            lines.append([name, *(escape(texts.get(column, "")) for column in columns), *[""] * len(side)])
     return lines
 
 

@@ -10,9 +10,10 @@ from subquad.measure.benchmark import DOES_NOT_FIT, NO_ATTENTION
 from subquad.measure.speed_plot import draw_speed
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX
 from subquad.report.markdown_latex import markdown, printed_text
-from subquad.results.model import KINDS, PROJECT, CellResult, Run, TableResults
+from subquad.results.model import GROUPS, PROJECT, CellResult, CellResults, Run, TableResults
 from subquad.results.store import bench_device
 from subquad.results.verdict import Verdict
+from subquad.utils.display import counted
 
 _HEAD = """# Results
 
@@ -31,13 +32,14 @@ One forward pass of the whole model, and its speed as a share of the speed of th
 
 
 def results_page(tables: Sequence[TableResults], runs: Iterable[Run], benches: Sequence[Mapping[str, Any]]) -> str:
-    """The page: a summary, every table with a result, the runs that belong to no table, and the benchmarks."""
-    used = {run.key for table in tables for result in _results(table) for run in result.runs}
+    """The page: a summary of all tables, those with a result, the runs that belong to no table, and the benchmarks."""
+    filled = [table for table in tables if _results(table)]
+    used = {run.key for table in filled for result in _results(table) for run in result.runs}
     others = [run for run in runs if run.key not in used]
     parts = [
         _HEAD,
         _summary(tables),
-        *(_section(table) for table in tables),
+        *(_section(table) for table in filled),
         _others(others),
         _HOW_FAST,
         *map(_speed, benches),
@@ -46,21 +48,72 @@ def results_page(tables: Sequence[TableResults], runs: Iterable[Run], benches: S
 
 
 def headline(tables: Iterable[TableResults]) -> str:
-    """Trained cells with a printed value, at full scale, one line for each row of a table, as a table of Markdown."""
+    """Trained cells with a printed value, at full scale, one line for each row of a table, as a table of Markdown.
+
+    Cells with the same runs, such as two printed values of one mechanism, are one entry.
+    """
     lines = []
     for table in tables:
         for row in table.table.rows:
-            cells = [
-                f"{cell.cell.column} {result.text}{_seeds(result, cell.cell.seeds)} ({printed_text(cell)})"
-                for cell in table.shown
-                if cell.cell.row == row.name and printed_text(cell) and table.kind(cell) == "trained"
-                if (result := cell.within(PROJECT))
-            ]
-            if cells:
-                lines.append(f"| {table.table.name} | {row.name} | {' · '.join(cells)} |")
+            entries: dict[tuple[str, ...], list[tuple[CellResults, CellResult]]] = {}
+            for cell in table.shown:
+                wanted = cell.cell.row == row.name and printed_text(cell) and table.kind(cell) == "trained"
+                if wanted and (result := _filled(cell)):
+                    key = tuple(run.key for run in result.runs) or cell.cell.place
+                    entries.setdefault(key, []).append((cell, result))
+            if entries:
+                lines.append(f"| {table.table.name} | {row.name} | {' · '.join(map(_entry, entries.values()))} |")
     if not lines:
         return "No cell of a table has been trained at the papers' scale yet."
     return "\n".join(["| table | row | measured (printed) |", "|---|---|---|", *lines])
+
+
+def _entry(cells: Sequence[tuple[CellResults, CellResult]]) -> str:
+    """A measured value with each value that is printed for it."""
+    first, result = cells[0]
+    printed = [f"{'quoted ' * cell.cell.from_prior_work}{printed_text(cell)}" for cell, _ in cells]
+    shown = printed if len(printed) > 1 else [printed_text(first)]
+    return f"{first.cell.column} {result.text}{_seeds(result, first.cell.seeds)} ({', '.join(shown)})"
+
+
+def counts(tables: Sequence[TableResults]) -> str:
+    """How many cells of each group the project has filled, as a paragraph for the README."""
+    found = {
+        group: [cell for table in tables for cell in table.shown if table.group(cell) == group] for group in GROUPS
+    }
+    filled = {group: [result for cell in cells if (result := _filled(cell))] for group, cells in found.items()}
+    costs = sum(not cell.cell.unavailable for cell in found["measured"])
+    agree = sum(result.verdict is Verdict.AS_PRINTED for result in filled["stated"])
+    return (
+        f"{_trained(tables)}\nCounted apart: {len(filled['measured']):,} of {costs:,} costs in these tables, counted "
+        f"or measured; {agree:,} of {len(filled['stated']):,} printed settings and constants that agree with this "
+        f"code's, which is no reproduction;\n{len(filled['own trained']):,} trained and "
+        f"{len(filled['own measured']):,} measured cells of the arena, which no paper prints."
+    )
+
+
+def _filled(cell: CellResults) -> CellResult | None:
+    """The project's result of a cell, if it has a value."""
+    result = cell.within(PROJECT)
+    return result if result and result.text else None
+
+
+def _trained(tables: Iterable[TableResults], seeds: int = 5) -> str:
+    """How many trained cells of the papers there are, without means over cells, and how many have so many seeds."""
+    cells = [
+        cell
+        for table in tables
+        for cell in table.shown
+        if table.group(cell) == "trained" and (cell.cell.trained or cell.cell.chained)
+    ]
+    results = [result for cell in cells if (result := _filled(cell))]
+    settings = {tuple(run.key for run in result.runs) for result in results}
+    enough = sum(len(result.values) >= seeds for result in results)
+    return (
+        f"Of {len(cells):,} cells of the five papers' tables that are results of training (means over tasks left out), "
+        f"{len(results):,} have been trained with this code at the papers' scale (by {len(settings):,} settings: some "
+        f"are printed twice), {enough:,} of them with {seeds} seeds."
+    )
 
 
 def _seeds(result: CellResult, declared: int) -> str:
@@ -139,19 +192,16 @@ def _results(table: TableResults) -> list[CellResult]:
     return [result for cell in table.shown for result in cell.results if result.text]
 
 
-def _summary(tables: Iterable[TableResults]) -> str:
-    """How many cells of each kind have which verdict."""
-    lines = ["| | measured cells | verdicts |", "|---|---:|---|"]
-    for kind, heading in KINDS.items():
-        verdicts = Counter(
-            result.verdict.value
-            for table in tables
-            for cell in table.shown
-            if table.kind(cell) == kind and (result := cell.within(PROJECT)) and result.text
-        )
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
-        lines.append(f"| {heading} | {verdicts.total()} | {counts} |")
-    return "\n".join(lines)
+def _summary(tables: Sequence[TableResults]) -> str:
+    """How many cells of each group have which verdict, and how many trained ones have 5 seeds."""
+    lines = ["| | cells with a value | of | verdicts |", "|---|---:|---:|---|"]
+    for group, heading in GROUPS.items():
+        cells = [cell for table in tables for cell in table.shown if table.group(cell) == group]
+        verdicts = Counter(result.verdict.value for cell in cells if (result := _filled(cell)))
+        said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+        fillable = sum(not cell.cell.unavailable for cell in cells)
+        lines.append(f"| {heading} | {verdicts.total():,} | {fillable:,} | {said} |")
+    return "\n".join([*lines, "", _trained(tables)])
 
 
 def _section(table: TableResults) -> str:
@@ -170,7 +220,7 @@ def _measured_on(results: Iterable[CellResult]) -> str:
     versions = {run.record.versions.get("torch", "") for run in runs.values()} | {fact["torch"] for fact in facts}
     commits = {run.record.commit for run in runs.values()} | {fact["commit"] for fact in facts}
     trained = timedelta(seconds=round(sum(run.record.wall_seconds for run in runs.values())))
-    spent = f"{len(runs)} runs took {trained} in all; " if runs else ""
+    spent = f"{counted(len(runs), 'run')} took {trained} in all; " if runs else ""
     return f"Measured on {_list(machines)}; {spent}torch {_list(versions)}; commits {_list(commits)}."
 
 

@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from subquad.results.footnotes import not_run, notes
-from subquad.results.model import PROJECT, CellResult, Scope, TableResults
+from subquad.results.model import PROJECT, CellResult, CellResults, Scope, TableResults
+from subquad.results.side_lines import side_lines
 from subquad.results.table import Cell, Place, Table
 from subquad.results.verdict import Verdict
 
@@ -29,17 +30,15 @@ def show_table(results: TableResults, scope: Scope) -> None:
     """Prints each cell as `ours (printed)`, coloured by its verdict, then notes, missing data and remarks.
 
     A dash is a cell that has not been measured; one whose data are missing has a mark of its own. A number that the
-    project measured stands behind ours, with a mark.
+    project measured stands behind ours, with a mark. Scores without a model, and the smallest difference beyond chance,
+    come last.
     """
     table, found = results.table, results.within(scope)
     project = results.within(replace(scope, project=True))
-    columns = {
-        column.name: [_text(table, found, project, (row.name, column.name)) for row in table.rows]
-        for column in table.columns
-    }
+    rows, columns = _texts(results, found, project, scope)
     console = Console(highlight=False)
     console.print(f"[bold]{table.name}: {table.title}[/]{scope.note}", soft_wrap=True)
-    for part in _parts([row.name for row in table.rows], columns, console):
+    for part in _parts(rows, columns, console):
         console.print(part)
     console.print(f"[dim]{escape(source(table))}[/]", soft_wrap=True)
     if any(result.text for result in project.values()):
@@ -59,6 +58,29 @@ def show_table(results: TableResults, scope: Scope) -> None:
     for remark, places in remarks.items():
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
         console.print(f"{escape(' / '.join(places[0]))}{more}: {escape(remark)}", soft_wrap=True)
+
+
+def _texts(
+    results: TableResults, found: Mapping[Place, CellResult], project: Mapping[Place, CellResult], scope: Scope
+) -> tuple[list[str], dict[str, list[str]]]:
+    """The names of the rows, and the texts of each column; then the lines that stand beside them."""
+
+    def counted(cell: CellResults) -> CellResult | None:
+        known = (results.get(cell.cell.place) for results in (found, project))
+        return next((result for result in known if result is not None and result.baselines), None)
+
+    table, lines = results.table, side_lines(results, counted, scope.full)
+    columns = {
+        column.name: [
+            *(_text(table, found, project, (row.name, column.name)) for row in table.rows),
+            *(f"[dim]{texts.get(column.name, '')}[/]" for texts in lines.foot.values()),
+        ]
+        for column in table.columns
+    }
+    for name, texts in lines.side.items():
+        columns[f"[dim]{name}[/]"] = [f"[dim]{texts.get(row.name, '')}[/]" for row in table.rows]
+        columns[f"[dim]{name}[/]"] += [""] * len(lines.foot)
+    return [*(row.name for row in table.rows), *(f"[dim]{name}[/]" for name in lines.foot)], columns
 
 
 def source(table: Table) -> str:

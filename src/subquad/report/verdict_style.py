@@ -16,6 +16,7 @@ class Mark:
 
 MARKS = {
     Verdict.REPRODUCED: Mark("✓", "reproduced", "our mean differs by no more than the printed spread or rounding"),
+    Verdict.AS_PRINTED: Mark("=", "stated", "a setting, a constant or a cost over itself, as printed: no experiment"),
     Verdict.NOISE: Mark("≈", "noise", "the 95 % intervals overlap; the printed one is taken as two spreads"),
     Verdict.BETTER: Mark("▲", "better", "better than printed, beyond the noise"),
     Verdict.WORSE: Mark("▼", "worse", "worse than printed, beyond the noise"),

@@ -87,7 +87,7 @@ def gather(
 
 
 def gather_project() -> tuple[list[TableResults], list[Run]]:
-    """The tables with a result of the project (docs/results), with these results alone, and the runs it keeps.
+    """All tables with the results of the project (docs/results) alone, and the runs that it keeps.
 
     Raises UserError if a line of docs/results cannot be read.
     """
@@ -100,9 +100,7 @@ def gather_project() -> tuple[list[TableResults], list[Run]]:
         for table in tables:
             found[table.name].append(collector.results(table))
     compositions.save()
-    results = [_table_results(table, found[table.name]) for table in tables]
-    filled = [table for table in results if any(result.text for cell in table.shown for result in cell.results)]
-    return filled, list(store.pages.values())
+    return [_table_results(table, found[table.name]) for table in tables], list(store.pages.values())
 
 
 def gather_table(name: str, overrides: Sequence[str] = ()) -> TableResults:
@@ -313,12 +311,17 @@ class Collector:
         averaged = [parts[part] for part in cell.mean]
         values = mean_values([part.values for part in averaged])
         missing = "" if values else next((part.missing_data for part in averaged if part.missing_data), "")
-        return self._result(cell, values, missing_data=missing)
+        stated = all(part.verdict is Verdict.AS_PRINTED for part in averaged)
+        return self._result(cell, values, missing_data=missing, stated=stated)
 
-    def _result(self, cell: Cell, values: Mapping[int, float], *, missing_data: str = "", **known: Any) -> CellResult:
+    def _result(
+        self, cell: Cell, values: Mapping[int, float], *, missing_data: str = "", stated: bool | None = None,
+        **known: Any,
+    ) -> CellResult:  # fmt: skip
         summary = summarise(values) if values else None
+        verdict = cell_verdict(cell, values, self.scope.full, bool(missing_data), stated)
         return CellResult(
-            scope=self.scope, verdict=cell_verdict(cell, values, self.scope.full, bool(missing_data)), values=values,
+            scope=self.scope, verdict=verdict, values=values,
             text=summary.text(cell.digits) if summary else "", summary=summary, missing_data=missing_data, **known,
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 from subquad.records import Record
 from subquad.results.statistics import Summary
 from subquad.results.table import Cell, Place, Table
-from subquad.results.verdict import Verdict
+from subquad.results.verdict import Verdict, is_stated
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -153,19 +153,16 @@ class CellResults:
 
 
 KINDS = {
-    "trained": "Results of training", "measured": "Costs, counted or measured",
+    "trained": "Results of training, of the papers", "measured": "Costs of the papers, counted or measured",
     "stated": "Settings and constants, and references over themselves: no experiment",
 }  # fmt: skip
 """Kinds of cells with their headings; agreement has a different meaning for each."""
 
-_STATED = frozenset({"setting", "energy_cost", "complexity"})
-"""Functions of results/measures.py that read settings and constants."""
-
-
-def _of_itself(cell: Cell) -> bool:
-    """Whether a ratio divides the model that others are compared with by itself."""
-    reference = cell.measure.get("reference") or ()
-    return bool(reference) and set(reference) <= set(cell.overrides)
+GROUPS = KINDS | {
+    "own trained": "The arena and other own tables, trained: no paper prints them",
+    "own measured": "The arena and other own tables, counted or measured",
+}  # fmt: skip
+"""The kinds of the papers' cells, then those of tables of no paper, with their headings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,8 +194,13 @@ class TableResults:
         filled = self.table.cells[cell.cell.mean[0]] if cell.cell.mean else cell.cell
         if not filled.measure or filled.of_run:
             return "trained"
-        known = filled.printed is not None and filled.printed.value == 1 and _of_itself(filled)
-        return "stated" if known or str(filled.measure["_target_"]).rpartition(".")[2] in _STATED else "measured"
+        return "stated" if is_stated(filled) else "measured"
+
+    def group(self, cell: CellResults) -> str:
+        """One of GROUPS: the kind of a cell, or for a table that prints nothing whether it is trained."""
+        if any(each.printed for each in self.table):
+            return self.kind(cell)
+        return "own trained" if self.kind(cell) == "trained" else "own measured"
 
     @property
     def scopes(self) -> list[Scope]:

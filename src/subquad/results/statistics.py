@@ -31,7 +31,7 @@ def summarise(values: Mapping[int, float]) -> Summary:
     if count < 2:
         return Summary(mean, None, None, count)
     std = statistics.stdev(numbers)
-    return Summary(mean, std, _quantile(count - 1) * std / math.sqrt(count), count)
+    return Summary(mean, std, quantile(count - 1) * std / math.sqrt(count), count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _p(differences: Summary, precision: float) -> float:
     return float(2 * stats.t.sf(abs(t), differences.seeds - 1))
 
 
-def _quantile(freedom: int) -> float:
+def quantile(freedom: float) -> float:
     """The two-sided quantile of Student's t at LEVEL."""
     from scipy import stats
 

@@ -15,6 +15,8 @@ configs/table/<paper>/<number>.yaml holds
                       unavailable}, for single ones; names may be patterns of fnmatch, as in "* / [234]k"
     charts            pairs of columns [across, up] that the report draws against each other, one point a row
     reference         the row that the report compares every other row with, seed by seed
+    claims            which rows or columns the paper calls better than which others: [{ours: [DBA], over: [Luna]}];
+                      without `over`, than all others. docs/differences.md says whether the printed numbers carry it
 
 A line's own metric adds to that of the table, except that measured cells take nothing from a table's metric that names
 one of a record (`name: test/accuracy`), whose unit does not apply to a measurement.
@@ -135,11 +137,19 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The paper's statement that the lines `ours` are better than the lines `over`, all of them rows or all columns."""
+
+    ours: tuple[str, ...]
+    over: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A table with all its cells, row by row. `name` is the name of its file: dba/2. `columns` are the printed ones.
 
     seeds: the number of runs of cells that do not have their own. charts: pairs of columns that the report draws
-    against each other. reference: the row that it compares all others with; empty for none.
+    against each other. reference: the row that it compares all others with; empty for none. claims: those of the paper.
     """
 
     name: str
@@ -151,6 +161,7 @@ class Table:
     cells: Mapping[Place, Cell]
     charts: tuple[tuple[str, str], ...] = ()
     reference: str = ""
+    claims: tuple[Claim, ...] = ()
 
     def __iter__(self) -> Iterator[Cell]:
         return iter(self.cells.values())
@@ -201,6 +212,7 @@ _KEYS = {
     "cells",
     "charts",
     "reference",
+    "claims",
 }
 _CELL_KEYS = {"overrides", "init_from", "eval_data", "measure", "seeds", "from_prior_work", "note", "unavailable"}
 EMPTY = "The paper leaves this cell empty."
@@ -260,7 +272,17 @@ def _table(node: Any, name: str) -> Table:
     return Table(
         name=name, title=node["title"], source=node["source"], seeds=int(node.get("seeds", 0)), rows=rows,
         columns=shown, cells=cells, charts=charts, reference=reference,
+        claims=tuple(_claim(given, rows, shown) for given in node.get("claims", ())),
     )  # fmt: skip
+
+
+def _claim(given: Mapping[str, Sequence[str]], rows: Sequence[Line], columns: Sequence[Line]) -> Claim:
+    ours, over = (tuple(map(str, given.get(key, ()))) for key in ("ours", "over"))
+    for lines in (rows, columns):
+        names = [line.name for line in lines if not line.mean]
+        if ours and {*ours, *over} <= set(names):
+            return Claim(ours=ours, over=over or tuple(name for name in names if name not in ours))
+    raise UserError(f"claims need the names of rows or of columns, not {', '.join([*ours, *over]) or 'nothing'}.")
 
 
 def _lines(node: Mapping[str, Any]) -> tuple[Line, ...]:

@@ -20,6 +20,7 @@ class Verdict(enum.Enum):
     """Every verdict, as the pages name them."""
 
     REPRODUCED = "reproduced"
+    AS_PRINTED = "as printed"
     NOISE = "within noise"
     BETTER = "better"
     WORSE = "worse"
@@ -55,14 +56,29 @@ def judge(measured: Summary, printed: Printed, seeds: int, better: Direction) ->
     return Verdict.BETTER if (difference > 0) == (better == "higher") else Verdict.WORSE
 
 
-def cell_verdict(cell: Cell, values: Mapping[int, float], full: bool, needs_data: bool = False) -> Verdict:
-    """The verdict of a table's cell.
+_STATED = frozenset({"setting", "energy_cost", "complexity"})
+"""Functions of results/measures.py that read settings and constants."""
+
+
+def is_stated(cell: Cell) -> bool:
+    """Whether a value needs no experiment: a setting, a constant, or a model's cost over itself, which is 1."""
+    reference = cell.measure.get("reference") or ()
+    of_itself = bool(reference) and set(reference) <= set(cell.overrides)
+    one = cell.printed is not None and cell.printed.value == 1
+    return (one and of_itself) or str(cell.measure.get("_target_", "")).rpartition(".")[2] in _STATED
+
+
+def cell_verdict(
+    cell: Cell, values: Mapping[int, float], full: bool, needs_data: bool = False, stated: bool | None = None
+) -> Verdict:
+    """The verdict of a table's cell. A stated value that agrees is `as printed`, never reproduced.
 
     Args:
         cell: the cell.
         values: its measured values by seed.
         full: whether its runs are at the paper's scale and on real data.
         needs_data: whether its data are missing on this machine.
+        stated: whether its value needs no experiment; None asks `is_stated`.
     """
     if not values:
         return Verdict.NEEDS_DATA if needs_data else Verdict.NOT_RUN
@@ -71,4 +87,6 @@ def cell_verdict(cell: Cell, values: Mapping[int, float], full: bool, needs_data
     seeds = cell.seeds if cell.trained or cell.chained or cell.mean else 1
     if cell.printed is None or cell.printed.value is None:
         return Verdict.NOT_PRINTED if len(values) >= seeds else Verdict.INCOMPLETE
-    return judge(summarise(values), cell.printed, seeds, cell.metric.better)
+    found = judge(summarise(values), cell.printed, seeds, cell.metric.better)
+    settled = found is Verdict.REPRODUCED and (is_stated(cell) if stated is None else stated)
+    return Verdict.AS_PRINTED if settled else found

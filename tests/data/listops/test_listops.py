@@ -79,6 +79,24 @@ def test_data_depend_on_the_data_seed_and_not_on_the_training_seed_or_workers(pr
     assert other.fingerprint != prepared.fingerprint
 
 
+def test_more_test_rows_leave_all_other_rows_as_they_are(prepared, tmp_path):
+    few, many = (make(tmp_path, sizes=(300, 40, rows)) for rows in (2000, 2300))
+    for data in (few, many):
+        data.prepare_data()
+    for split, rows in {"train": 300, "val": 40, "test": 2000}.items():
+        first = many.splits[split].take(np.arange(rows))
+        assert first.values.tobytes() == few.splits[split].values.tobytes()
+        assert first.targets.tolist() == few.splits[split].targets.tolist()
+    every = [many.splits[split][i].tobytes() for split in SPLITS for i in range(len(many.splits[split]))]
+    assert len(set(every)) == 2640
+    assert prepared.fingerprint == "c001dfd26176bbe4"  # those of earlier versions
+
+
+def test_a_release_has_no_more_rows_than_its_files(tmp_path):
+    data = released(tmp_path, tmp_path, sizes=(96_000, 2_000, 20_000))
+    assert data.sizes == {"train": 96_000, "val": 2_000, "test": 2_000}
+
+
 def test_folder_tells_apart_every_setting_that_changes_the_data(tmp_path):
     changes = [{}, {"sizes": (1, 2, 3)}, {"min_length": 21}, {"max_length": 99}, {"max_depth": 9}, {"data_seed": 1}]
     assert len({make(tmp_path, **change).folder for change in changes}) == len(changes)

@@ -55,18 +55,21 @@ class _Level:
 
 
 def generate(
-    count: int, *, seed: int = 0, min_length: int = 500, max_length: int = 2000, max_depth: int = 10, workers: int = 1
-) -> tuple[Ragged, float]:
+    count: int, *, more: int = 0, seed: int = 0, min_length: int = 500, max_length: int = 2000, max_depth: int = 10,
+    workers: int = 1,
+) -> tuple[Ragged, float]:  # fmt: skip
     """`count` different expressions in random order, and the fraction of the drawn trees that had an allowed length.
 
-    values: uint8 token ids without padding; targets: int64 0..9. The result does not depend on the number of threads
-    `workers`. Raises UserError when the limits allow too few different expressions.
+    Behind them come the `more` that are drawn next, different from all others, so that more of them change none of the
+    first. values: uint8 token ids without padding; targets: int64 0..9. The result does not depend on the number of
+    threads `workers`. Raises UserError when the limits allow too few different expressions.
     """
+    wanted = count + more
     draw = functools.partial(draw_chunk, seed=seed, min_length=min_length, max_length=max_length, max_depth=max_depth)
     trees: dict[bytes, int] = {}
     kept = drawn = barren = 0
     with (
-        progress("ListOps: drawing expressions", count) as show,
+        progress("ListOps: drawing expressions", wanted) as show,
         contextlib.closing(in_order(draw, itertools.count(), workers)) as chunks,
     ):
         for chunk in chunks:
@@ -74,18 +77,18 @@ def generate(
             trees.update((chunk[i].tobytes(), int(target)) for i, target in enumerate(chunk.targets))
             kept, drawn = kept + len(chunk), drawn + CHUNK
             barren = barren + 1 if len(trees) == before else 0
-            show(min(len(trees), count))
-            if len(trees) >= count:
+            show(min(len(trees), wanted))
+            if len(trees) >= wanted:
                 break
             if barren == _PATIENCE:
                 raise UserError(
-                    f"{count} ListOps expressions are wanted, but only {len(trees)} different ones of more than "
+                    f"{wanted} ListOps expressions are wanted, but only {len(trees)} different ones of more than "
                     f"{min_length} and fewer than {max_length} tokens turned up; lower data.sizes or widen the limits."
                 )
     # Because duplicates are dropped, late trees are rarer than early ones; shuffling makes the splits alike.
     order = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,))).permutation(count)
     expressions = list(trees)
-    rows = [expressions[i] for i in order]
+    rows = [expressions[i] for i in (*order, *range(count, wanted))]
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     targets = np.array([trees[row] for row in rows], np.int64)
     return Ragged(np.frombuffer(b"".join(rows), np.uint8), offsets, targets), kept / drawn

@@ -14,7 +14,7 @@ from subquad.report.html.page import write_page, write_whole
 from subquad.report.html.view_models import Cells, repeated_row, run_facts, run_row, table_facts
 from subquad.report.markdown_latex import latex, markdown
 from subquad.report.verdict_style import MARKS
-from subquad.results.model import KINDS, CellResults, Content, Run, TableResults
+from subquad.results.model import GROUPS, CellResults, Content, Run, TableResults
 from subquad.results.repeats import repeats
 from subquad.results.verdict import Verdict
 from subquad.utils.atomic import atomic_write
@@ -188,13 +188,13 @@ def measured_tables(tables: Iterable[TableResults], project: bool) -> list[dict[
 
 
 def by_kind(tables: Iterable[TableResults]) -> list[dict[str, Any]]:
-    """Verdicts of trained, measured and stated cells apart."""
-    found: dict[str, list[Verdict]] = {kind: [] for kind in KINDS}
+    """Verdicts of trained, measured and stated cells apart, and those of own tables."""
+    found: dict[str, list[Verdict]] = {group: [] for group in GROUPS}
     for table in tables:
         for part in table.shown:
-            found[table.kind(part)].append(part.verdict)
+            found[table.group(part)].append(part.verdict)
     return [
-        {"heading": KINDS[kind], "cells": len(verdicts), "counts": counted(verdicts)}
+        {"heading": GROUPS[kind], "cells": len(verdicts), "counts": counted(verdicts)}
         for kind, verdicts in found.items()
         if verdicts
     ]

@@ -7,8 +7,9 @@ from subquad.report.html.chart import cell_curves, comparisons, run_curves
 from subquad.report.html.scatter import scatters
 from subquad.report.verdict_style import MARKS
 from subquad.results.compare import against_reference
-from subquad.results.model import CellResult, CellResults, Run, TableResults
+from subquad.results.model import FULL, PROJECT, CellResult, CellResults, Run, TableResults
 from subquad.results.repeats import Repeats
+from subquad.results.side_lines import side_lines
 from subquad.results.statistics import Comparison
 from subquad.results.table import Cell
 from subquad.utils.display import duration
@@ -40,17 +41,18 @@ def table_facts(part: TableResults, path: Path) -> dict[str, Any]:
     """For table.html.j2."""
     table = part.table
     columns = [column.name for column in table.columns]
-    side, foot = _baselines(part)
+    lines = side_lines(part, _counted)
     counts = part.counts()
     return {
         "name": table.name, "title": table.title, "source": table.source, "seeds": table.counts, "columns": columns,
         "command": part.command, "scopes": part.scopes, "files": table.name.rpartition("/")[2],
         "counts": [{"mark": m, "word": v.value, "count": counts[v]} for v, m in MARKS.items() if counts[v]],
         "trained": any(cell.trained for cell in table),
-        "side_baselines": list(side), "foot_baselines": list(foot.items()),
+        "side": list(lines.side),
+        "foot": [(name, [texts.get(column, "") for column in columns]) for name, texts in lines.foot.items()],
         "rows": [
             {
-                "name": row.name, "baselines": [scores.get(row.name, "") for scores in side.values()],
+                "name": row.name, "side": [texts.get(row.name, "") for texts in lines.side.values()],
                 "cells": [_cell(part, part.cells.get((row.name, column)), path) for column in columns],
             }
             for row in table.rows
@@ -63,6 +65,11 @@ def table_facts(part: TableResults, path: Path) -> dict[str, Any]:
         "printed": any(cell.printed for cell in table),
         "scatters": scatters(part), "reference": table.reference, "differences": list(_differences(part)),
     }  # fmt: skip
+
+
+def _counted(cell: CellResults) -> CellResult | None:
+    """The result of a cell at the paper's scale that has scores without a model."""
+    return next((r for r in map(cell.within, (FULL, PROJECT)) if r is not None and r.baselines), None)
 
 
 def _differences(part: TableResults) -> Iterator[dict[str, Any]]:
@@ -141,28 +148,6 @@ def _count_of(result: CellResult) -> str:
 
 def _digits(cell: Cell, number: float) -> str:
     return f"{number:.{cell.digits}f}"
-
-
-def _baselines(part: TableResults) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
-    """Baseline scores beside the rows, by name and row, or below the columns, by name: where the tasks are.
-
-    One of the two is empty; both are where one score would have to stand for several tasks.
-    """
-    table = part.table
-    columns = [column.name for column in table.columns]
-    known: dict[str, dict[str, dict[str, set[str]]]] = {"rows": {}, "columns": {}}
-    for p in part.shown:
-        for name, score in p.results[0].baselines.items():
-            for axis, line in (("rows", p.cell.row), ("columns", p.cell.column)):
-                known[axis].setdefault(name, {}).setdefault(line, set()).add(_digits(p.cell, score))
-    of_rows = any(override.startswith(("task=", "experiment=")) for row in table.rows for override in row.overrides)
-    for axis in ("rows", "columns") if of_rows else ("columns", "rows"):
-        if known[axis] and all(len(s) == 1 for lines in known[axis].values() for s in lines.values()):
-            single = {name: {line: min(s) for line, s in lines.items()} for name, lines in known[axis].items()}
-            if axis == "rows":
-                return single, {}
-            return {}, {name: [lines.get(column, "") for column in columns] for name, lines in single.items()}
-    return {}, {}
 
 
 def run_row(run: Run, cells: Cells, path: Path) -> dict[str, Any]:
