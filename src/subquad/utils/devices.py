@@ -53,6 +53,14 @@ def at_once(x: Tensor, of_cpu: int, numbers: int) -> int:
     return of_cpu if on_cpu(x) else max(1, GPU_NUMBERS // max(1, numbers))
 
 
+def processors(x: Tensor) -> int:
+    """Streaming multiprocessors of a tensor's GPU; those of an H100 where it cannot be asked."""
+    if torch.compiler.is_compiling() or not torch.cuda.is_available() or not x.is_cuda:
+        return 132
+    count: int = torch.cuda.get_device_properties(x.device).multi_processor_count
+    return count
+
+
 def fused(function: Callable[P, T]) -> Callable[P, T]:
     """A function of elementwise operators and reductions that a GPU runs as one kernel, compiled at its first call."""
 
