@@ -28,6 +28,16 @@ def on_cpu(x: Any) -> bool:
     return x.device.type == "cpu" and not _as_on_a_gpu
 
 
+def eager_on_gpu(x: Tensor) -> bool:
+    """Whether x takes operators for a GPU whose derivative is written out: nothing traces or transforms operators."""
+    return (
+        not on_cpu(x)
+        and not torch.compiler.is_compiling()  # the compiler derives the backward pass itself
+        and not torch.jit.is_tracing()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
     """Inside, tensors on a CPU take the implementations for a GPU, whose memory can then be counted without a GPU."""
