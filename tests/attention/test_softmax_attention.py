@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from torch.backends import cuda
 from torch.testing import assert_close
 
+from attention.cells import prefix
+from subquad.ops import softmax_attention as module
 from subquad.ops.softmax_attention import on_gpu, softmax_attention
 from subquad.utils.devices import switched
 
@@ -51,6 +53,28 @@ def test_widths_and_strides_for_a_gpu_change_nothing(mask: torch.Tensor | None, 
     assert_close(got, want)
     for a, b in zip(*(torch.autograd.grad(y.square().sum(), (q, k, v)) for y in (got, want)), strict=True):
         assert_close(a, b)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("seen", [None, [1500, 0]], ids=["full", "padded"])
+def test_few_queries_over_many_keys_take_no_fused_kernel(seen: list[int] | None, monkeypatch) -> None:
+    """Two rows of four blocks of queries occupy half of 16 processors."""
+    q, k, v = (torch.randn(2, 1, n, 8, dtype=torch.double, requires_grad=True) for n in (97, 1500, 1500))
+    mask = None if seen is None else prefix(seen, 1500)[:, None, None]
+    results, calls, real = [], [], F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or real(*a, **k))
+    for count, fused in ((15, 1), (16, 0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "processors", lambda _, count=count: count)
+            y = on_gpu(q, k, v, mask, 0.0, None)
+        assert len(calls) == fused
+        calls.clear()
+        results.append((y, *torch.autograd.grad(y.square().sum(), (q, k, v))))
+    assert_close(*results)
+    compiled = torch.compile(on_gpu, fullgraph=True, backend="aot_eager")
+    assert_close(compiled(q, k, v, mask, 0.0, None), results[0][0])
+    on_gpu(q, k[:, :, :1000], v[:, :, :1000], None, 0.0, None)
+    assert calls, "few keys"
 
 
 def test_what_is_masked_has_no_effect_however_large() -> None:

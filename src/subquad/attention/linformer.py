@@ -9,11 +9,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry, Projections
+from subquad.ops.kernel_attention_on_gpu import weights_of
+from subquad.ops.linformer_on_gpu import linformer
 from subquad.ops.masks import zero_padding
 from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.devices import eager_on_gpu
 from subquad.utils.errors import UserError
+from subquad.utils.fixed_weights import once
 from subquad.utils.setting_types import Count
 
 Sharing = Literal["none", "headwise", "kv", "layer"]
@@ -109,20 +113,32 @@ class Linformer(Attention):
         self.check_lengths(x, context)
         key_map, value_map, carry = self._shared(carry)
         p = self.projections
+        if self._few_operators(x, context, key_map):
+            dropout = self.site.dropout if self.training else 0.0
+            weights, maps = weights_of(p.query, p.key, p.value, p.out), [*key_map, *value_map]
+            return linformer(x, context, masks.context, weights, maps, p.heads, dropout), carry
         keys, slots = self._compress(context, masks.context, key_map, p.key)
-        values, _ = self._compress(context, masks.context, value_map, p.value)
+        values, _ = self._compress(context, masks.context, value_map or key_map, p.value)
         return p.merge(self._attend(p.split(p.query(x)), keys, values, slots)), carry
 
+    def _few_operators(self, x: Tensor, context: Tensor, key_map: Sequence[Tensor]) -> bool:
+        """Whether `linformer` supports these settings and this call."""
+        equal = self.projection == "linear" and len(set(self.slots)) == 1
+        return equal and sum(len(m) for m in key_map) <= context.shape[1] and eager_on_gpu(x)
+
     def _shared(self, carry: Carry) -> tuple[Sequence[Tensor], Sequence[Tensor], Carry]:
+        """E of each head or of all, the same of F, which is empty if F is E, and the carry."""
         if self.sharing != "layer" or self.projection in ("mean", "max"):
-            return list(self.key_map), list(self.value_map or self.key_map), carry
-        own = self.key_map[0].clone() if len(self.key_map) else carry  # a carry is no parameter
+            return list(self.key_map), list(self.value_map), carry
+        own = carry
+        if len(self.key_map):
+            own = once((self, "map"), self.key_map[0].clone, self.key_map[0])  # a carry is no parameter
         if own is None:
             raise UserError(
                 f"Linformer in layer {self.site.layer} needs the projection of the first layer "
                 "(attention.sharing=layer); use Linformer in all layers."
             )
-        return [own], [own], own
+        return [own], [], own
 
     def _compress(
         self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None, maps: Sequence[Tensor], linear: nn.Linear

@@ -7,10 +7,14 @@ from torch import Tensor, nn
 from subquad.attention.base import Affine, Attention, Carry, Maps
 from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
+from subquad.ops.kernel_attention_on_gpu import weights_of
 from subquad.ops.latent_attention import columns_of_heads, compress, expand, rows_of_heads
+from subquad.ops.luna_on_gpu import luna
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.devices import at_once, eager_on_gpu
 from subquad.utils.errors import UserError
+from subquad.utils.fixed_weights import once
 from subquad.utils.setting_types import BelowOne, Count
 
 
@@ -82,19 +86,37 @@ class Luna(Attention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         self.check_lengths(x, context)
-        latent = self._latent(carry, x.shape[0])
-        packed = self._pack(latent, context, masks.context)
-        y = self._unpack(x, packed, self._latent_mask(masks.context, context))
+        slots = self._latent_mask(masks.context, context)
+        if self._few_operators(x, context):
+            latent = self._latent(carry, x.shape[0], alike=True)
+            maps = self.pack_value, self.query, self.key, self.value, self.out
+            weights = [*weights_of(self.pack_query), self.pack_key.weight, *weights_of(*maps)]
+            dropout_p = self.site.dropout if self.training else 0.0
+            y, packed = luna(x, context, latent, masks.context, slots, weights, self.heads, dropout_p)
+        else:
+            latent = self._latent(carry, x.shape[0])
+            packed = self._pack(latent, context, masks.context)
+            y = self._unpack(x, packed, slots)
         return y, carry if self.norm is None else self.norm(latent + self._dropped(packed))
 
-    def _latent(self, carry: Carry, batch: int) -> Float[Tensor, "b l d"]:
+    def _few_operators(self, x: Tensor, context: Tensor) -> bool:
+        """Whether `luna` supports this call, and the weights of all tokens may be in memory at once."""
+        length = max(x.shape[1], context.shape[1])
+        return self._narrow and eager_on_gpu(x) and len(x) * length <= at_once(x, 0, self.heads * self.l)
+
+    def _latent(self, carry: Carry, batch: int, alike: bool = False) -> Float[Tensor, "b l d"]:
+        """P; with `alike`, the batch axis may be 1 where all rows are equal."""
         if carry is not None:
             return carry
         if self.latent is None:
             raise UserError(
                 f"Luna in layer {self.site.layer} needs the latent of the layer before it; use Luna in all layers."
             )
-        latent = self.latent if self.latent_norm is None else self.latent_norm(self.latent)
+        start, norm = self.latent, self.latent_norm
+        own = () if norm is None else tuple(norm.parameters())
+        latent = once((self, "latent"), lambda: (start if norm is None else norm(start))[None], start, *own)
+        if alike and not (self.training and self.latent_dropout):
+            return latent
         return self._dropped(latent.expand(batch, -1, -1))
 
     def _dropped(self, latent: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from subquad.ops.mixed_precision import cast, written_out
+from subquad.ops.mixed_precision import cast, product_type, written_out
 from subquad.utils.fixed_weights import keeps_products, once
 
 
@@ -32,9 +32,7 @@ def bilinear(
     Args:
         weights: W_Q, b_Q, W_K, b_K, W_V, b_V, F_c, b_c, F_r, b_r, W_O, b_O and R.
     """
-    device, dtype = x.device.type, x.dtype
-    if torch.is_autocast_enabled(device) and dtype is not torch.float64:
-        dtype = torch.get_autocast_dtype(device)
+    device, dtype = x.device.type, product_type(x)
     settings = heads, logit_scale, scale, keep, dropout_p
     with torch.autocast(device, enabled=False):
         if torch.is_grad_enabled() and any(t.requires_grad for t in (x, z, *weights)):

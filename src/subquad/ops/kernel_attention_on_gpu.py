@@ -15,22 +15,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.ops.mixed_precision import cast, written_out
-from subquad.utils.devices import on_gpu
+from subquad.ops.mixed_precision import cast, product_type, written_out
+from subquad.utils.devices import eager_on_gpu
 
 elu_backward = torch.ops.aten.elu_backward.grad_input
 
 
 def serves(x: Float[Tensor, "b n d"], context: Tensor) -> bool:
     """Whether x is on a GPU, is its own context and is long enough, and nothing traces or transforms the operators."""
-    return (
-        on_gpu(x)
-        and context is x
-        and not torch.compiler.is_compiling()  # the compiler derives the backward pass itself
-        and not torch.jit.is_tracing()
-        and not torch._C._are_functorch_transforms_active()
-        and x.shape[1] > x.shape[2]
-    )
+    return context is x and x.shape[1] > x.shape[2] and eager_on_gpu(x)
 
 
 def weights_of(*linears: nn.Linear) -> list[Tensor]:
@@ -40,11 +33,8 @@ def weights_of(*linears: nn.Linear) -> list[Tensor]:
 
 def in_one_type(x: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The operands in the data type of autocast where it is on."""
-    dtype = x.dtype
-    if torch.is_autocast_enabled(x.device.type) and dtype is not torch.float64:
-        dtype = torch.get_autocast_dtype(x.device.type)
     with torch.no_grad():
-        return cast([dtype] * (1 + len(weights)), [x.contiguous(), *weights])
+        return cast([product_type(x)] * (1 + len(weights)), [x.contiguous(), *weights])
 
 
 def linear_attention(
@@ -261,5 +251,4 @@ def maps_backward(
 
 def in_half(x: Tensor) -> bool:
     """Whether products with x are in float16."""
-    device = x.device.type
-    return (torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype) is torch.float16
+    return product_type(x) is torch.float16

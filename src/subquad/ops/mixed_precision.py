@@ -39,6 +39,14 @@ def cast_at_once(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         yield together
 
 
+def product_type(x: Tensor) -> torch.dtype:
+    """Data type of a product with x: that of autocast where it is on, except for float64."""
+    device = x.device.type
+    if torch.is_autocast_enabled(device) and x.dtype is not torch.float64:
+        return torch.get_autocast_dtype(device)
+    return x.dtype
+
+
 def cast(dtypes: Sequence[torch.dtype], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The tensors in these data types, by one operator."""
     pairs = list(zip(tensors, dtypes, strict=True))

@@ -19,9 +19,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from subquad.kernels.short_attention_kernel import short_attention, takes
 from subquad.ops.dropout import dropout, in_16_bits
 from subquad.ops.masks import masked_softmax
-from subquad.utils.devices import on_cpu
+from subquad.utils.devices import on_cpu, processors
 
 Parts = Tensor | Sequence[Tensor]
+
+_BLOCK, _MANY_KEYS = 32, 1024
 
 _OTHERS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
@@ -78,14 +80,29 @@ def on_gpu(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p:
     """`fused_attention` with widened and copied operands where that is needed.
 
     With a mask cuDNN's kernel is not used: from torch 2.11 to 2.13, its gradients in half precision are NaN at lengths
-    of 64 above a multiple of 128 (https://github.com/pytorch/pytorch/issues/196678).
+    of 64 above a multiple of 128 (https://github.com/pytorch/pytorch/issues/196678). Few queries over many keys are
+    multiplied by products (see `_few_blocks`).
     """
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if (attn_mask is None or attn_mask.dtype == torch.bool) and _few_blocks(q, k):
+        weights = masked_softmax((q if scale == 1 else q * scale) @ k.mT, attn_mask)
+        return (F.dropout(weights, dropout_p) if dropout_p else weights) @ v
     queries, keys, values = (_adjacent(_widened(x)) for x in (q, k, v))
     mask = None if attn_mask is None else _adjacent(attn_mask)
     with nullcontext() if mask is None else _without_cudnn():
         y = F.scaled_dot_product_attention(queries, keys, values, mask, dropout_p, scale=scale)
     return y[..., : v.shape[-1]]
+
+
+def _few_blocks(q: Tensor, k: Tensor) -> bool:
+    """Whether a fused kernel would leave most of a GPU idle.
+
+    It gives a block of 32 queries or more to each processor, which reads all keys one after another. Fewer than
+    `_MANY_KEYS` take it less time than starting three operators takes. An exported program has sizes that vary.
+    """
+    if torch.compiler.is_exporting() or k.shape[-2] < _MANY_KEYS:
+        return False
+    return 2 * math.prod(q.shape[:-2]) * -(-q.shape[-2] // _BLOCK) <= processors(q)
 
 
 def _without_cudnn() -> Any:

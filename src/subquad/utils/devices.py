@@ -33,6 +33,16 @@ def on_gpu(x: Any) -> bool:
     return not on_cpu(x) and not x.is_meta
 
 
+def eager_on_gpu(x: Tensor) -> bool:
+    """Whether x takes operators for a GPU whose derivative is written out: nothing traces or transforms operators."""
+    return (
+        on_gpu(x)
+        and not torch.compiler.is_compiling()  # the compiler derives the backward pass itself
+        and not torch.jit.is_tracing()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
     """Inside, tensors on a CPU take the implementations for a GPU, whose memory can then be counted without a GPU."""
@@ -56,6 +66,14 @@ def at_once(x: Tensor, of_cpu: int, numbers: int) -> int:
         numbers: size of the largest intermediate result per item; on a GPU, GPU_NUMBERS of these are held.
     """
     return of_cpu if on_cpu(x) else max(1, GPU_NUMBERS // max(1, numbers))
+
+
+def processors(x: Tensor) -> int:
+    """Streaming multiprocessors of a tensor's GPU; those of an H100 where it cannot be asked."""
+    if torch.compiler.is_compiling() or not torch.cuda.is_available() or not x.is_cuda:
+        return 132
+    count: int = torch.cuda.get_device_properties(x.device).multi_processor_count
+    return count
 
 
 def fused(function: Callable[P, T]) -> Callable[P, T]:
