@@ -15,22 +15,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from subquad.ops.mixed_precision import cast, written_out
-from subquad.utils.devices import on_cpu
+from subquad.ops.mixed_precision import cast, untraced_on_gpu, written_out
 
 elu_backward = torch.ops.aten.elu_backward.grad_input
 
 
 def serves(x: Float[Tensor, "b n d"], context: Tensor) -> bool:
     """Whether x is on a GPU, is its own context and is long enough, and nothing traces or transforms the operators."""
-    return (
-        not on_cpu(x)
-        and context is x
-        and not torch.compiler.is_compiling()  # the compiler derives the backward pass itself
-        and not torch.jit.is_tracing()
-        and not torch._C._are_functorch_transforms_active()
-        and x.shape[1] > x.shape[2]
-    )
+    return untraced_on_gpu(x) and context is x and x.shape[1] > x.shape[2]
 
 
 def weights_of(*linears: nn.Linear) -> list[Tensor]:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from subquad.utils.devices import on_cpu
+
 
 @contextmanager
 def cast_at_once(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -29,9 +31,8 @@ def cast_at_once(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         yield tensors
         return
     dtype = torch.get_autocast_dtype(device)
-    together = cast([t.dtype if t.dtype is torch.float64 else dtype for t in tensors], tensors)
-    with torch.autocast(device, enabled=False):
-        yield together
+    with torch.autocast(device, enabled=False):  # no name for the results, so that the caller can free them
+        yield cast([t.dtype if t.dtype is torch.float64 else dtype for t in tensors], tensors)
 
 
 def cast(dtypes: Sequence[torch.dtype], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -47,6 +48,16 @@ def cast(dtypes: Sequence[torch.dtype], tensors: Sequence[Tensor]) -> tuple[Tens
         ):
             results[i] = result
     return tuple(results)
+
+
+def untraced_on_gpu(x: Tensor) -> bool:
+    """Whether x is on a GPU and nothing traces or transforms the operators, so that a derivative may be written out."""
+    return (
+        not on_cpu(x)
+        and not torch.compiler.is_compiling()  # the compiler derives the backward pass itself
+        and not torch.jit.is_tracing()
+        and not torch._C._are_functorch_transforms_active()
+    )
 
 
 def written_out(backward: Callable[..., Any]) -> Callable[..., Any]:
