@@ -11,6 +11,7 @@ from attention.cells import prefix
 from attention.checks import one, tokens
 from subquad.attention.attention_sh import AttentionSH
 from subquad.attention.base import Attention
+from subquad.attention.sparse_bn_sh import SparseBNSH
 from subquad.measure.cuda_autocast import rules_of_cuda
 from subquad.specs import Masks, Pattern
 from subquad.utils.devices import as_on_a_gpu
@@ -20,6 +21,18 @@ CASES = {
     f"{scales}{mean}": partial(AttentionSH, scales=scales, **choices)
     for scales in ([1, 1, 2, 4], [3, 1, 1, 8], [5, 2, 5, 2], 40)
     for mean, choices in MEANS.items()
+}
+PATTERNS = {
+    "fixed, 8 and 1": {"form": "fixed", "block": 8, "summary": 1},
+    "fixed, 6 and 4": {"form": "fixed", "block": 6, "summary": 4},
+    "fixed, 4 and 4": {"form": "fixed", "block": 4, "summary": 4},
+    "strided by 5": {"form": "strided", "block": 5},
+    "band of 4": {"form": "band", "window": 4},
+}
+CASES |= {
+    f"{pattern}, {scales}": partial(SparseBNSH, scales=scales, **choices)
+    for scales in (1, [1, 1, 2, 4], [3, 1, 1, 8])
+    for pattern, choices in PATTERNS.items()
 }
 
 
@@ -33,8 +46,7 @@ def results(attention: Attention, x: Tensor, context: Tensor | None, mask: Tenso
 
 @pytest.mark.parametrize("length", [36, 37, 1])
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
-@pytest.mark.parametrize("pattern", Pattern)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "pattern"), [(n, p) for n, case in CASES.items() for p in case.func.patterns])
 def test_few_operators_compute_the_same(name: str, pattern: Pattern, padded: bool, length: int) -> None:
     attention, x = one(CASES[name], pattern), tokens(3, length, 24)
     context = tokens(3, max(1, length - 2), 24) if pattern is Pattern.CROSS else None
@@ -48,7 +60,9 @@ def test_few_operators_compute_the_same(name: str, pattern: Pattern, padded: boo
 
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
-@pytest.mark.parametrize("name", ["[3, 1, 1, 8]", "[3, 1, 1, 8], learned"])
+@pytest.mark.parametrize(
+    "name", ["[3, 1, 1, 8]", "[3, 1, 1, 8], learned", "fixed, 8 and 1, 1", "strided by 5, [1, 1, 2, 4]"]
+)
 def test_half_precision_is_close(name: str, half: torch.dtype) -> None:
     attention, x = one(CASES[name]).float(), tokens(3, 37, 24).float()
     mask = prefix([37, 20, 0], 37)

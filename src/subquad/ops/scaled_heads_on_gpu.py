@@ -59,7 +59,8 @@ def attend_by_scale(
             (None, None) if mask is None else (real[:, s], bias[:, s]) for s in map(layout.slots.get, layout.sizes)
         ]
         parts = (Operands(q, kv, *of_group) for q, kv, of_group in zip(pairs[::2], pairs[1::2], shown, strict=True))
-        return F.linear(torch.cat([attend(*pair) for pair in zip(groups, parts, strict=True)], -1), w_o, b_o)
+        heads = [attend(*pair) for pair in zip(groups, parts, strict=True)]
+        return F.linear(torch.cat(heads, -1) if len(heads) > 1 else heads[0], w_o, b_o)
 
 
 class _Layout:
