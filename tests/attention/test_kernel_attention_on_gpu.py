@@ -11,6 +11,7 @@ from attention.cells import prefix
 from attention.checks import one, tokens
 from subquad.attention.base import Attention
 from subquad.attention.cosformer import CosFormer
+from subquad.attention.ecoformer import EcoFormer
 from subquad.attention.flowformer import Flowformer
 from subquad.attention.linear import Linear
 from subquad.attention.performer import Performer
@@ -24,6 +25,7 @@ CASES = {
     "linear, eps": partial(Linear, eps=0.5),
     "cosformer": CosFormer,
     "cosformer, eps": partial(CosFormer, eps=30.0),
+    "ecoformer": partial(EcoFormer, bits=5, anchors=7),
     "flowformer": Flowformer,
     "flowformer, eps": partial(Flowformer, eps=0.5),
     "performer": partial(Performer, features=10),
@@ -69,3 +71,17 @@ def test_sums_over_many_tokens_fit_half_precision(name: str, half: torch.dtype) 
         found = results(attention, x, mask)
     assert all(part.isfinite().all() for part in found)
     assert (found[0] - expected[0]).norm() < 0.03 * expected[0].norm()
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+def test_codes_in_half_precision(half: torch.dtype) -> None:
+    """Compared at one precision, because a code may change with it."""
+    attention, x = one(CASES["ecoformer"], query_len=512, context_len=512).float(), tokens(3, 512, 24).float()
+    mask = prefix([512, 20, 0], 512)
+    with rules_of_cuda(), torch.autocast("cpu", half):
+        expected = results(attention, x, mask)
+        with as_on_a_gpu():
+            found = results(attention, x, mask)
+    for i, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        if i != 3:  # the bias of queries and keys, whose gradients cancel over the tokens
+            assert (ours - theirs).norm() < 0.03 * theirs.norm()

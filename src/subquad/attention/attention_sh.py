@@ -8,9 +8,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
+from subquad.ops.kernel_attention_on_gpu import weights_of
+from subquad.ops.scaled_heads import ScaleGroup, at_scales, mean_keys, scale_groups
+from subquad.ops.scaled_heads_on_gpu import Operands, attend_by_scale
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.devices import eager_on_gpu
 from subquad.utils.setting_types import Count
 
 
@@ -72,6 +75,15 @@ class AttentionSH(StatelessAttention):
     ) -> Float[Tensor, "b n d"]:
         p = self.projections
         dropout = self.site.dropout if self.training else 0.0
+        if eager_on_gpu(x):
+
+            def of_group(group: ScaleGroup, part: Operands) -> Tensor:
+                q, k, v = map(group.split, (part.q, *part.kv.chunk(2, -1)))
+                bias = None if part.bias is None else part.bias[:, None, None]
+                return softmax_attention(q, k, v, attn_mask=bias, dropout_p=dropout).transpose(1, 2).flatten(-2)
+
+            weights, beta = weights_of(p.query, p.key, p.value, p.out), self.beta if self.recentred else None
+            return attend_by_scale(x, context, masks.context, weights, self.groups, beta, of_group)
         scaled = at_scales(context, masks.context, self.groups)
         q = p.query(x)
         if self.recentred:

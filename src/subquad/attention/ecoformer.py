@@ -11,7 +11,9 @@ from torch import Tensor
 
 from subquad.attention.base import Affine, Discrete, Maps, Refreshable, StatelessAttention, SurrogateGradient
 from subquad.ops.hash_fitting import fit_planes, kulis_grauman, labels
+from subquad.ops.hashed_attention_on_gpu import hashed_attention
 from subquad.ops.hashing import anchor_similarity, norms, power_bias, shared_attention, sign
+from subquad.ops.kernel_attention_on_gpu import serves, weights_of
 from subquad.ops.mixed_precision import without_autocast
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.setting_types import Count, Natural
@@ -171,6 +173,10 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
+        if serves(x, context) and self.read_out == "paper":
+            weights, wide = weights_of(self.shared, self.value, self.out), torch.promote_types(x.dtype, torch.float32)
+            anchors, mean, planes = (t.to(wide) for t in (self.anchors, self.mean, self.planes))
+            return hashed_attention(x, masks.context, weights, anchors, mean, planes, self.bias)
         q = self.shared(x)
         with without_autocast(x):
             codes = self._codes(q.to(torch.promote_types(x.dtype, torch.float32)), masks.context)

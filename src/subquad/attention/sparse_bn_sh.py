@@ -10,9 +10,13 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import sliding_window
+from subquad.ops.kernel_attention_on_gpu import weights_of
 from subquad.ops.scaled_heads import ScaleGroup, at_scales, mean_keys, scale_groups
+from subquad.ops.scaled_heads_on_gpu import Operands, attend_by_scale
 from subquad.ops.sparse_patterns import check_pattern, sparse_pattern
+from subquad.ops.sparse_patterns_on_gpu import fixed
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.devices import eager_on_gpu
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Even
 
@@ -106,6 +110,9 @@ class SparseBNSH(StatelessAttention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
         p = self.projections
+        if eager_on_gpu(x):
+            weights, beta = weights_of(p.query, p.key, p.value, p.out), self.beta if self.recentred else None
+            return attend_by_scale(x, context, masks.context, weights, self.groups, beta, self._attend_on_gpu)
         scaled = at_scales(context, masks.context, self.groups)
         queries = p.query(x)
         if self.recentred:
@@ -116,6 +123,14 @@ class SparseBNSH(StatelessAttention):
             k, v = (group.project(linear, tokens) for linear in (p.key, p.value))
             heads.append(self._attend_group(group, queries[..., group.features], k, v, real))
         return p.out(torch.cat(heads, -1))
+
+    def _attend_on_gpu(self, group: ScaleGroup, part: Operands) -> Tensor:
+        if self.form != "fixed":
+            k, v = part.kv.chunk(2, -1)
+            return self._attend_group(group, part.q, k, v, part.real)
+        block, summary = (math.ceil(size / group.scale) for size in (self.block, self.summary))
+        dropout = self.site.dropout if self.training else 0.0
+        return fixed(part.q, part.kv, part.bias, block, summary, group.heads, group.scale, dropout, self.site.dim)
 
     def _attend_group(self, group: ScaleGroup, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
         """Softmax attention of the heads of one scale over the visible windows."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from subquad.ops.binary_codes import code
 from subquad.ops.kernel_attention import divisor, expand, head_dot, kv_state
 
-_LEAST = 1e-6
+LEAST = 1e-6
 """Least norm and least mean distance; a zero vector is then orthogonal to all others."""
 
 
@@ -30,8 +30,8 @@ def sign(z: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def norms(q: Float[Tensor, "b n h e"]) -> Float[Tensor, "b n h"]:
-    """Norms of vectors, at least `_LEAST`."""
-    return torch.linalg.vector_norm(q, dim=-1).clamp_min(_LEAST)
+    """Norms of vectors, at least `LEAST`."""
+    return torch.linalg.vector_norm(q, dim=-1).clamp_min(LEAST)
 
 
 def anchor_similarity(
@@ -50,7 +50,7 @@ def anchor_similarity(
     else:
         real = mask.to(cosine.dtype)
         mean = (cosine.mean(3) * real).sum(2) / real.sum(1).clamp_min(1)
-    sigma = (2 - 2 * mean).clamp_min(_LEAST)
+    sigma = (2 - 2 * mean).clamp_min(LEAST)
     return ((cosine - 1) / sigma[..., None, None]).exp(), sigma
 
 
@@ -85,7 +85,7 @@ def shared_attention(
     real = features.new_ones(1, x.shape[1], 1, 1) if mask is None else mask[..., None, None].to(features.dtype)
     number = real.sum(1, keepdim=True).clamp_min(1)
     keys = features * (real / number)
-    normaliser = divisor(head_dot(features, keys.sum(1) * scale).clamp_min(_LEAST), mask)
+    normaliser = divisor(head_dot(features, keys.sum(1) * scale).clamp_min(LEAST), mask)
     # With `own_value` the last feature is left out of the sums and added for the own token below.
     summed = scale * (torch.arange(len(scale), device=x.device) < len(scale) - own_value)
     y = expand(

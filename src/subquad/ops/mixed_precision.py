@@ -34,9 +34,8 @@ def cast_at_once(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         yield tensors
         return
     dtype = torch.get_autocast_dtype(device)
-    together = cast([t.dtype if t.dtype is torch.float64 else dtype for t in tensors], tensors)
-    with torch.autocast(device, enabled=False):
-        yield together
+    with torch.autocast(device, enabled=False):  # no name for the results, so that the caller can free them
+        yield cast([t.dtype if t.dtype is torch.float64 else dtype for t in tensors], tensors)
 
 
 def product_type(x: Tensor) -> torch.dtype:
