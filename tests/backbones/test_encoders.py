@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from subquad.backbones.encoder import EncoderFactory, StandaloneEncoder, is_standalone, sized
 from subquad.measure.cuda_autocast import rules_of_cuda
 from subquad.specs import DataSpec
-from subquad.tasks.compiling import compile_network
+from subquad.utils.compiling import compile_network
 from subquad.utils.errors import UserError
 
 LONGEST = 13

@@ -24,8 +24,9 @@ HALF = (torch.float16, torch.bfloat16)
 
 BYTES_PER_SECOND = 2.6e12
 """Of an H100's memory."""
-DISPATCH_SECONDS = 5.7e-6
-"""Of the host for one dispatched operator, views included: measured on the host of an H200 (2026-11-26)."""
+DISPATCH_SECONDS = {"inference": 5.7e-6, "training": 9.3e-6}
+"""Of the host for one dispatched operator, views included, without autograd and with it: from models of 1,024 tokens,
+whose time is the host's, on an H200 (2026-11-26; docs/measuring.md)."""
 FLOPS = {"flash": (4e14, 2e13), "efficient": (1.8e14, 1.5e13), "flex": (4e14, 2e13), "other": (6e14, 4.5e13)}
 """Operations a second on an H100 in half and in single precision (without TF32) of the kinds of product."""
 
@@ -35,9 +36,10 @@ class Trace(LiveTensors):
 
     `launches` counts operators that run a kernel: views and allocations do not. `dispatches` counts all operators on
     the device. `seconds` is the larger of the card's time, the sum over launches of the longer of bytes over bandwidth
-    and operations over peak speed, and of the host's, `dispatches` times 5.7 µs. Only the price of a dispatch comes
-    from a measurement; the estimate is for comparing two ways to compute one thing. `findings` counts what should not
-    happen on a GPU, with the line of the package at which it happened; `by_line` counts launches in the same way.
+    and operations over peak speed, and of the host's, `dispatches` times the price of one, which is higher in
+    `training`. Only these prices come from a measurement; the estimate is for comparing two ways to compute one thing.
+    `findings` counts what should not happen on a GPU, with the line of the package at which it happened; `by_line`
+    counts launches in the same way.
 
         with FakeTensorMode(), Trace() as trace:
             model(x).sum().backward()
@@ -46,8 +48,9 @@ class Trace(LiveTensors):
     current: ClassVar["Trace | None"] = None
     """The trace whose block is running."""
 
-    def __init__(self) -> None:
+    def __init__(self, training: bool = False) -> None:
         super().__init__()
+        self.dispatch_seconds = DISPATCH_SECONDS["training" if training else "inference"]
         self.launches = self.dispatches = self.bytes = 0
         self.card_seconds = 0.0
         self.by_line: Counter[str] = Counter()
@@ -58,7 +61,7 @@ class Trace(LiveTensors):
     @property
     def seconds(self) -> float:
         """Estimated time of a pass."""
-        return max(self.card_seconds, self.dispatches * DISPATCH_SECONDS)
+        return max(self.card_seconds, self.dispatches * self.dispatch_seconds)
 
     def __enter__(self) -> "Trace":
         super().__enter__()
@@ -153,7 +156,7 @@ def traced(model: nn.Module, inputs: tuple[Any, ...], precision: str, train: boo
     with fake_tensors(model, inputs, train, "cuda") as fakes, fixed_weights(), ExitStack() as stack:
         if not train:
             forward()
-        trace = stack.enter_context(Trace())
+        trace = stack.enter_context(Trace(train))
         result = forward()
         if train:
             outputs = [t for t in tree_iter(result) if isinstance(t, Tensor) and t.requires_grad]

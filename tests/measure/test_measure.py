@@ -102,6 +102,17 @@ def test_a_benchmark_returns_every_side(level, mode):
         assert results[NO_ATTENTION].peak < results["softmax"].peak
 
 
+@pytest.mark.parametrize(
+    ("compiled", "mode"), [(False, []), (True, [{}]), ("reduce-overhead", [{"mode": "reduce-overhead"}])]
+)
+def test_a_benchmark_compiles_in_the_mode_that_is_set(monkeypatch, compiled, mode):
+    calls = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda _, backend, **settings: calls.append(settings))
+    setting = Setting(level="layer", mode="inference", length=8, dim=8, heads=2, compiled=compiled)
+    measure({"softmax": Softmax}, setting, rounds=1)
+    assert calls == mode
+
+
 def test_softmax_written_out_keeps_the_square_of_the_length():
     long = Setting(level="layer", mode="inference", length=256, dim=8, heads=2)
     results = measure({"explicit": lambda site: Softmax(site, fused=False)}, long, rounds=1)

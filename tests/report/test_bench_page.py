@@ -77,10 +77,12 @@ def test_the_page_needs_no_network(tmp_path):
 def test_one_length_has_no_curve_and_settings_stay_apart(tmp_path):
     names = ("softmax_explicit", "softmax")
     results = rows(names, (16,), cost) + rows(names, (16,), cost, dtype="bfloat16", compiled=True)
+    results += rows(names, (16,), cost, compiled="reduce-overhead")
     write_bench_page(tmp_path / "p.html", results, FACTS)
     text = (tmp_path / "p.html").read_text()
     assert re.findall(r"<h2>(.*)</h2>", text) == [
         "Model, inference: d = 8, batch 1, float32", "Model, inference: d = 8, batch 1, bfloat16, compiled",
+        "Model, inference: d = 8, batch 1, float32, compiled (reduce-overhead)",
     ]  # fmt: skip
     assert "<svg" not in text
     assert "exponent p<" not in text

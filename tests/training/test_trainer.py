@@ -37,6 +37,11 @@ MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
         (["trainer=ddp_cpu", "+trainer.sync_batchnorm=true"], "leave trainer.sync_batchnorm out"),
         (["+trainer.deterministic=true"], "Deterministic kernels are selected by runtime.deterministic=true; leave"),
         (["compile_model=max"], "torch.compile has no mode max; set compile_model to true, false or default,"),
+        pytest.param(
+            ["compile_model=reduce-overhead", "trainer.accumulate_grad_batches=2"],
+            "CUDA graphs, which overwrite the gradients of earlier microbatches; set trainer.accumulate_grad_batches=1",
+            marks=pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"),
+        ),
         (["runtime.float32_precision=tf32"], "runtime.float32_precision is tf32; choose highest, high, medium or auto"),
         (["runtime.pad_lengths=0"], "runtime.pad_lengths is 0; choose a whole number from 1, auto or null"),
         (["trainer=ddp"], "The trainer cannot be built"),

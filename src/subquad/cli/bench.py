@@ -23,7 +23,7 @@ from subquad.measure import machine
 from subquad.measure.benchmark import DOES_NOT_FIT, NO_ATTENTION, Measured, Setting, measure
 from subquad.measure.speed_plot import draw_speed
 from subquad.records import now
-from subquad.report.html.bench_page import EXPLICIT, SOFTMAX, write_bench_page
+from subquad.report.html.bench_page import EXPLICIT, SOFTMAX, how_compiled, write_bench_page
 from subquad.utils.cores import usable_cores
 from subquad.utils.display import as_typed
 
@@ -76,7 +76,7 @@ def _settings(config: DictConfig, device: str) -> Iterator[Setting]:
 def _table(setting: Setting, sides: list[str], measured: dict[str, Measured]) -> Table:
     table = Table(
         title=f"{setting.level}, {setting.mode}: n={setting.length}, d={setting.dim}, {setting.heads} heads, "
-        f"batch {setting.batch}, {_dtype(setting)}{', compiled' if setting.compiled else ''}, "
+        f"batch {setting.batch}, {_dtype(setting)}{how_compiled(setting.compiled)}, "
         f"{torch.get_num_threads()} threads, {setting.device}",
         title_justify="left",
     )

@@ -42,6 +42,7 @@ _TYPES: dict[str, Any] = {
     "threads": Count | None, "device": Literal["auto", "cpu", "cuda"], "levels": Literal["layer", "model"],
     "modes": Literal["inference", "training"], "dtypes": Literal["float32", "bfloat16", "float16", "float64"],
     "float32_precision": Literal["highest", "high", "medium"],
+    "compiled": bool | Literal["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"],
     "output": str | None, "seed": Seed,
 }  # fmt: skip
 """Types of settings of commands, or of the entries of their lists, that the default does not show."""

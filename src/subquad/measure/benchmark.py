@@ -17,6 +17,7 @@ from subquad.measure.memory import LiveTensors
 from subquad.measure.timing import Timing, interleave
 from subquad.ops.heads import split_heads
 from subquad.specs import DataSpec, Masks, Pattern, Site
+from subquad.utils.compiling import compile_network
 from subquad.utils.devices import Float32Precision, torch_settings
 from subquad.utils.errors import UserError
 from subquad.utils.fixed_weights import Products, fixed_weights
@@ -78,7 +79,7 @@ class Setting:
     batch: int = 1
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
-    compiled: bool = False
+    compiled: bool | str = False
     precision: Float32Precision = "highest"
 
 
@@ -171,7 +172,7 @@ def program_of(factory: AttentionFactory | None, setting: Setting) -> Callable[[
     module, source = make(factory, setting)
     module.to(setting.device, setting.dtype)
     if setting.compiled:
-        module.compile()
+        compile_network(module, setting.compiled)
     return program(module, (source,), setting.mode)
 
 

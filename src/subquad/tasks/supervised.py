@@ -15,7 +15,7 @@ from subquad.backbones.encoder import Grouped, check_fits
 from subquad.backbones.layerwise import shard
 from subquad.data.microbatches import Microbatch
 from subquad.specs import Batch
-from subquad.tasks.compiling import compile_network
+from subquad.utils.compiling import compile_network
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import CheckedSettings
 

@@ -18,6 +18,7 @@ from subquad.training.callbacks.ignore_sigterm import IgnoreSigterm
 from subquad.training.callbacks.keep_products import KeepProducts
 from subquad.training.metrics_csv import KeepHistory, MetricsCSV
 from subquad.training.strategies import SharedBatches
+from subquad.utils.compiling import check_microbatches
 from subquad.utils.errors import UserError, explain, first_line
 
 _REFUSED = {
@@ -52,6 +53,7 @@ def build_trainer(config: DictConfig, data: SplitData, module: Supervised | None
     if chosen:
         assert module is not None
         microbatches = trainer.accumulate_grad_batches = chosen_microbatches(microbatches, trainer, module, data)
+    check_microbatches(config.get("compile_model", False), microbatches)
     if data.batch_size % (trainer.world_size * microbatches):
         raise UserError(
             f"A batch of {data.batch_size} cannot be divided among {trainer.world_size} processes with {microbatches} "

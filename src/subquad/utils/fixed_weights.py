@@ -41,8 +41,8 @@ def fixed_weights(products: Products | None = None) -> Iterator[None]:
 
 
 def keeps_products() -> bool:
-    """Whether this pass may keep results for later ones."""
-    return _kept is not None and not torch.is_grad_enabled()
+    """Whether this pass may keep results for later ones; not if it is compiled: CUDA graphs overwrite results."""
+    return _kept is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def once(key: Hashable, compute: Callable[[], T], *of: Tensor) -> T:

@@ -32,7 +32,7 @@ def _group(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> dict[str,
     milliseconds = {name: {n: 1e3 * s for n, s in line.items()} for name, line in seconds.items()}
     several = len(lengths) > 1
     return {
-        "title": f"{level.capitalize()}, {mode}: d = {dim}, batch {batch}, {dtype}{', compiled' if compiled else ''}",
+        "title": f"{level.capitalize()}, {mode}: d = {dim}, batch {batch}, {dtype}{how_compiled(compiled)}",
         "lengths": lengths,
         "speed": figure_svg(curves(milliseconds, "milliseconds", NO_ATTENTION)) if several else None,
         "memory": figure_svg(curves(memory, "MiB", NO_ATTENTION)) if several else None,
@@ -48,6 +48,11 @@ def _group(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> dict[str,
             for name, side in sides.items()
         ],
     }
+
+
+def how_compiled(compiled: bool | str) -> str:
+    """What a title says of torch.compile: nothing, that it was used, or in which mode."""
+    return f", compiled ({compiled})" if isinstance(compiled, str) else ", compiled" if compiled else ""
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
