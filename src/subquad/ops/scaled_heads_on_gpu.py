@@ -72,7 +72,7 @@ class _Layout:
         """Tokens of a window of each group."""
         self.number = {size: number for number, size in enumerate(dict.fromkeys(self.sizes))}
         self.slots: dict[int, slice] = {}
-        """Windows of each size in a tensor of all windows; the last slot ends at the length of that tensor."""
+        """Windows of each size in a tensor of all windows."""
         start = 0
         for size in sorted({1, *self.sizes}):
             windows = math.ceil(length / size)

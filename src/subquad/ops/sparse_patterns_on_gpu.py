@@ -32,8 +32,8 @@ def fixed(
         bias: 0 at real keys, -∞ at others; None if all are real.
         block: keys of a block; each stands for `stride` tokens.
         summary: keys at the end of each block that all queries see.
-        width: channels of the layer. Chunks are computed at once while their copies of keys and values have at most
-            3/2 as many numbers as its input.
+        width: channels of the layer. Chunks are computed at once while their copies of keys and values, and their
+            masks, have at most 3/2 as many numbers as its input.
     """
     (b, n, _), m = q.shape, kv.shape[1]
     own = block * max(1, round(math.ceil(m / block) * summary / (2 * block)))  # keys of a chunk
@@ -44,7 +44,8 @@ def fixed(
     if missing := chunks * own * stride - n:
         q = F.pad(q, (0, 0, 0, missing))
     keys = own + chunks * own // block * summary  # keys that a query attends to
-    step = min(chunks, max(1, 3 * n * width // (2 * keys * kv.shape[2])))  # chunks at once
+    most = keys * max(kv.shape[2], own * stride)  # numbers of a chunk: its keys and values, its mask
+    step = min(chunks, max(1, 3 * n * width // (2 * most)))  # chunks at once
     visible = pattern = _pattern(q, own, block, summary, stride, keys)
     if bias is not None:
         ends = bias.unflatten(1, (-1, block))[:, :, block - summary :].flatten(1)
