@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+OLDEST := $(VENV)-oldest
 # The tests of a file share data and models, so they run in one process.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all check chaos audit release-check bench docs site clean
+.PHONY: help setup demo test test-slow test-all test-oldest check chaos audit release-check bench docs site clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -31,6 +32,12 @@ test-slow: $(READY)  ## Run the tests that train for longer
 
 test-all: $(READY)  ## Run every test, as before a release
 	$(BIN)/python -m pytest -m "not gpu" $(SIDE_BY_SIDE)
+
+test-oldest: $(READY)  ## Run the test suite with the oldest allowed versions of all packages but torch
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(BIN)/python .ci/oldest.py > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(OLDEST)/constraints.txt --editable ".[dev,onnx,joblib,docs]"
+	$(OLDEST)/bin/python -m pytest $(SIDE_BY_SIDE) -W default::DeprecationWarning # old packages warn of new ones
 
 check: $(READY)  ## Formatting, lint, types, import rules and the requirements of packages
 	$(BIN)/python -m pip check
@@ -60,5 +67,5 @@ site: $(READY)  ## Build the documentation as a site, outputs/site/index.html
 	$(BIN)/python -m mkdocs build --strict --quiet
 
 clean:  ## Remove the environment and caches; data and results stay
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build src/*.egg-info
+	rm -rf $(VENV) $(OLDEST) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
