@@ -8,10 +8,10 @@ from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import flex, runs_flex
-from subquad.ops.mixed_precision import untraced_on_gpu
 from subquad.ops.sparse_patterns import check_pattern, sparse_pattern
 from subquad.ops.sparse_patterns_on_gpu import fixed
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.devices import eager_on_gpu
 from subquad.utils.setting_types import Count
 
 
@@ -78,7 +78,7 @@ class Sparse(StatelessAttention):
         dropout = self.site.dropout if self.training else 0.0
         if runs_flex(q, heads, dropout):
             return p.out(flex(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads, self))
-        if untraced_on_gpu(q) and self.form == "fixed" and not self.causal:
+        if eager_on_gpu(q) and self.form == "fixed" and not self.causal:
             bias = None if masks.context is None else torch.log(masks.context, out=q.new_empty(q.shape[:2]))
             kv = torch.cat([k, v], -1)
             del k, v
