@@ -11,7 +11,9 @@ from attention.cells import prefix
 from attention.checks import LONGEST, stack, tokens
 from subquad.attention.linformer import Linformer
 from subquad.attention.luna import Luna
+from subquad.attention.nystromformer import Nystromformer, _iterate
 from subquad.measure.cuda_autocast import rules_of_cuda
+from subquad.ops.pseudo_inverse_on_gpu import pseudo_inverse
 from subquad.specs import Masks, Pattern
 from subquad.utils.devices import as_on_a_gpu
 from subquad.utils.fixed_weights import fixed_weights
@@ -26,6 +28,8 @@ CASES = {
     "luna": partial(Luna, l=5),
     "luna, released": partial(Luna, l=5, latent_norm=True, latent_dropout=NONE_DROPPED),
     "luna, static": partial(Luna, l=5, dynamic=False),
+    "nystromformer": partial(Nystromformer, landmarks=9, kernel=3),
+    "nystromformer, narrow": partial(Nystromformer, landmarks=5, kernel=None),
 }
 every_case = pytest.mark.parametrize("name", CASES)
 
@@ -52,11 +56,11 @@ def results(layers: nn.ModuleList, inputs: list[Tensor], masks: Masks) -> list[T
 @every_case
 def test_few_operators_compute_the_same(name: str, pattern: Pattern, length: int, padded: bool) -> None:
     layers = stack(CASES[name], pattern, dropout=NONE_DROPPED if length == LONGEST else 0.0)
-    inputs, masks = [tokens(3, length, 24)], Masks()
+    inputs, masks = [tokens(4, length, 24)], Masks()
     if pattern is Pattern.CROSS:
-        inputs.insert(0, tokens(3, 7, 24))
+        inputs.insert(0, tokens(4, 7, 24))
     if padded:
-        mask = prefix([length, 2, 0], length)
+        mask = prefix([length, 12, 2, 0], length)
         mask[0, 3] = False
         inputs[-1][~mask] *= 1e3
         masks = Masks(mask if pattern is Pattern.SELF else None, mask)
@@ -68,6 +72,19 @@ def test_few_operators_compute_the_same(name: str, pattern: Pattern, length: int
     assert any(not torch.equal(*pair) for pair in zip(found, expected, strict=True))  # they are two formulations
     assert_close(found, expected, rtol=1e-10, atol=1e-11)
     assert_close(evaluated, [expected[0]] * 2, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(7, 7), (5, 8), (8, 5)])
+def test_the_pseudo_inverse_equals_that_of_the_printed_steps(rows: int, columns: int) -> None:
+    a = (2 * tokens(6, rows, columns)).softmax(-1)
+    a[0, 1], a[1, :, 0] = 0, 0
+    a[2, :, 0] = a[2].amax(1)
+    a[2, :, 1] = a[2, :, 0]  # two columns have the largest sum
+    a.requires_grad_()
+    expected, found = _iterate(a, 6), pseudo_inverse(a, 6)
+    assert_close(found, expected)
+    gradient = tokens(*found.shape)
+    assert_close(*(torch.autograd.grad(z, a, gradient) for z in (found, expected)))
 
 
 @every_case

@@ -9,12 +9,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
+from subquad.ops.kernel_attention_on_gpu import weights_of
 from subquad.ops.latent_attention import columns_of_heads, compress, expand, rows_of_heads
 from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.ops.mixed_precision import without_autocast
+from subquad.ops.nystromformer_on_gpu import nystromformer
 from subquad.ops.pooling import mean_pool
+from subquad.ops.pseudo_inverse_on_gpu import pseudo_inverse
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.devices import eager_on_gpu
 from subquad.utils.setting_types import Count, Odd
 
 
@@ -115,6 +119,10 @@ class Nystromformer(StatelessAttention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
         p = self.projections
+        dropout = self.site.dropout if self.training else 0.0
+        if context is x and self.pinv == "iterative" and not self.narrow and eager_on_gpu(x):
+            weights, sizes = weights_of(p.query, p.key, p.value, p.out), (p.heads, self.segment, self.iterations)
+            return nystromformer(x, masks.context, weights, self.filters, *sizes, dropout)
         pooled, slots = _landmarks(context, masks.context, self.segment)
         k = p.split(p.key(pooled)) * self.scale
         pooled_x, slots_x = pooled, slots
@@ -122,7 +130,6 @@ class Nystromformer(StatelessAttention):
             pooled_x, slots_x = _landmarks(x, masks.query, self.query_segment)
         q = p.split(p.query(pooled_x))
         inverse = self._inverse(q, k, slots_x, slots)
-        dropout = self.site.dropout if self.training else 0.0
         if self.narrow:
             # Each product with n tokens uses x itself; the maps W_Q, W_K, W_V and W_O act on the landmarks only.
             compressor = (q * self.scale) @ rows_of_heads(p.key, p.heads)
@@ -154,7 +161,8 @@ class Nystromformer(StatelessAttention):
             a = masked_softmax(logits, None if slots is None else slots[:, None, None, :])
             if slots_q is not None:
                 a = a.masked_fill(~slots_q[:, None, :, None], 0)
-            inverse = torch.linalg.pinv(a) if self.pinv == "exact" else _iterate(a.flatten(0, 1), self.iterations)
+            iterate = pseudo_inverse if eager_on_gpu(a) else _iterate
+            inverse = torch.linalg.pinv(a) if self.pinv == "exact" else iterate(a.flatten(0, 1), self.iterations)
         return inverse.view(k.shape[:3] + q.shape[2:3]).to(q.dtype)
 
     def _convolved(
