@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from runs import run_script
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.cli.check_gpu import PARTS, check, planned
+from subquad.cli.check_gpu import PARTS, _outcomes, check, planned
 from subquad.measure.device_checks import padding, parity, refreshing
 from subquad.specs import Pattern
 from subquad.utils.errors import UserError
@@ -147,6 +147,18 @@ def test_the_whole_procedure_on_a_cpu(data, outputs):
     assert "7 checks" in again.stdout
     assert "4 finished before" in again.stdout
     assert "passed   parity softmax" not in again.stdout
+
+
+@pytest.mark.slow
+def test_several_processes_check_everything_once(monkeypatch, tmp_path):
+    """One of them ends in the middle of a check."""
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("subquad.cli.check_gpu.usable_cores", lambda: 4)
+    names = ["softmax", "own:Dying", "linear", "dba", "fnet"]
+    items = [("parity", name, False) for name in names]
+    found = {tuple(done["item"]): done["status"] for done in _outcomes(items, "cpu", True, tmp_path)}
+    assert found == {item: "failed" if item[1] == "own:Dying" else "passed" for item in items}
 
 
 def test_a_check_that_raises_or_runs_out_of_memory_is_an_outcome(monkeypatch, tmp_path):

@@ -17,9 +17,12 @@ import multiprocessing
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
 
 import torch
@@ -41,6 +44,7 @@ from subquad.planning.model_size import spec_of
 from subquad.records import fingerprint, now, write_json
 from subquad.report.html.check_page import write_check_page
 from subquad.training import run_checks
+from subquad.utils.cores import usable_cores, usable_threads
 from subquad.utils.display import duration
 from subquad.utils.errors import UserError, explain, first_line
 
@@ -70,6 +74,8 @@ REMEDY = {
 }
 SECONDS = 900
 """The longest time of one check."""
+WORKERS = 8
+"""The most processes that check side by side; each holds a CUDA context, about half a gigabyte."""
 Item = tuple[str, str, bool]
 """A part, the attention that it checks (empty for none), and whether it is compiled."""
 console = Console(width=110, highlight=False)
@@ -154,32 +160,60 @@ def _state(config: Any) -> tuple[Path, dict[str, Any]]:
     }
 
 
-def _outcomes(items: list[Item], device: str, quick: bool, folder: Path) -> Any:
-    """Yields the outcome of each check. They run in another process, which is replaced when it ends or hangs."""
-    context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
-    while items:
-        here, there = context.Pipe()
-        process = context.Process(target=_work, args=(items, device, quick, folder, there))
-        process.start()
-        there.close()
+def _outcomes(items: list[Item], device: str, quick: bool, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yields the outcome of each check, several at a time, as their host mostly starts and compiles; `speed` alone."""
+    timed = [item for item in items if item[0] == "speed"]
+    others = [item for item in items if item[0] != "speed"]
+    workers = min(WORKERS, max(1, usable_cores() // 2))
+    for group, count in ((others, workers), (timed, 1)):
+        waiting: Queue[Item] = Queue()
+        for item in sorted(group, key=lambda item: item[0] not in ("resume", "devices")):  # the longest first
+            waiting.put(item)
+        done: Queue[dict[str, Any]] = Queue()
+        running: list[BaseProcess] = []
+        arguments = (waiting, done, device, quick, folder, max(1, usable_threads() // count), running)
+        for _ in range(min(count, len(group))):
+            Thread(target=_supervise, args=arguments, daemon=True).start()
         try:
-            while items:
-                started = time.monotonic()
-                if not here.poll(SECONDS):
-                    yield _ended(items.pop(0), f"no answer within {SECONDS} seconds", SECONDS)
-                    break
-                done = here.recv()
-                items.pop(0)
-                yield done
-                if done.get("device_lost"):
-                    break
-        except EOFError:
-            process.join()
-            yield _ended(items.pop(0), f"the process ended with status {process.exitcode}", time.monotonic() - started)
+            for _ in group:
+                yield done.get()
         finally:
-            process.join(0 if items else 10)
-            process.kill()
-            process.join()
+            waiting.queue.clear()
+            for process in running:
+                process.kill()
+
+
+def _supervise(
+    waiting: "Queue[Item]", done: "Queue[dict[str, Any]]", device: str, quick: bool, folder: Path, threads: int,
+    running: list[BaseProcess],
+) -> None:  # fmt: skip
+    """Runs checks in another process, which is replaced when it ends, hangs or has lost the device."""
+    context = multiprocessing.get_context("spawn")  # a forked process cannot use CUDA
+    while not waiting.empty():
+        here, there = context.Pipe()
+        process = context.Process(target=_work, args=(device, quick, folder, threads, there))
+        process.start()
+        running.append(process)
+        there.close()
+        lost = False
+        while not lost:
+            try:
+                item = waiting.get_nowait()
+            except Empty:
+                break
+            started = time.monotonic()
+            try:
+                here.send(item)
+                lost = not here.poll(SECONDS)
+                outcome = _ended(item, f"no answer within {SECONDS} seconds", SECONDS) if lost else here.recv()
+                lost = lost or outcome["device_lost"]
+            except (EOFError, OSError):
+                process.join()
+                lost, seconds = True, time.monotonic() - started
+                outcome = _ended(item, f"the process ended with status {process.exitcode}", seconds)
+            done.put(outcome)
+        process.kill()
+        process.join()
 
 
 def _ended(item: Item, reason: str, seconds: float) -> dict[str, Any]:
@@ -190,11 +224,12 @@ def _remedy(item: Item) -> str:
     return REMEDY[item[0]].format(item[1]) + ", with the file check.json"
 
 
-def _work(items: list[Item], device: str, quick: bool, folder: Path, connection: Connection) -> None:
-    """Sends the outcome of each check."""
+def _work(device: str, quick: bool, folder: Path, threads: int, connection: Connection) -> None:
+    """Sends the outcome of each check that it receives."""
     prepare_process()
-    for item in items:
-        connection.send(check(item, device, quick, folder))
+    torch.set_num_threads(threads)
+    while True:
+        connection.send(check(connection.recv(), device, quick, folder))
 
 
 def check(item: Item, device: str, quick: bool, folder: Path) -> dict[str, Any]:

@@ -83,8 +83,9 @@ def padding(factory: AttentionFactory, device: str, lengths: Sequence[int] = AWK
             masks = _to(_masks(pattern, rows, length), device)
             where = f"{pattern.value}, {length} tokens"
             x, context = _on(device, *_inputs(pattern, length, len(rows)))
+            built = _layer(factory, pattern, length, len(rows), dropout=0.1).to(device, torch.float32)
             for half in (torch.bfloat16, torch.float16):
-                layer = _layer(factory, pattern, length, len(rows), dropout=0.1).to(device, torch.float32).train()
+                layer = copy.deepcopy(built).train()
                 outputs, gradients, _ = _step(layer, x, context, masks, None, str(half).removeprefix("torch."))
                 finite = all(t.isfinite().all() for t in (outputs, *gradients.values()))
                 name = f"outputs and gradients are finite ({where}, {str(half).removeprefix('torch.')})"
