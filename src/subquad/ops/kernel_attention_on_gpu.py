@@ -179,10 +179,15 @@ def block_diagonal_means(
     features: Float[Tensor, "b n c"], heads: int
 ) -> tuple[Float[Tensor, "b c h"], Float[Tensor, "b h f"]]:
     """Means over the tokens, each in the column of its head, and a view of them."""
-    sums = features.new_zeros(features.shape[0], features.shape[2], heads)
+    sums = features.new_zeros(features.shape[2], features.shape[0], heads).transpose(0, 1)
     mean = diagonal(sums, heads)
     torch.mean(by_head(features, heads), 1, out=mean)
     return sums, mean
+
+
+def features_first(mean: Float[Tensor, "b h f"]) -> Float[Tensor, "h f*b 1"]:
+    """A view of the means, whose memory has the order [h, f, b]."""
+    return mean.permute(1, 2, 0).flatten(1)[..., None]
 
 
 def state_rows(
@@ -190,19 +195,21 @@ def state_rows(
 ) -> tuple[Tensor, ...]:
     """The means of k_j v_jᵀ over the tokens, each multiplied by the rows of W_O of its head, `[b, c, d]`.
 
-    Also returns what the backward pass needs.
+    Also returns what the backward pass needs. Features come before the batch in memory, so that one product with the
+    weights of each head serves all rows of the batch.
 
     Args:
+        mean: of k over the tokens, in memory [h, f, b].
         weights: W_V, b_V, W_O and b_O.
     """
     w_v, b_v, w_o, _ = weights
     b, n, d = x.shape
-    summed = torch.baddbmm(x.new_empty(()), k.mT, x, beta=0, alpha=1 / n).view(b * heads, -1, d)
-    w_v = w_v.view(heads, -1, d).expand(b, -1, -1, -1).reshape(b * heads, -1, d)
-    state = torch.bmm(summed, w_v.mT)
-    state.view(b, heads, -1, d // heads).addcmul_(mean[..., None], by_head(b_v, heads)[:, None])
-    w_o = w_o.view(d, heads, -1).permute(1, 2, 0).expand(b, -1, -1, -1).reshape(b * heads, -1, d)
-    return torch.bmm(state, w_o).view(b, -1, d), summed, w_v, b_v, state, w_o
+    summed = x.new_empty(k.shape[2], b, d)
+    summed.transpose(0, 1).baddbmm_(k.mT, x, beta=0, alpha=1 / n)
+    summed, w_v, w_o = summed.view(heads, -1, d), w_v.view(heads, -1, d), w_o.view(d, heads, -1).permute(1, 2, 0)
+    b_v = b_v.view(heads, 1, -1)
+    state = torch.bmm(summed, w_v.mT).addcmul_(features_first(mean), b_v)
+    return torch.bmm(state, w_o).view(-1, b, d).transpose(0, 1), summed, w_v, b_v, state, w_o
 
 
 def read_backward(
@@ -212,16 +219,16 @@ def read_backward(
     rows, summed, w_v, b_v, state, w_o = kept
     b, _, d = dy.shape
     torch.bmm(dy, rows.mT, out=d_u)
-    d_rows = torch.bmm(u.mT, dy).view(b * heads, -1, d)
+    d_rows = rows.new_empty(u.shape[2], b, d)
+    torch.bmm(u.mT, dy, out=d_rows.transpose(0, 1))
+    d_rows = d_rows.view(heads, -1, d)
     d_state = torch.bmm(d_rows, w_o.mT)
     d_wo = rows.new_empty(d, d)
-    of_rows = torch.bmm(state.mT, d_rows)
-    torch.sum(of_rows.view(b, heads, -1, d), 0, out=d_wo.view(d, heads, -1).permute(1, 2, 0))
-    d_wv = torch.bmm(d_state.mT, summed).view(b, d, d).sum(0)
-    d_summed = torch.bmm(d_state, w_v).view(b, -1, d)
-    d_state = d_state.view(b, heads, -1, d // heads)
-    d_mean = (d_state * by_head(b_v, heads)[:, None]).sum(-1)
-    d_bv = (d_state * mean[..., None]).sum((0, 2)).flatten()
+    torch.bmm(state.mT, d_rows, out=d_wo.view(d, heads, -1).permute(1, 2, 0))
+    d_wv = torch.bmm(d_state.mT, summed).view(d, d)
+    d_summed = torch.bmm(d_state, w_v).view(-1, b, d).transpose(0, 1)
+    d_mean = torch.bmm(d_state, b_v.mT).view(heads, -1, b).permute(2, 0, 1)
+    d_bv = torch.bmm(features_first(mean).mT, d_state).flatten()
     return d_mean, d_summed, (d_wv, d_bv, d_wo, dy.sum((0, 1)))
 
 
