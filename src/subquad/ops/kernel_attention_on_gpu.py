@@ -8,6 +8,7 @@ Under autocast, one operator casts all operands, and all that follows is in its 
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from subquad.ops.mixed_precision import cast, product_type, written_out
 from subquad.utils.devices import eager_on_gpu
+from subquad.utils.fixed_weights import keeps_products, once
 
 elu_backward = torch.ops.aten.elu_backward.grad_input
 
@@ -31,10 +33,17 @@ def weights_of(*linears: nn.Linear) -> list[Tensor]:
     return [t for linear in linears for t in (linear.weight, linear.bias)]
 
 
-def in_one_type(x: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The operands in the data type of autocast where it is on."""
+def in_one_type(x: Tensor, weights: Sequence[Tensor], keep: bool) -> tuple[Tensor, ...]:
+    """The operands in the data type of autocast where it is on.
+
+    Args:
+        keep: whether there will be a backward pass.
+    """
+    x, dtype = x.contiguous(), product_type(x)
     with torch.no_grad():
-        return cast([product_type(x)] * (1 + len(weights)), [x.contiguous(), *weights])
+        if keep or not keeps_products():
+            return cast([dtype] * (1 + len(weights)), [x, *weights])
+        return *cast([dtype], [x]), *once((weights[0], dtype), partial(cast, [dtype] * len(weights), weights), *weights)
 
 
 def linear_attention(
@@ -67,7 +76,7 @@ class _Linear(torch.autograd.Function):
     def forward(
         ctx: Any, keep: bool, heads: int, eps: float, hidden: Tensor | None, wave: Tensor | None, *tensors: Tensor
     ) -> Tensor:
-        x, w_q, b_q, w_k, b_k, *read_by = in_one_type(tensors[0], tensors[1:])
+        x, w_q, b_q, w_k, b_k, *read_by = in_one_type(tensors[0], tensors[1:], keep)
         with torch.autocast(x.device.type, enabled=False):
             if keep:
                 raw, (q, k) = _features(x, [(w_q, b_q), (w_k, b_k)], hidden, wave, heads)
@@ -78,14 +87,14 @@ class _Linear(torch.autograd.Function):
             if not keep:
                 del k, kept
                 q = _features(x, [(w_q, b_q)], None, wave, heads)[1][0]
-            w = torch.bmm(q, sums)
             least = eps / x.shape[1]
             if wave is not None:
-                w.clamp_(min=least)
+                w = torch.bmm(q, sums).clamp_(min=least)
+            elif hidden is not None:  # without a real key, w = 1 + ε: half precision cannot hold 1 / ε
+                w = torch.baddbmm(hidden.prod(1, dtype=x.dtype).add_(least)[:, None, None], q, sums)
             else:
-                w.add_(least)
-                if hidden is not None:  # without a real key, w = 1: half precision cannot hold 1 / ε
-                    w.add_(hidden.all(1)[:, None, None])
+                new = partial(x.new_full, (1,), least)
+                w = torch.baddbmm(new() if keep else once((tensors[1], x.dtype, least), new, tensors[1]), q, sums)
             u = by_head(q, heads).div_(w[..., None]).flatten(-2)
             y = torch.baddbmm(read_by[-1], u, rows)
         if keep:
