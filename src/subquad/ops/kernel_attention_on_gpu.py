@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -156,22 +155,6 @@ def _features_backward(gradient: Tensor, raw: Tensor, wave: Tensor | None, heads
     of_raw = torch.empty_like(raw)
     torch.mul(a, cosine, out=by_head(of_raw, heads)).addcmul_(b, sine)
     return torch.ops.aten.threshold_backward.grad_input(of_raw, raw, 0, grad_input=of_raw)
-
-
-class Maps(torch.autograd.Function):
-    """Several maps of x, given by weights and biases in turn."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(x, *maps[::2])
-        return tuple(F.linear(x, *linear) for linear in zip(maps[::2], maps[1::2], strict=True))
-
-    @staticmethod
-    @written_out
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        x, *weights = ctx.saved_tensors
-        d_x, d_weights, d_biases = maps_backward(torch.stack(gradients), x, weights, None)
-        return d_x, *(t for pair in zip(d_weights, d_biases, strict=True) for t in pair)
 
 
 def by_head(x: Float[Tensor, "*b d"], heads: int) -> Float[Tensor, "*b h e"]:
