@@ -18,6 +18,7 @@ from subquad.attention.performer import Performer
 from subquad.measure.cuda_autocast import rules_of_cuda
 from subquad.specs import Masks
 from subquad.utils.devices import as_on_a_gpu
+from subquad.utils.fixed_weights import fixed_weights
 
 LENGTH = 37
 CASES = {
@@ -56,6 +57,32 @@ def test_few_operators_compute_the_same(name: str, padded: bool) -> None:
     assert any(not torch.equal(*pair) for pair in zip(found, expected, strict=True))  # they are two formulations
     assert_close(found, expected, rtol=1e-11, atol=1e-12)
     assert_close(evaluated if mask is None else evaluated * mask[..., None], expected[0], rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fixed_weights_change_no_output(name: str) -> None:
+    attention, x, products = one(CASES[name]).float(), tokens(3, LENGTH, 24).float(), {}
+    mask = prefix([LENGTH, 20, 0], LENGTH)
+
+    def outputs() -> list[Tensor]:
+        found = []
+        for enabled in (False, True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                found += [attention(x, x, Masks(m, m))[0] for m in (None, mask)]
+        return found
+
+    with rules_of_cuda(), as_on_a_gpu():
+        with fixed_weights(products):
+            assert outputs()[0].requires_grad
+            assert not products
+        with torch.no_grad():
+            for factor in (1, 2):
+                for weight in attention.parameters():
+                    weight.mul_(factor)
+                expected = outputs()
+                with fixed_weights(products if factor == 1 else None):
+                    assert_close([outputs(), outputs()], [expected, expected], rtol=0, atol=0)
+    assert products
 
 
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])

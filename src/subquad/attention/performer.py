@@ -16,6 +16,7 @@ from subquad.ops.performer_on_gpu import performer
 from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.errors import UserError
+from subquad.utils.fixed_weights import once
 from subquad.utils.setting_types import Count, Natural, NonNegative
 
 FeatureMap = Literal["softmax", "relu"]
@@ -107,7 +108,8 @@ class Performer(StatelessAttention, Redrawn):
         if serves(x, context):
             weights = weights_of(p.query, p.key, p.value, p.out)
             eps = self.eps if self.feature_map == "relu" else None
-            directions = self._filled(torch.promote_types(x.dtype, torch.float32))
+            dtype = torch.promote_types(x.dtype, torch.float32)
+            directions = once((self, dtype), partial(self._filled, dtype), self.directions)
             return performer(x, masks.context, weights, directions, self.features, p.heads, eps)
         q, k, v = p.qkv(x, context)
         with without_autocast(x):

@@ -42,7 +42,7 @@ def flow_attention(
 class _Flow(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, keep: bool, heads: int, eps: float, mask: Tensor | None, *tensors: Tensor) -> Tensor:
-        x, w_q, b_q, w_k, b_k, *read_by = in_one_type(tensors[0], tensors[1:])
+        x, w_q, b_q, w_k, b_k, *read_by = in_one_type(tensors[0], tensors[1:], keep)
         n, tiny, wide = x.shape[1], torch.finfo(x.dtype).tiny, torch.promote_types(x.dtype, torch.float32)
         hidden = None if mask is None else ~mask[..., None]
         real = n if mask is None else mask.sum(1, dtype=wide).clamp_(min=1)[:, None, None]
@@ -65,7 +65,8 @@ class _Flow(torch.autograd.Function):
             torch.mul(logits.softmax(1, dtype=wide), n, out=scales[1])
             scaled = by_head(features, heads)
             scaled = scaled * scales[..., None] if keep else scaled.mul_(scales[..., None])
-            mean = scaled[1].mean(1)
+            mean = x.new_empty(*scaled.shape[3:], len(x)).permute(2, 0, 1)
+            torch.mean(scaled[1], 1, out=mean)
             u, k = scaled.flatten(-2)
             rows, *kept = state_rows(x, k, mean, read_by, heads)
             y = torch.baddbmm(read_by[-1], u, rows)

@@ -53,7 +53,7 @@ class _Hashed(torch.autograd.Function):
         ctx: Any, keep: bool, mask: Tensor | None, bias: int, anchors: Tensor, mean: Tensor, planes: Tensor,
         *tensors: Tensor,
     ) -> Tensor:  # fmt: skip
-        x, w_q, b_q, *read_by = in_one_type(tensors[0], tensors[1:])
+        x, w_q, b_q, *read_by = in_one_type(tensors[0], tensors[1:], keep)
         heads, bits = planes.shape[:2]
         with torch.autocast(x.device.type, enabled=False):
             share = None if mask is None else mask.mean(1, dtype=anchors.dtype).clamp_(min=1 / x.shape[1])

@@ -8,15 +8,16 @@ Under autocast, one operator casts all operands, and all that follows is in its 
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.ops.mixed_precision import cast, product_type, written_out
 from subquad.utils.devices import eager_on_gpu
+from subquad.utils.fixed_weights import keeps_products, once
 
 elu_backward = torch.ops.aten.elu_backward.grad_input
 
@@ -31,10 +32,17 @@ def weights_of(*linears: nn.Linear) -> list[Tensor]:
     return [t for linear in linears for t in (linear.weight, linear.bias)]
 
 
-def in_one_type(x: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The operands in the data type of autocast where it is on."""
+def in_one_type(x: Tensor, weights: Sequence[Tensor], keep: bool) -> tuple[Tensor, ...]:
+    """The operands in the data type of autocast where it is on.
+
+    Args:
+        keep: whether there will be a backward pass.
+    """
+    x, dtype = x.contiguous(), product_type(x)
     with torch.no_grad():
-        return cast([product_type(x)] * (1 + len(weights)), [x.contiguous(), *weights])
+        if keep or not keeps_products():
+            return cast([dtype] * (1 + len(weights)), [x, *weights])
+        return *cast([dtype], [x]), *once((weights[0], dtype), partial(cast, [dtype] * len(weights), weights), *weights)
 
 
 def linear_attention(
@@ -67,7 +75,7 @@ class _Linear(torch.autograd.Function):
     def forward(
         ctx: Any, keep: bool, heads: int, eps: float, hidden: Tensor | None, wave: Tensor | None, *tensors: Tensor
     ) -> Tensor:
-        x, w_q, b_q, w_k, b_k, *read_by = in_one_type(tensors[0], tensors[1:])
+        x, w_q, b_q, w_k, b_k, *read_by = in_one_type(tensors[0], tensors[1:], keep)
         with torch.autocast(x.device.type, enabled=False):
             if keep:
                 raw, (q, k) = _features(x, [(w_q, b_q), (w_k, b_k)], hidden, wave, heads)
@@ -78,14 +86,14 @@ class _Linear(torch.autograd.Function):
             if not keep:
                 del k, kept
                 q = _features(x, [(w_q, b_q)], None, wave, heads)[1][0]
-            w = torch.bmm(q, sums)
             least = eps / x.shape[1]
             if wave is not None:
-                w.clamp_(min=least)
+                w = torch.bmm(q, sums).clamp_(min=least)
+            elif hidden is not None:  # without a real key, w = 1 + ε: half precision cannot hold 1 / ε
+                w = torch.baddbmm(hidden.prod(1, dtype=x.dtype).add_(least)[:, None, None], q, sums)
             else:
-                w.add_(least)
-                if hidden is not None:  # without a real key, w = 1: half precision cannot hold 1 / ε
-                    w.add_(hidden.all(1)[:, None, None])
+                new = partial(x.new_full, (1,), least)
+                w = torch.baddbmm(new() if keep else once((tensors[1], x.dtype, least), new, tensors[1]), q, sums)
             u = by_head(q, heads).div_(w[..., None]).flatten(-2)
             y = torch.baddbmm(read_by[-1], u, rows)
         if keep:
@@ -149,22 +157,6 @@ def _features_backward(gradient: Tensor, raw: Tensor, wave: Tensor | None, heads
     return torch.ops.aten.threshold_backward.grad_input(of_raw, raw, 0, grad_input=of_raw)
 
 
-class Maps(torch.autograd.Function):
-    """Several maps of x, given by weights and biases in turn."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(x, *maps[::2])
-        return tuple(F.linear(x, *linear) for linear in zip(maps[::2], maps[1::2], strict=True))
-
-    @staticmethod
-    @written_out
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        x, *weights = ctx.saved_tensors
-        d_x, d_weights, d_biases = maps_backward(torch.stack(gradients), x, weights, None)
-        return d_x, *(t for pair in zip(d_weights, d_biases, strict=True) for t in pair)
-
-
 def by_head(x: Float[Tensor, "*b d"], heads: int) -> Float[Tensor, "*b h e"]:
     """A view."""
     return x.unflatten(-1, (heads, -1))
@@ -179,10 +171,15 @@ def block_diagonal_means(
     features: Float[Tensor, "b n c"], heads: int
 ) -> tuple[Float[Tensor, "b c h"], Float[Tensor, "b h f"]]:
     """Means over the tokens, each in the column of its head, and a view of them."""
-    sums = features.new_zeros(features.shape[0], features.shape[2], heads)
+    sums = features.new_zeros(features.shape[2], features.shape[0], heads).transpose(0, 1)
     mean = diagonal(sums, heads)
     torch.mean(by_head(features, heads), 1, out=mean)
     return sums, mean
+
+
+def features_first(mean: Float[Tensor, "b h f"]) -> Float[Tensor, "h f*b 1"]:
+    """A view of the means, whose memory has the order [h, f, b]."""
+    return mean.permute(1, 2, 0).flatten(1)[..., None]
 
 
 def state_rows(
@@ -190,19 +187,21 @@ def state_rows(
 ) -> tuple[Tensor, ...]:
     """The means of k_j v_jᵀ over the tokens, each multiplied by the rows of W_O of its head, `[b, c, d]`.
 
-    Also returns what the backward pass needs.
+    Also returns what the backward pass needs. Features come before the batch in memory, so that one product with the
+    weights of each head serves all rows of the batch.
 
     Args:
+        mean: of k over the tokens, in memory [h, f, b].
         weights: W_V, b_V, W_O and b_O.
     """
     w_v, b_v, w_o, _ = weights
     b, n, d = x.shape
-    summed = torch.baddbmm(x.new_empty(()), k.mT, x, beta=0, alpha=1 / n).view(b * heads, -1, d)
-    w_v = w_v.view(heads, -1, d).expand(b, -1, -1, -1).reshape(b * heads, -1, d)
-    state = torch.bmm(summed, w_v.mT)
-    state.view(b, heads, -1, d // heads).addcmul_(mean[..., None], by_head(b_v, heads)[:, None])
-    w_o = w_o.view(d, heads, -1).permute(1, 2, 0).expand(b, -1, -1, -1).reshape(b * heads, -1, d)
-    return torch.bmm(state, w_o).view(b, -1, d), summed, w_v, b_v, state, w_o
+    summed = x.new_empty(k.shape[2], b, d)
+    summed.transpose(0, 1).baddbmm_(k.mT, x, beta=0, alpha=1 / n)
+    summed, w_v, w_o = summed.view(heads, -1, d), w_v.view(heads, -1, d), w_o.view(d, heads, -1).permute(1, 2, 0)
+    b_v = b_v.view(heads, 1, -1)
+    state = torch.bmm(summed, w_v.mT).addcmul_(features_first(mean), b_v)
+    return torch.bmm(state, w_o).view(-1, b, d).transpose(0, 1), summed, w_v, b_v, state, w_o
 
 
 def read_backward(
@@ -212,16 +211,16 @@ def read_backward(
     rows, summed, w_v, b_v, state, w_o = kept
     b, _, d = dy.shape
     torch.bmm(dy, rows.mT, out=d_u)
-    d_rows = torch.bmm(u.mT, dy).view(b * heads, -1, d)
+    d_rows = rows.new_empty(u.shape[2], b, d)
+    torch.bmm(u.mT, dy, out=d_rows.transpose(0, 1))
+    d_rows = d_rows.view(heads, -1, d)
     d_state = torch.bmm(d_rows, w_o.mT)
     d_wo = rows.new_empty(d, d)
-    of_rows = torch.bmm(state.mT, d_rows)
-    torch.sum(of_rows.view(b, heads, -1, d), 0, out=d_wo.view(d, heads, -1).permute(1, 2, 0))
-    d_wv = torch.bmm(d_state.mT, summed).view(b, d, d).sum(0)
-    d_summed = torch.bmm(d_state, w_v).view(b, -1, d)
-    d_state = d_state.view(b, heads, -1, d // heads)
-    d_mean = (d_state * by_head(b_v, heads)[:, None]).sum(-1)
-    d_bv = (d_state * mean[..., None]).sum((0, 2)).flatten()
+    torch.bmm(state.mT, d_rows, out=d_wo.view(d, heads, -1).permute(1, 2, 0))
+    d_wv = torch.bmm(d_state.mT, summed).view(d, d)
+    d_summed = torch.bmm(d_state, w_v).view(-1, b, d).transpose(0, 1)
+    d_mean = torch.bmm(d_state, b_v.mT).view(heads, -1, b).permute(2, 0, 1)
+    d_bv = torch.bmm(features_first(mean).mT, d_state).flatten()
     return d_mean, d_summed, (d_wv, d_bv, d_wo, dy.sum((0, 1)))
 
 

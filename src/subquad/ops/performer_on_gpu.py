@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from subquad.ops.kernel_attention_on_gpu import Maps, by_head
+from subquad.ops.kernel_attention_on_gpu import by_head, maps_backward, recorded
 from subquad.ops.mixed_precision import cast_at_once, written_out
 
 _LEAST = 1e-24
@@ -36,92 +36,103 @@ def performer(
         directions: rows w_r; those from `count` on have no effect.
         eps: added to ReLU features; None for the features of the softmax kernel.
     """
+    keep, hidden = recorded(x, weights), None if mask is None else ~mask
     with cast_at_once(x.contiguous(), *weights) as (x, *maps, w_o, b_o):
-        q, k, v = (by_head(t, heads).transpose(1, 2) for t in Maps.apply(x, *maps))
-        sums = _Keys.apply(k, v, directions, count, eps, None if mask is None else ~mask)
-        return F.linear(_Queries.apply(q, sums, directions, eps), w_o, b_o)
+        return F.linear(_Performer.apply(keep, heads, count, eps, hidden, directions, x, *maps), w_o, b_o)
 
 
-class _Keys(torch.autograd.Function):
-    """Σ_j φ(k_j) [v_j, 1]ᵀ in each head, up to a factor."""
+class _Performer(torch.autograd.Function):
+    """y_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / w_i in each head."""
 
     @staticmethod
     def forward(
-        ctx: Any, k: Tensor, v: Tensor, directions: Tensor, count: int, eps: float | None, hidden: Tensor | None
-    ) -> Tensor:
-        width = k.shape[-1]
-        # The first added column of ones gives the normaliser; the others pad the width to a multiple of 8.
-        values = directions.new_ones(*v.shape[:3], width + 1 + -(width + 1) % 8)
-        values[..., :width] = v
-        features = _of_keys(_contiguous(k, directions), directions, hidden, eps)
-        sums = features.mT @ values
-        sums[:, :, count:].zero_()
-        ctx.count, ctx.eps = count, eps
-        ctx.save_for_backward(k if eps is None else None, v, features, directions)
-        return sums
-
-    @staticmethod
-    @written_out
-    def backward(ctx: Any, d_sums: Tensor) -> tuple[Tensor | None, ...]:
-        k, v, features, directions = ctx.saved_tensors
-        ctx.maybe_clear_saved_tensors()  # unless the graph is retained, so that `del` frees memory
-        d_sums[:, :, ctx.count :].zero_()
-        width = directions.shape[1]
-        d_state, d_normaliser = d_sums[..., :width], d_sums[..., width]
-        values = _contiguous(v, directions).flatten(0, 1)
-        d_features = torch.baddbmm(d_normaliser.flatten(0, 1)[:, None], values, d_state.flatten(0, 1).mT)
-        d_features = _logarithm_backward(d_features.view_as(features), features, ctx.eps)
-        d_k = _times(d_features, directions, width**-0.25, values.view(v.shape))  # no longer needed
-        if k is not None:
-            d_k.addcmul_(k, d_features.sum(-1, keepdim=True), value=-(width**-0.5))
-        del d_features
-        return _narrow(d_k, v.dtype), _narrow(features @ d_state, v.dtype), None, None, None, None
-
-
-class _Queries(torch.autograd.Function):
-    """y_i = φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / w_i, where the sums over the keys hold w_i beside the values."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, sums: Tensor, directions: Tensor, eps: float | None) -> Tensor:
-        width = q.shape[-1]
-        features = _projected(_contiguous(q, directions), directions)
-        if eps is None:
-            torch.softmax(features, -1, out=features)
-        else:
-            features.relu_().add_(eps)
-        products = features @ sums
-        w = products[..., width : width + 1].clamp(min=_LEAST)
-        y = q.new_empty(q.shape[0], q.shape[2], q.shape[1], width)
-        torch.div(products[..., :width], w, out=y.transpose(1, 2))
-        ctx.eps = eps
-        ctx.save_for_backward(y, w, sums, features, directions)
+        ctx: Any, keep: bool, heads: int, count: int, eps: float | None, hidden: Tensor | None, directions: Tensor,
+        x: Tensor, *maps: Tensor,
+    ) -> Tensor:  # fmt: skip
+        projected = (F.linear(x, *linear) for linear in zip(maps[::2], maps[1::2], strict=True))
+        q, k, v = (by_head(t, heads).transpose(1, 2) for t in projected)
+        sums, of_keys = _sums(k, v, directions, count, eps, hidden)
+        kept: list[Tensor | None] = [k if eps is None else None, v, of_keys] if keep else []
+        del k, v, of_keys
+        y, *of_queries = _read(q, sums, directions, eps)
+        if keep:
+            ctx.count, ctx.eps = count, eps
+            ctx.save_for_backward(x, *maps[::2], *kept, sums, directions, y, *of_queries)
         return y.flatten(-2)
 
     @staticmethod
     @written_out
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        y, w, sums, features, directions = ctx.saved_tensors
+        x, w_q, w_k, w_v, k, v, of_keys, sums, directions, y, w, of_queries = ctx.saved_tensors
         ctx.maybe_clear_saved_tensors()  # unless the graph is retained, so that `del` frees memory
-        d_products = sums.new_zeros(*features.shape[:3], sums.shape[-1])
-        d_numerator = d_products[..., : y.shape[-1]]
+        width, factor = directions.shape[1], directions.shape[1] ** -0.25
+        ones = sums.shape[-1] - width
+        d_products = sums.new_empty(*v.shape[:3], sums.shape[-1])
+        d_numerator = d_products[..., :width]
         torch.div(by_head(dy, y.shape[2]).transpose(1, 2), w, out=d_numerator)
-        torch.neg((d_numerator * y.transpose(1, 2)).sum(-1), out=d_products[..., y.shape[-1]])
-        d_sums = features.mT @ d_products
-        d_features = _logarithm_backward(d_products @ sums.mT, features, ctx.eps)
-        del features
-        d_q = _times(d_features, directions, y.shape[-1] ** -0.25, d_numerator)  # in memory that is no longer needed
-        return _narrow(d_q, y.dtype), d_sums, None, None
+        c = (d_numerator * y.transpose(1, 2)).sum(-1, keepdim=True)
+        # The columns of ones are equal, and each gets its share of the gradient of w.
+        torch.mul(c.expand(-1, -1, -1, ones), -1 / ones, out=d_products[..., width:])
+        del c
+        d_sums = of_queries.mT @ d_products
+        d_features = _logarithm_backward(d_products @ sums.mT, of_queries, ctx.eps)
+        del of_queries, d_products, d_numerator
+        d_q, d_k, d_v = d_heads = directions.new_empty(3, *v.shape)
+        _times(d_features, directions, factor, d_q)
+        del d_features
+        d_sums[:, :, ctx.count :].zero_()
+        d_state, d_normaliser = d_sums.flatten(0, 1)[..., :width], d_sums.flatten(0, 1)[..., width]
+        values = d_k.copy_(v).flatten(0, 1)  # in memory that is not in use yet
+        d_features = torch.baddbmm(d_normaliser[:, None], values, d_state.mT, beta=ones)
+        d_features = _logarithm_backward(d_features.view_as(of_keys), of_keys, ctx.eps)
+        _times(d_features, directions, factor, d_k)
+        if k is not None:
+            d_k.addcmul_(k, d_features.sum(-1, keepdim=True), value=-(width**-0.5))
+        del d_features
+        torch.bmm(of_keys.flatten(0, 1), d_state, out=d_v.flatten(0, 1))
+        del of_keys
+        d_raw = x.new_empty(3, *y.shape)
+        d_raw.transpose(2, 3).copy_(d_heads)
+        del d_q, d_k, d_v, values, d_heads
+        d_x, d_weights, d_biases = maps_backward(d_raw.flatten(-2), x, (w_q, w_k, w_v), None)
+        of_maps = (t for pair in zip(d_weights, d_biases, strict=True) for t in pair)
+        return None, None, None, None, None, None, d_x, *of_maps
+
+
+def _sums(
+    k: Tensor, v: Tensor, directions: Tensor, count: int, eps: float | None, hidden: Tensor | None
+) -> tuple[Float[Tensor, "b h f c"], Float[Tensor, "b h n f"]]:
+    """Σ_j φ(k_j) [v_j, 1]ᵀ in each head, up to a factor, and φ(k)."""
+    width = k.shape[-1]
+    # The first added column of ones gives the normaliser; the others pad the width to a multiple of 8.
+    values = directions.new_ones(*v.shape[:3], width + 1 + -(width + 1) % 8)
+    values[..., :width] = v
+    features = _of_keys(_contiguous(k, directions), directions, hidden, eps)
+    sums = features.mT @ values
+    sums[:, :, count:].zero_()
+    return sums, features
+
+
+def _read(
+    q: Tensor, sums: Tensor, directions: Tensor, eps: float | None
+) -> tuple[Float[Tensor, "b n h e"], Float[Tensor, "b h n 1"], Float[Tensor, "b h n f"]]:
+    """y, w and φ(q), up to a factor of each row."""
+    width = q.shape[-1]
+    features = _projected(_contiguous(q, directions), directions)
+    if eps is None:
+        torch.softmax(features, -1, out=features)
+    else:
+        features.relu_().add_(eps)
+    products = features @ sums
+    w = products[..., width : width + 1].clamp(min=_LEAST)
+    y = q.new_empty(q.shape[0], q.shape[2], q.shape[1], width)
+    torch.div(products[..., :width], w, out=y.transpose(1, 2))
+    return y, w, features
 
 
 def _contiguous(x: Float[Tensor, "b h n e"], directions: Tensor) -> Float[Tensor, "b h n e"]:
     """A contiguous copy in the data type of the directions."""
     return directions.new_empty(x.shape).copy_(x)
-
-
-def _narrow(x: Float[Tensor, "b h n e"], dtype: torch.dtype) -> Float[Tensor, "b h n e"]:
-    """A copy with the strides of a linear map."""
-    b, h, n, e = x.shape
-    return torch.empty(b, n, h, e, dtype=dtype, device=x.device).transpose(1, 2).copy_(x)
 
 
 def _projected(x: Float[Tensor, "b h n e"], directions: Float[Tensor, "f e"]) -> Float[Tensor, "b h n f"]:
