@@ -47,7 +47,7 @@ def main() -> None:
     runs.compose((cell for table in tables for cell in table if cell.trained or cell.chained), _import_heavy)
     jobs = [job for table in tables for job in runs.specs(table, seeds[table.name])]
     if not jobs:
-        Console().print(f"{config.table} trains nothing.")
+        Console().print(f"Nothing that is chosen of {config.table} is trained.")
         _print_unplanned(tables)
         return
     groups = jobs_by_setting(jobs)
@@ -64,7 +64,10 @@ def main() -> None:
     here = Device.of(machine.describe())
     left = {key: setting for key, setting in settings.items() if any(not job.finished for job in groups[key])}
     if config.measure:
-        _measure([setting for setting in left.values() if paces.of(setting, here) is None], outputs)
+        unknown = [setting for setting in left.values() if paces.of(setting, here) is None]
+        if not unknown:
+            Console().print("Nothing is measured: finished or kept runs tell the time of each model.")
+        _measure(unknown, outputs)
         paces = _paces(outputs, finished, kept)
     sizes = _parameters(left.values(), paces, runs.compositions.parameters)
     states_of_optimizer = _optimizer_states(settings.values(), runs.compositions.optimizer_states)

@@ -25,7 +25,8 @@ def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
     console.print(f"[bold]{title}[/]", soft_wrap=True)
     grid = Grid(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # fits into 80 columns
     for name in ("", "done", "left", "time left", "disk", "data"):
-        grid.add_column(name, justify="left" if name in ("", "data") else "right", no_wrap=name != "time left")
+        words = {"no_wrap": True} if name not in ("", "time left") else {"min_width": 12, "overflow": "fold"}
+        grid.add_column(name, justify="left" if name in ("", "data") else "right", **words)
     for task, share in sorted(tasks.items()):
         data = "missing" if share.needs else "here" if share.left else ""
         numbers = (f"{number:,}" for number in (share.finished, share.left))

@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from subquad.results.differences import smallest
 from subquad.results.footnotes import not_run, notes
 from subquad.results.model import PROJECT, CellResult, CellResults, Scope, TableResults
-from subquad.results.side_lines import side_lines
+from subquad.results.side_lines import SMALLEST, side_lines
 from subquad.results.table import Cell, Place, Table
 from subquad.results.verdict import Verdict
 
@@ -43,6 +44,9 @@ def show_table(results: TableResults, scope: Scope) -> None:
     console.print(f"[dim]{escape(source(table))}[/]", soft_wrap=True)
     if any(result.text for result in project.values()):
         console.print(f"[dim]{OF_PROJECT} {PROJECT.label} (docs/results), not here[/]", soft_wrap=True)
+    if smallest(table)[1]:
+        line = f"{SMALLEST}: what two printed values need (docs/differences.md); ≥ where a spread is not printed"
+        console.print(f"[dim]{line}[/]", soft_wrap=True)
     if missing := dict.fromkeys(result.missing_data for result in found.values() if result.missing_data):
         console.print(f"{NEEDS_DATA} {Verdict.NEEDS_DATA.value} that are not on this machine:", soft_wrap=True)
         for reason in missing:
@@ -51,6 +55,11 @@ def show_table(results: TableResults, scope: Scope) -> None:
         console.print(f"[dim]{escape(left_out)}[/]", soft_wrap=True)
     for about, text in notes(table):
         console.print(f"[dim]{escape(about)}: {escape(text)}[/]", soft_wrap=True)
+    _show_remarks(console, found)
+
+
+def _show_remarks(console: Console, found: Mapping[Place, CellResult]) -> None:
+    """Each remark once, with the cells that it is about."""
     remarks: dict[str, list[Place]] = defaultdict(list)
     for place, result in found.items():
         for remark in result.remarks:

@@ -132,7 +132,8 @@ class Smallest:
     """The smallest difference that exceeds chance between two values of a line.
 
     rows: the sizes of the test splits, several for a mean. half_width: for two values like the mean of the printed
-    ones, with the mean of the printed variances over seeds; a lower bound where no spread is printed (`spread_known`).
+    ones, with the mean of the printed variances over seeds; a lower bound where a spread is not printed
+    (`spread_known`).
     """
 
     line: str
@@ -169,7 +170,7 @@ def _line(table: Table, axis: str, name: str) -> Smallest | None:
     seeds = [part for each in spreads for part in each.parts if not math.isinf(part[1])]
     both = [(2 * v / len(known), freedom) for v, freedom in chance]
     both += [(2 * v / len(spreads), freedom) for v, freedom in seeds]
-    return Smallest(name, known[0].rows, half_width(tuple(both)), bool(spreads))
+    return Smallest(name, known[0].rows, half_width(tuple(both)), len(spreads) == len(known))
 
 
 def claims_of(tables: Sequence[Table]) -> list[tuple[Table, Claim, list[Difference]]]:
