@@ -116,7 +116,7 @@ def test_the_task_of_a_cell_is_that_of_task_or_else_of_its_experiment():
 def test_the_page_counts_the_verdicts_of_the_claims(tmp_path):
     page = differences_page([made(tmp_path)])
     assert "| [t/1](#t1) | Ours | Softmax, Others | 6 | 5 | 3 | 1 | 2 | 1 |" in page
-    assert "| ListOps | 2,000 | 0.05 | 3.1 | +1.70 (3.04) | -3.90 (≥ 3.05), opposite |" in page
+    assert "| ListOps | 2,000 | 0.05 | ≥ 3.1 | +1.70 (3.04) | -3.90 (≥ 3.05), opposite |" in page
 
 
 def test_all_printed_accuracies_on_known_test_rows_are_judged():
