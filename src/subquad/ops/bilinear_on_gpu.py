@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from subquad.ops.mixed_precision import cast, product_type, written_out
+from subquad.ops.mixed_precision import cast, copy_and_cast, product_type, written_out
 from subquad.utils.fixed_weights import keeps_products, once
 
 
@@ -139,13 +139,7 @@ def _packed(z: Tensor, weights: tuple[Tensor, ...], logit_scale: float, dtype: t
     maps, biases, rows, row_biases = new(3, d, d), new(3, d), new(own, 4 * p, d), new(4, p)
     to = [*maps, *biases, rows[0, 2 * p : 3 * p], rows[0, 3 * p :], *row_biases]
     sources = [w_q, w_k, w_v, b_q, b_k, b_v, f_c, f_r, b_c, b_c, b_c, b_r]
-    read = [z, w_o, b_o, r]
-    for i, tensor in enumerate(read):
-        if tensor.dtype is not dtype:
-            read[i] = torch.empty_like(tensor, dtype=dtype)
-            to, sources = [*to, read[i]], [*sources, tensor]
-    torch._foreach_copy_(to, sources)
-    z, w_o, b_o, r = read
+    z, w_o, b_o, r = copy_and_cast(to, sources, [z, w_o, b_o, r], dtype)
     if own == 1:
         rows[0, : 2 * p].view(2, p, d).baddbmm_(z.expand(2, -1, -1), maps[:2], beta=0, alpha=logit_scale)
     else:

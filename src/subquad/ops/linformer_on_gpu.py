@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.ops.heads import split_heads
-from subquad.ops.mixed_precision import cast_at_once, written_out
+from subquad.ops.mixed_precision import cast_at_once, copy_and_cast, written_out
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.utils.fixed_weights import once
 
@@ -60,12 +60,7 @@ def _packed(dtype: torch.dtype, weights: Sequence[Tensor], maps: Sequence[Tensor
     w_q, b_q, w_k, b_k, w_v, b_v, *out = weights
     d = len(w_q)
     of_maps, w_kv, b_kv = (w_q.new_empty(s, dtype=dtype) for s in ((len(maps), *maps[0].shape), (2, d, d), (2, d)))
-    to, sources, others = [*of_maps, *w_kv, *b_kv], [*maps, w_k, w_v, b_k, b_v], [w_q, b_q, *out]
-    for i, tensor in enumerate(others):
-        if tensor.dtype is not dtype:
-            others[i] = torch.empty_like(tensor, dtype=dtype)
-            to, sources = [*to, others[i]], [*sources, tensor]
-    torch._foreach_copy_(to, sources)
+    others = copy_and_cast([*of_maps, *w_kv, *b_kv], [*maps, w_k, w_v, b_k, b_v], [w_q, b_q, *out], dtype)
     groups = max(2, len(maps))
     return of_maps, w_kv.view(groups, -1, d), b_kv.view(groups, -1), *others
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from subquad.ops.mixed_precision import cast, product_type, written_out
+from subquad.ops.mixed_precision import cast, copy_and_cast, product_type, written_out
 from subquad.utils.fixed_weights import once
 
 _softmax_backward = torch.ops.aten._softmax_backward_data
@@ -61,14 +61,9 @@ def _packed(dtype: torch.dtype, weights: Sequence[Tensor], *others: Tensor) -> l
     w_pq, b_pq, w_pk, w_pv, b_pv, w_q, b_q, w_k, b_k, w_v, b_v, w_o, b_o = weights
     d = len(w_q)
     w_kv, b_kv, w_qo = (w_q.new_empty(shape, dtype=dtype) for shape in ((2, d, d), (2, d), (2, d, d)))
-    to, sources = [*w_kv, *b_kv, *w_qo], [w_k, w_v, b_k, b_v, w_q, w_o.mT]
-    results = [w_pq, b_pq, w_pk, w_pv, b_pv, w_kv.flatten(0, 1), b_kv.flatten(), w_qo, b_q, b_o, *others]
-    for i, tensor in enumerate(results):
-        if tensor.dtype is not dtype:
-            results[i] = torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
-            to, sources = [*to, results[i]], [*sources, tensor]
-    torch._foreach_copy_(to, sources)
-    return results
+    sources = [w_k, w_v, b_k, b_v, w_q, w_o.mT]
+    whole = [w_pq, b_pq, w_pk, w_pv, b_pv, w_kv.flatten(0, 1), b_kv.flatten(), w_qo, b_q, b_o, *others]
+    return copy_and_cast([*w_kv, *b_kv, *w_qo], sources, whole, dtype)
 
 
 def _heads(x: Float[Tensor, "r c"], heads: int) -> Float[Tensor, "h r e"]:

@@ -61,6 +61,19 @@ def cast(dtypes: Sequence[torch.dtype], tensors: Sequence[Tensor]) -> tuple[Tens
     return tuple(results)
 
 
+def copy_and_cast(
+    to: list[Tensor], sources: list[Tensor], others: Sequence[Tensor], dtype: torch.dtype
+) -> list[Tensor]:
+    """Copies each source to its place, and returns the others in this data type; one operator for all."""
+    results = list(others)
+    for i, tensor in enumerate(others):
+        if tensor.dtype is not dtype:
+            results[i] = torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
+            to, sources = [*to, results[i]], [*sources, tensor]
+    torch._foreach_copy_(to, sources)
+    return results
+
+
 def written_out(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Marks a backward pass that has no derivative and whose operands have their types; autocast is off inside."""
 
