@@ -123,7 +123,7 @@ def _optimizer_states(settings: Iterable[Setting], known: dict[str, int]) -> dic
 def _kept(settings: Iterable[Setting], compositions: Compositions) -> list[tuple[str, records.Record]]:
     """The runs of docs/results with the task and the attention of a setting, with their families."""
     planned = {(setting.task, setting.attention) for setting in settings}
-    kept = [run for run in Store.readable().runs.values() if (run.task, run.attention) in planned]
+    kept = [run for run in Store.read().runs.values() if (run.task, run.attention) in planned]
     families = {tuple(run.overrides): "" for run in kept}
     for overrides in families:
         families[overrides] = setting_of(overrides, compositions).family
