@@ -25,6 +25,14 @@ def random_bits(seed: int, count: int) -> Tensor:
     return torch.from_numpy(generator.random_raw((count + 3) // 4).view(np.int16)[:count])
 
 
+def random_bits_at(seed: int, first: int, count: int) -> Tensor:
+    """16 random bits for `count` entries from number `first` on of a sequence that the seed determines, as int16."""
+    generator, skipped = np.random.PCG64DXSM(seed), first % 4
+    generator.advance(first // 4)
+    drawn = generator.random_raw((skipped + count + 3) // 4).view(np.int16)
+    return torch.from_numpy(drawn[skipped : skipped + count])
+
+
 def threshold(p: float) -> tuple[int, float]:
     """The least value of the random bits of entries that dropout with probability p keeps, and 1 / P(keep)."""
     dropped = round(p * STEPS)

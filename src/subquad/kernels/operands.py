@@ -23,16 +23,23 @@ def fit(kernel: str, *operands: Tensor) -> bool:
 def may_run(kernel: str, *operands: Tensor) -> bool:
     """Whether a kernel may run in this context on these operands: float32 tensors on a CPU."""
     return (
-        all(type(x) is Tensor for x in operands)  # subclasses that intercept operators must see torch's
-        and all(on_cpu(x) and x.dtype == torch.float32 for x in operands)
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()  # a trace would hold the addresses of its example
+        eager(*operands)
+        and all(x.dtype == torch.float32 for x in operands)
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._is_torch_function_mode_enabled()
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0  # no forward-mode differentiation
         and allowed()
         and library(kernel) is not None
+    )
+
+
+def eager(*operands: Tensor) -> bool:
+    """Whether operators compute at once on tensors on a CPU, whose derivatives are those of a backward pass."""
+    return (
+        all(type(x) is Tensor and on_cpu(x) for x in operands)  # subclasses that intercept operators must see torch's
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()  # a trace would hold the addresses of its example
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0  # no forward-mode differentiation
     )
 
 

@@ -50,13 +50,17 @@ class _Call(ctypes.Structure):
 
 
 def takes(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], seen: Tensor | None) -> bool:
+    """Whether the kernel supports these operands, with few keys, and may run in this context."""
+    return sum(x.shape[-2] for x in keys) <= MOST_KEYS and supports(q, keys, values, seen)
+
+
+def supports(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], seen: Tensor | None) -> bool:
     """Whether the kernel supports these operands, of four axes each, and may run in this context."""
     return (
         fit(_KERNEL, q, *keys, *values)
         and len(keys) == len(values) <= 2
         and all(k.shape == (*q.shape[:2], k.shape[2], q.shape[3]) for k in keys)
         and all(v.shape == (*k.shape[:3], values[0].shape[3]) for k, v in zip(keys, values, strict=True))
-        and sum(x.shape[2] for x in keys) <= MOST_KEYS
         and (seen is None or (seen.dtype == torch.bool and seen.dim() == 4))
         and torch.backends.cuda.flash_sdp_enabled()  # the switch of `torch.nn.attention.sdpa_kernel`
     )
@@ -79,21 +83,26 @@ def short_attention(
         values: tensors with the tokens of `keys`.
         seen: True where a query sees a key; None if no key is masked.
     """
-    seed = new_seed() if dropout_p else 0
+    seed = new_seed() if dropout_p else None
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, *keys, *values)):
         y: Tensor = _ShortAttention.apply(seen, scale, dropout_p, seed, q, *keys, *values)
         return y
-    return torch.ops.subquad.short_attention(q, keys, values, seen, scale, dropout_p, seed)[0]
+    return torch.ops.subquad.short_attention(q, keys, values, seen, scale, dropout_p, _bits(seed, q, keys))[0]
+
+
+def _bits(seed: int | None, q: Tensor, keys: Sequence[Tensor]) -> Tensor | None:
+    """Random bits of all weights; None without a seed."""
+    return None if seed is None else random_bits(seed, math.prod(q.shape[:3]) * sum(x.shape[2] for x in keys))
 
 
 class _ShortAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, seen: Tensor | None, scale: float, dropout_p: float, seed: int, q: Tensor, *parts: Tensor
+        ctx: Any, seen: Tensor | None, scale: float, dropout_p: float, seed: int | None, q: Tensor, *parts: Tensor
     ) -> Tensor:
-        count = len(parts) // 2
-        ctx.numbers = scale, dropout_p, seed
-        y, lse = torch.ops.subquad.short_attention(q, parts[:count], parts[count:], seen, *ctx.numbers)
+        keys, values = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+        ctx.numbers, ctx.seed = (scale, dropout_p), seed
+        y, lse = torch.ops.subquad.short_attention(q, keys, values, seen, *ctx.numbers, _bits(seed, q, keys))
         ctx.save_for_backward(seen, lse, q, *parts)
         return y
 
@@ -101,22 +110,28 @@ class _ShortAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         seen, lse, q, *parts = ctx.saved_tensors
-        count = len(parts) // 2
+        keys, values = parts[: len(parts) // 2], parts[len(parts) // 2 :]
         gradients = torch.ops.subquad.short_attention_backward(
-            dy, q, parts[:count], parts[count:], seen, lse, *ctx.numbers
+            dy, q, keys, values, seen, lse, *ctx.numbers, _bits(ctx.seed, q, keys)
         )
         return None, None, None, None, *gradients
 
 
 def _forward(
-    q: Tensor, keys: list[Tensor], values: list[Tensor], seen: Tensor | None, scale: float, dropout_p: float, seed: int
+    q: Tensor,
+    keys: list[Tensor],
+    values: list[Tensor],
+    seen: Tensor | None,
+    scale: float,
+    dropout_p: float,
+    bits: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """y, with the memory layout [b, n, h, c], and the logarithm of each query's sum of weights."""
     batch, heads, queries, _ = q.shape
     y = q.new_empty(batch, queries, heads, values[0].shape[3]).transpose(1, 2)
     lse = q.new_empty(batch, heads, queries)
     parts = [{"k": rows(k), "v": rows(v)} for k, v in zip(keys, values, strict=True)]
-    call, _kept = _call(parts, seen, (scale, dropout_p, seed), q=rows(q), y=y, lse=lse)
+    call, _kept = _call(parts, seen, (scale, dropout_p), bits, q=rows(q), y=y, lse=lse)
     loaded(_KERNEL).forward(ctypes.byref(call))
     return y, lse
 
@@ -130,7 +145,7 @@ def _backward(
     lse: Tensor,
     scale: float,
     dropout_p: float,
-    seed: int,
+    bits: Tensor | None,
 ) -> list[Tensor]:
     """Gradients of q, keys and values, each with the memory layout of its operand."""
     # With few heads, the queries of each head are divided among threads, with separate gradients of keys and values.
@@ -141,7 +156,7 @@ def _backward(
         parts.append({"k": k, "v": v, "dk": dk, "dv": dv})
     q = rows(q)
     dq = like(q)
-    call, _kept = _call(parts, seen, (scale, dropout_p, seed), q=q, dy=rows(dy), lse=lse, dq=dq)
+    call, _kept = _call(parts, seen, (scale, dropout_p), bits, q=q, dy=rows(dy), lse=lse, dq=dq)
     call.chunks = count
     loaded(_KERNEL).backward(ctypes.byref(call))
     gradients = [part[name] for name in ("dk", "dv") for part in parts]
@@ -149,13 +164,17 @@ def _backward(
 
 
 def _call(
-    parts: list[dict[str, Tensor]], seen: Tensor | None, numbers: tuple[float, float, int], **operands: Tensor
+    parts: list[dict[str, Tensor]],
+    seen: Tensor | None,
+    numbers: tuple[float, float],
+    bits: Tensor | None,
+    **operands: Tensor,
 ) -> tuple[_Call, list[Tensor]]:
     """The arguments of a call, and the tensors whose addresses they contain, which must outlive the call.
 
-    `numbers` are the scale, the dropout probability and the seed of its random bits.
+    `numbers` are the scale and the dropout probability; `bits` are random ones of all weights, None without dropout.
     """
-    scale, dropout_p, seed = numbers
+    scale, dropout_p = numbers
     q, keys = operands["q"], sum(part["k"].shape[2] for part in parts)
     sizes = (*q.shape[:3], keys, q.shape[3], parts[0]["v"].shape[3])
     call = _Call(*sizes, threads=torch.get_num_threads(), parts=len(parts), scale=scale)
@@ -163,9 +182,9 @@ def _call(
         # The kernel reads masks with contiguous queries, or one row for all queries.
         turned = seen if seen.shape[2] == 1 or seen.stride(2) <= 1 else seen.mT.contiguous().mT
         operands["seen"] = turned.expand(*q.shape[:3], keys)
-    if dropout_p:
+    if bits is not None:
         call.least, call.share = threshold(dropout_p)
-        operands["bits"] = random_bits(seed, math.prod((*q.shape[:3], keys)))
+        operands["bits"] = bits
     point(call, **operands)
     for structure, part in zip(call.part, parts, strict=False):
         point(structure, **part)
@@ -175,7 +194,7 @@ def _call(
 
 _operators = torch.library.Library("subquad", "FRAGMENT")
 _operands = "Tensor q, Tensor[] keys, Tensor[] values, Tensor? seen"
-_numbers = "float scale, float dropout_p, int seed"
+_numbers = "float scale, float dropout_p, Tensor? bits"
 _operators.define(f"short_attention({_operands}, {_numbers}) -> (Tensor, Tensor)")
 _operators.define(f"short_attention_backward(Tensor dy, {_operands}, Tensor lse, {_numbers}) -> Tensor[]")
 _operators.impl("short_attention", _forward, "CPU")
