@@ -17,6 +17,7 @@ from torch.backends import cuda
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from subquad.kernels.short_attention_kernel import short_attention, takes
+from subquad.ops.attention_in_parts import attention_in_parts, divides
 from subquad.ops.dropout import dropout, in_16_bits
 from subquad.ops.masks import masked_softmax
 from subquad.utils.devices import on_cpu, processors
@@ -34,7 +35,8 @@ def softmax_attention(
     """Y = dropout(softmax(scale · Q Kᵀ)) V, as `F.scaled_dot_product_attention` with the same arguments.
 
     Queries that see no key get zeros. Without dropout, and on a GPU, this calls torch's fused kernel; for few keys on a
-    CPU the package's own, which drops the same weights as the operators that it replaces.
+    CPU the package's own, which drops the same weights as the operators that it replaces. With dropout and many weights
+    on a CPU, it computes them in parts (see `attention_in_parts`), and drops others.
 
     Args:
         q: [..., n, e].
@@ -45,10 +47,14 @@ def softmax_attention(
     """
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     keys, values = ((x,) if isinstance(x, Tensor) else x for x in (k, v))
+    in_parts = divides(q, keys, values, attn_mask, dropout_p)
     weights_count = math.prod(q.shape[:-1]) * sum(x.shape[-2] for x in keys)
-    if (dropout_p == 0 or in_16_bits(dropout_p, weights_count)) and takes(q, keys, values, attn_mask):
+    bits_suffice = dropout_p == 0 or in_16_bits(dropout_p, weights_count)
+    if not in_parts and bits_suffice and takes(q, keys, values, attn_mask):
         return short_attention(q, keys, values, attn_mask, scale, dropout_p)
     k, v = (x[0] if len(x) == 1 else torch.cat(tuple(x), -2) for x in (keys, values))
+    if in_parts:
+        return attention_in_parts(q, k, v, attn_mask, dropout_p, scale)
     plain = q.dtype in (torch.float32, torch.float64) and (attn_mask is None or attn_mask.dtype == torch.bool)
     if dropout_p == 0 or not on_cpu(q) or not plain or torch.compiler.is_compiling():
         return fused_attention(q, k, v, attn_mask, dropout_p, scale)
