@@ -5,19 +5,23 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from hydra.utils import instantiate
 from kernels.checks import threads, with_gradients
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.testing import assert_close
 
+from subquad.config.compose import compose_run
 from subquad.kernels.build import torchs_own
 from subquad.kernels.dropout_kernel import random_bits_at, threshold
+from subquad.measure.inputs import random_batch
 from subquad.measure.memory import LiveTensors
 from subquad.ops import attention_in_parts as module
 from subquad.ops.attention_in_parts import divides
 from subquad.ops.softmax_attention import softmax_attention
+from subquad.specs import DataSpec
 
-B, H, N, M, E = 2, 3, 70, 304, 16
+B, H, N, M, E = 2, 3, 70, 304, 12
 SIZES = [1 << 20, N * M, H * N * M, 64 * M]
 """Weights of a part: all, those of a head, those of a row, those of 64 queries of a head."""
 
@@ -27,7 +31,7 @@ def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_KEYS", 100)
 
 
-def tensors(dtype: torch.dtype = torch.double, values: int = 32) -> list[Tensor]:
+def tensors(dtype: torch.dtype = torch.double, values: int = 20) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     shapes = ((N, H, E), (M, H, E), (M, H, values))
     made = [torch.randn(B, *s, generator=generator, dtype=torch.double).transpose(1, 2) for s in shapes]
@@ -139,6 +143,17 @@ def test_memory_is_linear(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -
     few, many = peak(1000), peak(2000)
     assert many < 2.2 * few
     assert many < 2 * 2000 * 2000  # a byte for each weight
+
+
+def test_a_step_of_64_long_series_takes_less_than_4_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step of softmax in Table 3 of DBA on SelfRegulationSCP2; all weights at once took 20 GiB."""
+    monkeypatch.undo()
+    config = compose_run(["recipe=dba_series", "task=uea/self_regulation_scp2", "attention=softmax"])
+    task = instantiate(config.task.module, _convert_="all")(spec=DataSpec(max_len=1152, channels=7, classes=2))
+    batch = random_batch(task.network, DataSpec(max_len=1152, channels=7, classes=2), 2)
+    with LiveTensors() as memory:
+        task.loss(task(batch), task.targets(batch)).backward()
+    assert config.data.batch_size // 2 * memory.peak < 4 << 30
 
 
 def test_what_is_hidden_has_no_effect_however_large() -> None:

@@ -21,11 +21,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from subquad.kernels.dropout_kernel import new_seed, random_bits_at, threshold
-from subquad.kernels.operands import eager
+from subquad.kernels.operands import VECTOR, eager
 from subquad.kernels.short_attention_kernel import MOST_KEYS, supports
 from subquad.ops.dropout import in_16_bits
 from subquad.ops.mixed_precision import product_type, without_autocast, written_out
@@ -90,29 +91,33 @@ class _InParts(torch.autograd.Function):
         dtype = product_type(q)
         with without_autocast(q):
             wide = _operands(q, k, v, mask)
-            ctx.compiled, ctx.numbers, ctx.seed = supports(wide[0], wide[1:2], wide[2:], mask), (scale, dropout_p), seed
-            attend = _attend_compiled if ctx.compiled else _attend
-            y = wide[0].new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3]).transpose(1, 2)
-            lse = wide[0].new_empty(q.shape[:3])
+            padded = _padded(*wide)
+            ctx.compiled = supports(padded[0], padded[1:2], padded[2:], mask)
+            ctx.numbers, ctx.seed = (scale, dropout_p), seed
+            wide, attend = (padded, _attend_compiled) if ctx.compiled else (wide, _attend)
+            y = wide[2].new_empty(q.shape[0], q.shape[2], q.shape[1], wide[2].shape[3]).transpose(1, 2)
+            lse = y.new_empty(q.shape[:3])
             for part, bits in _parts(q, k, seed):
-                y[part], lse[part] = attend(*_of_part(part, *wide, mask), bits, *ctx.numbers)
+                y[part], lse[part] = attend(*_of_part(part, wide, mask), bits, *ctx.numbers)
             ctx.save_for_backward(q, k, v, mask, lse)
-            return y.to(dtype)
+            return y[..., : v.shape[3]].to(dtype)
 
     @staticmethod
     @written_out
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, mask, lse = ctx.saved_tensors
         slopes = _slopes_compiled if ctx.compiled else _slopes
-        wide = _operands(q, k, v, mask)
-        dy = dy.to(lse.dtype)
+        wide, dy = _operands(q, k, v, mask), dy.to(lse.dtype)
+        if ctx.compiled:
+            wide, (dy,) = _padded(*wide), _padded(dy)
         dq, dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in wide)
         for part, bits in _parts(q, k, ctx.seed):
-            operands = *_of_part(part, *wide, mask), bits, *ctx.numbers
+            operands = *_of_part(part, wide, mask), bits, *ctx.numbers
             dq[part], d_keys, d_values = slopes(dy[part], lse[part], *operands)
             dk[part[:2]] += d_keys
             dv[part[:2]] += d_values
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None, None, None
+        gradients = (dx[..., : x.shape[3]].to(x.dtype) for dx, x in zip((dq, dk, dv), (q, k, v), strict=True))
+        return *gradients, None, None, None, None
 
 
 def _parts(q: Tensor, k: Tensor, seed: int) -> Iterator[tuple[Part, Tensor]]:
@@ -130,7 +135,7 @@ def _parts(q: Tensor, k: Tensor, seed: int) -> Iterator[tuple[Part, Tensor]]:
                 yield part, random_bits_at(seed, ((row * h + head) * n + query) * m, count)
 
 
-def _operands(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _operands(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
     """The operands in float32 at least. Values of padding, which may be infinite or NaN, are 0."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     if mask is not None and mask.dtype == torch.bool and mask.shape[2] == 1:
@@ -138,9 +143,16 @@ def _operands(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Ten
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
+def _padded(*operands: Tensor) -> tuple[Tensor, ...]:
+    """The operands with zeros up to the widths that the kernel takes, which change no product."""
+    missing = [-x.shape[3] % VECTOR for x in operands]
+    return tuple(F.pad(x, (0, count)) if count else x for x, count in zip(operands, missing, strict=True))
+
+
 def _of_part(
-    part: Part, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
+    part: Part, operands: Sequence[Tensor], mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    q, k, v = operands
     if mask is not None:  # axes of length 1 are those of all rows, heads or queries
         mask = mask[tuple(slice(None) if size == 1 else s for s, size in zip(part, mask.shape, strict=False))]
     return q[part], k[part[:2]], v[part[:2]], mask
