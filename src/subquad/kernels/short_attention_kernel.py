@@ -18,7 +18,8 @@ from subquad.kernels.dropout_kernel import new_seed, random_bits, threshold
 from subquad.kernels.operands import chunks, fit, like, loaded, point, rows, scratch
 
 MOST_KEYS = 1024
-"""With more keys, the logits of a tile of queries do not fit into the cache, and torch's kernel is as fast."""
+"""With more keys, the logits of a tile of queries do not fit into the cache, and torch's kernel is as fast. That has no
+dropout, with which `subquad.ops.attention_in_parts` runs this kernel on parts of the queries."""
 
 _KERNEL = "short_attention"
 _COUNTS = ("batch", "heads", "queries", "keys", "features", "channels", "chunks", "threads", "parts")
