@@ -28,11 +28,16 @@ class Pattern(enum.Enum):
     CROSS = "cross"
 
 
+UNKNOWN = 0
+"""The length of a `Site` that states none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """The place in a model where one attention is installed.
 
-    Lengths are the maximum sequence lengths in tokens; shorter sequences are always allowed.
+    Lengths are the longest sequences in tokens that the layer is built for; shorter ones are always allowed, and longer
+    ones where the mechanism has no parameter or table of the length. A length of UNKNOWN is none.
     `grid` is (height, width) where the tokens are an image in row-major order. `dropout` acts on attention weights.
     `layer` is the index of the layer, from 0, among the `layers` of its stage; `stage` is the index of the stage of a
     pyramid, from 0.
@@ -56,9 +61,9 @@ class Site:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.dim, self.heads, self.query_len, self.context_len) < 1 or not 0 <= self.dropout < 1:
+        if min(self.dim, self.heads) < 1 or min(self.query_len, self.context_len) < 0 or not 0 <= self.dropout < 1:
             raise UserError(
-                "An attention needs a width, heads and lengths of at least 1 and a dropout from 0 up to 1; got "
+                "An attention needs a width and heads of at least 1, lengths from 0 and a dropout from 0 up to 1; got "
                 f"dim {self.dim}, heads {self.heads}, lengths {self.query_len} and {self.context_len}, "
                 f"dropout {self.dropout}."
             )
@@ -67,14 +72,13 @@ class Site:
     def of(cls, owner: str, **given: Any) -> Self:
         """A site of the keywords that an attention takes in place of a site: its fields and `max_len`.
 
-        `max_len` serves as query_len and context_len; `pattern` is "self" (the default) or "cross". Raises UserError,
-        which names `owner`, where dim, heads or max_len is missing.
+        `max_len` serves as query_len and context_len, and may be missing; `pattern` is "self" (the default) or "cross".
+        Raises UserError, which names `owner`, where dim or heads is missing.
         """
-        longest, pattern = given.pop("max_len", None), given.pop("pattern", Pattern.SELF)
-        lengths = {"query_len": longest, "context_len": longest} | given
-        missing = [name for name in ("dim", "heads") if name not in given]
-        if missing := missing + ["max_len"] * (None in lengths.values()):
-            raise UserError(f"{owner} needs {' and '.join(missing)}; write {owner}(dim=256, heads=4, max_len=1024).")
+        longest, pattern = given.pop("max_len", None) or UNKNOWN, given.pop("pattern", Pattern.SELF)
+        lengths: dict[str, Any] = {"query_len": longest, "context_len": longest} | given
+        if missing := [name for name in ("dim", "heads") if name not in given]:
+            raise UserError(f"{owner} needs {' and '.join(missing)}; write {owner}(dim=256, heads=4).")
         if pattern not in [*Pattern, *(known.value for known in Pattern)]:
             raise UserError(f"The pattern of an attention is self or cross, not {pattern}.")
         return cls(pattern=Pattern(pattern), **lengths)

@@ -15,7 +15,7 @@ from torch.autograd import gradcheck
 from torch.autograd.gradcheck import GradcheckError
 from torch.testing import assert_close
 
-from attention.cells import CONTEXT, DIM, Cell, declared, prefix, run, site
+from attention.cells import CONTEXT, DIM, QUERIES, Cell, declared, prefix, run, site
 from subquad.attention.base import (
     Attention,
     Discrete,
@@ -25,7 +25,7 @@ from subquad.attention.base import (
 )
 from subquad.measure.cuda_autocast import rules_of_cuda
 from subquad.ops import affine
-from subquad.specs import Masks, Pattern
+from subquad.specs import UNKNOWN, Masks, Pattern
 from subquad.utils.devices import as_on_a_gpu
 from subquad.utils.errors import UserError
 
@@ -203,14 +203,28 @@ def test_shorter_sequences_work(cell: Cell, queries: int, context: int) -> None:
     assert y.isfinite().all()
 
 
-def test_longer_sequences_are_refused(cell: Cell) -> None:
-    attention = cell.build()
-    too_long = [cell.inputs(context=CONTEXT + 1)]
-    if cell.pattern is Pattern.CROSS:
-        too_long.append(cell.inputs(queries=12))
-    for (x, context), limit in zip(too_long, (CONTEXT, 11), strict=False):
-        with pytest.raises(UserError, match=rf"{type(attention).__name__} .*{limit} tokens .* {limit + 1}"):
-            attention(x, context, Masks())
+def test_longer_sequences_are_served_or_refused(cell: Cell) -> None:
+    """Twice the tokens give what a layer built for them gives with the same weights; without a length, the same."""
+    attention, lengths = cell.build().eval(), {"query_len": 2 * QUERIES[cell.pattern], "context_len": 2 * CONTEXT}
+    if attention.fixed_length:
+        too_long = [(cell.inputs(context=CONTEXT + 1), CONTEXT)]
+        if cell.pattern is Pattern.CROSS:
+            too_long.append((cell.inputs(queries=12), 11))
+        for inputs, limit in too_long:
+            with pytest.raises(UserError, match=rf"{type(attention).__name__} .*{limit} tokens, on .* {limit + 1};"):
+                attention(*inputs, Masks())
+        with pytest.raises(UserError, match=r"needs its longest input, because .* pass it, as max_len=1024"):
+            cell.build(query_len=UNKNOWN, context_len=UNKNOWN)
+        return
+    x, context = cell.inputs(lengths["query_len"], lengths["context_len"])
+    mask = Masks(torch.rand(x.shape[:2]) < 0.8, torch.rand(context.shape[:2]) < 0.8)
+    mask = Masks(mask.context, mask.context) if x is context else mask
+    for built_for in (lengths, {"query_len": UNKNOWN, "context_len": UNKNOWN}):
+        longer = cell.build(**built_for).eval()
+        longer.load_state_dict(attention.state_dict())
+        for masks in (Masks(), mask):
+            outputs = [real(layer(x, context, masks)[0], masks) for layer in (attention, longer)]
+            assert_close(*outputs, rtol=0, atol=0)
 
 
 def test_heads_that_do_not_divide_the_width_are_refused(cell: Cell) -> None:
@@ -226,7 +240,7 @@ def test_values_of_no_allowed_type_are_refused(setting: tuple[type, str]) -> Non
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"dim": 0}, "dim 0"), ({"heads": 0}, "heads 0"), ({"context_len": 0}, "13 and 0"), ({"dropout": 1.5}, "1.5")],
+    [({"dim": 0}, "dim 0"), ({"heads": 0}, "heads 0"), ({"context_len": -1}, "13 and -1"), ({"dropout": 1.5}, "1.5")],
 )
 def test_sites_that_make_no_sense_are_refused(change: dict[str, float], message: str) -> None:
     with pytest.raises(UserError, match=message):

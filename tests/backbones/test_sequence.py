@@ -167,10 +167,31 @@ def test_a_hidden_head_and_data_without_inputs():
         encoder(DataSpec(max_len=3))
 
 
-def test_an_input_longer_than_the_attention_was_built_for_is_named():
-    model = encoder(attention=functools.partial(made("attention", "linformer"), k=4), position="none")
-    with pytest.raises(UserError, match="Linformer was built for at most 12 tokens and was given 13"):
-        model(torch.ones(1, 13, dtype=torch.int64), None)
+@pytest.mark.parametrize(
+    ("attention", "changes", "message"),
+    [
+        (
+            functools.partial(made("attention", "linformer"), k=4),
+            {"position": "none"},
+            "Linformer was built for .* 12 ",
+        ),
+        (Softmax, {"position": "learned"}, "learned 12 positions and was given 13 tokens"),
+        (Softmax, {"position": "none", "pooling": "flatten"}, "reads 12 tokens side by side and was given 13"),
+    ],
+)
+def test_what_has_no_more_places_refuses_longer_inputs(attention, changes, message):
+    with pytest.raises(UserError, match=message):
+        encoder(attention=attention, **changes)(torch.ones(1, 13, dtype=torch.int64), None)
+
+
+def test_longer_inputs_are_read_as_by_a_model_built_for_them():
+    model, longer = (
+        encoder(DataSpec(max_len=length, vocab=9, classes=3), position="sinusoidal", position_scale=0.5).eval()
+        for length in (12, 30)
+    )
+    longer.load_state_dict(model.state_dict())
+    tokens = torch.randint(1, 9, (2, 30))
+    torch.testing.assert_close(model(tokens, None), longer(tokens, None))
 
 
 @pytest.mark.parametrize("length", [1023, 1024, 1025, 2500])

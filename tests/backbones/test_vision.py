@@ -1,6 +1,7 @@
 """Attentions in timm's vision transformers: their sites, inputs and carries."""
 
 import copy
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,10 +10,12 @@ from conftest import made
 from timm.models.pvt_v2 import PyramidVisionTransformerV2
 from timm.models.twins import Twins
 from timm.models.vision_transformer import VisionTransformer
+from torch.testing import assert_close
 
 from subquad.attention.base import StatelessAttention
 from subquad.attention.dba import DBA
 from subquad.attention.ecoformer import EcoFormer
+from subquad.attention.linear import Linear
 from subquad.attention.softmax import Softmax
 from subquad.backbones.vision import Pyramid, ViT, swap_attention
 from subquad.specs import DataSpec, ImageSpec, Pattern
@@ -237,9 +240,24 @@ def test_impossible_sizes_are_refused(make, cause):
         make()
 
 
-def test_data_and_images_of_another_kind_are_refused(unchecked):
-    with pytest.raises(UserError, match="This model was built for images of 32 x 32 and was given 64 x 32"):
-        ViT(SMALL, Softmax, **SIZES)(torch.zeros(1, 3, 64, 32))
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(ViT, attention=Softmax, **SIZES),
+        partial(ViT, attention=DBA, class_token=True, **SIZES),
+        partial(Pyramid, attention=DBA, exact=Softmax, model="pvt_v2_b0"),
+        partial(Pyramid, attention=Linear, exact=Softmax, model="twins_svt_small"),
+    ],
+)
+def test_images_of_another_size_are_read_as_by_a_model_built_for_them(make):
+    model = make(SMALL).eval()
+    larger = make(replace(SMALL, side=64)).eval()
+    larger.load_state_dict(model.state_dict())
+    images = torch.randn(2, 3, 64, 64)
+    assert_close(model(images), larger(images))
+    assert model(torch.randn(2, 3, 64, 96)).shape == (2, SMALL.classes)
+    with pytest.raises(UserError, match=r"images of 32 x 32, and others have sides .* of (8|32); these are 64 x 50"):
+        model(torch.zeros(1, 3, 64, 50))
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -81,7 +81,7 @@ def test_a_plain_layer_is_the_layer_of_a_site(name):
     [
         (lambda: subquad.DBA(), r"needs its sizes; write DBA\(dim=256"),
         (lambda: subquad.DBA(dim=8, max_len=4), "DBA needs heads; write"),
-        (lambda: subquad.DBA(heads=2, query_len=4), "DBA needs dim and max_len; write"),
+        (lambda: subquad.DBA(max_len=4), "DBA needs dim and heads; write"),
         (lambda: subquad.DBA(dim=8, heads=2, max_len=4, pattern="both"), "self or cross, not both"),
         (
             lambda: subquad.DBA(dim=8, heads=2, max_len=4)(torch.ones(1, 4, 8), mask=torch.zeros(1, 4)),

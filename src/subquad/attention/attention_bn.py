@@ -48,7 +48,7 @@ class AttentionBN(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import AttentionBN
-        >>> layer = AttentionBN(dim=64, heads=4, max_len=512, learned=True)
+        >>> layer = AttentionBN(dim=64, heads=4, learned=True)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

@@ -51,7 +51,7 @@ class AttentionSH(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import AttentionSH
-        >>> layer = AttentionSH(dim=64, heads=4, max_len=512, scales=[1, 1, 2, 4])
+        >>> layer = AttentionSH(dim=64, heads=4, scales=[1, 1, 2, 4])
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

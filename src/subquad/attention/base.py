@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from subquad.ops.affine import Activation, affine
 from subquad.ops.heads import split_heads
-from subquad.specs import SITE_SETTINGS, Masks, Pattern, Site
+from subquad.specs import SITE_SETTINGS, UNKNOWN, Masks, Pattern, Site
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import CheckedSettings
 
@@ -35,7 +35,8 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
     It takes token embeddings, not heads: a mechanism owns its projections, because some mechanisms compress tokens
     before they project them, and some have no projections.
 
-    The constructor takes a `Site`, or its values as keywords (`Site.of`): `DBA(dim=256, heads=4, max_len=4096)`.
+    The constructor takes a `Site`, or its values as keywords (`Site.of`): `DBA(dim=256, heads=4)`. A mechanism with a
+    parameter or a table of the length needs `max_len` too; others take it where their settings follow from it.
     `forward` has two forms:
 
     - a plain layer: `y = layer(x, mask=mask)`, and `y = layer(x, context, mask=mask, context_mask=context_mask)` in
@@ -49,7 +50,8 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
         - rows of a batch do not influence each other;
         - in eval mode a call changes no parameter and no buffer, and is deterministic;
         - the state dict contains the whole state;
-        - sequences up to `site.query_len`, `site.context_len` are accepted, longer ones raise UserError;
+        - sequences up to `site.query_len`, `site.context_len` are accepted; longer ones give what a layer built for
+          them gives, or raise UserError (see `fix_length`);
         - safetensors, torch.jit.trace, torch.compile, torch.export and ONNX give equal outputs, but for what
           `cannot_export` names, which fails;
         - a constructor argument accepts no value outside of its annotation (see `CheckedSettings`).
@@ -65,6 +67,9 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
 
     approximates_softmax: bool = False
     """Whether outputs approximate those of softmax attention with the same projections, so that an error is defined."""
+
+    fixed_length: str | None = None
+    """Which parts depend on the length of the site, so that longer sequences are refused; None if no part does."""
 
     cannot_export: ClassVar[frozenset[Literal["batch", "length", "onnx"]]] = frozenset()
     """What export does not support: a `batch` or a `length` other than the example's, or the operators of `onnx`."""
@@ -90,7 +95,7 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
         if sizes:
             return given | {"site": Site.of(cls.__name__, **sizes)}
         if not args and "site" not in given:
-            raise UserError(f"{cls.__name__} needs its sizes; write {cls.__name__}(dim=256, heads=4, max_len=1024).")
+            raise UserError(f"{cls.__name__} needs its sizes; write {cls.__name__}(dim=256, heads=4).")
         return given
 
     def forward(
@@ -140,13 +145,31 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
         maps = ((name, getattr(getattr(self, "projections", self), name, None)) for name in _SOFTMAX_MAPS)
         return {name: (linear.weight, linear.bias) for name, linear in maps if isinstance(linear, nn.Linear)}
 
+    def fix_length(self, parts: str) -> None:
+        """Says that `parts`, a plural, depend on the length of the site: raises UserError where it is unknown.
+
+        For constructors; longer sequences are then refused.
+        """
+        if UNKNOWN in (self.site.query_len, self.site.context_len):
+            raise UserError(
+                f"{type(self).__name__} needs its longest input, because {parts} depend on it; pass it, as "
+                "max_len=1024."
+            )
+        self.fixed_length = parts
+
+    def longest(self, x: Tensor, context: Tensor) -> tuple[int, int]:
+        """The longest queries and context that this layer is built for, or these if they are longer."""
+        return max(self.site.query_len, x.shape[1]), max(self.site.context_len, context.shape[1])
+
     def check_lengths(self, x: Tensor, context: Tensor) -> None:
-        """Raises UserError if a sequence is longer than the site allows."""
+        """Raises UserError if a sequence is longer than `fixed_length` allows."""
+        if self.fixed_length is None:
+            return
         for length, limit in ((x.shape[1], self.site.query_len), (context.shape[1], self.site.context_len)):
             if length > limit:
                 raise UserError(
-                    f"{type(self).__name__} was built for at most {limit} tokens and was given {length}; "
-                    "build it with a larger length or shorten the input."
+                    f"{type(self).__name__} was built for at most {limit} tokens, on which {self.fixed_length} "
+                    f"depend, and was given {length}; build it with a larger length or shorten the input."
                 )
 
 

@@ -46,6 +46,7 @@ class BigBird(StatelessAttention):
         super().__init__(site)
         self.block = block
         self.projections = Projections(site.dim, site.heads)
+        self.fix_length("its tables of random blocks")
         self.register_buffer("random", _draw(site, -(-site.context_len // block), random_blocks))
 
     def visible(self, head: Tensor, query: Tensor, key: Tensor, last: Tensor) -> Tensor:

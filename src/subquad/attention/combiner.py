@@ -119,10 +119,11 @@ class Combiner(StatelessAttention):
         size_offset: bool = False,
     ) -> None:
         super().__init__(site)
-        root = math.isqrt(site.context_len - 1) + 1
-        own = {"fixed": root, "logn": 2, "axial": site.grid[1] if site.grid else root}[factorization]
         self.factorization, self.pooling, self.size_offset = factorization, pooling, size_offset
-        self.span = min(span or own, site.context_len)
+        if factorization == "axial" and span is None and site.grid:
+            span = site.grid[1]
+            self.fix_length("its rows of the grid")
+        self.span = span or (2 if factorization == "logn" else None)
         self.projections = Projections(site.dim, site.heads)
 
     def attend(
@@ -132,6 +133,11 @@ class Combiner(StatelessAttention):
         q, k, v = p.query(x), p.key(context), p.value(context)
         y = {"fixed": self._fixed, "logn": self._logn, "axial": self._axial}[self.factorization](q, k, v, masks.context)
         return p.out(y)
+
+    def _size(self, q: Float[Tensor, "b n d"]) -> int:
+        """Tokens of a span, leaf or row."""
+        longest = self.longest(q, q)[1]
+        return min(self.span or math.isqrt(longest - 1) + 1, longest)
 
     @property
     def _dropout(self) -> float:
@@ -188,7 +194,7 @@ class Combiner(StatelessAttention):
         mask: Bool[Tensor, "b n"] | None,
     ) -> Float[Tensor, "b n d"]:
         """Every span is a block of queries, whose keys are the tokens of the span and then all pooled spans."""
-        (batch, length, _), size = q.shape, self.span
+        (batch, length, _), size = q.shape, self._size(q)
         real = window_mask(mask, length, size, q.device).expand(batch, -1, -1)
         span_keys, span_values = self._pooled(k, mask, size), self._values(self._pooled(q, mask, size), k, v, real)
         counts, number = real.sum(2), real.shape[1]
@@ -216,7 +222,7 @@ class Combiner(StatelessAttention):
         Node r of level l holds the leaves r 2^l to (r + 1) 2^l - 1, that is, `leaf << l` tokens.
         Token i lies in node i // (leaf << l), whose sibling has the same number with the last bit flipped: xor 1.
         """
-        (batch, length, _), leaf, device = q.shape, self.span, q.device
+        (batch, length, _), leaf, device = q.shape, self._size(q), q.device
         # Levels with a sibling, ⌈log2(number of leaves)⌉. Below level `inner`, nodes are smaller than a block.
         levels = max(math.ceil(length / leaf) - 1, 0).bit_length()
         inner = min(levels, max(math.ceil(QUERIES / leaf) - 1, 0).bit_length())
@@ -265,7 +271,7 @@ class Combiner(StatelessAttention):
         Queries are batched by row for the own row and the spans, logits [b, row, h, column, key], and by column for the
         own column, logits [b, column, h, row, key], which are transposed to the first layout.
         """
-        (batch, length, _), width = q.shape, self.span
+        (batch, length, _), width = q.shape, self._size(q)
         real = window_mask(mask, length, width, q.device).expand(batch, -1, -1)
         q, k, v = (windows(t, width) for t in (q, k, v))
         above = self._above(q, k, v, real)

@@ -60,7 +60,7 @@ class AttentionConv(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import AttentionConv
-        >>> layer = AttentionConv(dim=64, heads=4, max_len=512, kernel=7)
+        >>> layer = AttentionConv(dim=64, heads=4, kernel=7)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 
@@ -79,6 +79,8 @@ class AttentionConv(StatelessAttention):
                 f"A grid of {self.height} x {self.width} has more places than the {site.query_len} tokens; "
                 "build the attention with as many tokens as places, or more."
             )
+        if axes == 2 and site.grid:
+            self.fix_length("its rows of the grid")
         self.projections = Projections(site.dim, site.heads)
         shape = (kernel, kernel) if axes == 2 else (1, kernel)
         self.kernel = nn.Parameter(torch.zeros(site.heads, *shape))
@@ -99,7 +101,7 @@ class AttentionConv(StatelessAttention):
         length, dim = tokens.shape[1:]
         if not length:
             return x
-        width = min(self.width, length)
+        width = min(self.width, length) if self.height > 1 else length
         filled = F.pad(tokens, (0, 0, 0, -length % width)) if length % width else tokens
         # The features stay the last axis in memory, so that nothing is rearranged.
         grid = filled.unflatten(1, (-1, width)).permute(0, 3, 1, 2)

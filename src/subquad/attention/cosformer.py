@@ -49,23 +49,23 @@ class CosFormer(StatelessAttention):
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
-        p = self.projections
+        p, longest = self.projections, max(self.longest(x, context))
         if serves(x, context) and not in_half(x):  # 1 / eps exceeds the range of float16
             weights = weights_of(p.query, p.key, p.value, p.out)
-            return linear_attention(x, masks.context, weights, p.heads, self.eps, self._wave(x))
+            return linear_attention(x, masks.context, weights, p.heads, self.eps, self._wave(x, longest))
         k = zero_padding(p.key(context, "relu"), masks.context).unflatten(-1, (p.heads, -1))
         v = p.value(context).unflatten(-1, (p.heads, -1))
-        sums = kv_state(k, v, self._wave(context))
+        sums = kv_state(k, v, self._wave(context, longest))
         dtype = v.dtype
         # Frees memory.
         del k, v
         q = p.query(x, "relu").unflatten(-1, (p.heads, -1))
         # In float32 until here, because 1 / eps exceeds the range of float16.
-        return p.out(expand(q, self._wave(x), *sums, self.eps).flatten(-2).to(dtype))
+        return p.out(expand(q, self._wave(x, longest), *sums, self.eps).flatten(-2).to(dtype))
 
-    def _wave(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "n 2"]:
+    def _wave(self, x: Float[Tensor, "b n d"], longest: int) -> Float[Tensor, "n 2"]:
         """[cos, sin] of π/2 · i / M."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         place = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=dtype)
-        angle = place * (math.pi / 2 / max(self.site.query_len, self.site.context_len))
+        angle = place * (math.pi / 2 / longest)
         return torch.stack([angle.cos(), angle.sin()], -1)

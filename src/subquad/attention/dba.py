@@ -103,12 +103,12 @@ class DBA(Attention):
         >>> import torch
         >>> from subquad import DBA, Masks
         >>> x, mask = torch.randn(2, 300, 64), torch.arange(300) < torch.tensor([[200], [300]])
-        >>> DBA(dim=64, heads=4, max_len=512, d_p=8)(x, mask=mask).shape
+        >>> DBA(dim=64, heads=4, d_p=8)(x, mask=mask).shape
         torch.Size([2, 300, 64])
 
         In a stack, the first layer owns Z and the others get it as the carry:
 
-        >>> layers = [DBA(dim=64, heads=4, max_len=512, layer=i, layers=3) for i in range(3)]
+        >>> layers = [DBA(dim=64, heads=4, layer=i, layers=3) for i in range(3)]
         >>> y, carry = x, None
         >>> for layer in layers:
         ...     change, carry = layer(y, y, Masks(mask, mask), carry)

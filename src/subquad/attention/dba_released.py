@@ -39,7 +39,7 @@ class DBAReleased(Attention):
     Examples:
         >>> import torch
         >>> from subquad import DBAReleased
-        >>> layer = DBAReleased(dim=64, heads=4, max_len=512, d_p=8)
+        >>> layer = DBAReleased(dim=64, heads=4, d_p=8)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

@@ -15,7 +15,7 @@ from subquad.ops.hashed_attention_on_gpu import hashed_attention
 from subquad.ops.hashing import anchor_similarity, norms, power_bias, shared_attention, sign
 from subquad.ops.kernel_attention_on_gpu import serves, weights_of
 from subquad.ops.mixed_precision import without_autocast
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import UNKNOWN, Masks, Pattern, Site
 from subquad.utils.setting_types import Count, Natural
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
     Examples:
         >>> import torch
         >>> from subquad import EcoFormer, Masks
-        >>> layer, x = EcoFormer(dim=64, heads=4, max_len=512), torch.randn(2, 300, 64)
+        >>> layer, x = EcoFormer(dim=64, heads=4), torch.randn(2, 300, 64)
         >>> layer.refresh(x, x, Masks())  # fits the hash functions
         >>> layer(x).shape
         torch.Size([2, 300, 64])
@@ -235,7 +235,7 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
         """Warns, once for each stage, if there are fewer tokens than anchors or labels."""
         tokens, site = self.site.context_len, self.site
         labelled = min(self.neighbours, tokens - 1)
-        if site.layer == 0 and (tokens < anchors or labelled < self.neighbours):
+        if site.layer == 0 and tokens != UNKNOWN and (tokens < anchors or labelled < self.neighbours):
             log.warning(
                 f"EcoFormer in stage {site.stage + 1} has {tokens} tokens in a row at most: {min(anchors, tokens)} of "
                 f"{anchors} anchors differ, and a token has {labelled} of {self.neighbours} labels of each sign."

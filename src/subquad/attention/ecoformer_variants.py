@@ -52,7 +52,7 @@ class FPEcoFormer(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import FPEcoFormer
-        >>> layer = FPEcoFormer(dim=64, heads=4, max_len=512, features=64)
+        >>> layer = FPEcoFormer(dim=64, heads=4, features=64)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 
@@ -106,7 +106,7 @@ class BiEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
     Examples:
         >>> import torch
         >>> from subquad import BiEcoFormer
-        >>> layer = BiEcoFormer(dim=64, heads=4, max_len=512, features=64)
+        >>> layer = BiEcoFormer(dim=64, heads=4, features=64)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 
@@ -138,7 +138,7 @@ class LSHEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
     Examples:
         >>> import torch
         >>> from subquad import LSHEcoFormer
-        >>> layer = LSHEcoFormer(dim=64, heads=4, max_len=512, bits=8)
+        >>> layer = LSHEcoFormer(dim=64, heads=4, bits=8)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

@@ -34,7 +34,7 @@ class Flowformer(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import Flowformer
-        >>> layer = Flowformer(dim=64, heads=4, max_len=512)
+        >>> layer = Flowformer(dim=64, heads=4)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

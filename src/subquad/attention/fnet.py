@@ -37,7 +37,7 @@ class FNet(StatelessAttention):
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
-        y: Tensor = _RealFourier.apply(zero_padding(x, masks.context), self.site.query_len)
+        y: Tensor = _RealFourier.apply(zero_padding(x, masks.context), self.longest(x, x)[0])
         return y
 
 

@@ -31,7 +31,7 @@ class Linear(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import Linear
-        >>> layer = Linear(dim=64, heads=4, max_len=512)
+        >>> layer = Linear(dim=64, heads=4)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

@@ -58,7 +58,7 @@ class LinearBNSH(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import LinearBNSH
-        >>> layer = LinearBNSH(dim=64, heads=4, max_len=512, learned=True, scales=[1, 1, 2, 4])
+        >>> layer = LinearBNSH(dim=64, heads=4, learned=True, scales=[1, 1, 2, 4])
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

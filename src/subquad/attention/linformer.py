@@ -85,7 +85,9 @@ class Linformer(Attention):
                 "Linformer cannot share one projection between layers of different k; choose another attention.sharing."
             )
         self.projections = Projections(site.dim, site.heads)
-        self.window = math.ceil(site.context_len / self.slots[0])
+        if projection in ("linear", "conv"):
+            self.fix_length("the maps that compress keys and values")
+            self.slots = [min(slots, site.context_len) for slots in self.slots]
         self.key_map, self.value_map = self._maps()
 
     def _maps(self) -> tuple[nn.ParameterList, nn.ParameterList]:
@@ -98,12 +100,10 @@ class Linformer(Attention):
 
         def one() -> nn.ParameterList:
             if self.projection == "conv":
-                shapes = [(self.site.dim, self.window)]
-                return nn.ParameterList(torch.randn(s) / math.sqrt(self.window) for s in shapes)
-            slots = self.slots if self.sharing == "none" else self.slots[:1]
-            return nn.ParameterList(
-                torch.randn(k, self.site.context_len) / math.sqrt(self.site.context_len) for k in slots
-            )
+                window = math.ceil(self.site.context_len / self.slots[0])
+                return nn.ParameterList([torch.randn(self.site.dim, window) / math.sqrt(window)])
+            slots, tokens = self.slots if self.sharing == "none" else self.slots[:1], self.site.context_len
+            return nn.ParameterList(torch.randn(k, tokens) / math.sqrt(tokens) for k in slots)
 
         return one(), one() if self.sharing in ("none", "headwise") else nn.ParameterList()
 
@@ -144,16 +144,16 @@ class Linformer(Attention):
         self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None, maps: Sequence[Tensor], linear: nn.Linear
     ) -> tuple[list[Float[Tensor, "b h k e"]], Bool[Tensor, "c k"] | None]:
         """Keys or values of the slots, as one tensor of all heads or one for each head, and which slots are real."""
-        p = self.projections
+        p, window = self.projections, math.ceil(self.longest(x, x)[1] / self.slots[0])
         if self.projection == "mean":
-            pooled, real = mean_pool(x, mask, self.window)
+            pooled, real = mean_pool(x, mask, window)
             return [p.split(linear(pooled))], real
         if self.projection == "max":
-            pooled, real = max_pool(linear(x), mask, self.window)
+            pooled, real = max_pool(linear(x), mask, window)
             return [p.split(pooled)], real
         if self.projection == "conv":
-            cut = windows(zero_padding(linear(x), mask), self.window)
-            real = window_mask(mask, x.shape[1], self.window, x.device).any(2)
+            cut = windows(zero_padding(linear(x), mask), window)
+            real = window_mask(mask, x.shape[1], window, x.device).any(2)
             return [p.split(torch.einsum("bkwd,dw->bkd", cut, maps[0]))], real
         maps = [m[:, : x.shape[1]] for m in maps]
         # More slots in all than tokens: projecting the tokens costs less than projecting the slots.
@@ -185,11 +185,11 @@ class Linformer(Attention):
 
 
 def _slots(k: int | Sequence[int] | Sequence[Sequence[int]], site: Site) -> list[int]:
-    """The compressed length of each head in this layer, at most the longest input."""
+    """The compressed length of each head in this layer."""
     if isinstance(k, Sequence) and len(k) != site.layers:
         raise UserError(f"Linformer got {len(k)} values of k for {site.layers} layers; give one for each layer.")
     here: int | Sequence[int] = k[site.layer] if isinstance(k, Sequence) else k
     per_head = list(here) if isinstance(here, Sequence) else [here] * site.heads
     if len(per_head) != site.heads:
         raise UserError(f"Linformer needs a k for each of the {site.heads} heads; got {per_head}.")
-    return [min(slots, site.context_len) for slots in per_head]
+    return per_head

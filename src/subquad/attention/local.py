@@ -23,7 +23,7 @@ class Local(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import Local
-        >>> layer = Local(dim=64, heads=4, max_len=512, window=32)
+        >>> layer = Local(dim=64, heads=4, window=32)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

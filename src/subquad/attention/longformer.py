@@ -32,7 +32,7 @@ class Longformer(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import Longformer
-        >>> layer = Longformer(dim=64, heads=4, max_len=512, window=32, global_tokens=2)
+        >>> layer = Longformer(dim=64, heads=4, window=32, global_tokens=2)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

@@ -40,13 +40,13 @@ class Luna(Attention):
         >>> import torch
         >>> from subquad import Luna, Masks
         >>> x = torch.randn(2, 300, 64)
-        >>> Luna(dim=64, heads=4, max_len=512, l=8)(x).shape
+        >>> Luna(dim=64, heads=4, l=8)(x).shape
         torch.Size([2, 300, 64])
 
         In a stack, the first layer owns P and each layer passes an updated P to the next:
 
         >>> y, carry = x, None
-        >>> for layer in [Luna(dim=64, heads=4, max_len=512, layer=i, layers=3) for i in range(3)]:
+        >>> for layer in [Luna(dim=64, heads=4, layer=i, layers=3) for i in range(3)]:
         ...     change, carry = layer(y, y, Masks(), carry)
         ...     y = y + change
 

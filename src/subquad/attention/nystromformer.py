@@ -103,9 +103,7 @@ class Nystromformer(StatelessAttention):
         iterations: Count = 6,
     ) -> None:
         super().__init__(site)
-        self.pinv, self.iterations = pinv, iterations
-        self.query_segment = math.ceil(site.query_len / landmarks)
-        self.segment = math.ceil(site.context_len / landmarks)
+        self.landmarks, self.pinv, self.iterations = landmarks, pinv, iterations
         self.scale = (site.dim // site.heads) ** -0.5
         self.projections = Projections(site.dim, site.heads)
         self.filters = None
@@ -119,15 +117,16 @@ class Nystromformer(StatelessAttention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
         p = self.projections
+        query_segment, segment = (math.ceil(length / self.landmarks) for length in self.longest(x, context))
         dropout = self.site.dropout if self.training else 0.0
         if context is x and self.pinv == "iterative" and not self.narrow and eager_on_gpu(x):
-            weights, sizes = weights_of(p.query, p.key, p.value, p.out), (p.heads, self.segment, self.iterations)
+            weights, sizes = weights_of(p.query, p.key, p.value, p.out), (p.heads, segment, self.iterations)
             return nystromformer(x, masks.context, weights, self.filters, *sizes, dropout)
-        pooled, slots = _landmarks(context, masks.context, self.segment)
+        pooled, slots = _landmarks(context, masks.context, segment)
         k = p.split(p.key(pooled)) * self.scale
         pooled_x, slots_x = pooled, slots
         if self.site.pattern is Pattern.CROSS:
-            pooled_x, slots_x = _landmarks(x, masks.query, self.query_segment)
+            pooled_x, slots_x = _landmarks(x, masks.query, query_segment)
         q = p.split(p.query(pooled_x))
         inverse = self._inverse(q, k, slots_x, slots)
         if self.narrow:

@@ -70,7 +70,7 @@ class Performer(StatelessAttention, Redrawn):
     Examples:
         >>> import torch
         >>> from subquad import Performer
-        >>> layer = Performer(dim=64, heads=4, max_len=512, features=64)
+        >>> layer = Performer(dim=64, heads=4, features=64)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

@@ -25,7 +25,7 @@ class PixelFly(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import PixelFly
-        >>> layer = PixelFly(dim=64, heads=4, max_len=512, block=32)
+        >>> layer = PixelFly(dim=64, heads=4, block=32)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

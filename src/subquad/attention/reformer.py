@@ -39,6 +39,7 @@ class Reformer(Discrete, StatelessAttention):
         hashes: rounds of hashing.
         chunk: tokens of a chunk.
         buckets: number of buckets, even; null is 2 · longest input / `chunk`, so that a bucket fills half a chunk.
+            With a number, the input may have any length.
         across_buckets: attend to all tokens that the chunk sees, of any bucket.
         duplicates: omit log N_ij, so that a token seen in two rounds counts twice.
         scaled: divide the logits by √d_h.
@@ -69,6 +70,8 @@ class Reformer(Discrete, StatelessAttention):
         scaled: bool = True,
     ) -> None:
         super().__init__(site)
+        if buckets is None:
+            self.fix_length("its hash functions (without attention.buckets)")
         self.hashes, self.chunk = hashes, chunk
         self.buckets = 2 * math.ceil(site.context_len / chunk) if buckets is None else buckets
         self.across_buckets, self.duplicates = across_buckets, duplicates

@@ -38,7 +38,7 @@ class Scatterbrain(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import Scatterbrain
-        >>> layer = Scatterbrain(dim=64, heads=4, max_len=512, window=32)
+        >>> layer = Scatterbrain(dim=64, heads=4, window=32)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 
@@ -54,9 +54,7 @@ class Scatterbrain(StatelessAttention):
 
     def __init__(self, site: Site, window: Natural = 64, features: Even = 32) -> None:
         super().__init__(site)
-        # A wider window than both sides of the longest sequence sees no more.
-        self.window, self.features = min(window, 2 * site.context_len), features
-        self.block = min(max(self.window, 16), 64)
+        self.window, self.features = window, features
         self.projections = Projections(site.dim, site.heads)
         self.register_buffer("directions", orthogonal_directions(features // 2, site.dim // site.heads))
 
@@ -118,24 +116,31 @@ class Scatterbrain(StatelessAttention):
         features_k = (torch.cat([along_k, -along_k], -1) - (half_k + top_k)).exp()
         return features_q, features_k, top_q - half_q + top_k - math.log(self.features)
 
+    def _sizes(self, x: Float[Tensor, "b n h f"]) -> tuple[int, int]:
+        """Tokens of a window, no wider than both sides of the longest sequence, and of a block of queries."""
+        window = min(self.window, 2 * self.longest(x, x)[1])
+        return window, min(max(window, 16), 64)
+
     def _products(self, q: Float[Tensor, "b n h f"], k: Float[Tensor, "b n h f"]) -> Float[Tensor, "blocks h w v"]:
         """Inner products of each query of a block with the keys of its window."""
         return self._cut(q) @ self._window(k).mT
 
     def _cut(self, x: Float[Tensor, "b n h f"]) -> Float[Tensor, "blocks h w f"]:
-        return blocks(x.flatten(-2), self.block).unflatten(-1, x.shape[2:]).transpose(1, 2)
+        return blocks(x.flatten(-2), self._sizes(x)[1]).unflatten(-1, x.shape[2:]).transpose(1, 2)
 
     def _window(self, x: Float[Tensor, "b n h f"]) -> Float[Tensor, "blocks h v f"]:
-        rows = around(x.flatten(-2), self.block, self.window // 2, (self.window - 1) // 2)
+        window, block = self._sizes(x)
+        rows = around(x.flatten(-2), block, window // 2, (window - 1) // 2)
         return rows.unflatten(-1, x.shape[2:]).transpose(1, 2)
 
     def _visible(
         self, mask: Bool[Tensor, "b n"] | None, x: Float[Tensor, "b n h e"]
     ) -> tuple[Bool[Tensor, "w v"], Bool[Tensor, "blocks 1 1 v"]]:
         """Which places of its window each query of a block sees, and which places hold a real token."""
-        before, after = self.window // 2, (self.window - 1) // 2
-        places = torch.arange(before + self.block + after, device=x.device)
-        offset = places - torch.arange(self.block, device=x.device)[:, None]
-        real = around_mask(mask, x.shape[1], self.block, before, after, x.device)
+        window, block = self._sizes(x)
+        before, after = window // 2, (window - 1) // 2
+        places = torch.arange(before + block + after, device=x.device)
+        offset = places - torch.arange(block, device=x.device)[:, None]
+        real = around_mask(mask, x.shape[1], block, before, after, x.device)
         real = real if mask is not None else real.repeat(x.shape[0], 1)
-        return (offset >= 0) & (offset < self.window), real[:, None, None]
+        return (offset >= 0) & (offset < window), real[:, None, None]

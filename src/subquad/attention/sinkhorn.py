@@ -38,7 +38,7 @@ class Sinkhorn(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import Sinkhorn
-        >>> layer = Sinkhorn(dim=64, heads=4, max_len=512, block=32)
+        >>> layer = Sinkhorn(dim=64, heads=4, block=32)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

@@ -26,11 +26,11 @@ class Softmax(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import Softmax
-        >>> layer = Softmax(dim=64, heads=4, max_len=512)
+        >>> layer = Softmax(dim=64, heads=4)
         >>> mask = torch.arange(300) < torch.tensor([[200], [300]])  # the first of two rows has 200 tokens
         >>> layer(torch.randn(2, 300, 64), mask=mask).shape
         torch.Size([2, 300, 64])
-        >>> cross = Softmax(dim=64, heads=4, max_len=512, context_len=100, pattern="cross")
+        >>> cross = Softmax(dim=64, heads=4, context_len=100, pattern="cross")
         >>> cross(torch.randn(2, 300, 64), torch.randn(2, 100, 64)).shape
         torch.Size([2, 300, 64])
 

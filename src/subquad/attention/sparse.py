@@ -36,7 +36,7 @@ class Sparse(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import Sparse
-        >>> layer = Sparse(dim=64, heads=4, max_len=512, form="strided")
+        >>> layer = Sparse(dim=64, heads=4, form="strided")
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

@@ -71,7 +71,7 @@ class SparseBNSH(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import SparseBNSH
-        >>> layer = SparseBNSH(dim=64, heads=4, max_len=512, block=32, learned=True)
+        >>> layer = SparseBNSH(dim=64, heads=4, block=32, learned=True)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

@@ -68,6 +68,8 @@ class Synthesizer(StatelessAttention):
         self.parts = frozenset(parts)
         dim, heads, n, m = site.dim, site.heads, site.query_len, site.context_len
         width = dim // heads
+        if self.parts - {"dot"}:
+            self.fix_length("its tables of logits")
         self.value, self.out = Affine(dim, dim), Affine(dim, dim)
         if "dot" in parts:
             self.query, self.key = Affine(dim, dim), Affine(dim, dim)

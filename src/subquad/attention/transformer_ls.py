@@ -48,7 +48,7 @@ class TransformerLS(StatelessAttention):
     Examples:
         >>> import torch
         >>> from subquad import TransformerLS
-        >>> layer = TransformerLS(dim=64, heads=4, max_len=512, window=16, rank=8)
+        >>> layer = TransformerLS(dim=64, heads=4, window=16, rank=8)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 
@@ -68,10 +68,7 @@ class TransformerLS(StatelessAttention):
         kernel: Odd | None = None,
     ) -> None:
         super().__init__(site)
-        # A segment longer than the longest sequence sees no more.
-        self.window, self.rank, self.scores = min(window, site.context_len), rank, scores
-        self.beside = max(self.window // 2, 1)
-        self.block = self.window * math.ceil(QUERIES / self.window)
+        self.window, self.rank, self.scores = window, rank, scores
         self.projections = Projections(site.dim, site.heads)
         self.norm_tokens = nn.LayerNorm(site.dim)
         self.compress = Affine(site.dim, site.heads * rank, bias=False) if rank else None
@@ -119,7 +116,7 @@ class TransformerLS(StatelessAttention):
         del raw
         values = self.norm_tokens(p.value(context))
         y = softmax_attention(
-            p.split(blocks(p.query(x), self.block)),
+            p.split(blocks(p.query(x), self._sizes(x)[2])),
             keys,
             self._rows(values, weights, extra_value),
             attn_mask=self._visible(mask, context, self.rank + (token is not None)),
@@ -127,6 +124,11 @@ class TransformerLS(StatelessAttention):
         )
         del keys
         return unblocks(y.transpose(1, 2).flatten(-2), *x.shape[:2]), values
+
+    def _sizes(self, x: Float[Tensor, "b m d"]) -> tuple[int, int, int]:
+        """Tokens of a segment, no longer than the longest sequence, of its neighbours, and of a block of queries."""
+        window = min(self.window, self.longest(x, x)[1])
+        return window, max(window // 2, 1), window * math.ceil(QUERIES / window)
 
     def _weights(self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h r m"] | None:
         """Pᵀ, normalised at least in single precision."""
@@ -145,7 +147,8 @@ class TransformerLS(StatelessAttention):
     ) -> list[Float[Tensor, "blocks h _ e"]]:
         """The rows of x that a block of queries sees: class token, summaries, and the window around the block."""
         split = self.projections.split
-        windows = split(around(x, self.block, self.beside, self.beside))
+        _, beside, block = self._sizes(x)
+        windows = split(around(x, block, beside, beside))
         if weights is None or self.norm_slots is None:
             return [windows]
         slots = (weights.to(x.dtype) @ split(x)).transpose(1, 2).flatten(-2)
@@ -157,11 +160,11 @@ class TransformerLS(StatelessAttention):
         self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"], seen_by_all: int
     ) -> Bool[Tensor, "blocks 1 w v"]:
         """[block, 1, query, key]: whether the query sees the key; the first keys are seen by all queries."""
-        device = context.device
-        segment = torch.arange(self.block, device=device)[:, None] // self.window * self.window
-        place = torch.arange(self.block + 2 * self.beside, device=device) - segment
-        band = (place >= 0) & (place < self.window + 2 * self.beside)
-        real = around_mask(mask, context.shape[1], self.block, self.beside, self.beside, device)
+        device, (window, beside, block) = context.device, self._sizes(context)
+        segment = torch.arange(block, device=device)[:, None] // window * window
+        place = torch.arange(block + 2 * beside, device=device) - segment
+        band = (place >= 0) & (place < window + 2 * beside)
+        real = around_mask(mask, context.shape[1], block, beside, beside, device)
         # Padding these small masks is cheaper than padding their product.
         band, real = (F.pad(part, (seen_by_all, 0), value=True) for part in (band, real))
         real = real if mask is not None else real.repeat(context.shape[0], 1)

@@ -40,7 +40,7 @@ class YOSO(StatelessAttention, SurrogateGradient):
     Examples:
         >>> import torch
         >>> from subquad import YOSO
-        >>> layer = YOSO(dim=64, heads=4, max_len=512, bits=6)
+        >>> layer = YOSO(dim=64, heads=4, bits=6)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 
@@ -93,7 +93,7 @@ class SampledYOSO(YOSO, Redrawn, Discrete):
     Examples:
         >>> import torch
         >>> from subquad import SampledYOSO
-        >>> layer = SampledYOSO(dim=64, heads=4, max_len=512, hashes=8)
+        >>> layer = SampledYOSO(dim=64, heads=4, hashes=8)
         >>> layer(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
 

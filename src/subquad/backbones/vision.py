@@ -132,21 +132,22 @@ class InBlock(Carrying):
 
 
 class ImageBackbone(nn.Module, CheckedSettings, Pretrainable):
-    """A timm model for images of one size; maps `[b, c, h, w]` to `[b, classes]`.
+    """A timm model for images; maps `[b, c, h, w]` to `[b, classes]`.
 
     pretrained: weights of the model with plain attention to start from: a file, "hub" (timm's weights for `name`),
-    "hub:<name of a timm model>", or None. Learned positions are resampled whenever weights of another image size are
-    loaded, so that a trained model reads larger images if no weights of its attentions depend on the length.
+    "hub:<name of a timm model>", or None. multiple: pixels, of which the sides of images of other sizes are multiples.
+    Learned positions are resampled for images of another size and for weights of another size, so that a trained model
+    reads larger images if no part of its attentions depends on the length.
     """
 
     section = "backbone"
 
     def __init__(
         self, spec: ImageSpec, model: nn.Module, factories: Sequence[AttentionFactory],
-        pretrained: str | None = None, name: str | None = None,
+        multiple: int, pretrained: str | None = None, name: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.side, self.model = spec.side, model
+        self.side, self.model, self.multiple = spec.side, model, multiple
         if pretrained is not None:
             weights = published(pretrained, name)
             model.load_state_dict(fitting(model, weights, pretrained))
@@ -154,12 +155,25 @@ class ImageBackbone(nn.Module, CheckedSettings, Pretrainable):
         self.register_load_state_dict_pre_hook(_fit_positions)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b classes"]:
-        if images.shape[2:] != (self.side, self.side):
+        height, width = images.shape[2:]
+        if (height, width) == (self.side, self.side):
+            return self.model(images)
+        if height % self.multiple or width % self.multiple or not height or not width:
             raise UserError(
-                f"This model was built for images of {self.side} x {self.side} and was given "
-                f"{images.shape[2]} x {images.shape[3]}; build it with data.size of the images."
+                f"This model was built for images of {self.side} x {self.side}, and others have sides that are "
+                f"multiples of {self.multiple}; these are {height} x {width}. Resize or pad them."
             )
-        return self.model(images)
+        return torch.func.functional_call(self.model, self._positions(height, width), (images,))
+
+    def _positions(self, height: int, width: int) -> dict[str, Tensor]:
+        """The learned positions, if there are any, for images of another size."""
+        if getattr(self.model, "pos_embed", None) is None:
+            return {}
+        from timm.layers import resample_abs_pos_embed
+
+        grid = [height // self.multiple, width // self.multiple]
+        extra = self.model.num_prefix_tokens
+        return {"pos_embed": resample_abs_pos_embed(self.model.pos_embed, new_size=grid, num_prefix_tokens=extra)}
 
     @property
     def blocks(self) -> list[Any]:
@@ -224,7 +238,8 @@ class ViT(ImageBackbone):
             class_token=class_token, global_pool="token" if class_token else "avg",
             proj_drop_rate=dropout, attn_drop_rate=attention_dropout, drop_path_rate=drop_path,
         )  # fmt: skip
-        super().__init__(spec, model, [attention], pretrained)
+        model.patch_embed.strict_img_size = False
+        super().__init__(spec, model, [attention], patch, pretrained)
 
 
 class Pyramid(ImageBackbone):
@@ -261,7 +276,7 @@ class Pyramid(ImageBackbone):
             proj_drop_rate=dropout, attn_drop_rate=attention_dropout, drop_path_rate=drop_path,
         )  # fmt: skip
         factories = [attention if stage in stages else exact for stage in (1, 2, 3, 4)]
-        super().__init__(spec, built, factories, pretrained, model)
+        super().__init__(spec, built, factories, _LEAST_SIDE, pretrained, model)
 
 
 def _check_images(spec: object) -> None:

@@ -38,13 +38,18 @@ def embedding(spec: DataSpec, dim: int, token_std: float) -> nn.Module:
 
 
 class LearnedPositions(nn.Module):
-    """Adds one learned vector for each position."""
+    """Adds one learned vector for each position, and refuses positions that have none."""
 
     def __init__(self, max_len: int, dim: int, std: float = 0.02) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.randn(max_len, dim) * std)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        if x.shape[1] > len(self.table):
+            raise UserError(
+                f"This model learned {len(self.table)} positions and was given {x.shape[1]} tokens; shorten the input, "
+                "build it for a larger length, or choose backbone.position=sinusoidal or none."
+            )
         return x + self.table[: x.shape[1]]
 
 
@@ -55,13 +60,18 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, max_len: int, dim: int, scale: float = 1.0) -> None:
         super().__init__()
-        place = torch.arange(max_len)[:, None]
-        angle = place * torch.exp(torch.arange(0, dim, 2) * (-math.log(10_000.0) / dim))
-        table = torch.stack([angle.sin(), angle.cos()], -1).flatten(1)[:, :dim]
-        self.register_buffer("table", scale * table, persistent=False)
+        self.scale = scale
+        self.register_buffer("table", scale * _sinusoids(max_len, dim), persistent=False)
 
     def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        if x.shape[1] > len(self.table):
+            return x + self.scale * _sinusoids(*x.shape[1:]).to(x)
         return x + self.table[: x.shape[1]]
+
+
+def _sinusoids(length: int, dim: int) -> Float[Tensor, "n d"]:
+    angle = torch.arange(length)[:, None] * torch.exp(torch.arange(0, dim, 2) * (-math.log(10_000.0) / dim))
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(1)[:, :dim]
 
 
 def positions(kind: Literal["learned", "sinusoidal", "none"], max_len: int, dim: int, scale: float) -> nn.Module:

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.ops.masks import count, zero_padding
+from subquad.utils.errors import UserError
 
 
 def mean_tokens(x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d"]:
@@ -17,6 +18,11 @@ def mean_tokens(x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) ->
 
 def flatten_tokens(x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None, max_len: int) -> Float[Tensor, "b m"]:
     """All tokens side by side, `[b, max_len * d]`; padding, and positions up to `max_len`, are 0."""
+    if x.shape[1] > max_len:
+        raise UserError(
+            f"The head of this model reads {max_len} tokens side by side and was given {x.shape[1]}; shorten the "
+            "input, build the model for a larger length, or choose backbone.pooling=mean."
+        )
     return F.pad(zero_padding(x, valid), (0, 0, 0, max_len - x.shape[1])).flatten(1)
 
 

@@ -58,7 +58,8 @@ REMEDIES = {
     "test_the_carry_is_no_parameter": "hand on a result, not a parameter or a view of one.",
     "test_every_parameter_learns": "use every parameter; detach, argmax and factors of 0 pass no gradient on.",
     "test_shorter_sequences_work": "cut weights of a fixed length to x.shape[1] and context.shape[1].",
-    "test_longer_sequences_are_refused": "call self.check_lengths(x, context) first.",
+    "test_longer_sequences_are_served_or_refused": "size nothing by site.query_len and site.context_len but by "
+    "self.longest(x, context); or call self.fix_length in the constructor, and self.check_lengths(x, context) first.",
     "test_heads_that_do_not_divide_the_width_are_refused": "call super().__init__(site) first.",
     "test_gradcheck": "compute in the dtype of x, without operations in place on what the gradient needs.",
     "test_bf16_stays_close": "compute sums and exponentials of many terms in float32, and return the dtype of x.",

@@ -13,7 +13,7 @@ from subquad.backbones.carrying import CarrySlot
 from subquad.backbones.pretrained import transfer_weights
 from subquad.library.building import AttentionChoice, attention_factory
 from subquad.library.hosts import Host, hosts_in
-from subquad.specs import Pattern, Site
+from subquad.specs import UNKNOWN, Pattern, Site
 from subquad.utils.errors import UserError
 
 
@@ -28,7 +28,7 @@ class Swapped:
         >>> from torch import nn
         >>> from subquad import swap
         >>> layer = nn.TransformerEncoderLayer(d_model=64, nhead=4, batch_first=True)
-        >>> [swapped] = swap(nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), "luna", max_len=512)
+        >>> [swapped] = swap(nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), "luna")
         >>> swapped.name, swapped.moved
         ('layers.0.self_attn', ('query', 'key', 'value', 'out'))
     """
@@ -69,7 +69,8 @@ def swap(
         where: which attentions: None is all of them; a pattern of their names, such as "encoder.layer.[0-3].*"; or
             their numbers from 0.
         keep_weights: start from the weights of the maps that old and new attention both have.
-        max_len: the longest input in tokens, where the model does not say.
+        max_len: the longest input in tokens, for attentions that need it (Linformer, Synthesizer) in models that do not
+            say.
         image_size: pixels per side of the images, if they are not those that a timm model was made for. Attentions
             that were swapped before keep their longest input unless `max_len` is given.
         settings: settings of the attention.
@@ -86,16 +87,14 @@ def swap(
         >>> from subquad import swap
         >>> layer = nn.TransformerEncoderLayer(d_model=64, nhead=4, batch_first=True)
         >>> encoder = nn.TransformerEncoder(layer, num_layers=3)
-        >>> swapped = swap(encoder, "dba", where=[1, 2], max_len=512, d_p=8)
+        >>> swapped = swap(encoder, "dba", where=[1, 2], d_p=8)
         >>> encoder(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
     """
     factory, hosts = attention_factory(attention), _chosen(hosts_in(model, image_size), where)
     counts, seen, built = Counter(host.stage for host in hosts), Counter[int](), []
     for host in hosts:
-        longest = max_len or host.max_len
-        if longest is None:
-            raise UserError(f"{type(model).__name__} has no longest input; pass it to swap, as max_len=1024.")
+        longest = max_len or host.max_len or UNKNOWN
         site = Site(
             pattern=Pattern.SELF, dim=host.dim, heads=host.heads, query_len=longest, context_len=longest,
             layer=seen[host.stage], layers=counts[host.stage], stage=host.stage, dropout=host.dropout,
