@@ -1,5 +1,7 @@
 """Attentions in models that pass nothing from layer to layer but tokens, such as those of timm and transformers."""
 
+from typing import ClassVar, cast
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -15,11 +17,25 @@ class CarrySlot:
 
 
 class Carrying(nn.Module):
-    """Calls an attention with the carry of a slot; subclasses have the `forward` that the model calls."""
+    """Calls an attention with the carry of a slot; subclasses have the `forward` that the model calls.
+
+    The attention is the part `inner` of this module in state dicts.
+    """
+
+    inner: ClassVar[str] = "attention"
 
     def __init__(self, attention: Attention, slot: CarrySlot) -> None:
         super().__init__()
-        self.attention, self.slot = attention, slot
+        self.put(attention, slot)
+
+    def put(self, attention: Attention, slot: CarrySlot) -> None:
+        """Replaces the attention and the slot."""
+        self._modules[self.inner], self.slot = attention, slot
+
+    @property
+    def attention(self) -> Attention:
+        """The attention that is called."""
+        return cast(Attention, self._modules[self.inner])
 
     def attend(self, x: Float[Tensor, "b n d"], masks: Masks) -> Float[Tensor, "b n d"]:
         """Self-attention of the tokens."""

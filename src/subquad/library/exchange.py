@@ -13,6 +13,7 @@ from subquad.backbones.carrying import CarrySlot
 from subquad.backbones.pretrained import transfer_weights
 from subquad.library.building import AttentionChoice, attention_factory
 from subquad.library.hosts import Host, hosts_in
+from subquad.library.saved import note_swap
 from subquad.specs import UNKNOWN, Pattern, Site
 from subquad.utils.errors import UserError
 
@@ -61,7 +62,8 @@ def swap(
     Supports VisionTransformer, PVTv2 and Twins of timm; BERT, RoBERTa, DistilBERT and ViT of transformers; and
     `nn.TransformerEncoder`. The new attentions respect the model's padding masks. Layers that share a latent (DBA,
     Luna) pass it on among the replaced layers of one width. Reduced keys (PVTv2, Twins) and windows (Twins) become
-    attention to all tokens. A swapped model can be swapped again.
+    attention to all tokens. A swapped model can be swapped again. `save_pretrained` of transformers stores the swap
+    with the weights, for `load_swapped`.
 
     Args:
         model: the model; it is changed.
@@ -91,7 +93,8 @@ def swap(
         >>> encoder(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
     """
-    factory, hosts = attention_factory(attention), _chosen(hosts_in(model, image_size), where)
+    found = hosts_in(model, image_size)
+    factory, hosts = attention_factory(attention), _chosen(found, where)
     counts, seen, built = Counter(host.stage for host in hosts), Counter[int](), []
     for host in hosts:
         longest = max_len or host.max_len or UNKNOWN
@@ -104,6 +107,7 @@ def swap(
         built.append(factory(site=site, **settings))
     # Nothing is replaced before everything is built, so that an error leaves the model as it was.
     slots, default = {stage: CarrySlot() for stage in counts}, next(model.parameters())  # FNet has none of its own
+    note_swap(model, attention, [found.index(host) for host in hosts], max_len, settings)
     return [
         _replace(host, new, slots[host.stage], keep_weights, default) for host, new in zip(hosts, built, strict=True)
     ]

@@ -67,7 +67,7 @@ def _swapped(model: nn.Module) -> Iterator[Host]:
         own, site = part.attention, part.attention.site
 
         def install(attention: Attention, slot: CarrySlot, part: Any = part) -> None:
-            part.attention, part.slot = attention, slot
+            part.put(attention, slot)
 
         maps = own.softmax_maps()
         taken = owners(maps.values())
@@ -133,6 +133,15 @@ def _of_torch(model: nn.Module) -> Iterator[Host]:
 
 class _InTransformers(Carrying):
     """Stands for an attention of transformers, which returns its output and its weights."""
+
+    inner = "swapped"  # `attention.attention.query` is an old name in ViT, which transformers renames on loading
+
+    @property
+    def _tied_weights_keys(self) -> dict[str, str]:
+        """Names of parameters that are others under a second name; `save_pretrained` writes each parameter once."""
+        first = {id(parameter): name for name, parameter in self.named_parameters()}
+        named = self.named_parameters(remove_duplicate=False)
+        return {name: first[id(parameter)] for name, parameter in named if first[id(parameter)] != name}
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, *unused: Any, **ignored: Any
