@@ -340,11 +340,3 @@ def test_outdated_and_damaged_lines_are_named_and_fill_no_cell(place, monkeypatc
     page = (write_site(base / "pages", content).parent / "runs.html").read_text()
     assert "Outdated results of the project" in page
     assert "line 3" in page
-
-
-@pytest.mark.slow
-def test_what_the_project_keeps_is_neither_outdated_nor_damaged(real_store):
-    kept = Store.read(real_store)
-    assert kept.broken == []
-    assert kept.outdated(Compositions()) == []
-    assert sum(path.stat().st_size for path in real_store.rglob("*.jsonl")) < 10 * 2**20
