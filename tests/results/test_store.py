@@ -340,3 +340,16 @@ def test_outdated_and_damaged_lines_are_named_and_fill_no_cell(place, monkeypatc
     page = (write_site(base / "pages", content).parent / "runs.html").read_text()
     assert "Outdated results of the project" in page
     assert "line 3" in page
+
+
+@pytest.mark.parametrize("edit", [("0.89", "0.9"), ('"checksum": "', '"checksum": "0'), ('"steps": 4', '"steps": 5')])
+def test_a_number_edited_by_hand_is_noticed_and_fills_no_cell(place, monkeypatch, capsys, edit):
+    base, _ = place
+    add(monkeypatch, "add", base / "outputs")
+    path = base / "store" / "runs" / "digits.jsonl"
+    kept = path.read_text()
+    assert edit[0] in kept
+    path.write_text(kept.replace(*edit))
+    assert add(monkeypatch, "check") == 1
+    assert "has values that do not fit its checksum; mend or remove this line" in capsys.readouterr().out
+    assert len(Store.read().runs) == (0 if edit[0] in kept.splitlines()[1] else 1)
