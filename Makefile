@@ -6,6 +6,8 @@ READY := $(VENV)/.ready
 OLDEST := $(VENV)-oldest
 # The tests of a file share data and models, so they run in one process.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
+# Otherwise each of hundreds of processes would compile the package and the tests again.
+test test-slow test-all: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-all test-oldest check chaos audit release-check bench docs site clean

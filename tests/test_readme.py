@@ -17,7 +17,9 @@ from runs import answer
 
 from subquad.config.choices import options
 from subquad.config.compose import compose_run
+from subquad.config.compositions import Compositions
 from subquad.results.cells import load_table
+from subquad.results.store import Store
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -154,6 +156,7 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         words = [w for w in words if not w.startswith(("lengths", "levels"))]
     words += ["data=synthetic"] * ("task=lra/retrieval" in words)
     if program == "scripts/bench_overhead.py":
+        monkeypatch.setattr("subquad.cli.bench_overhead.ROUNDS", 1)
         words += ["task=uea/basic_motions", "scale=smoke"]
     words = [w for w in words if program != "train.py" or not w.startswith("scale=")]
     if {"trainer=ddp", "trainer=fsdp"} & {*words} and not torch.cuda.is_available():  # two processes without a GPU
@@ -222,6 +225,15 @@ def test_measured_numbers_of_the_documentation_are_those_of_the_store(
     from describe import measured
 
     assert [page.name for page, text in measured().items() if page.read_text() != text] == [], "run `make docs`"
+
+
+@pytest.mark.slow
+def test_what_the_project_keeps_is_neither_outdated_nor_damaged(real_store: Path) -> None:
+    """What the test above composed is in the cache of this checkout."""
+    kept = Store.read(real_store)
+    assert kept.broken == []
+    assert kept.outdated(Compositions()) == []
+    assert sum(path.stat().st_size for path in real_store.rglob("*.jsonl")) < 10 * 2**20
 
 
 def test_generated_pages_are_current(monkeypatch: pytest.MonkeyPatch) -> None:

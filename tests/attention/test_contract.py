@@ -309,21 +309,6 @@ def test_mixed_precision_of_a_gpu_stays_finite(cell: Cell, half: torch.dtype) ->
     assert tokens.grad.isfinite().all()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
-def test_compiles_to_one_graph(first_cell: Cell) -> None:
-    """One choice of each class; tests/attention/test_inductor.py compiles every choice, with its gradients."""
-    torch.compiler.reset()
-    cell = first_cell
-    attention, (x, context), masks = cell.build(), cell.inputs(), cell.masks()
-    outputs = []
-    for module in (torch.compile(attention, backend="eager", fullgraph=True), attention):
-        torch.manual_seed(1)
-        outputs.append(module(x, context, masks)[0])
-    assert_close(*outputs, **exactly)
-
-
 def test_dropout_acts_in_training_only(cell: Cell) -> None:
     with_dropout, without = cell.stack(2, dropout=0.5), cell.stack(2)
     without.load_state_dict(with_dropout.state_dict())

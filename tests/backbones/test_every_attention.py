@@ -4,9 +4,10 @@ from functools import partial
 
 import pytest
 import torch
-from attention.cells import first_of_each_class
+from attention.cells import first_of_each_class, mechanism
 from conftest import made, mechanisms
 
+from subquad.attention.base import StatelessAttention
 from subquad.attention.dba import DBA
 from subquad.attention.ecoformer import EcoFormer
 from subquad.backbones.sequence import SequenceEncoder
@@ -70,6 +71,13 @@ first_are_slow = pytest.mark.parametrize(
 )
 """One choice of each class is run by continuous integration, all before a release."""
 
+CARRYING = [name for name in FIRST if not issubclass(mechanism(made("attention", name)), StatelessAttention)]
+each_carry = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.release] * (name not in ("softmax", *CARRYING))) for name in mechanisms()],
+)
+"""test_inductor.py and test_export.py compile the layers of all; models differ from them by what layers pass on."""
+
 
 def slow(model, name):
     """By default one choice of each class is trained, in two models."""
@@ -100,7 +108,7 @@ SMALLER = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of a Function
-@first_are_slow
+@each_carry
 def test_a_model_compiles_to_one_graph(name):
     """A second pass, with a carry where there is one, takes the graph of the first."""
     for make in (SMALLER["vit with a class token"], sequence):
@@ -110,7 +118,7 @@ def test_a_model_compiles_to_one_graph(name):
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@first_are_slow
+@each_carry
 def test_a_pyramid_compiles_to_one_graph(name):
     check_one_graph(pvt(factory(name)).eval())
 

@@ -221,11 +221,12 @@ def test_the_last_cell_of_a_table_can_be_run():
 def test_a_cell_of_every_row_and_column_of_a_table_can_be_run(name):
     seen: set[tuple[int, str]] = set()
     chosen = []
-    for cell in reversed(to_run(load_table(name))):
-        lines = {(0, cell.row), (1, cell.column)}
-        if not lines <= seen:
-            chosen.append(cell)
-            seen |= lines
+    for new in (2, 1):  # cells of a new row and a new column first, so that they are few
+        for cell in reversed(to_run(load_table(name))):
+            lines = {(0, cell.row), (1, cell.column)}
+            if len(lines - seen) >= new:
+                chosen.append(cell)
+                seen |= lines
     assert failures(chosen) == []
 
 

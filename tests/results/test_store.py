@@ -342,9 +342,14 @@ def test_outdated_and_damaged_lines_are_named_and_fill_no_cell(place, monkeypatc
     assert "line 3" in page
 
 
-@pytest.mark.slow
-def test_what_the_project_keeps_is_neither_outdated_nor_damaged(real_store):
-    kept = Store.read(real_store)
-    assert kept.broken == []
-    assert kept.outdated(Compositions()) == []
-    assert sum(path.stat().st_size for path in real_store.rglob("*.jsonl")) < 10 * 2**20
+@pytest.mark.parametrize("edit", [("0.89", "0.9"), ('"checksum": "', '"checksum": "0'), ('"steps": 4', '"steps": 5')])
+def test_a_number_edited_by_hand_is_noticed_and_fills_no_cell(place, monkeypatch, capsys, edit):
+    base, _ = place
+    add(monkeypatch, "add", base / "outputs")
+    path = base / "store" / "runs" / "digits.jsonl"
+    kept = path.read_text()
+    assert edit[0] in kept
+    path.write_text(kept.replace(*edit))
+    assert add(monkeypatch, "check") == 1
+    assert "has values that do not fit its checksum; mend or remove this line" in capsys.readouterr().out
+    assert len(Store.read().runs) == (0 if edit[0] in kept.splitlines()[1] else 1)

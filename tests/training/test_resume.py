@@ -211,9 +211,11 @@ def test_one_changed_bit_of_a_weight_is_noticed(data, outputs, name):
         trained(composed(data, outputs, *STEPS))
 
 
-@pytest.mark.parametrize("text", [None, "", "step\nx", "step,val/loss\n2,0.5\n5,0.5\n"], ids=repr)
-@pytest.mark.parametrize("step", [11, 99], ids=["in training", "before its record"])
-def test_a_lost_or_changed_history_is_written_again(data, outputs, undisturbed, text, step):
+@pytest.mark.parametrize(
+    ("step", "text"), [*((11, text) for text in (None, "", "step\nx", "step,val/loss\n2,0.5\n5,0.5\n")), (99, None)]
+)
+def test_a_lost_or_changed_history_is_written_again(data, outputs, undisturbed, step, text):
+    """Of a run that crashed in training, or before its record."""
     config = composed(data, outputs, *STEPS)
     with (
         crash(step),

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -306,8 +304,8 @@ PROGRAMS = sorted(p.stem for p in (ROOT / "scripts").glob("*.py") if "__main__" 
 
 @pytest.mark.parametrize("script", PROGRAMS)
 def test_scripts_answer_help(script):
-    command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = answer(f"scripts/{script}.py", "--help")
+    assert done.returncode == 0
     assert done.stdout.strip()[0].isupper()
     assert f"{'check_attention' if script == 'check' else script}.py" in done.stdout or script == "describe"
 

@@ -1,4 +1,4 @@
-"""Takes named files out of downloaded archives, and nothing else."""
+"""Downloads files and archives, and takes named files out of archives, and nothing else."""
 
 import shutil
 import tarfile
@@ -8,11 +8,34 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from subquad.utils.atomic import atomic_write
+from subquad.utils.errors import UserError
 
 LARGEST = 8 * 2**30
 """Largest unpacked size of a file in bytes, above that of every published one; others are made to fill the disk."""
 FAILURES = (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile, tarfile.TarError)
 """What a download and `take` raise."""
+
+
+def retrieve(url: str, folder: Path, known_hash: str | None, name: str | None = None) -> Path:
+    """Downloads a file to a folder, unless it is there, and shows the progress; raises one of `FAILURES`.
+
+    known_hash: such as "md5:…", None where none is published. name: of the file, by default that at the end of the URL.
+    """
+    import pooch  # needed by `scripts/prepare.py` only
+
+    folder.mkdir(parents=True, exist_ok=True)
+    name = name or PurePosixPath(url).name
+    return Path(pooch.retrieve(url, known_hash=known_hash, fname=name, path=folder, progressbar=True))
+
+
+def fetch_files(what: str, url: str, known_hash: str, folder: Path, files: Mapping[str, Path]) -> None:
+    """Downloads an archive and takes files out of it. Raises UserError, with instructions, if that fails."""
+    try:
+        take(retrieve(url, folder, known_hash), files)
+    except FAILURES as error:
+        raise UserError(
+            f"{what} could not be fetched from {url} ({error}); download it elsewhere and unpack it in {folder}."
+        ) from None
 
 
 def take(archive: Path, files: Mapping[str, Path]) -> None:

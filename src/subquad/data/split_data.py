@@ -238,15 +238,17 @@ class SequenceDataset(Dataset[SequenceBatch]):
 
     def __getitems__(self, indices: list[int]) -> SequenceBatch:
         rows = [self.sequences[i] for i in indices]
-        inputs, valid = padded(rows, self.pad_to or max(map(len, rows)))
+        inputs, valid = padded(rows, self.pad_to)
         return SequenceBatch(inputs, valid, torch.from_numpy(self.sequences.targets[indices]))
 
 
-def padded(rows: Sequence[np.ndarray], longest: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+def padded(rows: Sequence[np.ndarray], length: int | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Pads rows [n] of tokens or [n, channels] of real steps with 0 on the right; returns them with the padding mask.
 
-    The mask is True at real positions, or None if there is no padding. Tokens become int64, steps float32.
+    length: of the padded rows, by default that of the longest. The mask is True at real positions, or None if there is
+    no padding. Tokens become int64, steps float32.
     """
+    longest = length or max(map(len, rows))
     real = np.issubdtype(rows[0].dtype, np.floating)
     filled = np.zeros((len(rows), longest, *rows[0].shape[1:]), np.float32 if real else np.int64)
     for target, row in zip(filled, rows, strict=True):

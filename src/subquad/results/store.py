@@ -1,7 +1,8 @@
 """The results that the project keeps: docs/results/, one line of JSON for each run and each measurement.
 
 `runs/<task>.jsonl` has the records of runs, each with the overrides that train it and with its evaluations on other
-data; `measurements/<function>.jsonl` has measured cells. Lines are sorted, so that a new result is one new line.
+data; `measurements/<function>.jsonl` has measured cells. Lines are sorted, so that a new result is one new line. Each
+has a checksum of its values, so that an edit by hand is noticed; overrides may be edited as long as they compose to it.
 """
 
 import dataclasses
@@ -64,6 +65,7 @@ class StoredRun(Record):
     overrides: list[str]
     metrics: dict[str, FiniteFloat]
     evaluations: dict[str, dict[str, FiniteFloat]]
+    checksum: str = ""
 
     @property
     def command(self) -> str:
@@ -76,6 +78,7 @@ class StoredMeasurement(Measurement):
     """A measurement with its name: the fingerprint of the cell's configuration and of its `measure`."""
 
     name: str
+    checksum: str = ""
 
 
 @dataclass(frozen=True)
@@ -175,9 +178,8 @@ class Store:
             results.sort(
                 key=lambda result: (result.overrides, _measured(getattr(result, "measure", {}), ()), result.name)
             )
-            lines = (json.dumps(_plain(result), ensure_ascii=False, sort_keys=True) for result in results)
             with atomic_write(folder / name) as place:
-                place.write_text("".join(f"{line}\n" for line in lines))
+                place.write_text("".join(f"{_line(result)}\n" for result in results))
 
 
 def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
@@ -355,7 +357,16 @@ def _file(result: StoredRun | StoredMeasurement) -> str:
 
 
 def _plain(result: StoredRun | StoredMeasurement) -> dict[str, Any]:
-    return {f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name != "files"}
+    return {f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name not in ("files", "checksum")}
+
+
+def _line(result: StoredRun | StoredMeasurement) -> str:
+    content = json.loads(json.dumps(_plain(result)))
+    return json.dumps(content | {"checksum": _checksum(content)}, ensure_ascii=False, sort_keys=True)
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    return fingerprint({key: value for key, value in content.items() if key not in ("checksum", "overrides")})
 
 
 def _measured(measure: Mapping[str, Any], overrides: Sequence[str]) -> str:
@@ -374,9 +385,13 @@ def _lines(folder: Path, kind: type[_Line], broken: list[Problem]) -> list[_Line
             continue
         for number, line in enumerate(lines, start=1):
             try:
-                result = schema.validate_json(line)
-                text = f"{result.name} is kept twice" if result.name in found else ""
-                found.setdefault(result.name, result)
+                result, text = schema.validate_json(line), ""
+                if result.name in found:
+                    text = f"{result.name} is kept twice"
+                elif result.checksum != _checksum(json.loads(line)):
+                    text = f"{result.name} has values that do not fit its checksum"
+                else:
+                    found[result.name] = result
             except ValidationError as error:
                 first = error.errors(include_input=False)[0]
                 text = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))

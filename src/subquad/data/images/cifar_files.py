@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from subquad.data.archives import FAILURES, take
+from subquad.data.archives import fetch_files
 from subquad.utils.errors import UserError
 
 _PIXELS = 3 * 32 * 32
@@ -82,19 +82,8 @@ def read(paths: list[Path], name: str, rows: int | None = None) -> tuple[np.ndar
 
 def fetch(root: Path, name: str) -> None:
     """Downloads and checks the archive and extracts its files. Raises UserError when that fails."""
-    import pooch  # needed by `scripts/prepare.py` only
-
     archive = ARCHIVES[name]
-    root.mkdir(parents=True, exist_ok=True)
-    try:
-        packed = pooch.retrieve(
-            archive.url, known_hash=f"md5:{archive.md5}", fname=Path(archive.url).name, path=root, progressbar=True
-        )
-        take(Path(packed), members(archive, root))
-    except FAILURES as error:
-        raise UserError(
-            f"{name} could not be fetched from {archive.url} ({error}); download it elsewhere and unpack it in {root}."
-        ) from None
+    fetch_files(name, archive.url, f"md5:{archive.md5}", root, members(archive, root))
 
 
 def members(archive: Archive, root: Path) -> dict[str, Path]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from subquad.data import ragged
+from subquad.data.archives import retrieve
 from subquad.data.listing import files_below
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.sampling import kept_apart, some
@@ -63,13 +64,8 @@ class ByteText(SequenceData):
         """Downloads the archive unless it exists."""
         if self.synthetic or self.source.exists():
             return
-        import pooch  # needed by `scripts/prepare.py` only
-
-        self.source.parent.mkdir(parents=True, exist_ok=True)
         try:
-            pooch.retrieve(
-                URL, known_hash=f"md5:{MD5}", fname=self.source.name, path=self.source.parent, progressbar=True
-            )
+            retrieve(URL, self.source.parent, f"md5:{MD5}", self.source.name)
         except (OSError, ValueError) as error:
             raise UserError(
                 f"The reviews could not be fetched from {URL} ({error}); download them elsewhere to {self.source}."

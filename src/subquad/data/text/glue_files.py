@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from subquad.data.archives import FAILURES, take
+from subquad.data.archives import fetch_files
 from subquad.data.listing import is_data
 from subquad.utils.errors import UserError, first_line
 
@@ -161,21 +161,9 @@ def _parquet(paths: list[Path], table: Table) -> tuple[list[tuple[Any, ...]], in
 
 def fetch(folder: Path, name: str) -> None:
     """Downloads and checks the archive and extracts its two files. Raises UserError when that fails."""
-    import pooch  # needed by `scripts/prepare.py` only
-
     table = TABLES[name]
-    folder.mkdir(parents=True, exist_ok=True)
     url = _ADDRESS + table.archive
-    try:
-        packed = pooch.retrieve(
-            url, known_hash=f"sha256:{table.sha256}", fname=table.archive, path=folder, progressbar=True
-        )
-        take(Path(packed), members(folder, table))
-    except FAILURES as error:
-        raise UserError(
-            f"{table.folder} could not be fetched from {url} ({error}); download it elsewhere and unpack it in "
-            f"{folder}."
-        ) from None
+    fetch_files(table.folder, url, f"sha256:{table.sha256}", folder, members(folder, table))
 
 
 def members(folder: Path, table: Table) -> dict[str, Path]:

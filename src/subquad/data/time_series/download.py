@@ -7,7 +7,7 @@ fingerprint of the data. The number of cases is checked after parsing.
 import logging
 from pathlib import Path
 
-from subquad.data.archives import FAILURES, take
+from subquad.data.archives import FAILURES, retrieve, take
 from subquad.records import File
 from subquad.utils.errors import UserError
 
@@ -32,18 +32,15 @@ def fetch(dataset: str, folder: Path) -> None:
 
     Raises UserError when the download fails or its content is not as expected.
     """
-    import pooch  # needed by `scripts/prepare.py` only
-
     names = [f"{dataset}_{split}.ts" for split in ("TRAIN", "TEST")]
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         if dataset in ZENODO_RECORDS:
             for name in names:
                 url = ZENODO.format(record=ZENODO_RECORDS[dataset], name=name)
-                pooch.retrieve(url, known_hash=None, fname=name, path=folder, progressbar=True)
+                retrieve(url, folder, None)
         else:
             url = UEA.format(dataset=dataset)
-            archive = Path(pooch.retrieve(url, known_hash=None, fname=f"{dataset}.zip", path=folder, progressbar=True))
+            archive = retrieve(url, folder, None)
             take(archive, {name: folder / name for name in names})
             archive.unlink()
     except FAILURES as error:

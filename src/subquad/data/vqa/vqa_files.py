@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from subquad.data.archives import FAILURES, take
+from subquad.data.archives import fetch_files
 from subquad.data.vqa.scoring import ANNOTATORS, ANSWER_TYPES
 from subquad.utils.errors import UserError, first_line
 
@@ -171,19 +171,6 @@ def _text(value: Any) -> str:
 
 def fetch(folder: Path) -> None:
     """Downloads and checks the archives whose files are missing. Raises UserError when that fails."""
-    import pooch  # needed by `scripts/prepare.py` only
-
-    folder.mkdir(parents=True, exist_ok=True)
     for name, (archive, sha256) in _ARCHIVES.items():
-        if (folder / name).exists():
-            continue
-        try:
-            packed = pooch.retrieve(
-                _ADDRESS + archive, known_hash=f"sha256:{sha256}", fname=archive, path=folder, progressbar=True
-            )
-            take(Path(packed), {name: folder / name})
-        except FAILURES as error:
-            raise UserError(
-                f"{name} could not be fetched from {_ADDRESS}{archive} ({error}); download it elsewhere and unpack it "
-                f"in {folder}."
-            ) from None
+        if not (folder / name).exists():
+            fetch_files(name, _ADDRESS + archive, f"sha256:{sha256}", folder, {name: folder / name})

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from subquad.data import ragged
 from subquad.data.ragged import Ragged
+from subquad.data.split_data import padded
 from subquad.data.vqa.features import Features
 from subquad.data.vqa.scoring import ANSWER_TYPES, Evaluator, normalise, references, soft_score
 from subquad.data.vqa.vqa_files import Annotation, Question
@@ -119,8 +120,8 @@ class VQADataset(Dataset[VQABatch]):
         rows = self.split.rows[indices]
         numbers = rows[:, Column.IMAGE].tolist()
         images = {number: self.split.features[number] for number in dict.fromkeys(numbers)}
-        image, image_valid = _padded([images[number] for number in numbers])
-        question, question_valid = _padded([self.texts[number] for number in rows[:, Column.TEXT].tolist()])
+        image, image_valid = padded([images[number] for number in numbers])
+        question, question_valid = padded([self.texts[number] for number in rows[:, Column.TEXT].tolist()])
         return VQABatch(
             image=image, image_valid=image_valid, question=question, question_valid=question_valid,
             scores=self._dense(self.split.official, indices), target=self._dense(self.split.soft, indices),
@@ -132,14 +133,3 @@ class VQADataset(Dataset[VQABatch]):
         for row, i in zip(dense, indices, strict=True):
             row[scores[i][:, 0].astype(np.int64)] = scores[i][:, 1]
         return torch.from_numpy(dense)
-
-
-def _padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Rows [n, ...] padded with zeros on the right, and the mask of real positions, None without padding."""
-    lengths = np.array([len(row) for row in rows])
-    kind = np.float32 if np.issubdtype(rows[0].dtype, np.floating) else np.int64
-    padded = np.zeros((len(rows), lengths.max(), *rows[0].shape[1:]), kind)
-    for target, row in zip(padded, rows, strict=True):
-        target[: len(row)] = row
-    valid = np.arange(lengths.max()) < lengths[:, None]
-    return torch.from_numpy(padded), None if valid.all() else torch.from_numpy(valid)

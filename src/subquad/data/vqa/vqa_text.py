@@ -17,6 +17,7 @@ from subquad.blocks.albert import open_albert
 from subquad.data import ragged
 from subquad.data.parallel import progress
 from subquad.data.ragged import Ragged
+from subquad.data.split_data import padded
 from subquad.utils.errors import UserError, first_line
 
 UNKNOWN = 1
@@ -125,7 +126,8 @@ def _features(folder: Path, questions: Ragged, path: Path) -> tuple[dict[str, Ra
         with path.open("wb") as file, torch.no_grad(), progress("features of questions", len(questions)) as done:
             for start in range(0, len(questions), _BATCH_SIZE):
                 rows = [np.asarray(questions[i]) for i in range(start, min(start + _BATCH_SIZE, len(questions)))]
-                ids, valid = pad(rows)
+                ids, mask = padded(rows)
+                valid = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
                 hidden = model(input_ids=ids.to(device), attention_mask=valid.to(device)).last_hidden_state
                 hidden[valid.to(device)].to(torch.float16).cpu().numpy().tofile(file)
                 done(start + len(rows))
@@ -135,12 +137,3 @@ def _features(folder: Path, questions: Ragged, path: Path) -> tuple[dict[str, Ra
         raise
     values = np.memmap(path, np.float16, "r", shape=(int(questions.offsets[-1]), width))
     return {"features": Ragged(values, questions.offsets, questions.targets)}, {"width": width}
-
-
-def pad(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids int64 [b, n], padded with 0, and the mask of real ones."""
-    lengths = np.array([len(row) for row in rows])
-    ids = np.zeros((len(rows), lengths.max()), np.int64)
-    for padded, row in zip(ids, rows, strict=True):
-        padded[: len(row)] = row
-    return torch.from_numpy(ids), torch.from_numpy(np.arange(ids.shape[1]) < lengths[:, None])
