@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from subquad.kernels.dropout_kernel import new_seed, random_bits, threshold
-from subquad.kernels.operands import chunks, fit, like, loaded, point, rows, scratch
+from subquad.kernels.operands import chunks, fit, like, loaded, operator, point, rows, run, scratch
 
 MOST_KEYS = 1024
 """With more keys, the logits of a tile of queries do not fit into the cache, and torch's kernel is as fast."""
@@ -83,7 +83,8 @@ def short_attention(
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, *keys, *values)):
         y: Tensor = _ShortAttention.apply(seen, scale, dropout_p, seed, q, *keys, *values)
         return y
-    return torch.ops.subquad.short_attention(q, keys, values, seen, scale, dropout_p, seed)[0]
+    shared: Tensor = _attend(q, keys, values, seen, scale, dropout_p, seed)[0]
+    return shared
 
 
 class _ShortAttention(torch.autograd.Function):
@@ -93,7 +94,7 @@ class _ShortAttention(torch.autograd.Function):
     ) -> Tensor:
         count = len(parts) // 2
         ctx.numbers = scale, dropout_p, seed
-        y, lse = torch.ops.subquad.short_attention(q, parts[:count], parts[count:], seen, *ctx.numbers)
+        y, lse = _attend(q, parts[:count], parts[count:], seen, *ctx.numbers)
         ctx.save_for_backward(seen, lse, q, *parts)
         return y
 
@@ -102,9 +103,7 @@ class _ShortAttention(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         seen, lse, q, *parts = ctx.saved_tensors
         count = len(parts) // 2
-        gradients = torch.ops.subquad.short_attention_backward(
-            dy, q, parts[:count], parts[count:], seen, lse, *ctx.numbers
-        )
+        gradients = _attend_backward(dy, q, parts[:count], parts[count:], seen, lse, *ctx.numbers)
         return None, None, None, None, *gradients
 
 
@@ -117,7 +116,7 @@ def _forward(
     lse = q.new_empty(batch, heads, queries)
     parts = [{"k": rows(k), "v": rows(v)} for k, v in zip(keys, values, strict=True)]
     call, _kept = _call(parts, seen, (scale, dropout_p, seed), q=rows(q), y=y, lse=lse)
-    loaded(_KERNEL).forward(ctypes.byref(call))
+    run(loaded(_KERNEL).forward, ctypes.byref(call))
     return y, lse
 
 
@@ -143,7 +142,7 @@ def _backward(
     dq = like(q)
     call, _kept = _call(parts, seen, (scale, dropout_p, seed), q=q, dy=rows(dy), lse=lse, dq=dq)
     call.chunks = count
-    loaded(_KERNEL).backward(ctypes.byref(call))
+    run(loaded(_KERNEL).backward, ctypes.byref(call))
     gradients = [part[name] for name in ("dk", "dv") for part in parts]
     return [dq, *(x.sum(0) if count > 1 else x[0] for x in gradients)]
 
@@ -173,10 +172,9 @@ def _call(
     return call, [scratch(_KERNEL, call), *operands.values(), *(x for part in parts for x in part.values())]
 
 
-_operators = torch.library.Library("subquad", "FRAGMENT")
 _operands = "Tensor q, Tensor[] keys, Tensor[] values, Tensor? seen"
 _numbers = "float scale, float dropout_p, int seed"
-_operators.define(f"short_attention({_operands}, {_numbers}) -> (Tensor, Tensor)")
-_operators.define(f"short_attention_backward(Tensor dy, {_operands}, Tensor lse, {_numbers}) -> Tensor[]")
-_operators.impl("short_attention", _forward, "CPU")
-_operators.impl("short_attention_backward", _backward, "CPU")
+_attend = operator(f"short_attention({_operands}, {_numbers}) -> (Tensor, Tensor)", _forward)
+_attend_backward = operator(
+    f"short_attention_backward(Tensor dy, {_operands}, Tensor lse, {_numbers}) -> Tensor[]", _backward
+)
