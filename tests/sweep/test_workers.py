@@ -17,6 +17,7 @@ from subquad.sweep import workers
 from subquad.sweep.workers import Workers, run_all, workers_for
 from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError
+from subquad.utils.free_memory import free_memory
 
 WORDS = ("task=uea/basic_motions", "attention=dba", "scale=smoke", *TINY)
 ONE = {"devices": 1, "num_nodes": 1, "accelerator": "auto"}
@@ -130,6 +131,13 @@ def test_cores_and_gpus_are_divided_among_workers(monkeypatch, asked, trainer, r
     assert workers_for(asked, ONE | trainer, runs) == expected
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert usable_threads() == workers_for(asked, ONE | trainer, runs).threads == 1
+
+
+def test_runs_side_by_side_share_the_free_memory():
+    ended, free = {}, free_memory()
+    tasks = dict.fromkeys(range(2), lambda _: free_memory())
+    run_all(tasks, Workers(2, 1), lambda _: None, lambda number, *end: ended.update({number: end[0]}))
+    assert all(0.4 * free < left < 0.6 * free for left in ended.values())
 
 
 @pytest.mark.parametrize("asked", [0, "all", 1.5, True])

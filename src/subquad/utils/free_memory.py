@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-SHARE = "SUBQUAD_MEMORY"
-"""Environment variable with the resident bytes that a worker of a sweep may reach: its share of the memory."""
-
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+_SHARE = "SUBQUAD_MEMORY"
+"""Environment variable with the resident bytes that a worker of a sweep may reach: its share of the memory."""
 
 
 def free_memory() -> int | None:
@@ -25,15 +24,19 @@ def free_memory() -> int | None:
     return max(0, min([available, *_left_by_groups(), *_left_by_limits(own), *_left_of_share(own)]))
 
 
-def share_of_worker(workers: int) -> str | None:
-    """Value of SHARE for one of several processes that are forked from this one; None where memory is unknown."""
-    free = free_memory()
-    return None if free is None else str(_numbers(_PROC / "self/status")["VmRSS:"] * 1024 + free // workers)
+def memory_of_worker(workers: int) -> dict[str, str]:
+    """Environment variables that give each of several processes, forked from this one, its share of the memory."""
+    free = None if workers == 1 else free_memory()
+    return {} if free is None else {_SHARE: str(_resident(_numbers(_PROC / "self/status")) + free // workers)}
 
 
 def _left_of_share(own: dict[str, int]) -> Iterator[int]:
-    if (share := os.environ.get(SHARE, "")).isdecimal():
-        yield int(share) - own["VmRSS:"] * 1024
+    if (share := os.environ.get(_SHARE, "")).isdecimal():
+        yield int(share) - _resident(own)
+
+
+def _resident(own: dict[str, int]) -> int:
+    return own["VmRSS:"] * 1024
 
 
 def _left_by_limits(own: dict[str, int]) -> Iterator[int]:
