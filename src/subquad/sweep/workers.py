@@ -24,6 +24,7 @@ from subquad import records
 from subquad.utils.cores import usable_cores, usable_threads
 from subquad.utils.errors import UserError
 from subquad.utils.free_memory import memory_of_worker
+from subquad.utils.killed import why_killed
 
 log = logging.getLogger(__name__)
 
@@ -259,7 +260,7 @@ class _Worker:
             raise KeyboardInterrupt
         cause = f"The process of this run ended with status {code} before the run had finished."
         if code is not None and code < 0:
-            hint = ", possibly because memory ran out" if -code == signal.SIGKILL else ""
+            hint = f", {why_killed(self.folder)}" if -code == signal.SIGKILL else ""
             cause = f"The process of this run was ended by {signal.Signals(-code).name}{hint}."
         if self.folder is not None:
             with suppress(OSError):  # as on a full disk
