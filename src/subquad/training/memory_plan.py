@@ -261,7 +261,7 @@ class _Step:
         inputs = [x for x in random_batch(self.module.network, self.spec, 1).network_inputs if isinstance(x, Tensor)]
         tokens = max(256, sum(x.shape[1] if x.ndim < 4 else x.shape[2:].numel() for x in inputs))
         weights = [*self.module.parameters(), *self.module.buffers()]
-        features = sum(max(weight.shape) for weight in weights if weight.ndim > 1)
+        features = sum(w.shape[0] if w.ndim == 2 else max(w.shape) for w in weights if w.ndim > 1)
         sites: list[Any] = [getattr(part, "site", None) for part in self.module.modules()]
         heads = sum(site.heads for site in sites if isinstance(site, Site))
         numbers = rows * tokens * (16 * features + 8 * tokens * heads)
