@@ -50,7 +50,8 @@ def step_peak(
         batch = random_batch(module.network, spec, rows)
         added = _added(module, batch)
         if any(isinstance(part, Refreshable) and not isinstance(part, Redrawn) for part in module.modules()):
-            added = max(added, _without_gradients(module, random_batch(module.network, spec, whole or rows)))
+            every = random_batch(module.network, spec, whole or rows)
+            added = max(added, _without_gradients(lambda: module(every)))
     return _fixed(module, states) + added + (2 * _size_of(batch) if device == "cpu" else 0)
 
 
@@ -65,7 +66,7 @@ def evaluation_peak(
     """
     with _in_mode(module, training=False), _traced(module, precision, device, gradients=False):
         batch = random_batch(module.network, spec, rows)
-        added = _without_gradients(module, batch)
+        added = _without_gradients(lambda: module.loss(module(batch), module.targets(batch)))
     fixed = sum(map(_size, (*module.parameters(), *module.buffers()))) if states is None else _fixed(module, states)
     return fixed + added + (2 * _size_of(batch) if device == "cpu" else 0)
 
@@ -124,10 +125,10 @@ def _added(module: Any, batch: Any) -> int:
     return memory.peak
 
 
-def _without_gradients(module: Any, batch: Any) -> int:
-    """Bytes that a forward pass with its loss adds at its peak."""
+def _without_gradients(compute: Callable[[], Any]) -> int:
+    """Bytes that a computation without gradients adds at its peak."""
     with torch.no_grad(), LiveTensors() as memory:
-        module.loss(module(batch), module.targets(batch))
+        compute()
     return memory.peak
 
 
