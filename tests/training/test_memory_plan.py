@@ -4,6 +4,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from conftest import names
 from hydra.utils import instantiate
 from runs import TINY, composed, identical, record_of, trained, weights
 
@@ -30,6 +31,14 @@ def step_of(config):
     data.prepare_data()
     module = instantiate(config.task.module, _convert_="all")(spec=data.spec)
     return _Step(module, data.spec, build_trainer(config, data), data.batch_size, data.batch_size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", names("attention"))
+def test_no_step_exceeds_the_bound_that_takes_no_trace(data, outputs, attention):
+    for given in (NORMALISED, ("task=lra/listops", "scale=smoke", "trainer=cpu")):
+        step = step_of(composed(data, outputs, *given, f"attention={attention}"))
+        assert step.peak(False, 1) <= step.bound(step.whole)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from subquad.utils.byte_sizes import bytes_of, readable_bytes
 from subquad.utils.compiling import check_microbatches
 from subquad.utils.errors import UserError, first_line
 from subquad.utils.free_memory import free_memory
+from subquad.utils.malloc import KEPT, return_large_tensors
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class MemoryPlan:
         recompute: whether layers are recomputed in the backward pass.
         microbatches: number of microbatches of a batch.
         eval_limit: rows of an evaluation batch at most; None for as many as the settings say.
+        frugal: whether freed memory is returned at once, because keeping it could take more than there is.
         estimate: the memory that a training step needs as it is set, and the memory that there is; empty if unknown.
         measures: what was done; empty if nothing was.
     """
@@ -43,6 +45,7 @@ class MemoryPlan:
     recompute: bool
     microbatches: int
     eval_limit: int | None = None
+    frugal: bool = False
     estimate: str = ""
     measures: str = ""
 
@@ -57,6 +60,8 @@ class MemoryPlan:
         """Applies the plan to this process."""
         trainer.accumulate_grad_batches = self.microbatches
         data.eval_limit = self.eval_limit
+        if self.frugal:
+            return_large_tensors()
         if self.recompute:
             recompute_layers(module.network)
 
@@ -76,6 +81,7 @@ class _SharedPlan(pl.Callback):
             any(plan.recompute for plan in plans),
             max(plan.microbatches for plan in plans),
             min((plan.eval_limit for plan in plans if plan.eval_limit), default=None),
+            any(plan.frugal for plan in plans),
         )
         self.plan.set_up(trainer, pl_module, self.data)
 
@@ -120,7 +126,7 @@ def plan_memory(
         return asked
     step = _Step(module, spec, trainer, data.batch_size, min(rows or data.batch_size, data.batch_size))
     most = step.bound(max(step.rows(asked.microbatches), data.eval_batch_size))
-    if most <= USABLE * memory:
+    if KEPT * most <= memory:
         return replace(asked, estimate=f"less than {readable_bytes(most)} of {readable_bytes(memory)}")
     try:
         plan = _cheapest(step, asked, memory, _divisible(config, module))
@@ -184,7 +190,8 @@ def _cheapest(step: "_Step", asked: MemoryPlan, memory: int, divisible: bool) ->
         done = ["recomputes its layers"] * (again > asked.recompute)
         done += [f"{total} microbatches of {step.rows(total)} rows"] * (count > 1)
         measures = " and ".join(done) and f"{' and '.join(done)} ({least})"
-        return MemoryPlan(again, total, None, f"{needed} of {readable_bytes(memory)}", measures)
+        frugal = step.device == "cpu" and KEPT * peak(again, size) > memory
+        return MemoryPlan(again, total, None, frugal, f"{needed} of {readable_bytes(memory)}", measures)
 
     ways = [(again, divide) for divide in (False, True)[: 1 + divisible] for again in sorted({asked.recompute, True})]
     for again, divide in ways:
