@@ -2,11 +2,13 @@
 
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import names
 from hydra.utils import instantiate
 from runs import TINY, composed, identical, record_of, trained, weights
+from torch import distributed, nn
 
 from subquad import records
 from subquad.data import split_data
@@ -14,7 +16,7 @@ from subquad.data.batches import EvalBatches
 from subquad.measure.step_memory import USABLE
 from subquad.training import memory_plan
 from subquad.training.evaluation import evaluate
-from subquad.training.memory_plan import _Step
+from subquad.training.memory_plan import MemoryPlan, _SharedPlan, _Step
 from subquad.training.trainer import build_trainer
 from subquad.utils.errors import UserError
 
@@ -116,3 +118,12 @@ def test_evaluation_batches_shrink(data, outputs, free, monkeypatch):
     assert evaluate(record_of(outputs / "less"), "test")[1] == less.metrics["test/accuracy"]
     assert len(sizes) == 5
     assert set(sizes[2:]) == {12}
+
+
+def test_processes_take_the_measures_that_any_of_them_needs(monkeypatch):
+    plans = [MemoryPlan(True, 1, 8), MemoryPlan(False, 4)]
+    monkeypatch.setattr(distributed, "all_gather_object", lambda found, _: found.__setitem__(slice(None), plans))
+    trainer, data, settings = SimpleNamespace(world_size=2), SimpleNamespace(), {"trainer": {}}
+    _SharedPlan(plans[0], data, settings).setup(trainer, SimpleNamespace(network=nn.Identity()), "fit")
+    assert (trainer.accumulate_grad_batches, data.eval_limit) == (4, 8)
+    assert settings == {"trainer": {"accumulate_grad_batches": 4}, "checkpoint_activations": True}

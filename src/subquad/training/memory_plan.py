@@ -49,16 +49,17 @@ class MemoryPlan:
     estimate: str = ""
     measures: str = ""
 
-    def apply(self, trainer: pl.Trainer, module: Supervised, data: SplitData) -> None:
-        """Sets up a run; one of several processes once they have met."""
+    def apply(self, trainer: pl.Trainer, module: Supervised, data: SplitData, settings: dict[str, Any]) -> None:
+        """Sets up a run, and writes what was chosen into its settings; one of several processes once they have met."""
         if trainer.world_size > 1:
-            trainer.callbacks.append(_SharedPlan(self, data))  # type: ignore[attr-defined]
+            trainer.callbacks.append(_SharedPlan(self, data, settings))  # type: ignore[attr-defined]
         else:
-            self.set_up(trainer, module, data)
+            self.set_up(trainer, module, data, settings)
 
-    def set_up(self, trainer: pl.Trainer, module: Supervised, data: SplitData) -> None:
+    def set_up(self, trainer: pl.Trainer, module: Supervised, data: SplitData, settings: dict[str, Any]) -> None:
         """Applies the plan to this process."""
-        trainer.accumulate_grad_batches = self.microbatches
+        settings["checkpoint_activations"] = self.recompute
+        settings["trainer"]["accumulate_grad_batches"] = trainer.accumulate_grad_batches = self.microbatches
         data.eval_limit = self.eval_limit
         if self.frugal:
             return_large_tensors()
@@ -69,8 +70,8 @@ class MemoryPlan:
 class _SharedPlan(pl.Callback):
     """Applies the plan that suits the memory of all processes of a run, before it is trained."""
 
-    def __init__(self, plan: MemoryPlan, data: SplitData) -> None:
-        self.plan, self.data = plan, data
+    def __init__(self, plan: MemoryPlan, data: SplitData, settings: dict[str, Any]) -> None:
+        self.plan, self.data, self.settings = plan, data, settings
 
     def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
         if stage != "fit":
@@ -83,7 +84,7 @@ class _SharedPlan(pl.Callback):
             min((plan.eval_limit for plan in plans if plan.eval_limit), default=None),
             any(plan.frugal for plan in plans),
         )
-        self.plan.set_up(trainer, pl_module, self.data)
+        self.plan.set_up(trainer, pl_module, self.data, self.settings)
 
 
 def given_microbatches(setting: Any) -> int:

@@ -122,10 +122,8 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     spec, rows = _spec_and_rows(data)
     module: Supervised = instantiate(config.task.module, _convert_="all")(spec=spec)
     plan = plan_memory(config, trainer, module, data, spec, rows)
-    plan.apply(trainer, module, data)
+    plan.apply(trainer, module, data, settings)
     data.prepare_data()
-    settings["trainer"]["accumulate_grad_batches"] = plan.microbatches
-    settings["checkpoint_activations"] = plan.recompute
     for logger in trainer.loggers:
         logger.log_hyperparams(settings)
     attention = mechanism(config)
