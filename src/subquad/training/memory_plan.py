@@ -38,7 +38,7 @@ class MemoryPlan:
         microbatches: number of microbatches of a batch.
         eval_limit: rows of an evaluation batch at most; None for as many as the settings say.
         frugal: whether freed memory is returned at once, because keeping it could take more than there is.
-        estimate: the memory that a training step needs as it is set, and the memory that there is; empty if unknown.
+        estimate: the memory that a training step needs as it is set, and what there is for it; empty if unknown.
         measures: what was done; empty if nothing was.
     """
 
@@ -192,7 +192,7 @@ def _cheapest(step: "_Step", asked: MemoryPlan, memory: int, divisible: bool) ->
         done += [f"{total} microbatches of {step.rows(total)} rows"] * (count > 1)
         measures = " and ".join(done) and f"{' and '.join(done)} ({least})"
         frugal = step.device == "cpu" and KEPT * peak(again, size) > memory
-        return MemoryPlan(again, total, None, frugal, f"{needed} of {readable_bytes(memory)}", measures)
+        return MemoryPlan(again, total, None, frugal, f"{needed} of {readable_bytes(USABLE * memory)}", measures)
 
     ways = [(again, divide) for divide in (False, True)[: 1 + divisible] for again in sorted({asked.recompute, True})]
     for again, divide in ways:
