@@ -43,7 +43,7 @@ def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
     console.print(f"Time: {time_left(total)}{_sources(total)}.", soft_wrap=True)
     if devices:
         console.print(
-            "Memory: columns CPU and GPU are peaks of a training step by a trace, of the largest model with a whole batch.",
+            "Memory: columns CPU and GPU are traced peaks of a training step, of the largest model with a whole batch.",
             soft_wrap=True,
         )
     console.print(f"Disk: {checkpoints(total)} of checkpoints; caches of data are not counted.", soft_wrap=True)
