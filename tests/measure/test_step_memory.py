@@ -1,5 +1,7 @@
 """The traced memory of a training step: compared with a real step on the CPU, and with what it must depend on."""
 
+from dataclasses import fields
+
 import pytest
 import torch
 from hydra.utils import instantiate
@@ -8,8 +10,9 @@ from subquad.config.compose import compose_run
 from subquad.measure.inputs import random_batch
 from subquad.measure.memory import LiveTensors
 from subquad.measure.shapes import fake_tensors
-from subquad.measure.step_memory import like_a_gpu, microbatches, real_peak, step_peak
+from subquad.measure.step_memory import evaluation_peak, like_a_gpu, microbatches, real_peak, step_peak
 from subquad.planning.model_size import spec_of
+from subquad.utils.devices import as_on_a_gpu
 
 SIZES = ("backbone.layers=2", "backbone.dim=32", "backbone.heads=2", "backbone.ffn=64", "scale=smoke", "trainer=cpu")
 CELLS = [
@@ -19,6 +22,15 @@ CELLS = [
     ("task=uea/heartbeat", "attention=reformer", *SIZES),
     ("task=mlm/text", "attention=linformer", *SIZES),
     ("task=digits", "attention=softmax", "scale=smoke"),
+    ("task=vqa_v2", "attention=dba", "scale=smoke"),
+]
+ON_A_CPU = [
+    *(("task=lra/listops", f"attention={name}", *SIZES) for name in ("softmax", "dba", "cosformer", "local")),
+    ("task=lra/listops", "attention=softmax", *SIZES, "data.max_length=1280"),  # too many keys for the short kernel
+    ("task=lra/listops", "attention=reformer", *SIZES, "trainer.precision=bf16-mixed"),
+    ("task=lra/text", "backbone=blrp", "scale=smoke"),
+    ("task=lra/image", "backbone=s4", "scale=smoke"),
+    ("task=mlm/text", "attention=linformer", *SIZES),
     ("task=vqa_v2", "attention=dba", "scale=smoke"),
 ]
 ROWS = 8
@@ -46,11 +58,28 @@ def test_the_trace_agrees_with_a_real_step(overrides, data):
             part.p = 0.0
         if hasattr(part, "site"):
             part.site = type(part.site)(**{n: getattr(part.site, n) for n in part.site.__slots__} | {"dropout": 0.0})
-    traced, real = (
-        step_peak(module, spec, ROWS, "32-true", states=0),
-        real_peak(module, spec, ROWS, "32-true", "cpu"),
-    )
+    traced = step_peak(module, spec, ROWS, "32-true", states=0)
+    with as_on_a_gpu():
+        real = real_peak(module, spec, ROWS, "32-true", "cpu")
     assert traced - fixed(module) == pytest.approx(real - fixed(module), rel=0.05)
+
+
+@pytest.mark.parametrize("overrides", ON_A_CPU, ids=lambda words: " ".join(words[:2]))
+def test_the_trace_of_a_cpu_agrees_with_its_real_steps_and_evaluations(overrides, data):
+    """With dropout, mixed precision and the package's kernels; batches are alive before live tensors are counted."""
+    module, spec = built(data, *overrides)
+    precision = "bf16-mixed" if "trainer.precision=bf16-mixed" in overrides else "32-true"
+    step = step_peak(module, spec, ROWS, precision, states=0, device="cpu")
+    evaluation = evaluation_peak(module, spec, ROWS, precision, "cpu")
+    batch = random_batch(module.network, spec, ROWS)
+    batches = 2 * sum(x.nbytes for x in (getattr(batch, field.name) for field in fields(batch)) if x is not None)
+    assert step - batches - fixed(module) == pytest.approx(
+        real_peak(module, spec, ROWS, precision, "cpu") - fixed(module), rel=0.15
+    )
+    module.eval()
+    with torch.no_grad(), torch.autocast("cpu", enabled=precision != "32-true"), LiveTensors() as memory:
+        module.loss(module(batch), module.targets(batch))
+    assert evaluation - batches - fixed(module, -1) == pytest.approx(memory.peak, rel=0.15)
 
 
 @pytest.mark.parametrize("attention", ["softmax_explicit", "dba", "reformer"])

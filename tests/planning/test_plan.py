@@ -196,8 +196,10 @@ def test_the_time_of_a_step_is_the_median_of_those_after_two(tmp_path, monkeypat
 
 
 def test_too_little_memory_is_said_before_the_step(tmp_path, monkeypatch):
-    monkeypatch.setattr("subquad.planning.step_time._free_memory", lambda: 1000)
-    with one_thread(), pytest.raises(UserError, match="does not fit the memory here"):
+    """Also the module is not built, and its smallest step is named."""
+    monkeypatch.setattr("subquad.planning.step_time.free_memory", lambda: 1000)
+    monkeypatch.setattr("subquad.planning.step_time.instantiate", None)
+    with one_thread(), pytest.raises(UserError, match=r"^A step of 2 rows needs .* MB by estimate, and 1 kB are free"):
         measure_steps(setting("trainer=cpu"), tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -233,7 +235,7 @@ def test_the_script_prints_a_plan(data, outputs):
     assert shown.returncode == 0, shown.stderr
     assert f"Left out: {broken} is damaged, or is not a record" in shown.stderr
     assert "4 runs, 0 finished, 4 left." in shown.stdout
-    assert "2 runs by kept runs of their kind (docs/results), scaled by steps; 2 not measured (measure" in shown.stdout
+    assert "2 runs estimated from kept runs of their kind; 2 not measured (measure" in shown.stdout
     assert "Missing for 2 runs of uea/cricket: Cricket_TRAIN.ts" in shown.stdout
     assert "Missing for 2 runs of uea/basic" not in shown.stdout
     wrong = run_script(data, outputs, "scripts/plan.py", "table=dba/99")

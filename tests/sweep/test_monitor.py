@@ -3,6 +3,7 @@
 import io
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -11,7 +12,7 @@ from subquad import records
 from subquad.results.cells import RunSpec
 from subquad.sweep.monitor import Follower, State, short, step
 from subquad.sweep.progress import Progress, Shown
-from subquad.sweep.runner import _how_to_continue, _job_lines
+from subquad.sweep.runner import _how_to_continue, _job_lines, _report_failures
 
 START = 1_000_000_000.0
 
@@ -154,3 +155,12 @@ def test_who_stops_a_sweep_on_a_cluster_is_told_how_to_end_its_jobs(tmp_path):
     assert _how_to_continue(log) == "The jobs stay in the queue; to cancel them: scancel 7"
     log.write_text("Shutting down\n")
     assert _how_to_continue(log) == "Nothing is lost; the same command continues from here."
+
+
+def test_a_failure_is_named_with_the_cells_that_need_the_run(capsys, tmp_path):
+    job = SimpleNamespace(command=("attention=dba",), folder=tmp_path)
+    shown = [Shown("dba/3", {("DBA", "Heartbeat"): [job], ("Luna", "Heartbeat"): []})]
+    _report_failures(Console(), {job.command: "killed"}, SimpleNamespace(jobs=[job]), shown, 1, tmp_path / "log")
+    assert capsys.readouterr().out.startswith(
+        "Failed (dba/3 DBA / Heartbeat): killed\n  python train.py attention=dba\n1 of 1 run failed"
+    )

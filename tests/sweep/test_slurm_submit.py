@@ -276,7 +276,10 @@ def test_the_error_of_a_run_is_why_its_job_failed(tmp_path):
     os.utime(tmp_path / records.ERROR, (100, 100))
     assert failure_reason(tmp_path, Ticket("1", str(log), 50.0), "FAILED") == "earlier"
     message = failure_reason(tmp_path, Ticket("2", str(log), 150.0), "OUT_OF_MEMORY")
-    assert message == f"Slurm's job 2 ended as OUT_OF_MEMORY and left no record; its log is {log}"
+    assert message.startswith(
+        f"Slurm's job 2 ended as OUT_OF_MEMORY and left no record; its log is {log}. It was killed"
+    )
+    assert message.endswith("or state the memory that a run may take: trainer.accumulate_grad_batches=4GB.")
     assert json.loads((tmp_path / records.ERROR).read_text())["traceback"] == "one\ntwo"
 
 

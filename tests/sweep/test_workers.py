@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import pytorch_lightning as pl
 from runs import TINY, composed, identical, trained, weights
 
 from subquad import records
@@ -17,9 +18,18 @@ from subquad.sweep import workers
 from subquad.sweep.workers import Workers, run_all, workers_for
 from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError
+from subquad.utils.free_memory import free_memory
 
 WORDS = ("task=uea/basic_motions", "attention=dba", "scale=smoke", *TINY)
 ONE = {"devices": 1, "num_nodes": 1, "accelerator": "auto"}
+
+
+class Killed(pl.Callback):
+    """Kills the process at its first training step, as a kernel does that is short of memory."""
+
+    def on_train_batch_start(self, *_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -50,6 +60,26 @@ def test_a_crash_is_the_failure_of_its_run_alone(data, outputs, tmp_path, capsys
         run = Path(alone.paths.run)
         for name in ("best.ckpt", "last.ckpt"):
             assert identical(weights(outputs / run.relative_to(tmp_path / "alone"), name), weights(run, name))
+
+
+def test_a_killed_run_is_named_with_its_estimate_and_the_others_go_on(data, outputs):
+    def task(*words):
+        def run(tell):
+            config = composed(data, outputs, *WORDS, *words)
+            tell(Path(config.paths.run))
+            return trained(config).steps
+
+        return run
+
+    ended = {}
+    tasks = {0: task("seed=0", f"+callbacks.killed._target_={__name__}.Killed"), 1: task("seed=1")}
+    run_all(tasks, Workers(1, 1), lambda _: None, lambda number, *end: ended.update({number: end}))
+    assert ended[1][1] is None
+    cause = ended[0][1]
+    assert "was ended by SIGKILL, most likely because memory ran out (a training step needs less than" in cause
+    assert "sweep.workers=1" in cause
+    [error] = outputs.rglob(records.ERROR)
+    assert json.loads(error.read_text())["message"] == cause
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None], ids=str)
@@ -130,6 +160,13 @@ def test_cores_and_gpus_are_divided_among_workers(monkeypatch, asked, trainer, r
     assert workers_for(asked, ONE | trainer, runs) == expected
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert usable_threads() == workers_for(asked, ONE | trainer, runs).threads == 1
+
+
+def test_runs_side_by_side_share_the_free_memory():
+    ended, free = {}, free_memory()
+    tasks = dict.fromkeys(range(2), lambda _: free_memory())
+    run_all(tasks, Workers(2, 1), lambda _: None, lambda number, *end: ended.update({number: end[0]}))
+    assert all(0.4 * free < left < 0.6 * free for left in ended.values())
 
 
 @pytest.mark.parametrize("asked", [0, "all", 1.5, True])

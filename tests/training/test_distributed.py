@@ -4,8 +4,12 @@ import pytest
 from processes import CASES, DDP, assert_same, run_of, told, train_together
 from runs import composed, trained
 
+from subquad import records
+
 PARTS = ("trainer.accumulate_grad_batches=2", "checkpoint_activations=true")
-TRAINERS = {"fitted": DDP, "batch norm": DDP, "masked text": (*DDP, *PARTS)}
+SMALL = "trainer.accumulate_grad_batches=0.8MB"
+"""Memory in which both processes recompute their layers."""
+TRAINERS = {"fitted": DDP, "batch norm": (*DDP, SMALL), "masked text": (*DDP, *PARTS)}
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +33,11 @@ def together(tmp_path_factory, data, alone):
 @pytest.mark.parametrize("case", TRAINERS)
 def test_two_processes_train_to_the_numbers_of_one(together, alone, case):
     assert_same(run_of(together[0] / case), run_of(alone / case))
+
+
+@pytest.mark.slow
+def test_processes_that_lack_memory_recompute_their_layers(together):
+    assert records.read(run_of(together[0] / "batch norm")).config["checkpoint_activations"]
 
 
 @pytest.mark.slow

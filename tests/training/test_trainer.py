@@ -7,13 +7,12 @@ import pytest
 import torch
 from conftest import names
 from hydra.utils import instantiate
-from runs import ROOT, TINY, composed, one_thread, prepared, record_of, trained, weights
+from runs import ROOT, TINY, composed, one_thread, trained, weights
 
 from subquad import records
 from subquad.config.compose import compose_run
 from subquad.data import split_data
 from subquad.data.batches import EvalBatches
-from subquad.measure.step_memory import USABLE, states_of, step_peak
 from subquad.training import distributed
 from subquad.training.evaluation import evaluate
 from subquad.training.strategies import FullySharded, SharedBatches
@@ -33,7 +32,10 @@ MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
         ),
         (["trainer.accumulate_grad_batches=3"], "A batch of 4 cannot be divided among 1 processes with 3 microbatch"),
         (["trainer.accumulate_grad_batches=many"], "it must be a whole number of at least 1, auto, or a size such as"),
-        (["trainer.accumulate_grad_batches=0.001MB"], "No number of microbatches fits 1 kB: two rows take"),
+        (
+            ["trainer.accumulate_grad_batches=0.001MB"],
+            "with its layers recomputed and 4 rows at a time, and there are 1 kB",
+        ),
         (["trainer=ddp_cpu", "+trainer.sync_batchnorm=true"], "leave trainer.sync_batchnorm out"),
         (["+trainer.deterministic=true"], "Deterministic kernels are selected by runtime.deterministic=true; leave"),
         (["compile_model=max"], "torch.compile has no mode max; set compile_model to true, false or default,"),
@@ -152,28 +154,3 @@ def test_a_compiled_run_is_evaluated_and_resumed_like_any_other(data, outputs):
     with one_thread():
         _, now, recorded = evaluate(Path(config.paths.run), "test")
     assert now == recorded
-
-
-def test_microbatches_are_chosen_by_memory_and_recorded(data, outputs):
-    """As with the number that was chosen, to the last bit; auto is 1 on a CPU."""
-    given = (*MOTIONS, "recipe.batch_size=8", "limits.cases=16")
-    whole = trained(composed(data, outputs, *given, "trainer.accumulate_grad_batches=auto"))
-    assert whole.config["trainer"]["accumulate_grad_batches"] == 1
-    size = f"{step_bytes(data, given) / 1e6:.6f}MB"
-    chosen, same = (
-        trained(composed(data, outputs / setting, *given, f"trainer.accumulate_grad_batches={setting}"))
-        for setting in (size, "2")
-    )
-    assert chosen.config["trainer"]["accumulate_grad_batches"] == 2
-    assert chosen.fingerprint == same.fingerprint == whole.fingerprint
-    assert chosen.metrics == same.metrics
-    run = record_of(outputs / size)
-    assert evaluate(run, "test")[1] == chosen.metrics["test/accuracy"]
-
-
-def step_bytes(data, overrides):
-    """Memory of which a step with four rows fills the usable part."""
-    config = composed(data, Path("unused"), *overrides)
-    spec = prepared(config).spec
-    module = instantiate(config.task.module, _convert_="all")(spec=spec)
-    return step_peak(module, spec, 4, "32-true", states_of(module.make_optimizer), 8) / USABLE + 1

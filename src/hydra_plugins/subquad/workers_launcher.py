@@ -66,7 +66,9 @@ class Workers(Launcher):
         def on_end(number: int, result: JobReturn | None, cause: str | None) -> None:
             results[number] = result or _failed(jobs[number], CompactHydraException(cause))
             if results[number].status != JobStatus.COMPLETED:
-                log.error(f"#{number} failed: {results[number]._return_value}")
+                log.error(
+                    f"#{number} ({' '.join(filter_overrides(jobs[number]))}) failed: {results[number]._return_value}"
+                )
 
         tasks = {number: partial(self._run, overrides, number) for number, overrides in jobs.items()}
         with workers.interruptible():

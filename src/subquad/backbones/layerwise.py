@@ -37,6 +37,20 @@ def recompute_layers(network: nn.Module) -> None:
             part.forward = _recomputed(part, part.forward)  # type: ignore[method-assign]
 
 
+@contextmanager
+def recomputed(network: nn.Module) -> Iterator[None]:
+    """`recompute_layers` inside the block only."""
+    before = [(part, vars(part).get("forward")) for part in network.modules()]
+    recompute_layers(network)
+    try:
+        yield
+    finally:
+        for part, forward in before:
+            vars(part).pop("forward", None)
+            if forward is not None:
+                part.forward = forward
+
+
 def _recomputed(layer: nn.Module, plain: Callable[..., Any]) -> Callable[..., Any]:
     norms = [part for part in layer.modules() if isinstance(part, _BatchNorm)]
     slot: Any = getattr(getattr(layer, "attn", None), "slot", None)

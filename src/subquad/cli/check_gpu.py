@@ -310,7 +310,7 @@ def _memory(name: str, device: str) -> list[Finding]:
     module = instantiate(without_weights(setting.module), _convert_="all")(spec=spec).to(device).train()
     rows, found = (2, []) if device == "cpu" else (setting.data["batch_size"] // 4, [])
     for precision in ("32-true",) if device == "cpu" else ("32-true", "bf16-mixed"):
-        estimate = step_peak(module, spec, rows, precision, states=0)
+        estimate = step_peak(module, spec, rows, precision, states=0, device=torch.device(device).type)
         share = real_peak(module, spec, rows, precision, device) / estimate
         found.append(Finding(f"peak of {rows} rows, {precision}, over its estimate", share, 1 / USABLE))
     return found

@@ -6,8 +6,8 @@ python scripts/plan.py table=primal_dual/9 rows=[BasicMotions] measure=true
 python scripts/plan.py table=ecoformer/1 gpu_memory=24GB
 
 Times are taken from finished runs of the same kind, also from those in docs/results. If there are none, measure=true
-builds each model once and times a few training steps on this machine, on random inputs of the real batch size, and
-stores them in outputs/measured/steps.
+estimates the memory of a training step of each model on a CPU and on a GPU, and times a few steps on this machine of
+those that fit, on random inputs of the real batch size; the times are stored in outputs/measured/steps.
 gpu_memory= estimates the peak memory of each model's training step, and the microbatches with which it fits such a GPU.
 The first estimate takes about a second a model; it needs no GPU.
 Unknown values are marked, and sums that lack one begin with "at least". rows=, columns=, seeds= and overrides of
@@ -15,7 +15,7 @@ train.py work as in reproduce.py.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -62,12 +62,14 @@ def main() -> None:
     kept = _kept(settings.values(), runs.compositions)
     paces = _paces(outputs, finished, kept)
     here = Device.of(machine.describe())
+    peaks: dict[str, dict[str, int]] = {}
     left = {key: setting for key, setting in settings.items() if any(not job.finished for job in groups[key])}
     if config.measure:
         unknown = [setting for setting in left.values() if paces.of(setting, here) is None]
         if not unknown:
             Console().print("Nothing is measured: finished or kept runs tell the time of each model.")
-        _measure(unknown, outputs)
+        peaks = _step_memory(list(left.values()), runs.compositions)
+        _measure(unknown, outputs, peaks)
         paces = _paces(outputs, finished, kept)
     sizes = _parameters(left.values(), paces, runs.compositions.parameters)
     states_of_optimizer = _optimizer_states(settings.values(), runs.compositions.optimizer_states)
@@ -75,7 +77,8 @@ def main() -> None:
     works, states = [], {}
     for key, setting in settings.items():
         needs = runs.missing_data(groups[key][0]) if key in left else None
-        works.append(Work(setting, groups[key], paces.parameters(setting) or sizes.get(setting.family), needs))
+        parameters = paces.parameters(setting) or sizes.get(setting.family)
+        works.append(Work(setting, groups[key], parameters, needs, peaks.get(setting.family, {})))
         states[key] = states_of_optimizer[json.dumps(setting.module["optimizer"], sort_keys=True)]
     tasks, total = shares(works, paces, here, states)
     title = f"{tables[0].name}: {tables[0].title}" if len(tables) == 1 else f"{len(tables)} tables, shared runs once"
@@ -91,6 +94,12 @@ def _print_memory(settings: Sequence[Setting], memory: int, compositions: Compos
 
     show_memory(fits(settings, memory, compositions.step_bytes), memory, 1 - USABLE)
     compositions.save()
+
+
+def _step_memory(settings: Sequence[Setting], compositions: Compositions) -> dict[str, dict[str, int]]:
+    from subquad.planning.gpu_memory import whole_steps
+
+    return whole_steps(settings, compositions.step_bytes)
 
 
 def _import_heavy() -> None:
@@ -137,7 +146,7 @@ def _paces(outputs: Path, finished: list[records.Record], kept: list[tuple[str, 
     return Paces(finished, measured, kept)
 
 
-def _measure(settings: Sequence[Setting], outputs: Path) -> None:
+def _measure(settings: Sequence[Setting], outputs: Path, peaks: Mapping[str, Mapping[str, int]]) -> None:
     """Measures one setting of each family; prints the reasons for those that cannot be measured, each once."""
     from subquad.planning.step_time import measure_steps
 
@@ -145,7 +154,7 @@ def _measure(settings: Sequence[Setting], outputs: Path) -> None:
     for setting in {setting.family: setting for setting in settings}.values():
         name = f"{setting.attention} on {setting.task}"
         try:
-            step = measure_steps(setting, outputs)
+            step = measure_steps(setting, outputs, peaks=peaks.get(setting.family, {}))
             console.print(f"{name}: {step.seconds:.3g} s a step of {step.batch_size}", soft_wrap=True)
         except UserError as error:
             reasons.setdefault(str(error), []).append(name)

@@ -104,13 +104,7 @@ def _train(
             missing.setdefault(reason, []).append(spec)
     left = {spec.folder for specs in missing.values() for spec in specs}
     for reason, specs in missing.items():
-        folders = {spec.folder for spec in specs}
-        cells = [
-            f"{table.name} {' / '.join(place)}"
-            for table in shown
-            for place, own in table.cells.items()
-            if {spec.folder for spec in own} & folders
-        ]
+        cells = [cell for table in shown for cell in table.filled_by({spec.folder for spec in specs})]
         Console(highlight=False).print(
             f"The data of {counted(len(specs), 'run')} are missing: {reason}\n  They fill {few(cells)}.",
             soft_wrap=True,

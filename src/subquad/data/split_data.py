@@ -44,6 +44,9 @@ class SplitData(CheckedSettings, abc.ABC):
     trainer: Any = None
     """Lightning's trainer, once attached; batches are divided among its processes."""
 
+    eval_limit: int | None = None
+    """Rows of an evaluation batch that the memory allows, if these are fewer than the settings say."""
+
     def __init__(
         self, *, batch_size: Count, seed: Seed, steps_per_epoch: Count | None = None,
         eval_batch_size: Count | None = None, num_workers: Natural | Literal["auto"] = 0,
@@ -74,6 +77,11 @@ class SplitData(CheckedSettings, abc.ABC):
     def planned_spec(self) -> Any:
         """The `spec` as far as it is known before `prepare_data`; otherwise raises as `spec` does."""
         return self.spec
+
+    @property
+    def planned_rows(self) -> int | None:
+        """The number of training rows, or more, as far as it is known before `prepare_data`."""
+        return None
 
     @abc.abstractmethod
     def batched(self, split: str) -> Dataset[Any]:
@@ -176,7 +184,8 @@ class SplitData(CheckedSettings, abc.ABC):
     def eval_batch_size(self) -> int:
         """Rows per process in an evaluation batch."""
         microbatch = max(1, self.batch_size // (self._world * self._accumulated))
-        return self._eval_batch_size or (2 * microbatch if self._on_gpu else microbatch)
+        rows = self._eval_batch_size or (2 * microbatch if self._on_gpu else microbatch)
+        return min(rows, self.eval_limit or rows)
 
     @property
     def _on_gpu(self) -> bool:

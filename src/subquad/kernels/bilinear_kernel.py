@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.kernels.build import library
-from subquad.kernels.operands import VECTOR, loaded, may_run
+from subquad.kernels.operands import VECTOR, address, loaded, may_run, operand_type, run
 
 _FORWARD, _BACKWARD = "bilinear", "bilinear_backward"
 _TILE = 96
@@ -51,7 +51,7 @@ def takes(x: Tensor, z: Tensor, weights: Sequence[Tensor], heads: int, gradients
         and may_run(_FORWARD, x, z)
         and (not gradients or library(_BACKWARD) is not None)
         and all(
-            type(w) in (nn.Parameter, Tensor) and w.dtype is torch.float32 and w.is_cpu and w.is_contiguous()
+            type(w) in (nn.Parameter, operand_type()) and w.dtype is torch.float32 and w.is_cpu and w.is_contiguous()
             for w in weights
         )
     )
@@ -80,8 +80,8 @@ def bilinear(
     call, functions = _call(x, z, weights, heads, scale, gradients, keep, y, a), _functions(_FORWARD)
     kept = _numbers(functions.kept(ctypes.byref(call)) if gradients else 0)
     memory = _numbers(functions.room(ctypes.byref(call)))
-    call.kept, call.scratch = kept.data_ptr(), memory.data_ptr()
-    functions.forward(ctypes.byref(call))
+    call.kept, call.scratch = address(kept), address(memory)
+    run(functions.forward, ctypes.byref(call))
     return y, a, kept
 
 
@@ -102,10 +102,10 @@ def backward(
     dy, d_a = dy.contiguous(), None if d_a is None else d_a.contiguous()
     results = [_numbers(*t.shape) for t in (x, z, *weights)]
     call, functions = _call(x, z, weights, heads, scale, True, keep, None, a), _functions(_BACKWARD)
-    call.kept = kept.data_ptr()
+    call.kept = address(kept)
     memory = _numbers(functions.room(ctypes.byref(call)))
     to = _Gradients(*_places(dy, d_a, *results, memory))
-    functions.backward(ctypes.byref(call), ctypes.byref(to))
+    run(functions.backward, ctypes.byref(call), ctypes.byref(to))
     return results
 
 
@@ -135,4 +135,4 @@ def _numbers(*shape: int) -> Tensor:
 
 
 def _places(*tensors: Tensor | None) -> list[int | None]:
-    return [None if t is None else t.data_ptr() for t in tensors]
+    return [address(t) for t in tensors]

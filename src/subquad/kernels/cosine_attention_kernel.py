@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from subquad.kernels.operands import VECTOR, chunks, fit, like, loaded, point, rows, scratch
+from subquad.kernels.operands import VECTOR, chunks, fit, like, loaded, operator, point, rows, run, scratch
 
 _KERNEL = "cosine_attention"
 _COUNTS = ("batch", "tokens", "heads", "features", "channels", "chunks", "threads")
@@ -75,19 +75,19 @@ class _State(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, k: Tensor, v: Tensor, wave: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(k, v, wave)
-        state, total = torch.ops.subquad.wave_state(k, v, wave)
+        state, total = _wave_state(k, v, wave)
         return state, total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_state: Tensor, of_total: Tensor) -> tuple[Tensor, Tensor, None]:
-        return *torch.ops.subquad.wave_state_backward(of_state, of_total, *ctx.saved_tensors), None
+        return *_wave_state_backward(of_state, of_total, *ctx.saved_tensors), None
 
 
 class _Read(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, wave: Tensor, state: Tensor, total: Tensor, least: float) -> Tensor:
-        y, weight = torch.ops.subquad.wave_read(q, wave, state, total, least)
+        y, weight = _wave_read(q, wave, state, total, least)
         ctx.save_for_backward(q, wave, state, total, y, weight)
         ctx.least = least
         return y
@@ -95,7 +95,7 @@ class _Read(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None]:
-        dq, of_state, of_total = torch.ops.subquad.wave_read_backward(dy, *ctx.saved_tensors, ctx.least)
+        dq, of_state, of_total = _wave_read_backward(dy, *ctx.saved_tensors, ctx.least)
         return dq, None, of_state, of_total, None
 
 
@@ -149,24 +149,20 @@ def _run(function: str, call: _Call, **operands: Tensor) -> None:
     contiguous = {name: rows(x) if hasattr(call, f"{name}_step") else x.contiguous() for name, x in operands.items()}
     point(call, **contiguous)
     memory = scratch(_KERNEL, call)
-    getattr(loaded(_KERNEL), function)(ctypes.byref(call))
+    run(getattr(loaded(_KERNEL), function), ctypes.byref(call))
     del memory  # must live until the call has ended
 
 
-_operators = torch.library.Library("subquad", "FRAGMENT")
-_operators.define("wave_state(Tensor k, Tensor v, Tensor wave) -> (Tensor, Tensor)")
-_operators.define(
-    "wave_state_backward(Tensor of_state, Tensor of_total, Tensor k, Tensor v, Tensor wave) -> (Tensor, Tensor)"
+_wave_state = operator("wave_state(Tensor k, Tensor v, Tensor wave) -> (Tensor, Tensor)", _state)
+_wave_state_backward = operator(
+    "wave_state_backward(Tensor of_state, Tensor of_total, Tensor k, Tensor v, Tensor wave) -> (Tensor, Tensor)",
+    _state_backward,
 )
-_operators.define("wave_read(Tensor q, Tensor wave, Tensor state, Tensor total, float least) -> (Tensor, Tensor)")
-_operators.define(
+_wave_read = operator(
+    "wave_read(Tensor q, Tensor wave, Tensor state, Tensor total, float least) -> (Tensor, Tensor)", _read
+)
+_wave_read_backward = operator(
     "wave_read_backward(Tensor dy, Tensor q, Tensor wave, Tensor state, Tensor total, Tensor y, Tensor weight, "
-    "float least) -> (Tensor, Tensor, Tensor)"
+    "float least) -> (Tensor, Tensor, Tensor)",
+    _read_backward,
 )
-for _name, _function in (
-    ("wave_state", _state),
-    ("wave_state_backward", _state_backward),
-    ("wave_read", _read),
-    ("wave_read_backward", _read_backward),
-):
-    _operators.impl(_name, _function, "CPU")

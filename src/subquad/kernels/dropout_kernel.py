@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from subquad.kernels.operands import loaded, may_run
+from subquad.kernels.operands import address, loaded, may_run, run, tracing
 
 _KERNEL = "dropout"
 
@@ -16,17 +16,21 @@ STEPS = 1 << 16
 
 def new_seed() -> int:
     """Draws a seed for `random_bits` from torch's generator."""
-    return int(torch.randint(2**62, ()))
+    return 0 if tracing() else int(torch.randint(2**62, ()))
 
 
 def random_bits(seed: int, count: int) -> Tensor:
     """16 random bits for each of `count` entries, as int16."""
+    if tracing():
+        return torch.empty(count, dtype=torch.int16, device="cpu")
     generator = np.random.SFC64(seed)
     return torch.from_numpy(generator.random_raw((count + 3) // 4).view(np.int16)[:count])
 
 
 def random_bits_at(seed: int, first: int, count: int) -> Tensor:
     """16 random bits for `count` entries from number `first` on of a sequence that the seed determines, as int16."""
+    if tracing():
+        return torch.empty(count, dtype=torch.int16, device="cpu")
     generator, skipped = np.random.PCG64DXSM(seed), first % 4
     generator.advance(first // 4)
     drawn = generator.random_raw((skipped + count + 3) // 4).view(np.int16)
@@ -67,10 +71,10 @@ def select(x: Tensor, keep: Tensor, scale: float) -> Tensor:
 
 def _run(function: str, *arguments: Tensor | int | float) -> None:
     """Calls a function of dropout.cpp with these arguments and the number of threads."""
-    getattr(loaded(_KERNEL), function)(*map(_to_c, (*arguments, torch.get_num_threads())))
+    run(getattr(loaded(_KERNEL), function), *map(_to_c, (*arguments, torch.get_num_threads())))
 
 
 def _to_c(x: Tensor | int | float) -> ctypes.c_void_p | ctypes.c_long | ctypes.c_float:
     if isinstance(x, Tensor):
-        return ctypes.c_void_p(x.data_ptr())
+        return ctypes.c_void_p(address(x))
     return ctypes.c_float(x) if isinstance(x, float) else ctypes.c_long(x)

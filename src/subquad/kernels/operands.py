@@ -1,6 +1,10 @@
 """Passing tensors to kernels: checks, layouts and addresses."""
 
 import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +15,47 @@ from subquad.utils.devices import on_cpu
 
 VECTOR = 16
 """Floats of the longest vector register: contiguous axes must be a multiple of it."""
+
+
+_operand_type: ContextVar[type[Tensor]] = ContextVar("type of the tensors that kernels take", default=Tensor)
+
+
+@contextmanager
+def shapes_only(kind: type[Tensor]) -> Iterator[None]:
+    """Inside, kernels take tensors of a type that has no data: they allocate what they always do, and compute nothing.
+
+    Their memory can thus be counted.
+    """
+    before = _operand_type.set(kind)
+    try:
+        yield
+    finally:
+        _operand_type.reset(before)
+
+
+def operand_type() -> type[Tensor]:
+    """The type of the tensors that kernels take in this context."""
+    return _operand_type.get()
+
+
+def tracing() -> bool:
+    """Whether kernels compute nothing in this context (see `shapes_only`)."""
+    return operand_type() is not Tensor
+
+
+_operators = torch.library.Library("subquad", "FRAGMENT")
+
+
+def operator(schema: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Registers a function as an operator of torch, which counters of operations see; returns the operator.
+
+    Where kernels compute nothing, it is the function itself, so that all of its allocations are seen.
+    """
+    name = schema.partition("(")[0]
+    _operators.define(schema)
+    _operators.impl(name, function, "CPU")
+    registered = getattr(torch.ops.subquad, name)
+    return lambda *arguments: (function if tracing() else registered)(*arguments)
 
 
 def fit(kernel: str, *operands: Tensor) -> bool:
@@ -26,7 +71,7 @@ def may_run(kernel: str, *operands: Tensor) -> bool:
         eager(*operands)
         and all(x.dtype == torch.float32 for x in operands)
         and not torch.is_autocast_enabled("cpu")
-        and not torch._C._is_torch_function_mode_enabled()
+        and (tracing() or not torch._C._is_torch_function_mode_enabled())
         and allowed()
         and library(kernel) is not None
     )
@@ -35,7 +80,7 @@ def may_run(kernel: str, *operands: Tensor) -> bool:
 def eager(*operands: Tensor) -> bool:
     """Whether operators compute at once on tensors on a CPU, whose derivatives are those of a backward pass."""
     return (
-        all(type(x) is Tensor and on_cpu(x) for x in operands)  # subclasses that intercept operators must see torch's
+        all(type(x) is operand_type() and on_cpu(x) for x in operands)  # others that intercept operators see torch's
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()  # a trace would hold the addresses of its example
         and not torch._C._are_functorch_transforms_active()
@@ -48,6 +93,17 @@ def loaded(kernel: str) -> ctypes.CDLL:
     functions = library(kernel)
     assert functions is not None
     return functions
+
+
+def run(function: Any, *arguments: Any) -> None:
+    """Calls a function of a kernel."""
+    if not tracing():
+        function(*arguments)
+
+
+def address(x: Tensor | None) -> int | None:
+    """Where the numbers of a tensor are in memory."""
+    return None if x is None or tracing() else x.data_ptr()
 
 
 def rows(x: Tensor) -> Tensor:
@@ -67,7 +123,7 @@ def point(structure: ctypes.Structure, **operands: Tensor) -> None:
     The structure keeps no tensor alive.
     """
     for name, x in operands.items():
-        setattr(structure, name, x.data_ptr())
+        setattr(structure, name, address(x))
         steps = getattr(structure, f"{name}_step", None)
         if steps is not None:
             steps[:] = x.stride()[: len(steps)]
@@ -81,5 +137,5 @@ def chunks(kernel: str, tokens: int, heads: int) -> int:
 def scratch(kernel: str, call: ctypes.Structure) -> Tensor:
     """Allocates scratch memory for the threads of a call and sets its address in the call."""
     memory = torch.empty(call.threads * loaded(kernel).room(ctypes.byref(call)), dtype=torch.float32, device="cpu")
-    call.scratch = memory.data_ptr()
+    call.scratch = address(memory)
     return memory

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from subquad.kernels.dropout_kernel import new_seed, random_bits, threshold
-from subquad.kernels.operands import chunks, fit, like, loaded, point, rows, scratch
+from subquad.kernels.operands import chunks, fit, like, loaded, operator, point, rows, run, scratch
 
 MOST_KEYS = 1024
 """With more keys, the logits of a tile of queries do not fit into the cache, and torch's kernel is as fast. That has no
@@ -88,7 +88,8 @@ def short_attention(
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, *keys, *values)):
         y: Tensor = _ShortAttention.apply(seen, scale, dropout_p, seed, q, *keys, *values)
         return y
-    return torch.ops.subquad.short_attention(q, keys, values, seen, scale, dropout_p, _bits(seed, q, keys))[0]
+    shared: Tensor = compiled(q, keys, values, seen, scale, dropout_p, _bits(seed, q, keys))[0]
+    return shared
 
 
 def _bits(seed: int | None, q: Tensor, keys: Sequence[Tensor]) -> Tensor | None:
@@ -103,7 +104,7 @@ class _ShortAttention(torch.autograd.Function):
     ) -> Tensor:
         keys, values = parts[: len(parts) // 2], parts[len(parts) // 2 :]
         ctx.numbers, ctx.seed = (scale, dropout_p), seed
-        y, lse = torch.ops.subquad.short_attention(q, keys, values, seen, *ctx.numbers, _bits(seed, q, keys))
+        y, lse = compiled(q, keys, values, seen, *ctx.numbers, _bits(seed, q, keys))
         ctx.save_for_backward(seen, lse, q, *parts)
         return y
 
@@ -112,9 +113,8 @@ class _ShortAttention(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         seen, lse, q, *parts = ctx.saved_tensors
         keys, values = parts[: len(parts) // 2], parts[len(parts) // 2 :]
-        gradients = torch.ops.subquad.short_attention_backward(
-            dy, q, keys, values, seen, lse, *ctx.numbers, _bits(ctx.seed, q, keys)
-        )
+        bits = _bits(ctx.seed, q, keys)
+        gradients = compiled_backward(dy, q, keys, values, seen, lse, *ctx.numbers, bits)
         return None, None, None, None, *gradients
 
 
@@ -133,7 +133,7 @@ def _forward(
     lse = q.new_empty(batch, heads, queries)
     parts = [{"k": rows(k), "v": rows(v)} for k, v in zip(keys, values, strict=True)]
     call, _kept = _call(parts, seen, (scale, dropout_p), bits, q=rows(q), y=y, lse=lse)
-    loaded(_KERNEL).forward(ctypes.byref(call))
+    run(loaded(_KERNEL).forward, ctypes.byref(call))
     return y, lse
 
 
@@ -159,7 +159,7 @@ def _backward(
     dq = like(q)
     call, _kept = _call(parts, seen, (scale, dropout_p), bits, q=q, dy=rows(dy), lse=lse, dq=dq)
     call.chunks = count
-    loaded(_KERNEL).backward(ctypes.byref(call))
+    run(loaded(_KERNEL).backward, ctypes.byref(call))
     gradients = [part[name] for name in ("dk", "dv") for part in parts]
     return [dq, *(x.sum(0) if count > 1 else x[0] for x in gradients)]
 
@@ -193,10 +193,11 @@ def _call(
     return call, [scratch(_KERNEL, call), *operands.values(), *(x for part in parts for x in part.values())]
 
 
-_operators = torch.library.Library("subquad", "FRAGMENT")
 _operands = "Tensor q, Tensor[] keys, Tensor[] values, Tensor? seen"
 _numbers = "float scale, float dropout_p, Tensor? bits"
-_operators.define(f"short_attention({_operands}, {_numbers}) -> (Tensor, Tensor)")
-_operators.define(f"short_attention_backward(Tensor dy, {_operands}, Tensor lse, {_numbers}) -> Tensor[]")
-_operators.impl("short_attention", _forward, "CPU")
-_operators.impl("short_attention_backward", _backward, "CPU")
+compiled = operator(f"short_attention({_operands}, {_numbers}) -> (Tensor, Tensor)", _forward)
+"""The kernel without a derivative: y and the logarithms of the sums."""
+compiled_backward = operator(
+    f"short_attention_backward(Tensor dy, {_operands}, Tensor lse, {_numbers}) -> Tensor[]", _backward
+)
+"""The gradients of the queries, keys and values."""

@@ -1,17 +1,24 @@
-"""Peak memory of a training step on a GPU, by a trace on fake tensors: nothing is allocated and no GPU is needed."""
+"""Peak memory of training steps and evaluations, by a trace on fake tensors: nothing is allocated.
+
+A step on a GPU is traced without a GPU, with CUDA's formulations; a step on a CPU with those of a CPU, including the
+package's own kernels.
+"""
 
 from bisect import bisect_left as bisect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from subquad.attention.base import Redrawn, Refreshable
+from subquad.kernels.operands import shapes_only
 from subquad.measure.cuda_autocast import rules_of_cuda
 from subquad.measure.inputs import HIDDEN, random_batch
 from subquad.measure.memory import LiveTensors
@@ -22,48 +29,85 @@ USABLE = 0.85
 """Share of a GPU's memory that a trace may take; libraries, fragments and the CUDA context take the rest."""
 
 
-def step_peak(module: Any, spec: Any, rows: int, precision: str, states: int, whole: int | None = None) -> int:
+def step_peak(
+    module: Any, spec: Any, rows: int, precision: str, states: int, whole: int | None = None, device: str = "cuda"
+) -> int:
     """Peak bytes of a training step of `rows` rows at full length and without padding.
 
     They are the weights and buffers, the gradients, the optimiser's states, and the peak of what a forward and a
-    backward pass add. Not counted are workspaces of libraries and copies for other processes. Softmax attention counts
-    as fused, patterns that flex attention serves as on a CPU.
+    backward pass add; on a CPU also two batches, of which one is being loaded. Not counted are workspaces of libraries
+    and copies for other processes. On a GPU softmax attention counts as fused, patterns that flex attention serves as
+    on a CPU.
 
     Args:
         module: a task's module, on any device; its weights are not read.
-        precision: Lightning's name; mixed precision keeps in float32 what it keeps on CUDA.
+        precision: Lightning's name; mixed precision keeps in float32 what it keeps on the device.
         states: number of values that the optimiser stores for each parameter.
         whole: rows of the batch of an optimiser step, to which mechanisms are fitted; by default `rows`.
+        device: "cuda" or "cpu".
     """
-    module.train()
-    with fake_tensors(module, (), gradients=True), like_a_gpu(precision):
-        added = _added(module, random_batch(module.network, spec, rows))
+    with _in_mode(module, training=True), _traced(module, precision, device, gradients=True):
+        batch = random_batch(module.network, spec, rows)
+        added = _added(module, batch)
         if any(isinstance(part, Refreshable) and not isinstance(part, Redrawn) for part in module.modules()):
-            batch = random_batch(module.network, spec, whole or rows)
-            with torch.no_grad(), LiveTensors() as memory:
-                module(batch)
-            added = max(added, memory.peak)
-    return _fixed(module, states) + added
+            every = random_batch(module.network, spec, whole or rows)
+            added = max(added, _without_gradients(lambda: module(every)))
+    return _fixed(module, states) + added + (2 * _size_of(batch) if device == "cpu" else 0)
+
+
+def evaluation_peak(
+    module: Any, spec: Any, rows: int, precision: str, device: str = "cuda", states: int | None = None
+) -> int:
+    """Peak bytes of an evaluation of `rows` rows at full length and without padding; arguments as for `step_peak`.
+
+    Args:
+        states: of the optimiser of a run that is evaluated while it trains, whose gradients stay too; None without a
+            training.
+    """
+    with _in_mode(module, training=False), _traced(module, precision, device, gradients=False):
+        batch = random_batch(module.network, spec, rows)
+        added = _without_gradients(lambda: module.loss(module(batch), module.targets(batch)))
+    fixed = sum(map(_size, (*module.parameters(), *module.buffers()))) if states is None else _fixed(module, states)
+    return fixed + added + (2 * _size_of(batch) if device == "cpu" else 0)
 
 
 def real_peak(module: Any, spec: Any, rows: int, precision: str, device: str) -> int:
     """What `step_peak` estimates without an optimiser, of a real step on random data; adds nothing to the gradients.
 
-    On a CPU it counts live tensors, with the formulations of a GPU.
+    On a CPU it counts live tensors.
     """
     half = torch.bfloat16 if "bf16" in precision else torch.float16
     batch = random_batch(module.network, spec, rows).to(device)
     module.train()
     with torch.autocast(device, half, enabled="mixed" in precision):
         if device == "cpu":
-            with as_on_a_gpu():
-                peak = _fixed(module, 0) + _added(module, batch)
+            peak = _fixed(module, 0) + _added(module, batch)
         else:
             torch.cuda.reset_peak_memory_stats(device)
             _added(module, batch)
             peak = torch.cuda.max_memory_allocated(device)
     module.zero_grad(set_to_none=True)
     return peak
+
+
+@contextmanager
+def _in_mode(module: nn.Module, training: bool) -> Iterator[None]:
+    """Sets a module to training or evaluation inside the block."""
+    before = {part: part.training for part in module.modules()}
+    module.train(training)
+    try:
+        yield
+    finally:
+        for part, own in before.items():
+            part.training = own
+
+
+@contextmanager
+def _traced(module: nn.Module, precision: str, device: str, gradients: bool) -> Iterator[None]:
+    """The weights of a module as fake tensors, which are computed with as on a device."""
+    like = like_a_cpu if device == "cpu" else like_a_gpu
+    with fake_tensors(module, (), gradients), like(precision):
+        yield
 
 
 def _fixed(module: nn.Module, states: int) -> int:
@@ -78,6 +122,13 @@ def _added(module: Any, batch: Any) -> int:
         p.grad = torch.zeros_like(p) if p.requires_grad else None
     with LiveTensors() as memory:
         module.loss(module(batch), module.targets(batch)).backward()
+    return memory.peak
+
+
+def _without_gradients(compute: Callable[[], Any]) -> int:
+    """Bytes that a computation without gradients adds at its peak."""
+    with torch.no_grad(), LiveTensors() as memory:
+        compute()
     return memory.peak
 
 
@@ -106,6 +157,13 @@ def states_of(make_optimizer: Callable[[Any], torch.optim.Optimizer]) -> int:
     return sum(value.numel() for value in stored) // parameter.numel()
 
 
+def _size_of(batch: Any) -> int:
+    """Bytes of the tensors of a batch."""
+    return sum(
+        _size(getattr(batch, field.name)) for field in fields(batch) if isinstance(getattr(batch, field.name), Tensor)
+    )
+
+
 def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
@@ -123,8 +181,30 @@ def like_a_gpu(precision: str) -> Iterator[None]:
         yield
 
 
-class _Cuda(TorchFunctionMode):
-    """Replaces functions that torch computes with other memory on a CPU, and those whose result depends on values."""
+@contextmanager
+def like_a_cpu(precision: str) -> Iterator[None]:
+    """What a CPU allocates, without compiled code, on fake CPU tensors; the package's kernels compute nothing."""
+    with ExitStack() as stack:
+        stack.enter_context(shapes_only(FakeTensor))
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(_WithoutValues())
+        if "mixed" in precision:
+            stack.enter_context(torch.autocast("cpu", torch.bfloat16))  # Lightning also in place of float16
+        yield
+
+
+class _WithoutValues(TorchFunctionMode):
+    """Replaces functions whose result depends on values."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__getitem__ and isinstance(args[1], Tensor) and args[1].dtype == torch.bool:
+            x, chosen = args  # hidden tokens, whose share `random_batch` determines
+            return x.flatten(0, chosen.ndim - 1)[: max(1, round(HIDDEN * chosen.numel()))].clone()
+        return func(*args, **(kwargs or {}))
+
+
+class _Cuda(_WithoutValues):
+    """Also replaces functions that torch computes with other memory on a CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -132,10 +212,7 @@ class _Cuda(TorchFunctionMode):
             return _fused_attention(*args, **kwargs)
         if func is F.dropout:
             return _dropout(*args, **kwargs)
-        if func is Tensor.__getitem__ and isinstance(args[1], Tensor) and args[1].dtype == torch.bool:
-            x, chosen = args  # hidden tokens, whose share `random_batch` determines
-            return x.flatten(0, chosen.ndim - 1)[: max(1, round(HIDDEN * chosen.numel()))].clone()
-        return func(*args, **kwargs)
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

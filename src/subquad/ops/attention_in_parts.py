@@ -26,8 +26,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from subquad.kernels.dropout_kernel import new_seed, random_bits_at, threshold
-from subquad.kernels.operands import VECTOR, eager
-from subquad.kernels.short_attention_kernel import MOST_KEYS, supports
+from subquad.kernels.operands import VECTOR, eager, tracing
+from subquad.kernels.short_attention_kernel import MOST_KEYS, compiled, compiled_backward, supports
 from subquad.ops.dropout import in_16_bits
 from subquad.ops.mixed_precision import product_type, without_autocast, written_out
 
@@ -121,7 +121,10 @@ class _InParts(torch.autograd.Function):
 
 
 def _parts(q: Tensor, k: Tensor, seed: int) -> Iterator[tuple[Part, Tensor]]:
-    """Parts whose weights are neighbours in [b, h, n, m], with random bits for each of these weights."""
+    """Parts whose weights are neighbours in [b, h, n, m], with random bits for each of these weights.
+
+    A trace of the memory sees one part, as no other takes more.
+    """
     (b, h, n), m = q.shape[:3], k.shape[2]
     each = WEIGHTS // m
     queries = n if n <= each else max(QUERIES, each // QUERIES * QUERIES)
@@ -133,6 +136,8 @@ def _parts(q: Tensor, k: Tensor, seed: int) -> Iterator[tuple[Part, Tensor]]:
                 count = (ends[0] - row) * (ends[1] - head) * (ends[2] - query) * m
                 part = slice(row, ends[0]), slice(head, ends[1]), slice(query, ends[2])
                 yield part, random_bits_at(seed, ((row * h + head) * n + query) * m, count)
+                if tracing():
+                    return
 
 
 def _operands(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
@@ -195,7 +200,7 @@ def _slopes(
 def _attend_compiled(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bits: Tensor, scale: float, dropout_p: float
 ) -> tuple[Tensor, Tensor]:
-    y, lse = torch.ops.subquad.short_attention(q, [k], [v], mask, scale, dropout_p, bits)
+    y, lse = compiled(q, [k], [v], mask, scale, dropout_p, bits)
     return y, lse
 
 
@@ -204,5 +209,5 @@ def _slopes_compiled(
     dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     operands = q, [k], [v], mask, lse.contiguous(), scale, dropout_p, bits
-    dq, dk, dv = torch.ops.subquad.short_attention_backward(dy, *operands)
+    dq, dk, dv = compiled_backward(dy, *operands)
     return dq, dk, dv

@@ -30,6 +30,7 @@ class Setting:
         precision: that of the trainer.
         family: key for what determines the time of a step: model, batch and precision (see `family_of`).
         steps: optimiser steps; None if they depend on an unknown number of training rows.
+        rows: training rows; None if they are unknown.
         weights_only: number of checkpoints without optimiser state that a finished run keeps.
         with_states: number of checkpoints with optimiser state that a finished run keeps.
         data: settings of the data.
@@ -42,10 +43,17 @@ class Setting:
     precision: str
     family: str
     steps: int | None
+    rows: int | None
     weights_only: int
     with_states: int
     data: Mapping[str, Any]
     module: Mapping[str, Any]
+
+    @property
+    def batch(self) -> int:
+        """Rows of an optimiser step: all training rows where these are fewer than a batch."""
+        size = int(self.data["batch_size"])
+        return min(size, self.rows or size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +136,7 @@ def setting_of(overrides: Iterable[str], compositions: Compositions) -> Setting:
         precision=str(plain["trainer"]["precision"]),
         family=family_of(plain),
         steps=_steps(plain),
+        rows=_rows(plain),
         weights_only=sum(saver["save_top_k"] for saver in weights),
         with_states=sum(saver["save_top_k"] for saver in savers if saver not in weights),
         data=composition.data,

@@ -24,18 +24,28 @@ def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{title}[/]", soft_wrap=True)
     grid = Grid(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # fits into 80 columns
-    for name in ("", "done", "left", "time left", "disk", "data"):
+    devices = {"CPU": "cpu", "GPU": "cuda"} if total.memory else {}
+    for name in ("", "done", "left", "time left", *devices, "disk", "data"):
         words = {"no_wrap": True} if name not in ("", "time left") else {"min_width": 12, "overflow": "fold"}
         grid.add_column(name, justify="left" if name in ("", "data") else "right", **words)
     for task, share in sorted(tasks.items()):
         data = "missing" if share.needs else "here" if share.left else ""
         numbers = (f"{number:,}" for number in (share.finished, share.left))
-        grid.add_row(task, *numbers, time_left(share), checkpoints(share), data)
+        peaks = (readable_bytes(share.memory[device]) if device in share.memory else "" for device in devices.values())
+        time = time_left(share) + "*" * bool(share.kept)
+        grid.add_row(task, *numbers, time, *peaks, checkpoints(share), data)
     console.print(grid)
+    if total.kept:
+        console.print("* estimated from a kept run (docs/results), scaled by its steps", soft_wrap=True)
     console.print(f"{counted(total.runs, 'run')}, {total.finished:,} finished, {total.left:,} left.")
     if not total.left:
         return
     console.print(f"Time: {time_left(total)}{_sources(total)}.", soft_wrap=True)
+    if devices:
+        console.print(
+            "Memory: columns CPU and GPU are traced peaks of a training step, of the largest model with a whole batch.",
+            soft_wrap=True,
+        )
     console.print(f"Disk: {checkpoints(total)} of checkpoints; caches of data are not counted.", soft_wrap=True)
     for task, share in sorted(tasks.items()):
         for sentence in sorted(share.needs):
@@ -61,9 +71,10 @@ def show_memory(fits: Sequence["Fit"], memory: int, kept_free: float) -> None:
         elif fit.count is None:
             answer = f"{readable_bytes(fit.whole)}; no number of microbatches fits ({readable_bytes(fit.divided)})"
         else:
+            rows = fit.setting.batch
             answer = (
                 f"{readable_bytes(fit.whole)}; {readable_bytes(fit.divided)} with "
-                f"trainer.accumulate_grad_batches={fit.count} (rows: {fit.batch // fit.count} of {fit.batch})"
+                f"trainer.accumulate_grad_batches={fit.count} (rows: {rows // fit.count} of {rows})"
             )
         overrides = (text for text in fit.setting.overrides if not text.startswith("ckpt_path="))
         console.print(f"  {' '.join(overrides)}: {answer}")
@@ -99,7 +110,7 @@ def _sources(share: Share) -> str:
     if share.whole > share.kept:
         sources.append(f"{counted(share.whole - share.kept, 'run')} by finished runs of their kind")
     if share.kept:
-        sources.append(f"{counted(share.kept, 'run')} by kept runs of their kind (docs/results), scaled by steps")
+        sources.append(f"{counted(share.kept, 'run')} estimated from kept runs of their kind")
     if share.timed > share.whole:
         sources.append(f"{share.timed - share.whole} by measured training steps, without their evaluations")
     if share.left > share.timed:

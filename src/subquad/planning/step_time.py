@@ -1,9 +1,12 @@
 """Times training steps of a configuration on random inputs and stores the result, one file for each device."""
 
 import dataclasses
+import gc
 import statistics
+import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +14,40 @@ import pytorch_lightning as pl
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from pytorch_lightning.accelerators import CPUAccelerator
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from subquad.config.compose import compose_run
 from subquad.config.settings import check_settings, without_weights
 from subquad.measure import machine
 from subquad.measure.inputs import random_batch
-from subquad.measure.memory import LiveTensors
+from subquad.measure.step_memory import USABLE, microbatches, states_of, step_peak
 from subquad.planning.cost import Device, Setting, StepTime
-from subquad.planning.model_size import spec_of
+from subquad.planning.model_size import meta_module, spec_of
 from subquad.records import fingerprint, write_json
 from subquad.training.callbacks.refresh import RefreshAttention
 from subquad.training.runtime import Runtime
+from subquad.utils.byte_sizes import readable_bytes
 from subquad.utils.cores import usable_cores
-from subquad.utils.errors import UserError, first_line
+from subquad.utils.display import counted
+from subquad.utils.errors import UserError, first_line, memory_error
+from subquad.utils.free_memory import free_memory
 from subquad.utils.log_filters import quieten
+from subquad.utils.malloc import return_freed_memory
 
 
-def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
+def measure_steps(setting: Setting, outputs: Path, steps: int = 3, peaks: Mapping[str, int] = {}) -> StepTime:
     """Builds the model of a configuration and times training steps, after two warm-up steps.
 
-    Uses the loss, optimiser, precision, gradient clipping and attention refreshes of the run. Raises UserError if the
-    model depends on data that are missing here, or if the device has too little memory.
+    Uses the loss, optimiser, precision, gradient clipping and attention refreshes of the run. A batch that does not fit
+    is timed by its microbatches.
+
+    Args:
+        peaks: peak bytes of a step with the whole batch on a CPU ("cpu") and on a GPU ("cuda"), if they are known.
+
+    Raises:
+        UserError: the model depends on data that are missing here, or the device has too little memory; then nothing is
+            built.
     """
     quieten()
     torch.set_num_threads(usable_cores())
@@ -45,7 +59,6 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
     spec = spec_of(setting.data, prepare=True)
     if spec is None:
         raise UserError(f"The model of {setting.task} depends on its data, which are missing here.")
-    module = instantiate(without_weights(setting.module), _convert_="all")(spec=spec)
     clock = _Clock(steps)
     trainer_settings = {key: settings["trainer"][key] for key in _TRAINER_SETTINGS}
     with tempfile.TemporaryDirectory() as folder:
@@ -54,18 +67,19 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
             enable_checkpointing=False, limit_val_batches=0, enable_progress_bar=False, enable_model_summary=False,
             default_root_dir=folder,
         )  # fmt: skip
-        size = int(settings["data"]["batch_size"])
+        count = _microbatches(setting, spec, trainer.strategy.root_device, peaks)
+        rows = setting.batch // count
         try:
-            _check_memory(module, spec, size, trainer)
-            batches: Any = [random_batch(module.network, spec, size)] * (clock.warmup + steps)
+            module = instantiate(without_weights(setting.module), _convert_="all")(spec=spec)
+            batches: Any = [random_batch(module.network, spec, rows)] * (clock.warmup + steps)
             loader: Any = DataLoader(batches, batch_size=None)
             with Runtime.of(config, module.network, trainer).applied(module.network):
                 trainer.fit(module, loader, loader)
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            raise UserError(f"A batch of {size} does not fit the memory here ({first_line(error)}).") from None
+        except (MemoryError, RuntimeError) as error:
+            raise (memory_error(error) or error) from None
     measured = StepTime(
-        family=setting.family, seconds=statistics.median(clock.seconds), steps=steps, batch_size=size,
-        parameters=module.parameter_count, overrides=list(setting.overrides),
+        family=setting.family, seconds=count * statistics.median(clock.seconds), steps=steps,
+        batch_size=setting.batch, parameters=module.parameter_count, overrides=list(setting.overrides),
         **machine.facts(),
     )  # fmt: skip
     if module.device.type != "cuda" and not clock.gpu:
@@ -104,28 +118,38 @@ class _Clock(pl.Callback):
         trainer.should_stop = self.count >= self.warmup + self.steps
 
 
-def _check_memory(module: Any, spec: Any, size: int, trainer: pl.Trainer) -> None:
-    """Raises MemoryError if a CPU has too little memory, because the system would kill the process."""
-    free = _free_memory()
-    if free is None or not isinstance(trainer.accelerator, CPUAccelerator):
-        return
-    rows = 2  # batch normalisation needs more than one
-    batch = random_batch(module.network, spec, rows)
-    with LiveTensors() as memory:
-        module.loss(module(batch), module.targets(batch)).backward()
-    module.zero_grad(set_to_none=True)
-    needed = memory.peak * size / rows
-    if needed > free:
-        raise MemoryError(f"a step takes about {needed / 2**30:.0f} GiB, {free / 2**30:.0f} GiB are free")
+def _microbatches(setting: Setting, spec: Any, device: torch.device, known: Mapping[str, int]) -> int:
+    """The smallest number of microbatches that fits the free memory; batch normalisation needs the whole batch.
 
+    Raises UserError if none fits, or if the memory cannot be estimated.
+    """
+    gc.collect()
+    return_freed_memory()
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+    if free is None or known.get(device.type, sys.maxsize) <= USABLE * free:
+        return 1
+    module = meta_module(setting, spec)
+    whole = any(isinstance(part, _BatchNorm) for part in module.modules())
+    states, peaks = states_of(module.make_optimizer), dict[int, int]()
 
-def _free_memory() -> int | None:
-    """Available memory in bytes; None where the system does not provide /proc/meminfo."""
+    def peak(rows: int) -> int:
+        peaks[rows] = step_peak(module, spec, rows, setting.precision, states, setting.batch, device.type)
+        return peaks[rows]
+
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+        count = (
+            (1 if peak(setting.batch) <= USABLE * free else None) if whole else microbatches(peak, setting.batch, free)
+        )
+    except Exception as error:  # of any model, also of the user's own
+        raise UserError(f"Its memory cannot be estimated ({first_line(error)}).") from error
+    if count is None:
+        rows, needed = min(peaks.items())
+        raise UserError(
+            f"A step of {counted(rows, 'row')} needs {readable_bytes(needed)} by estimate, and {readable_bytes(free)} "
+            "are free here; plan it on a machine with more memory, or with trainer.precision=bf16-mixed or a smaller "
+            "recipe.batch_size."
+        )
+    return count
 
 
 def _write(measured: StepTime, outputs: Path) -> None:

@@ -15,12 +15,14 @@ class Work:
     Attributes:
         parameters: number of the model's parameters; None if it is unknown.
         needs: a sentence on missing data; None if none are missing.
+        memory: peak bytes of a training step on a CPU ("cpu") and on a GPU ("cuda"), as far as they are known.
     """
 
     setting: Setting
     jobs: Sequence[RunSpec]
     parameters: int | None
     needs: str | None
+    memory: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def left(self) -> int:
@@ -40,6 +42,7 @@ class Share:
         sized: number of runs left that `checkpoint_bytes` includes.
         seconds: time of the runs left, by device.
         needs: sentences on missing data.
+        memory: the largest of the known peaks of training steps, as in `Work`.
     """
 
     runs: int = 0
@@ -51,6 +54,7 @@ class Share:
     seconds: dict[Device, float] = field(default_factory=lambda: defaultdict(float))
     checkpoint_bytes: int = 0
     needs: set[str] = field(default_factory=set)
+    memory: dict[str, int] = field(default_factory=dict)
 
     @property
     def finished(self) -> int:
@@ -62,6 +66,8 @@ class Share:
         left = work.left
         self.runs += len(work.jobs)
         self.left += left
+        if left:
+            self.memory |= {key: max(peak, self.memory.get(key, 0)) for key, peak in work.memory.items()}
         if work.needs is not None and left:
             self.needs.add(work.needs)
         pace = paces.of(work.setting, here)

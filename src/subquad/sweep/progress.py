@@ -1,7 +1,8 @@
 """Progress of a running sweep: a live table in a terminal, plain lines elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -24,6 +25,11 @@ class Shown:
 
     name: str
     cells: Mapping[Place, Sequence[RunSpec]]
+
+    def filled_by(self, folders: Container[Path]) -> list[str]:
+        """The cells that need any of these runs, as "table row / column"."""
+        needed = (place for place, runs in self.cells.items() if any(run.folder in folders for run in runs))
+        return [f"{self.name} {' / '.join(place)}" for place in needed]
 
 
 class Progress:

@@ -19,6 +19,7 @@ from subquad.config.compose import compose_run
 from subquad.config.overrides import as_override
 from subquad.records import now
 from subquad.results.cells import RunSpec
+from subquad.results.footnotes import few
 from subquad.sweep.monitor import Follower
 from subquad.sweep.progress import Progress, Shown
 from subquad.utils.display import as_typed, counted
@@ -56,7 +57,7 @@ def train_all(jobs: Sequence[RunSpec], hydra: Sequence[str] = (), shown: Sequenc
                 break
             status, failures = _run_sweep(jobs, hydra, file, progress)
             failed |= failures
-    _report_failures(console, failed, follower, status, log)
+    _report_failures(console, failed, follower, shown, status, log)
     return bool(failed or status)
 
 
@@ -171,12 +172,15 @@ def _signals_interrupt() -> Iterator[None]:
 
 
 def _report_failures(
-    console: Console, failed: Mapping[tuple[str, ...], str], follower: Follower, status: int, log: Path
-) -> None:
-    """Prints each failed run with its cause and command, or the end of the log if the sweep itself failed."""
+    console: Console, failed: Mapping[tuple[str, ...], str], follower: Follower, shown: Sequence[Shown], status: int,
+    log: Path,
+) -> None:  # fmt: skip
+    """Prints each failed run with its cells, cause and command, or the end of the log if the sweep itself failed."""
+    folders = {job.command: job.folder for job in follower.jobs if job.command in failed}
     for overrides, cause in failed.items():
+        cells = few([cell for table in shown for cell in table.filled_by([folders[overrides]])])
         command = as_typed(f"python train.py {' '.join(overrides)}")
-        console.print(f"Failed: {cause}\n  {command}", soft_wrap=True, markup=False)
+        console.print(f"Failed{cells and f' ({cells})'}: {cause}\n  {command}", soft_wrap=True, markup=False)
     if failed:
         console.print(
             f"{len(failed)} of {counted(len(follower.jobs), 'run')} failed; the same command tries them again ({log})."

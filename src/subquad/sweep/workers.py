@@ -23,6 +23,8 @@ from hydra.utils import get_object
 from subquad import records
 from subquad.utils.cores import usable_cores, usable_threads
 from subquad.utils.errors import UserError
+from subquad.utils.free_memory import memory_of_worker
+from subquad.utils.killed import why_killed
 
 log = logging.getLogger(__name__)
 
@@ -155,6 +157,7 @@ def run_all(
             ended, which is also written to the folder of the run.
     """
     inherit = workers.count == 1 and sys.stderr.isatty()
+    memory = memory_of_worker(workers.count)
     waiting = list(tasks.items())
     free = list(range(workers.count))
     running: list[_Worker] = []
@@ -164,7 +167,7 @@ def run_all(
                 number, task = waiting.pop(0)
                 on_start(number)
                 with _blocked_signals():  # until the process is listed as running and has handlers of its own
-                    running.append(_Worker(number, task, free.pop(0), workers, inherit))
+                    running.append(_Worker(number, task, free.pop(0), workers, memory, inherit))
             wait([worker.connection for worker in running], timeout=0.1)
             for worker in [worker for worker in running if worker.look()]:
                 on_end(worker.number, worker.result, worker.cause())
@@ -213,14 +216,16 @@ def _blocked_signals() -> Iterator[None]:
 class _Worker:
     """The process of one run, with its result and output."""
 
-    def __init__(self, number: int, task: Task, index: int, workers: Workers, inherit: bool) -> None:
+    def __init__(
+        self, number: int, task: Task, index: int, workers: Workers, memory: Mapping[str, str], inherit: bool
+    ) -> None:
         assert _FORK is not None
         self.number, self.index = number, index
         self.result: Any = None
         self.folder: Path | None = None
         self.outputs = [] if inherit else [_Output(stream, f"#{number} | ") for stream in (sys.stdout, sys.stderr)]
         self.connection, sender = _FORK.Pipe(duplex=False)
-        arguments = (task, sender, self.outputs, workers.environment(index), os.getpid())
+        arguments = (task, sender, self.outputs, {**workers.environment(index), **memory}, os.getpid())
         self.process = _FORK.Process(target=_in_child, args=arguments, name=f"run {number}")
         self.process.start()
         sender.close()
@@ -255,7 +260,7 @@ class _Worker:
             raise KeyboardInterrupt
         cause = f"The process of this run ended with status {code} before the run had finished."
         if code is not None and code < 0:
-            hint = ", possibly because memory ran out" if -code == signal.SIGKILL else ""
+            hint = f", {why_killed(self.folder)}" if -code == signal.SIGKILL else ""
             cause = f"The process of this run was ended by {signal.Signals(-code).name}{hint}."
         if self.folder is not None:
             with suppress(OSError):  # as on a full disk

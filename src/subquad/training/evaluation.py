@@ -19,6 +19,7 @@ from subquad.config.settings import check_settings, without_weights
 from subquad.measure import machine
 from subquad.tasks.supervised import Supervised
 from subquad.training.lightning_data import TrainedOn
+from subquad.training.memory_plan import limit_evaluation
 from subquad.training.resume import check_data, read_best
 from subquad.training.runtime import Runtime
 from subquad.utils.cores import usable_threads
@@ -105,6 +106,8 @@ def all_metrics(
     )  # fmt: skip
     run_split = trainer.test if split == "test" else trainer.validate
     runtime = Runtime.of(config, module.network, trainer)
+    data.trainer = trainer
+    limit_evaluation(trainer, module, data)
     with fitting_weights(), runtime.applied(module.network):
         [metrics] = run_split(
             module, datamodule=TrainedOn(data, runtime), ckpt_path=run / records.BEST, verbose=False, weights_only=True

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import time
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -15,10 +16,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from subquad import records
-from subquad.backbones.layerwise import recompute_layers
 from subquad.config.fingerprint import identity, mechanism, run_of
 from subquad.config.run_settings import check_run, stated_elsewhere
 from subquad.config.settings import check_each, check_settings
+from subquad.data.split_data import SplitData
 from subquad.measure import machine
 from subquad.measure.memory import process_peak, reset_peak
 from subquad.tasks.supervised import Supervised
@@ -26,11 +27,13 @@ from subquad.training import summary, wandb_run
 from subquad.training.callbacks.wall_clock import WallClock
 from subquad.training.distributed import has_peers, lock_timeout, managed_processes, preempted, rank
 from subquad.training.lightning_data import TrainedOn
+from subquad.training.memory_plan import plan_memory
 from subquad.training.resume import check_best, check_last, load_weights
 from subquad.training.runtime import Runtime
 from subquad.training.trainer import build_trainer
 from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError
+from subquad.utils.killed import estimate_kept
 from subquad.utils.log_filters import quieten
 
 log = logging.getLogger(__name__)
@@ -115,12 +118,12 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     check_settings("task.module", settings["task"]["module"])
     pl.seed_everything(config.seed, workers=True, verbose=False)
     data = instantiate(config.data, _convert_="all")
+    trainer = data.trainer = build_trainer(config, data)
+    spec, rows = _spec_and_rows(data)
+    module: Supervised = instantiate(config.task.module, _convert_="all")(spec=spec)
+    plan = plan_memory(config, trainer, module, data, spec, rows)
+    plan.apply(trainer, module, data, settings)
     data.prepare_data()
-    module: Supervised = instantiate(config.task.module, _convert_="all")(spec=data.spec)
-    if config.checkpoint_activations:
-        recompute_layers(module.network)
-    trainer = build_trainer(config, data, module)
-    settings["trainer"]["accumulate_grad_batches"] = trainer.accumulate_grad_batches
     for logger in trainer.loggers:
         logger.log_hyperparams(settings)
     attention = mechanism(config)
@@ -136,7 +139,8 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     runtime = Runtime.of(config, module.network, trainer)
     device = trainer.strategy.root_device  # after its last loop, Lightning moves the module to the CPU
     reset_peak(device)
-    with runtime.applied(module.network), managed_processes(trainer):
+    kept = nullcontext() if rank() else estimate_kept(run, plan.estimate)
+    with kept, runtime.applied(module.network), managed_processes(trainer):
         best, test_metrics = _train_and_test(trainer, module, TrainedOn(data, runtime, owner), run, config.task.monitor)
     if rank():
         return None
@@ -160,13 +164,23 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         data_fingerprint=data.fingerprint,
         tags=tags,
         config=settings,
-        runtime=dataclasses.asdict(runtime),
+        runtime=dataclasses.asdict(runtime)
+        | ({"memory": f"{plan.estimate}: {plan.measures}"} if plan.measures else {}),
         files=records.files_of(run),
         overrides=list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else [],
         **machine.facts(),
     )
     wandb_run.summarise(trainer, record)
     return record
+
+
+def _spec_and_rows(data: SplitData) -> tuple[Any, int | None]:
+    """The spec of data and the number of training rows, without reading the data where they are known."""
+    try:
+        return data.planned_spec, data.planned_rows
+    except (AttributeError, OSError, UserError):
+        data.prepare_data()
+        return data.spec, len(data.splits["train"].lengths)
 
 
 def _train_and_test(

@@ -10,12 +10,11 @@ from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasti
 from pytorch_lightning.strategies import DDPStrategy
 
 from subquad.data.split_data import SplitData
-from subquad.tasks.supervised import Supervised
-from subquad.training.accumulation import chosen_microbatches, is_chosen
 from subquad.training.callbacks.checkpoints import RelativePaths, SpareCheckpoints
 from subquad.training.callbacks.hooks import SkipEmptyHooks
 from subquad.training.callbacks.ignore_sigterm import IgnoreSigterm
 from subquad.training.callbacks.keep_products import KeepProducts
+from subquad.training.memory_plan import given_microbatches
 from subquad.training.metrics_csv import KeepHistory, MetricsCSV
 from subquad.training.strategies import SharedBatches
 from subquad.utils.compiling import check_microbatches
@@ -29,30 +28,23 @@ _REFUSED = {
 """Arguments of Lightning's trainer that a run cannot have, and why."""
 
 
-def build_trainer(config: DictConfig, data: SplitData, module: Supervised | None = None) -> pl.Trainer:
-    """Builds the trainer of a run; raises UserError if its settings conflict or do not fit the machine or the data.
-
-    Where the number of microbatches depends on the memory, it depends on the module as well.
-    """
+def build_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
+    """Builds the trainer of a run; raises UserError if its settings conflict or do not fit the machine or the data."""
     for key in filter(config.trainer.get, _REFUSED):
         raise UserError(f"{_REFUSED[key]}; leave trainer.{key} out.")
     precision = str(config.trainer.precision)
-    microbatches = config.trainer.accumulate_grad_batches
-    chosen = is_chosen(microbatches)
+    microbatches = given_microbatches(config.trainer.accumulate_grad_batches)
     try:
         environment = _slurm_environment()
         plugins = [*instantiate(config.trainer.plugins or [], _convert_="all"), *environment]
         trainer: pl.Trainer = instantiate(
-            config.trainer, plugins=plugins, accumulate_grad_batches=1 if chosen else microbatches, _convert_="all"
+            config.trainer, plugins=plugins, accumulate_grad_batches=microbatches, _convert_="all"
         )
     except (InstantiationException, RuntimeError) as error:
         reason = first_line(error.__cause__ or error)
         unknown = UserError(f"The trainer cannot be built ({reason}); see the keys of trainer=.")
         raise explain(error) or unknown from error
     _check(trainer, precision)
-    if chosen:
-        assert module is not None
-        microbatches = trainer.accumulate_grad_batches = chosen_microbatches(microbatches, trainer, module, data)
     check_microbatches(config.get("compile_model", False), microbatches)
     if data.batch_size % (trainer.world_size * microbatches):
         raise UserError(

@@ -41,7 +41,7 @@ def explain(error: Exception) -> UserError | None:
         _user_error(error)
         or _missing_package(error)
         or _import_error(error)
-        or _memory_error(error)
+        or memory_error(error)
         or _loader_error(error)
         or _file_error(error)
     )
@@ -102,7 +102,7 @@ def _import_error(error: BaseException | None) -> UserError | None:
     return None
 
 
-def _memory_error(error: Exception) -> UserError | None:
+def memory_error(error: Exception) -> UserError | None:
     """A UserError for a tensor or array that the memory cannot hold."""
     if not isinstance(error, MemoryError) and not re.search(r"out of memory|allocate memory|enough memory", str(error)):
         return None

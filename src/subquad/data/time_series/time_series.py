@@ -128,6 +128,14 @@ class TimeSeries(SequenceData):
         return DataSpec(max_len=steps, channels=known.channels, classes=known.classes)
 
     @property
+    def planned_rows(self) -> int | None:
+        """The cases of TRAIN of an archive's data set, before any are held out; None for the user's own files."""
+        known = SETS.get(self.dataset)
+        if known is None or self.folder is not None or known.counts_from_memory:
+            return self.max_cases
+        return min(known.train, self.max_cases or known.train)
+
+    @property
     def pad_to(self) -> int | None:
         """The length in steps to which every batch is padded; None pads to the longest row of the batch."""
         return self._max_len if self.pad == "max_len" else None

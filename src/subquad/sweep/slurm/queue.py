@@ -10,6 +10,7 @@ from pathlib import Path
 
 from subquad import records
 from subquad.utils.errors import UserError, explain
+from subquad.utils.killed import ESTIMATE, why_killed
 
 PROGRAMS = ("sbatch", "srun", "squeue", "scontrol")
 _END_STATES = {
@@ -132,6 +133,8 @@ def failure_reason(run: Path, job: Ticket, state: str | None) -> str:
         ended = f"ended as {state}" if state in _END_STATES else "is gone"
         missing = "did not evaluate the run" if records.complete(run) else "left no record"
         message = f"Slurm's job {job.job} {ended} and {missing}; its log is {job.log}"
+        if state == "OUT_OF_MEMORY" or (run / ESTIMATE).exists():
+            message = f"{message}. It was killed, {why_killed(run)}."
         records.write_error(message, job.log_tail, run)
     return message
 

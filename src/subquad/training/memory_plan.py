@@ -1,0 +1,276 @@
+"""Makes a run fit its memory: recomputes layers, divides batches into microbatches, evaluates fewer rows at a time."""
+
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, distributed
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from subquad.backbones.layerwise import recompute_layers, recomputed
+from subquad.data.split_data import SplitData
+from subquad.measure.inputs import random_batch
+from subquad.measure.step_memory import USABLE, evaluation_peak, microbatches, states_of, step_peak
+from subquad.specs import Site
+from subquad.tasks.supervised import Supervised
+from subquad.training.strategies import FullySharded
+from subquad.utils.byte_sizes import bytes_of, readable_bytes
+from subquad.utils.compiling import check_microbatches
+from subquad.utils.errors import UserError, first_line
+from subquad.utils.free_memory import free_memory
+from subquad.utils.malloc import KEPT, return_large_tensors
+
+log = logging.getLogger(__name__)
+
+SETTING = "trainer.accumulate_grad_batches"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """How a run fits its memory.
+
+    Attributes:
+        recompute: whether layers are recomputed in the backward pass.
+        microbatches: number of microbatches of a batch.
+        eval_limit: rows of an evaluation batch at most; None for as many as the settings say.
+        frugal: whether freed memory is returned at once, because keeping it could take more than there is.
+        estimate: the memory that a training step needs as it is set, and what there is for it; empty if unknown.
+        measures: what was done; empty if nothing was.
+    """
+
+    recompute: bool
+    microbatches: int
+    eval_limit: int | None = None
+    frugal: bool = False
+    estimate: str = ""
+    measures: str = ""
+
+    def apply(self, trainer: pl.Trainer, module: Supervised, data: SplitData, settings: dict[str, Any]) -> None:
+        """Sets up a run, and writes what was chosen into its settings; one of several processes once they have met."""
+        if trainer.world_size > 1:
+            trainer.callbacks.append(_SharedPlan(self, data, settings))  # type: ignore[attr-defined]
+        else:
+            self.set_up(trainer, module, data, settings)
+
+    def set_up(self, trainer: pl.Trainer, module: Supervised, data: SplitData, settings: dict[str, Any]) -> None:
+        """Applies the plan to this process."""
+        settings["checkpoint_activations"] = self.recompute
+        settings["trainer"]["accumulate_grad_batches"] = trainer.accumulate_grad_batches = self.microbatches
+        data.eval_limit = self.eval_limit
+        if self.frugal:
+            return_large_tensors()
+        if self.recompute:
+            recompute_layers(module.network)
+
+
+class _SharedPlan(pl.Callback):
+    """Applies the plan that suits the memory of all processes of a run, before it is trained."""
+
+    def __init__(self, plan: MemoryPlan, data: SplitData, settings: dict[str, Any]) -> None:
+        self.plan, self.data, self.settings = plan, data, settings
+
+    def setup(self, trainer: pl.Trainer, pl_module: Any, stage: str) -> None:
+        if stage != "fit":
+            return
+        plans: list[Any] = [None] * trainer.world_size
+        distributed.all_gather_object(plans, self.plan)
+        self.plan = MemoryPlan(
+            any(plan.recompute for plan in plans),
+            max(plan.microbatches for plan in plans),
+            min((plan.eval_limit for plan in plans if plan.eval_limit), default=None),
+            any(plan.frugal for plan in plans),
+        )
+        self.plan.set_up(trainer, pl_module, self.data, self.settings)
+
+
+def given_microbatches(setting: Any) -> int:
+    """The microbatches that `trainer.accumulate_grad_batches` asks for; 1 for auto, and for a size such as 24GB.
+
+    Raises UserError for other values.
+    """
+    if isinstance(setting, int) and not isinstance(setting, bool):
+        if setting < 1:
+            raise UserError(f"{SETTING} is {setting}; it must be a whole number of at least 1.")
+        return setting
+    if setting != "auto":
+        try:
+            bytes_of(setting, SETTING)
+        except UserError:
+            raise UserError(
+                f"{SETTING} is {setting}; it must be a whole number of at least 1, auto, or a size such as 24GB."
+            ) from None
+    return 1
+
+
+def plan_memory(
+    config: DictConfig, trainer: pl.Trainer, module: Supervised, data: SplitData, spec: Any, rows: int | None
+) -> MemoryPlan:
+    """The cheapest way to train in the memory that a size as `trainer.accumulate_grad_batches` states or that is free.
+
+    In this order: as set; layers recomputed, which changes no bit; microbatches, which change rounding and dropout
+    masks; both. Batches are not divided further where batch normalisation takes its statistics from them, or where CUDA
+    graphs would overwrite gradients. Nothing is traced if the memory is plenty.
+
+    Args:
+        rows: training rows, where they are known.
+
+    Raises UserError if nothing fits.
+    """
+    setting = config.trainer.accumulate_grad_batches
+    asked = MemoryPlan(bool(config.checkpoint_activations), trainer.accumulate_grad_batches)
+    memory = _memory(setting, trainer)
+    if memory is None:
+        return asked
+    step = _Step(module, spec, trainer, data.batch_size, min(rows or data.batch_size, data.batch_size))
+    most = step.bound(max(step.rows(asked.microbatches), data.eval_batch_size))
+    if KEPT * most <= memory:
+        return replace(asked, estimate=f"less than {readable_bytes(most)} of {readable_bytes(memory)}")
+    try:
+        plan = _cheapest(step, asked, memory, _divisible(config, module))
+        if plan.recompute or data.eval_batch_size > step.rows(asked.microbatches):
+            plan = replace(plan, eval_limit=step.eval_limit(data.eval_batch_size, memory))
+    except UserError:
+        raise
+    except Exception as error:  # a model of the user may need values where a trace has none
+        unknown = f"The memory of this model cannot be estimated ({first_line(error)})"
+        if isinstance(setting, int):
+            log.info("%s.", unknown)
+            return asked
+        raise UserError(f"{unknown}; set {SETTING} to a number.") from error
+    if plan.measures:
+        log.info("This run needs %s: %s.", plan.estimate, plan.measures)
+    return plan
+
+
+def limit_evaluation(trainer: pl.Trainer, module: Supervised, data: SplitData) -> None:
+    """Makes evaluation batches of data as small as the free memory requires."""
+    memory = _memory(1, trainer)
+    step = _Step(module, data.spec, trainer, 1, 1)
+    if memory is not None and step.bound(data.eval_batch_size) > USABLE * memory:
+        step.states = None
+        data.eval_limit = step.eval_limit(data.eval_batch_size, memory)
+
+
+def _memory(setting: Any, trainer: pl.Trainer) -> int | None:
+    """Bytes for a process: those that the setting states, of the smallest GPU, or free on a CPU; None if unknown."""
+    if isinstance(setting, str) and setting != "auto":
+        return bytes_of(setting, SETTING)
+    device = trainer.strategy.root_device.type
+    if device == "cuda":
+        gpus = range(torch.cuda.device_count())
+        return min(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)
+    free = free_memory() if device == "cpu" else None
+    return free and free // max(1, trainer.num_devices)
+
+
+def _divisible(config: DictConfig, module: Supervised) -> bool:
+    """Whether a batch may be divided: nothing in the model sees all of it, and no CUDA graph holds gradients."""
+    try:
+        check_microbatches(config.get("compile_model", False), 2)
+    except UserError:
+        return False
+    return not any(isinstance(part, _BatchNorm) for part in module.modules())
+
+
+def _cheapest(step: "_Step", asked: MemoryPlan, memory: int, divisible: bool) -> MemoryPlan:
+    batch = step.batch // (step.processes * asked.microbatches)
+    peaks: dict[tuple[bool, int], int] = {}
+
+    def peak(again: bool, rows: int) -> int:
+        if (again, rows) not in peaks:
+            peaks[again, rows] = step.peak(again, asked.microbatches * batch // rows)
+        return peaks[again, rows]
+
+    def found(again: bool, count: int) -> MemoryPlan:
+        size, total = batch // count, asked.microbatches * count
+        needed, least = readable_bytes(peak(asked.recompute, batch)), readable_bytes(peak(again, size))
+        done = ["recomputes its layers"] * (again > asked.recompute)
+        done += [f"{total} microbatches of {step.rows(total)} rows"] * (count > 1)
+        measures = " and ".join(done) and f"{' and '.join(done)} ({least})"
+        frugal = step.device == "cpu" and KEPT * peak(again, size) > memory
+        return MemoryPlan(again, total, None, frugal, f"{needed} of {readable_bytes(USABLE * memory)}", measures)
+
+    ways = [(again, divide) for divide in (False, True)[: 1 + divisible] for again in sorted({asked.recompute, True})]
+    for again, divide in ways:
+        if divide:
+            count = microbatches(partial(peak, again), batch, memory)
+        else:
+            count = 1 if peak(again, batch) <= USABLE * memory else None
+        if count is not None:
+            return found(again, count)
+    again, size = min(peaks, key=lambda way: peaks[way])
+    if peaks[again, size] <= memory:
+        return found(again, batch // size)
+    raise _too_large(
+        peaks[again, size], memory, f"with its layers recomputed and {step.rows(batch // size)} rows at a time"
+    )
+
+
+def _too_large(needed: int, memory: int, how: str) -> UserError:
+    return UserError(
+        f"A training step of this run needs {readable_bytes(needed)} by estimate, {how}, and there are "
+        f"{readable_bytes(memory)}; give it more memory (fewer runs at a time, a GPU, another machine), or train "
+        "another cell: trainer.precision=bf16-mixed, a smaller recipe.batch_size, or a smaller model. If more is free, "
+        f"say so: {SETTING}=24GB."
+    )
+
+
+class _Step:
+    """The memory of a training step, and of an evaluation, by their rows.
+
+    Args:
+        batch: rows of a batch of the settings.
+        whole: rows of a batch of the data, which may have fewer.
+    """
+
+    def __init__(self, module: Supervised, spec: Any, trainer: pl.Trainer, batch: int, whole: int) -> None:
+        self.module, self.spec, self.batch, self.whole = module, spec, batch, whole
+        self.processes, self.precision = trainer.world_size, str(trainer.precision)
+        self.device = "cuda" if trainer.strategy.root_device.type == "cuda" else "cpu"
+        self.states: int | None = states_of(module.make_optimizer)
+        self.shared = isinstance(trainer.strategy, FullySharded)
+
+    def rows(self, count: int) -> int:
+        """Rows of a process in a microbatch, of which a batch has `count`."""
+        return -(-self.whole // (self.processes * count))
+
+    def peak(self, again: bool, count: int) -> int:
+        """Peak bytes of a process with `count` microbatches; `again`: if layers are recomputed."""
+        assert self.states is not None
+        arguments = self.module, self.spec, self.rows(count), self.precision, self.states, self.whole, self.device
+        if not again:
+            return step_peak(*arguments) - self._elsewhere
+        with recomputed(self.module.network):
+            return step_peak(*arguments) - self._elsewhere
+
+    def eval_limit(self, rows: int, memory: int) -> int | None:
+        """Rows of an evaluation batch that fit, by halving; None if all of `rows` fit."""
+        limit = rows
+        while limit > 1 and self._evaluation(limit) > USABLE * memory:
+            limit = -(-limit // 2)
+        return None if limit == rows else limit
+
+    def _evaluation(self, rows: int) -> int:
+        arguments = self.module, self.spec, rows, self.precision, self.device, self.states
+        return evaluation_peak(*arguments) - self._elsewhere
+
+    @property
+    def _elsewhere(self) -> int:
+        """Bytes of weights, gradients and the optimiser's states that other processes hold (FSDP)."""
+        held = (2 + (self.states or 0)) * sum(p.numel() * p.element_size() for p in self.module.parameters())
+        return held * (self.processes - 1) // self.processes if self.shared else 0
+
+    def bound(self, rows: int) -> int:
+        """Bytes that no step exceeds, without a trace: multiples of tokens by features and of pairs of tokens."""
+        inputs = [x for x in random_batch(self.module.network, self.spec, 1).network_inputs if isinstance(x, Tensor)]
+        tokens = max(256, sum(x.shape[1] if x.ndim < 4 else x.shape[2:].numel() for x in inputs))
+        weights = [*self.module.parameters(), *self.module.buffers()]
+        features = sum(w.shape[0] if w.ndim == 2 else max(w.shape) for w in weights if w.ndim > 1)
+        sites: list[Any] = [getattr(part, "site", None) for part in self.module.modules()]
+        heads = sum(site.heads for site in sites if isinstance(site, Site))
+        numbers = rows * tokens * (16 * features + 8 * tokens * heads)
+        return 4 * (numbers + 4 * sum(weight.numel() for weight in weights))
