@@ -2,6 +2,7 @@
 
 import dataclasses
 import types
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,44 @@ def test_too_little_memory_is_said_before_the_step(tmp_path, monkeypatch):
     with one_thread(), pytest.raises(UserError, match=r"^A step of 2 rows needs .* MB by estimate, and 1 kB are free"):
         measure_steps(setting("trainer=cpu"), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_batch_has_no_more_rows_than_the_training_set():
+    assert setting_of(["task=uea/stand_walk_jump"]).batch == 12
+    assert setting_of(["task=uea/japanese_vowels"]).batch == 64
+
+
+def test_what_fits_in_microbatches_is_timed_by_them_unless_batches_are_normalised(tmp_path, monkeypatch):
+    """With the memory that half a batch needs."""
+    overrides = ["task=uea/heartbeat", "scale=smoke", "recipe.batch_size=4", "trainer=cpu", "data=synthetic"]
+    for norm in ("layer", "batch"):
+        known = setting_of([*overrides, f"backbone.norm={norm}"])
+        [fit] = fits([known], 1, {}, "cpu")
+        sizes = []
+        least = int(min(fit.peaks.values()) / USABLE) + 1
+        monkeypatch.setattr("subquad.planning.step_time.free_memory", lambda least=least: least)
+        monkeypatch.setattr(
+            "subquad.planning.step_time.random_batch",
+            lambda network, spec, rows, sizes=sizes: sizes.append(rows) or random_batch(network, spec, rows),
+        )
+        refused = pytest.raises(UserError, match="A step of 4 rows") if norm == "batch" else nullcontext()
+        with one_thread(), refused:
+            measure_steps(known, tmp_path, steps=1)
+        assert set(sizes) == ({2} if norm == "layer" else set())
+
+
+def test_a_plan_shows_the_memory_of_the_largest_step_and_marks_kept_runs(tmp_path, capsys):
+    works = [
+        Work(dataclasses.replace(setting(), overrides=(name,)), [job(tmp_path / name, 0)], None, None, memory)
+        for name, memory in (("a", {"cpu": 10**9, "cuda": 10**8}), ("b", {"cpu": 3 * 10**9}))
+    ]
+    kept = Pace(3.6, HERE, True, 10**6, 1, kept=True)
+    tasks, total = shares(works, Paces([], {works[0].setting.family: [kept]}), HERE, {("a",): 2, ("b",): 2})
+    show_plan("a title", tasks, total)
+    shown = capsys.readouterr().out
+    assert "CPU-hours*  3 GB" in shown.replace("   ", "  ")
+    assert "100 MB" in shown
+    assert "* estimated from a kept run" in shown
 
 
 def test_a_model_of_the_archive_is_known_without_its_files(tmp_path):

@@ -5,6 +5,25 @@ import sys
 
 import pytest
 
+SPARED = """
+import torch
+from subquad.utils.malloc import keep_freed_memory, spared_memory
+
+def resident():
+    return next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmRSS"))
+
+def use():
+    tensors = [torch.ones(2_500_000) for _ in range(40)]
+
+keep_freed_memory()
+torch.ones(2_500_000)
+before = resident()
+with spared_memory(True):
+    use()
+    inside = resident() - before
+use()
+print(inside, resident() - before)
+"""
 PROGRAM = """
 import torch
 from subquad.results.measures import relative_memory
@@ -38,3 +57,13 @@ def test_a_measured_network_finds_the_memory_that_others_left_returned(monkeypat
     kept, returned = map(int, done.stdout.split())
     assert kept > 350, done.stdout  # MiB, of 381
     assert returned < 50, done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_spared_memory_is_returned_as_soon_as_it_is_freed(monkeypatch):
+    for name in ("MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    done = subprocess.run([sys.executable, "-c", SPARED], capture_output=True, text=True, check=True)
+    inside, after = map(int, done.stdout.split())
+    assert inside < 50, done.stdout  # MiB, of 381
+    assert after > 350, done.stdout

@@ -97,9 +97,12 @@ def _print_memory(settings: Sequence[Setting], memory: int, compositions: Compos
 
 
 def _step_memory(settings: Sequence[Setting], compositions: Compositions) -> dict[str, dict[str, int]]:
+    """Peak bytes of training steps by family and device."""
     from subquad.planning.gpu_memory import whole_steps
 
-    return whole_steps(settings, compositions.step_bytes)
+    peaks = whole_steps(settings, compositions.step_bytes)
+    compositions.save()
+    return peaks
 
 
 def _import_heavy() -> None:

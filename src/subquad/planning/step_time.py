@@ -3,7 +3,6 @@
 import dataclasses
 import gc
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ from subquad.utils.display import counted
 from subquad.utils.errors import UserError, first_line, memory_error
 from subquad.utils.free_memory import free_memory
 from subquad.utils.log_filters import quieten
-from subquad.utils.malloc import return_freed_memory
+from subquad.utils.malloc import return_freed_memory, spared_memory
 
 
 def measure_steps(setting: Setting, outputs: Path, steps: int = 3, peaks: Mapping[str, int] = {}) -> StepTime:
@@ -67,13 +66,13 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3, peaks: Mappin
             enable_checkpointing=False, limit_val_batches=0, enable_progress_bar=False, enable_model_summary=False,
             default_root_dir=folder,
         )  # fmt: skip
-        count = _microbatches(setting, spec, trainer.strategy.root_device, peaks)
+        count, spare = _microbatches(setting, spec, trainer.strategy.root_device, peaks)
         rows = setting.batch // count
         try:
             module = instantiate(without_weights(setting.module), _convert_="all")(spec=spec)
             batches: Any = [random_batch(module.network, spec, rows)] * (clock.warmup + steps)
             loader: Any = DataLoader(batches, batch_size=None)
-            with Runtime.of(config, module.network, trainer).applied(module.network):
+            with spared_memory(spare), Runtime.of(config, module.network, trainer).applied(module.network):
                 trainer.fit(module, loader, loader)
         except (MemoryError, RuntimeError) as error:
             raise (memory_error(error) or error) from None
@@ -118,28 +117,32 @@ class _Clock(pl.Callback):
         trainer.should_stop = self.count >= self.warmup + self.steps
 
 
-def _microbatches(setting: Setting, spec: Any, device: torch.device, known: Mapping[str, int]) -> int:
-    """The smallest number of microbatches that fits the free memory; batch normalisation needs the whole batch.
+def _microbatches(setting: Setting, spec: Any, device: torch.device, known: Mapping[str, int]) -> tuple[int, bool]:
+    """The smallest number of microbatches that fits the free memory, and whether it takes more than half of that.
+
+    Batch normalisation needs the whole batch.
 
     Raises UserError if none fits, or if the memory cannot be estimated.
     """
     gc.collect()
     return_freed_memory()
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
-    if free is None or known.get(device.type, sys.maxsize) <= USABLE * free:
-        return 1
+    if free is None:
+        return 1, False
+    peaks = {setting.batch: known[device.type]} if device.type in known else {}
     module = meta_module(setting, spec)
-    whole = any(isinstance(part, _BatchNorm) for part in module.modules())
-    states, peaks = states_of(module.make_optimizer), dict[int, int]()
 
     def peak(rows: int) -> int:
-        peaks[rows] = step_peak(module, spec, rows, setting.precision, states, setting.batch, device.type)
+        if rows not in peaks:
+            states = states_of(module.make_optimizer)
+            peaks[rows] = step_peak(module, spec, rows, setting.precision, states, setting.batch, device.type)
         return peaks[rows]
 
     try:
-        count = (
-            (1 if peak(setting.batch) <= USABLE * free else None) if whole else microbatches(peak, setting.batch, free)
-        )
+        if any(isinstance(part, _BatchNorm) for part in module.modules()):
+            count = 1 if peak(setting.batch) <= USABLE * free else None
+        else:
+            count = microbatches(peak, setting.batch, free)
     except Exception as error:  # of any model, also of the user's own
         raise UserError(f"Its memory cannot be estimated ({first_line(error)}).") from error
     if count is None:
@@ -149,7 +152,7 @@ def _microbatches(setting: Setting, spec: Any, device: torch.device, known: Mapp
             "are free here; plan it on a machine with more memory, or with trainer.precision=bf16-mixed or a smaller "
             "recipe.batch_size."
         )
-    return count
+    return count, device.type == "cpu" and peak(setting.batch // count) > free / 2
 
 
 def _write(measured: StepTime, outputs: Path) -> None:

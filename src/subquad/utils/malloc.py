@@ -2,11 +2,12 @@
 
 import ctypes
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 _TRIM, _MAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 _LARGEST, _NEVER = 2**31 - 1, -1  # the most that mallopt takes; trimming switched off
-_LARGE = 2**20
+_SMALL = 2**16
 
 KEPT = 2.5
 """How many times the peak of its live tensors a training run holds at most if freed memory is kept (measured: 2.0)."""
@@ -31,15 +32,28 @@ def keep_freed_memory() -> bool:
 
 
 def return_large_tensors() -> None:
-    """Undoes `keep_freed_memory` for tensors of 1 MiB or more: they are returned to the kernel when they are freed.
+    """Undoes `keep_freed_memory` for large tensors: they are returned to the kernel as soon as they are freed.
 
-    The process then holds little more than its live tensors, for up to a fifth more time.
+    The process then holds little more than its live tensors, for up to a fifth more time; with the memory that it
+    keeps, it holds up to twice as much, because what was freed has other sizes than what is needed.
     """
+    return_freed_memory()
     with suppress(OSError, AttributeError, TypeError):
         library = ctypes.CDLL(None)
-        library.mallopt(_MAP, _LARGE)
-        library.mallopt(_TRIM, _LARGE)
-        library.malloc_trim(0)
+        library.mallopt(_MAP, _SMALL)
+        library.mallopt(_TRIM, _SMALL)
+
+
+@contextmanager
+def spared_memory(spare: bool) -> Iterator[None]:
+    """If `spare`, large tensors are returned as soon as they are freed inside the block."""
+    if spare:
+        return_large_tensors()
+    try:
+        yield
+    finally:
+        if spare:
+            keep_freed_memory()
 
 
 def return_freed_memory() -> None:
