@@ -283,7 +283,7 @@ def test_size_costs_nothing():
 
 
 def test_weights_are_put_back_after_an_error():
-    attention, (x, _, masks) = layer("softmax")
+    attention, (x, _, masks) = layer("linformer")
     weight = attention.projections.query.weight
     with pytest.raises(UserError):
         count(attention, (x.repeat(1, 2, 1), x.repeat(1, 2, 1), masks))

@@ -134,17 +134,17 @@ class InBlock(Carrying):
 class ImageBackbone(nn.Module, CheckedSettings, Pretrainable):
     """A timm model for images; maps `[b, c, h, w]` to `[b, classes]`.
 
+    multiple: pixels; the sides of images of another size are multiples of them.
     pretrained: weights of the model with plain attention to start from: a file, "hub" (timm's weights for `name`),
-    "hub:<name of a timm model>", or None. multiple: pixels, of which the sides of images of other sizes are multiples.
-    Learned positions are resampled for images of another size and for weights of another size, so that a trained model
-    reads larger images if no part of its attentions depends on the length.
+    "hub:<name of a timm model>", or None. Learned positions are resampled for images of another size and for weights of
+    another size, so that a trained model reads larger images if no part of its attentions depends on the length.
     """
 
     section = "backbone"
 
     def __init__(
         self, spec: ImageSpec, model: nn.Module, factories: Sequence[AttentionFactory],
-        multiple: int, pretrained: str | None = None, name: str | None = None,
+        multiple: Count, pretrained: str | None = None, name: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.side, self.model, self.multiple = spec.side, model, multiple

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import time
 import traceback
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -176,11 +176,10 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
 
 def _spec_and_rows(data: SplitData) -> tuple[Any, int | None]:
     """The spec of data and the number of training rows, without reading the data where they are known."""
-    try:
+    with suppress(AttributeError, OSError, UserError):
         return data.planned_spec, data.planned_rows
-    except (AttributeError, OSError, UserError):
-        data.prepare_data()
-        return data.spec, len(data.splits["train"].lengths)
+    data.prepare_data()
+    return data.spec, len(data.splits["train"].lengths)
 
 
 def _train_and_test(
