@@ -1,6 +1,7 @@
 """The traced memory of a training step: compared with a real step on the CPU, and with what it must depend on."""
 
 from dataclasses import fields
+from functools import partial
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ from subquad.config.compose import compose_run
 from subquad.measure.inputs import random_batch
 from subquad.measure.memory import LiveTensors
 from subquad.measure.shapes import fake_tensors
-from subquad.measure.step_memory import evaluation_peak, like_a_gpu, microbatches, real_peak, step_peak
+from subquad.measure.step_memory import evaluation_peak, like_a_gpu, microbatches, real_peak, states_of, step_peak
 from subquad.planning.model_size import spec_of
 from subquad.utils.devices import as_on_a_gpu
+from subquad.utils.errors import UserError
 
 SIZES = ("backbone.layers=2", "backbone.dim=32", "backbone.heads=2", "backbone.ffn=64", "scale=smoke", "trainer=cpu")
 CELLS = [
@@ -148,3 +150,14 @@ def test_the_fewest_microbatches_that_fit_are_chosen(limit, count):
 
     assert microbatches(peak, 12, round(limit * 10**6 / 0.85) + 1) == count
     assert len(asked) <= 4
+
+
+@pytest.mark.parametrize(("name", "states"), [("SGD", 0), ("AdamW", 2)])
+def test_what_an_optimiser_stores_is_found_by_a_step(name, states):
+    assert states_of(partial(getattr(torch.optim, name), lr=0.1)) == states
+
+
+def test_optimisers_that_need_a_closure_and_impossible_values():
+    assert states_of(torch.optim.LBFGS) >= 0
+    with pytest.raises(UserError, match=r"The optimiser cannot take a step \(int too big to convert\); choose other"):
+        states_of(partial(torch.optim.RAdam, eps=10**30, foreach=True))

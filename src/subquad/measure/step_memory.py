@@ -24,6 +24,7 @@ from subquad.measure.inputs import HIDDEN, random_batch
 from subquad.measure.memory import LiveTensors
 from subquad.measure.shapes import fake_tensors
 from subquad.utils.devices import as_on_a_gpu
+from subquad.utils.errors import UserError, first_line
 
 USABLE = 0.85
 """Share of a GPU's memory that a trace may take; libraries, fragments and the CUDA context take the rest."""
@@ -152,7 +153,12 @@ def states_of(make_optimizer: Callable[[Any], torch.optim.Optimizer]) -> int:
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
     optimizer = make_optimizer([parameter])
-    optimizer.step()
+    try:
+        optimizer.step(lambda: 0.0)  # some optimisers require a closure
+    except (ArithmeticError, ValueError) as error:
+        raise UserError(
+            f"The optimiser cannot take a step ({first_line(error)}); choose other values of optimizer."
+        ) from None
     stored = (value for state in optimizer.state.values() for value in state.values() if getattr(value, "ndim", 0))
     return sum(value.numel() for value in stored) // parameter.numel()
 

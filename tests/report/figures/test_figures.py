@@ -176,7 +176,8 @@ def sides(name, count):
 
 @pytest.mark.parametrize("name", [pytest.param("blrp/4_right", marks=pytest.mark.slow), "linformer/2"])
 def test_costs_are_those_of_the_bench(name, tmp_path):
-    made = figure(name, longest={"Transformer": 16}, sides=sides(name, 2))
+    both = sides(name, 1) | {"Transformer": figure(name).sides["Transformer"]}
+    made = figure(name, longest={"Transformer": 16}, sides=both)
     numbers = drawn(made, made.measure(FakeStore()), tmp_path)
     assert list(numbers["sides"]["Transformer"]) == ["16"]
     assert len(numbers["missing"]) == 1
