@@ -48,22 +48,25 @@ print(kept, resident() - before)
 """
 
 
+def printed(program, monkeypatch):
+    """The two numbers that a program prints, run without the user's settings of malloc."""
+    for name in ("MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, second = map(int, done.stdout.split())
+    return first, second
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_measured_network_finds_the_memory_that_others_left_returned(monkeypatch):
-    for name in ("MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
-        monkeypatch.delenv(name, raising=False)
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    kept, returned = map(int, done.stdout.split())
-    assert kept > 350, done.stdout  # MiB, of 381
-    assert returned < 50, done.stdout
+    kept, returned = printed(PROGRAM, monkeypatch)
+    assert kept > 350  # MiB, of 381
+    assert returned < 50
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_spared_memory_is_returned_as_soon_as_it_is_freed(monkeypatch):
-    for name in ("MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
-        monkeypatch.delenv(name, raising=False)
-    done = subprocess.run([sys.executable, "-c", SPARED], capture_output=True, text=True, check=True)
-    inside, after = map(int, done.stdout.split())
-    assert inside < 50, done.stdout  # MiB, of 381
-    assert after > 350, done.stdout
+    inside, after = printed(SPARED, monkeypatch)
+    assert inside < 50  # MiB, of 381
+    assert after > 350

@@ -4,7 +4,8 @@ import fnmatch
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from torch import Tensor, nn
 
@@ -13,9 +14,11 @@ from subquad.backbones.carrying import CarrySlot
 from subquad.backbones.pretrained import transfer_weights
 from subquad.library.building import AttentionChoice, attention_factory
 from subquad.library.hosts import Host, hosts_in
-from subquad.library.saved import note_swap
 from subquad.specs import UNKNOWN, Pattern, Site
 from subquad.utils.errors import UserError
+
+KEY: Final = "subquad"
+"""The entry of a model's `config.json` that lists its swaps, oldest first."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,24 @@ def swap(
         built.append(factory(site=site, **settings))
     # Nothing is replaced before everything is built, so that an error leaves the model as it was.
     slots, default = {stage: CarrySlot() for stage in counts}, next(model.parameters())  # FNet has none of its own
-    note_swap(model, attention, [found.index(host) for host in hosts], max_len, settings)
+    _note(model, attention, [found.index(host) for host in hosts], max_len, settings)
     return [
         _replace(host, new, slots[host.stage], keep_weights, default) for host, new in zip(hosts, built, strict=True)
     ]
+
+
+def _note(
+    model: nn.Module, attention: AttentionChoice, where: Sequence[int], max_len: int | None, settings: dict[str, Any]
+) -> None:
+    """Adds a swap to the configuration of a model of transformers, so that `save_pretrained` stores it."""
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "to_json_string"):
+        return
+    if not isinstance(attention, str):
+        made: Any = attention if isinstance(attention, partial) else partial(attention)
+        attention, settings = f"{made.func.__module__}:{made.func.__qualname__}", made.keywords | settings
+    entry = {"attention": attention, "where": where, "max_len": max_len, "settings": settings}
+    setattr(config, KEY, [*getattr(config, KEY, ()), entry])
 
 
 def _chosen(hosts: list[Host], where: str | Sequence[int] | None) -> list[Host]:

@@ -1,34 +1,14 @@
 """Models of transformers with other attentions, saved in the form of that library and loaded again."""
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
-
-from torch import nn
+from typing import Any
 
 from subquad.attention.base import Attention
 from subquad.library.building import AttentionChoice
+from subquad.library.exchange import KEY, swap
 from subquad.utils.errors import UserError, first_line
-
-KEY: Final = "subquad"
-"""The entry of a model's `config.json` that lists its swaps, oldest first."""
-
-
-def note_swap(
-    model: nn.Module, attention: AttentionChoice, where: Sequence[int], max_len: int | None, settings: Mapping[str, Any]
-) -> None:
-    """Adds a swap to the configuration of a model of transformers, so that `save_pretrained` stores it."""
-    config: Any = getattr(model, "config", None)
-    if hasattr(config, "to_json_string"):
-        entry = {"attention": attention, "where": list(where), "max_len": max_len, "settings": dict(settings)}
-        if not isinstance(attention, str):
-            owner: Any = attention
-            keywords = dict[str, Any]()
-            while isinstance(owner, partial):
-                owner, keywords = owner.func, owner.keywords | keywords
-            entry |= {"attention": f"{owner.__module__}:{owner.__qualname__}", "settings": keywords | dict(settings)}
-        setattr(config, KEY, [*getattr(config, KEY, ()), entry])
 
 
 def load_swapped(source: str, model_class: Any = None, trust_code: bool = False, **options: Any) -> Any:
@@ -69,8 +49,6 @@ def load_swapped(source: str, model_class: Any = None, trust_code: bool = False,
 
     def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         """The model as it was before the swaps, and then the swaps."""
-        from subquad.library.exchange import swap
-
         known.__init__(self, config, *args, **kwargs)
         delattr(self.config, KEY)
         for attention, entry in chosen:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from subquad.attention.base import Redrawn, Refreshable
@@ -27,7 +28,7 @@ from subquad.utils.devices import as_on_a_gpu
 from subquad.utils.errors import UserError, first_line
 
 USABLE = 0.85
-"""Share of a GPU's memory that a trace may take; libraries, fragments and the CUDA context take the rest."""
+"""Share of a memory that a trace may take; libraries, fragments and the context of CUDA take the rest."""
 
 
 def step_peak(
@@ -139,13 +140,18 @@ def microbatches(peak: Callable[[int], int], batch: int, memory: int) -> int | N
     Args:
         peak: peak bytes of a step with a number of rows in a microbatch.
         batch: rows of a step of one process.
-        memory: bytes of the GPU, of which USABLE are used.
+        memory: bytes that there are, of which USABLE are used.
     """
     counts = [count for count in range(1, batch + 1) if batch % count == 0 and (count == 1 or batch // count > 1)]
     if peak(batch) <= USABLE * memory:
         return 1
     place = bisect(counts, True, lo=1, key=lambda count: peak(batch // count) <= USABLE * memory)
     return counts[place] if place < len(counts) else None
+
+
+def sees_whole_batch(module: nn.Module) -> bool:
+    """Whether a model takes statistics of its batch, so that microbatches would train another model."""
+    return any(isinstance(part, _BatchNorm) for part in module.modules())
 
 
 def states_of(make_optimizer: Callable[[Any], torch.optim.Optimizer]) -> int:

@@ -13,14 +13,13 @@ import pytorch_lightning as pl
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 from subquad.config.compose import compose_run
 from subquad.config.settings import check_settings, without_weights
 from subquad.measure import machine
 from subquad.measure.inputs import random_batch
-from subquad.measure.step_memory import USABLE, microbatches, states_of, step_peak
+from subquad.measure.step_memory import USABLE, microbatches, sees_whole_batch, states_of, step_peak
 from subquad.planning.cost import Device, Setting, StepTime
 from subquad.planning.model_size import meta_module, spec_of
 from subquad.records import fingerprint, write_json
@@ -139,7 +138,7 @@ def _microbatches(setting: Setting, spec: Any, device: torch.device, known: Mapp
         return peaks[rows]
 
     try:
-        if any(isinstance(part, _BatchNorm) for part in module.modules()):
+        if sees_whole_batch(module):
             count = 1 if peak(setting.batch) <= USABLE * free else None
         else:
             count = microbatches(peak, setting.batch, free)

@@ -9,12 +9,11 @@ import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig
 from torch import Tensor, distributed
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from subquad.backbones.layerwise import recompute_layers, recomputed
 from subquad.data.split_data import SplitData
 from subquad.measure.inputs import random_batch
-from subquad.measure.step_memory import USABLE, evaluation_peak, microbatches, states_of, step_peak
+from subquad.measure.step_memory import USABLE, evaluation_peak, microbatches, sees_whole_batch, states_of, step_peak
 from subquad.specs import Site
 from subquad.tasks.supervised import Supervised
 from subquad.training.strategies import FullySharded
@@ -173,7 +172,7 @@ def _divisible(config: DictConfig, module: Supervised) -> bool:
         check_microbatches(config.get("compile_model", False), 2)
     except UserError:
         return False
-    return not any(isinstance(part, _BatchNorm) for part in module.modules())
+    return not sees_whole_batch(module)
 
 
 def _cheapest(step: "_Step", asked: MemoryPlan, memory: int, divisible: bool) -> MemoryPlan:
