@@ -220,8 +220,8 @@ def test_every_mechanism_has_a_config():
 
 
 def test_every_family_of_data_has_a_task():
-    for module in pkgutil.iter_modules(subquad.data.__path__):
-        importlib.import_module(f"subquad.data.{module.name}")
+    for module in pkgutil.walk_packages(subquad.data.__path__, "subquad.data."):
+        importlib.import_module(module.name)
     used = {resolved(f"task={task}")["data"]["_target_"] for task in TASKS if not task.endswith("/custom")}
     assert used == {f"{family.__module__}.{family.__name__}" for family in concrete(SplitData)}
 

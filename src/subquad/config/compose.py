@@ -1,12 +1,18 @@
 """Composes the configuration of a run, as `python train.py` would."""
 
+import pickle
 import pkgutil
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+import hydra
+from hydra import initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -17,31 +23,63 @@ from subquad.config.validate import checked_overrides, explain_compositions
 from subquad.utils.errors import UserError
 
 
-def compose_run(overrides: Sequence[str]) -> DictConfig:
+def compose_run(overrides: Sequence[str], compose: Callable[[Sequence[str]], DictConfig] | None = None) -> DictConfig:
     """The configuration that `python train.py <overrides>` would run, without running it.
 
-    Raises UserError for overrides that do not compose.
+    compose: composes in place of Hydra, see `from_choices`. Raises UserError for overrides that do not compose.
     """
     parse_files_once()
     explain_compositions()
     fingerprint.register()
     try:
         with initialize_config_dir(str(choices.CONFIGS), version_base="1.3"):
-            config = compose("train", checked_overrides(overrides), return_hydra_config=True)
+            config = (compose or _compose)(checked_overrides(overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(str(error)) from None
     OmegaConf.set_struct(config, None)
     if OmegaConf.is_interpolation(config.paths, "root"):  # unless given; the working folder may change later
         config.paths.root = str(Path.cwd())
-    hydra = config._get_node("hydra")
+    own = config._get_node("hydra")
     # As HydraConfig.set_config, which copies the node; its parent stays the configuration of the run.
     held = OmegaConf.create({}, flags={"no_deepcopy_set_nodes": True})
-    held["hydra"] = hydra
+    held["hydra"] = own
     OmegaConf.set_readonly(held.hydra, True)
     held.hydra._set_parent(config)
     HydraConfig.instance().cfg = held  # type: ignore[assignment]
     del config["hydra"]
     return config
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    return hydra.compose("train", list(overrides), return_hydra_config=True)
+
+
+def from_choices(overrides: Sequence[str]) -> DictConfig:
+    """What Hydra composes, from a kept composition of the choices alone, which many cells of tables share.
+
+    Hydra sets single values after it has merged the files of all choices, so they can be set in a copy of the result.
+    `forget_choices` where files may have changed.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    values = [
+        o for o in parsed if o.type == OverrideType.CHANGE and re.fullmatch(r"(?!hydra\.)\w+\.[\w.]+", o.key_or_group)
+    ]
+    try:
+        config: DictConfig = pickle.loads(_of_choices(tuple(str(o.input_line) for o in parsed if o not in values)))
+        for override in values:
+            OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+    except (HydraException, OmegaConfBaseException):
+        return _compose(overrides)  # its errors name the override
+    config.hydra.overrides.task = list(overrides)
+    return config
+
+
+@cache
+def _of_choices(choices: tuple[str, ...]) -> bytes:
+    return pickle.dumps(_compose(choices))
+
+
+forget_choices = _of_choices.cache_clear
 
 
 def standalone_backbones() -> list[str]:

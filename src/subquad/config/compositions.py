@@ -42,7 +42,7 @@ class Composition:
     @classmethod
     def of(cls, overrides: Sequence[str]) -> "Composition":
         """Composes `python train.py <overrides>`. Raises UserError for overrides that do not compose."""
-        config = compose.compose_run([*overrides, "seed=0"])
+        config = compose.compose_run([*overrides, "seed=0"], compose.from_choices)
         data, module = (OmegaConf.to_container(node, resolve=True) for node in (config.data, config.task.module))
         return cls(
             folder=str(config.paths.run).removesuffix("-s0"),
@@ -95,6 +95,7 @@ class Compositions:
             override_lists: the overrides of each run.
             meanwhile: see `spread`.
         """
+        compose.forget_choices()
         requested = {_key(overrides): overrides for overrides in override_lists}
         missing = {key: overrides for key, overrides in requested.items() if key not in self._cache.compositions}
         composed = dict(zip(missing, spread(Composition.of, list(missing.values()), meanwhile), strict=True))

@@ -65,12 +65,11 @@ def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
             for key in set(node) - set(left):
                 del node[key]
         copied.paths, copied.seed = plain["paths"], plain["seed"]
-    resolved = OmegaConf.to_container(copied, resolve=True)
-    assert isinstance(resolved, dict)
-    kept = {key: resolved[key] for key in _KEPT}
+    kept: dict[str, Any] = {key: copied[key] for key in _KEPT}
+    kept |= {key: OmegaConf.to_container(node, resolve=True) for key, node in kept.items() if OmegaConf.is_config(node)}
     kept["task"]["module"] = {k: v for k, v in kept["task"]["module"].items() if k != "compile_model"}
     kept["recipe"] = {k: v for k, v in kept["recipe"].items() if k not in NOT_IDENTITY["recipe"]}
-    if (precision := resolved["runtime"]["float32_precision"]) != "auto":
+    if (precision := copied.runtime.float32_precision) != "auto":
         kept["runtime"] = {"float32_precision": precision}
     kept["ckpt_path"] = None if kept["ckpt_path"] is None else weights_name(Path(kept["ckpt_path"]))
     return kept
