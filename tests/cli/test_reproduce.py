@@ -253,7 +253,7 @@ def test_an_outputs_folder_that_cannot_be_written_is_told_in_a_sentence(tmp_path
         env={**os.environ, "SUBQUAD_OUTPUTS": str(tmp_path / "file" / "outputs")},
     )  # fmt: skip
     assert done.returncode == 1
-    assert "cannot be read or written (Not a directory); free some space, mend the permissions" in done.stderr
+    assert "cannot be read or written (Not a directory); move the file /" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -66,13 +66,18 @@ def test_what_does_not_go_together_is_named(data, outputs, overrides, cause):
         ),
         (["-m", "task=digits", "trainer.max_step=1,2"], 'no setting "max_step" in trainer; did you mean max_steps or'),
         (["task=digits", "trainer.zzz=1"], "+trainer.zzz= adds a further argument of its class."),
+        (["task=digits", "+trainer.logger=false"], "trainer.logger is there already; leave the + out: trainer.logger="),
+        (["-m", "task=digits", "hydra/sweeper=optun"], 'There is no hydra/sweeper "optun"; choose from basic, job_li'),
+        (["task=digits", "scale=smoke", "+trainer.limit_val_batches=1e-9"], "Lightning refuses these settings (You r"),
     ],
 )
-def test_the_command_line_says_it_without_a_traceback(data, outputs, overrides, cause):
+def test_the_command_line_says_it_in_a_sentence(data, outputs, overrides, cause):
     done = run_script(data, outputs, "train.py", *overrides)
     assert done.returncode != 0
     assert cause in done.stderr
     assert "Traceback" not in done.stderr
+    assert "HYDRA_FULL_ERROR" not in done.stderr
+    assert "Error executing job" not in done.stderr
     if overrides[0] == "recipe=luna":
         assert "the recipe's sizes, which has listops, text, retrieval, image, pathfinder" in done.stderr
 

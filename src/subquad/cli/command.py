@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from hydra._internal import utils as hydra_utils
 from hydra.core import utils as core_utils
-from hydra.errors import CompactHydraException
+from hydra.errors import CompactHydraException, HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -159,11 +159,12 @@ def prepare_process() -> None:
 
 @cache
 def mend_hydra() -> None:
-    """Makes Hydra write the files of `.hydra` atomically, and explain errors outside of a task, as on a full disk.
+    """Makes Hydra write the files of `.hydra` atomically, and end at an error of the user with its message alone.
 
     A finished run, which has these files, is shown where they cannot be written too.
     """
     report = hydra_utils.run_and_report
+    returned: property = vars(core_utils.JobReturn)["return_value"]
 
     def save_config(config: DictConfig, filename: str, output_dir: Path) -> None:
         try:
@@ -174,10 +175,28 @@ def mend_hydra() -> None:
                 raise
 
     def run_and_report(function: Callable[[], Any]) -> Any:
-        return report(lambda: user_errors(lambda _: function())(None))
+        try:
+            return user_errors(lambda _: function())(None)
+        except HydraException as error:
+            if os.environ.get("HYDRA_FULL_ERROR"):
+                raise
+            sys.exit(str(error).strip())
+        except Exception as error:
+            cause = error
+        return report(lambda: _raise(cause))
+
+    def return_value(job: core_utils.JobReturn) -> Any:
+        if isinstance(job._return_value, CompactHydraException):
+            raise job._return_value  # Hydra prints the overrides before it
+        return returned.__get__(job)
 
     setattr(core_utils, "_save_config", save_config)  # noqa: B010
     setattr(hydra_utils, "run_and_report", run_and_report)  # noqa: B010
+    setattr(core_utils.JobReturn, "return_value", returned.getter(return_value))  # noqa: B010
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:

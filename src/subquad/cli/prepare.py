@@ -1,6 +1,7 @@
 """Downloads or generates the data of a task, verifies and caches them; downloads the weights that runs start from.
 
 python scripts/prepare.py task=lra/listops
+python scripts/prepare.py task=[lra/listops,lra/text]
 python scripts/prepare.py task=all            # every task; lists what is missing
 
 All other overrides are those of train.py, as in data.seed=1 or backbone.pretrained=hub. Training needs no network.
@@ -19,15 +20,17 @@ from subquad.utils.errors import UserError, explain
 
 def main() -> None:
     """Prepares the chosen task or all tasks; raises UserError if any cannot be prepared."""
-    overrides = sys.argv[1:]
-    if not any(override.startswith("task=") for override in overrides):
+    chosen = [argument.removeprefix("task=").strip("[]") for argument in sys.argv[1:] if argument.startswith("task=")]
+    others = [argument for argument in sys.argv[1:] if not argument.startswith("task=")]
+    if not chosen or not chosen[-1]:
         raise UserError("Name a task, as in: python scripts/prepare.py task=lra/listops (or task=all).")
-    if "task=all" not in overrides:
-        _prepare(overrides)
+    every = (name for name in options("task") if not name.endswith("/custom"))
+    tasks = list(every) if chosen[-1] == "all" else [name.strip() for name in chosen[-1].split(",")]
+    if len(tasks) == 1:
+        _prepare([f"task={tasks[0]}", *others])
         return
-    others = [override for override in overrides if override != "task=all"]
     failed = 0
-    for task in (name for name in options("task") if not name.endswith("/custom")):
+    for task in tasks:
         try:
             _prepare([f"task={task}", *others])
         except UserError as error:

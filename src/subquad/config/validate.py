@@ -8,7 +8,7 @@ from functools import cache, wraps
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.errors import CompactHydraException, HydraException, OverrideParseException
+from hydra.errors import CompactHydraException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
@@ -119,6 +119,11 @@ def explain_composition_error(error: Exception) -> UserError | None:
             f"{error.override} cannot be read ({first_line(error)}); a value with other characters than letters of "
             f"ASCII, digits and . / : - _ is written in quotes: '{key}=\"{value}\"'"
         )
+    if isinstance(error, MissingConfigException) and error.options:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        return UserError(f'There is no {group} "{name}"; {hint(name, [str(option) for option in error.options])}')
+    if found := re.search(r"Could not append to config.*\n.*remove \+ prefix: '(.*)'", str(error)):
+        return UserError(f"{found[1].partition('=')[0]} is there already; leave the + out: {found[1]}")
     if not isinstance(error, HydraException | OmegaConfBaseException | ValueError):
         return UserError(f"Hydra cannot compose these overrides ({first_line(error)}); write them as key=value.")
     if not isinstance(error, HydraException | OmegaConfBaseException):

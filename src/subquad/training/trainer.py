@@ -23,6 +23,7 @@ from subquad.utils.errors import UserError, explain, first_line
 _REFUSED = {
     "sync_batchnorm": "Batch normalisation always spans all processes",
     "deterministic": "Deterministic kernels are selected by runtime.deterministic=true",
+    "fast_dev_run": "debug=fast_dev_run trains a step with a checkpoint and a record, which runs end with",
     "benchmark": "cuDNN's measuring of kernels would make runs differ",
 }
 """Arguments of Lightning's trainer that a run cannot have, and why."""
@@ -44,6 +45,10 @@ def build_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
         reason = first_line(error.__cause__ or error)
         unknown = UserError(f"The trainer cannot be built ({reason}); see the keys of trainer=.")
         raise explain(error) or unknown from error
+    if not trainer.checkpoint_callbacks:
+        raise UserError(
+            "A run needs its checkpoints; leave trainer.callbacks out, and add yours as +callbacks.<name>=."
+        )
     _check(trainer, precision)
     check_microbatches(config.get("compile_model", False), microbatches)
     if data.batch_size % (trainer.world_size * microbatches):

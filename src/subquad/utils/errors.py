@@ -1,8 +1,10 @@
 """UserError, the exception whose message is shown to the user, and how other errors become one."""
 
+import errno
 import re
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
 
 from subquad.utils.display import as_typed
 
@@ -43,6 +45,7 @@ def explain(error: Exception) -> UserError | None:
         or _import_error(error)
         or memory_error(error)
         or _loader_error(error)
+        or _lightning_error(error)
         or _file_error(error)
     )
 
@@ -134,16 +137,41 @@ def _loader_error(error: BaseException | None) -> UserError | None:
     return None
 
 
+def _lightning_error(error: Exception) -> UserError | None:
+    """A UserError for settings that Lightning finds wrong when training starts."""
+    if type(error).__name__ != "MisconfigurationException":
+        return None
+    return UserError(f"Lightning refuses these settings ({first_line(error)}); change that key of trainer=.")
+
+
 def _file_error(error: Exception) -> UserError | None:
     """A UserError for a file that cannot be read or written: no space, no permission, no such folder."""
     if isinstance(error, RuntimeError) and "unexpected pos" in str(error):  # torch: the disk is full
         return UserError("A checkpoint cannot be written; free some space, or set SUBQUAD_OUTPUTS to another folder.")
     if type(error).__name__ == "SafetensorError" and "I/O error" in str(error):
         return UserError(f"A file cannot be written ({error}); free some space, mend the permissions, or set output=.")
-    if not isinstance(error, OSError):
+    if not isinstance(error, OSError) or type(error).__module__ == "hydra.errors":
         return None
-    path = error.filename or "A file"
-    return UserError(
-        f"{path} cannot be read or written ({error.strerror or error}); free some space, mend the permissions, or set "
-        "SUBQUAD_OUTPUTS and SUBQUAD_DATA to other folders."
-    )
+    path, cause = error.filename or "A file", error.strerror or error
+    folders = "set SUBQUAD_OUTPUTS and SUBQUAD_DATA to other folders"
+    remedies = {
+        errno.ENOSPC: f"free some space, or {folders}",
+        errno.EDQUOT: f"free some space, or {folders}",
+        errno.EACCES: f"mend the permissions, or {folders}",
+        errno.EPERM: f"mend the permissions, or {folders}",
+        errno.EROFS: f"make its disk writable, or {folders}",
+        errno.ENOTDIR: f"move the file {_in_the_way(str(path))} away, or {folders}",
+        errno.EEXIST: f"move the file {_in_the_way(str(path))} away, or {folders}",
+        errno.ENOENT: "correct the path",
+        errno.EISDIR: "name a file in it",
+        errno.EMFILE: "raise the limit of open files (ulimit -n 65536), or start fewer processes",
+        errno.ENFILE: "close other programs, or start fewer processes",
+        errno.ENAMETOOLONG: f"{folders} with shorter names",
+    }
+    remedy = remedies.get(error.errno or 0, f"correct this, or {folders}")
+    return UserError(f"{path} cannot be read or written ({cause}); {remedy}.")
+
+
+def _in_the_way(path: str) -> str:
+    """The file that stands where a path needs a folder; the path itself where none is found."""
+    return next((str(parent) for parent in (*reversed(Path(path).parents), Path(path)) if not parent.is_dir()), path)
