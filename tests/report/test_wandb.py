@@ -16,7 +16,7 @@ from runs import composed, crash, run_script, trained
 from wandb.proto import wandb_internal_pb2
 
 from subquad.config.fingerprint import identity
-from subquad.records import fingerprint
+from subquad.records import fingerprint, read_curve
 from subquad.report.wandb_table import (
     COLUMNS,
     is_chosen,
@@ -27,7 +27,7 @@ from subquad.report.wandb_table import (
 )
 from subquad.results.cells import RunSpec, load_table
 from subquad.results.model import FULL, Scope
-from subquad.training.wandb_run import _check_answer, close_failed, setting_name
+from subquad.training.wandb_run import _check_answer, close_failed, log_finished, setting_name
 from subquad.utils.errors import UserError
 
 LINE = ("task=digits", "recipe=small_vit", "scale=smoke", "trainer=cpu", "logger=wandb")
@@ -144,6 +144,22 @@ def test_a_run_of_a_table_is_grouped_and_tagged(data, outputs, capfd):
     choice = {"attention": "dba", "setting": setting_name("dba", record.fingerprint)}
     assert json.loads(run["config"]["choice"]) == choice
     assert code == 0
+
+
+def test_a_run_that_finished_without_it_is_logged_from_its_record_once(data, outputs):
+    record = trained(composed(data, outputs, *LINE[:-1], "attention=dba"))
+    config = composed(data, outputs, *LINE, "attention=dba", *labels("dba/2"))
+    folder = Path(config.paths.run)
+    log_finished(config, record, folder)
+    log_finished(config, record, folder)
+    [(run, summary, code)] = logged(outputs)
+    assert (run["id"], run["group"], code) == (f"{record.fingerprint}-s0", "dba/2", 0)
+    assert summary["test/accuracy"] == record.metrics["test/accuracy"]
+    assert json.loads(run["config"]["choice"])["setting"] == setting_name("dba", record.fingerprint)
+    [path] = folder.rglob("*.wandb")
+    items = [item for r in told(path) if r.WhichOneof("record_type") == "history" for item in r.history.item]
+    losses = [json.loads(item.value_json) for item in items if "val/loss" in (item.key, *item.nested_key)]
+    assert losses == [row["val/loss"] for row in read_curve(folder, record).values() if "val/loss" in row]
 
 
 def test_a_failed_run_is_closed_and_the_next_opens_its_own(data, outputs):

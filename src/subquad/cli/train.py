@@ -38,8 +38,10 @@ def _train(config: DictConfig) -> float:
         record = train(config)
     elif not rank():
         from subquad.training.resume import check_finished
+        from subquad.training.wandb_run import log_finished
 
         check_finished(config, record, folder)
+        log_finished(config, record, folder)
     if config.evaluate and not rank():
         from subquad.training.evaluation import evaluate_missing
 

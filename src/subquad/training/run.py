@@ -170,7 +170,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         overrides=list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else [],
         **machine.facts(),
     )
-    wandb_run.summarise(trainer, record)
+    wandb_run.summarise(trainer.loggers, record)
     return record
 
 

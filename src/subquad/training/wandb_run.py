@@ -3,12 +3,14 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from subquad.records import Record
+from subquad.records import Record, read_curve
 from subquad.training.distributed import rank
 from subquad.utils.errors import UserError
 
@@ -66,14 +68,14 @@ def close_failed() -> None:
         wandb.finish(exit_code=1)
 
 
-def summarise(trainer: pl.Trainer, record: Record) -> None:
+def summarise(loggers: Iterable[Any], record: Record) -> None:
     """Logs the final numbers and closes the run, so that the next job of a sweep opens its own.
 
     Prints how to send an offline run.
     """
     from pytorch_lightning.loggers import WandbLogger
 
-    for logger in trainer.loggers:
+    for logger in loggers:
         if isinstance(logger, WandbLogger):
             costs = {"parameters": record.parameters, "wall_seconds": record.wall_seconds}
             logger.experiment.summary.update({**record.metrics, **costs, "baselines": record.baselines})
@@ -82,3 +84,18 @@ def summarise(trainer: pl.Trainer, record: Record) -> None:
             if run.offline and not run.disabled:
                 folder = os.path.relpath(os.path.dirname(run.dir))
                 Console(highlight=False).print(f"W&B: wandb sync {folder}", soft_wrap=True, markup=False)
+
+
+def log_finished(config: DictConfig, record: Record, folder: Path) -> None:
+    """Logs curves, settings and final numbers of a run that finished without W&B, if `logger=wandb` is chosen now."""
+    loggers: Any = OmegaConf.to_container(config.logger or OmegaConf.create(), resolve=True)
+    settings = loggers.get("wandb")
+    if settings is None or any((folder / "wandb").glob(f"*run-*-{settings['id']}")):
+        return
+    quieten(loggers)
+    logger = instantiate(settings, _convert_="all")
+    logger.log_hyperparams(record.config)
+    describe([logger], record.tags, record.attention, record.fingerprint)
+    for step, row in read_curve(folder, record).items():
+        logger.log_metrics(row, step)
+    summarise([logger], record)
