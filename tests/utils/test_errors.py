@@ -30,8 +30,8 @@ def without(monkeypatch):
     ("package", "extra"),
     [
         ("timm", "vision"), ("transformers", "text"), ("tokenizers", "text"), ("h5py", "vqa"), ("submitit", "slurm"),
-        ("tensorboard", "tensorboard"), ("wandb_workspaces", "dashboards"), ("pytest", "contract"),
-        ("onnxruntime", "onnx"), ("torch", None), ("nowhere", None),
+        ("tensorboard", "tensorboard"), ("optuna", "optuna"), ("wandb_workspaces", "dashboards"),
+        ("pytest", "contract"), ("onnxruntime", "onnx"), ("torch", None), ("nowhere", None),
     ],
 )  # fmt: skip
 def test_the_extra_of_a_missing_package_is_named(package, extra, without):

@@ -52,11 +52,12 @@ class JobList(Sweeper):
         blocks = [block.splitlines() for block in self.jobs.read_text().split("\n\n")]
         stages = [[json.loads(line) for line in block if line] for block in blocks if any(block)]
         results: list[JobReturn] = []
+        assert self.launcher is not None
         if self.leader is not None:
             threading.Thread(target=_interrupt_after, args=(self.leader,), daemon=True).start()
         try:
             for stage in stages:
-                results += self._launch([[*arguments, *overrides] for overrides in stage], len(results))
+                results += launch(self.launcher, [[*arguments, *overrides] for overrides in stage], len(results))
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
         ended = zip((overrides for stage in stages for overrides in stage), results, strict=True)
@@ -68,12 +69,13 @@ class JobList(Sweeper):
             raise SystemExit(f"{len(failed)} of {len(results)} jobs failed; the same command tries them again.")
         return results
 
-    def _launch(self, stage: Sequence[Sequence[str]], first_index: int) -> Sequence[JobReturn]:
-        assert self.launcher is not None
-        # Compared by name because Hydra reloads the modules of its plugins when it scans them, which changes classes.
-        if any(kind.__name__ == "BasicLauncher" for kind in type(self.launcher).__mro__):
-            return [run_here(self.launcher, overrides, index) for index, overrides in enumerate(stage, first_index)]
-        return self.launcher.launch(stage, initial_job_idx=first_index)
+
+def launch(launcher: Launcher, jobs: Sequence[Sequence[str]], first_index: int) -> Sequence[JobReturn]:
+    """Runs jobs with any launcher; a job that fails ends no other."""
+    # Compared by name because Hydra reloads the modules of its plugins when it scans them, which changes classes.
+    if any(kind.__name__ == "BasicLauncher" for kind in type(launcher).__mro__):
+        return [run_here(launcher, overrides, index) for index, overrides in enumerate(jobs, first_index)]
+    return launcher.launch(jobs, initial_job_idx=first_index)
 
 
 def run_here(launcher: Launcher, overrides: Sequence[str], index: int) -> JobReturn:

@@ -50,6 +50,7 @@ class Workers(Launcher):
                 for index, overrides in enumerate(job_overrides, start=initial_job_idx)
             ]
         from subquad.sweep import workers
+        from subquad.sweep.outcome import is_search
         from subquad.utils.display import counted
         from subquad.utils.errors import UserError
 
@@ -61,14 +62,12 @@ class Workers(Launcher):
         results: dict[int, JobReturn] = {}
 
         def on_start(number: int) -> None:
-            log.info(f"\t#{number} : {' '.join(filter_overrides(jobs[number]))}")
+            log.info(f"\t#{number} : {_settings(jobs[number])}")
 
         def on_end(number: int, result: JobReturn | None, cause: str | None) -> None:
             results[number] = result or _failed(jobs[number], CompactHydraException(cause))
             if results[number].status != JobStatus.COMPLETED:
-                log.error(
-                    f"#{number} ({' '.join(filter_overrides(jobs[number]))}) failed: {results[number]._return_value}"
-                )
+                log.error(f"#{number} ({_settings(jobs[number])}) failed: {results[number]._return_value}")
 
         tasks = {number: partial(self._run, overrides, number) for number, overrides in jobs.items()}
         with workers.interruptible():
@@ -81,7 +80,7 @@ class Workers(Launcher):
             workers.import_for(OmegaConf.to_container(first))
             workers.run_all(tasks, plan, on_start, on_end)
         failed = [f"#{number}" for number in jobs if results[number].status != JobStatus.COMPLETED]
-        if len(failed) > 1:  # Hydra only reports the first
+        if len(failed) > 1 and not is_search(self.config):  # Hydra only reports the first
             log.error(f"{len(failed)} of {runs} failed ({', '.join(failed)}); the same command tries them again.")
         return [results[number] for number in jobs]
 
@@ -121,3 +120,7 @@ class Workers(Launcher):
 
 def _failed(overrides: Sequence[str], error: BaseException) -> JobReturn:
     return JobReturn(overrides=list(overrides), status=JobStatus.FAILED, _return_value=error)
+
+
+def _settings(overrides: Sequence[str]) -> str:
+    return " ".join(o for o in filter_overrides(list(overrides)) if not o.startswith("+hydra."))

@@ -13,14 +13,14 @@ from omegaconf import DictConfig
 from subquad import records
 from subquad.cli.command import run, user_errors
 from subquad.config.choices import CONFIGS
-from subquad.config.validate import check_launcher, checked_overrides
+from subquad.config.validate import check_sweep, checked_overrides
 from subquad.training import summary
 from subquad.training.distributed import rank
 
 
 def main() -> None:
     """Trains the run, or the runs of the sweep, of the command line."""
-    check_launcher(sys.argv[1:])
+    check_sweep(sys.argv[1:])
     sys.argv[1:] = checked_overrides(sys.argv[1:])
     _train()
 

@@ -68,11 +68,14 @@ def _top_keys() -> set[str]:
     return {str(key) for name in ("train", "eval") for key in OmegaConf.load(choices.CONFIGS / f"{name}.yaml")}
 
 
-def check_launcher(overrides: Sequence[str]) -> None:
-    """Raises UserError for a launcher without a sweep; Hydra would ignore it and train in this process."""
+def check_sweep(overrides: Sequence[str]) -> None:
+    """Raises UserError for a launcher without a sweep, which Hydra would ignore, and for a range without a search."""
     sweeps = {"-m", "--multirun", "hydra.mode=MULTIRUN"} & {*overrides}
     if any(override.startswith("hydra/launcher=") for override in overrides) and not sweeps:
         raise UserError("hydra/launcher= works in sweeps only, which may have a single run; add -m.")
+    ranges = [o for o in overrides if re.match(r"[^=]+=(tag\(.*|int\(|float\()*interval\(", o)]
+    if ranges and not ("hydra/sweeper=optuna" in overrides and sweeps):
+        raise UserError(f"{ranges[0]} is a range to search; add -m hydra/sweeper=optuna.")
 
 
 class CompositionError(UserError, CompactHydraException):

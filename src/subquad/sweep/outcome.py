@@ -20,9 +20,9 @@ from subquad.utils.errors import UserError
 def show_outcome(config: Any, folders: Iterable[Path]) -> None:
     """Prints the finished runs of these folders, grouped over seeds, if there are several.
 
-    config: that of Hydra. Nothing is printed for the runs of reproduce.py, which shows its tables.
+    config: that of Hydra. Nothing is printed for the runs of reproduce.py, which shows its tables, and of a search.
     """
-    if str(OmegaConf.select(config, "hydra.sweeper._target_")).endswith("JobList"):
+    if is_search(config) or str(OmegaConf.select(config, "hydra.sweeper._target_")).endswith("JobList"):
         return
     runs = []
     for folder in dict.fromkeys(folders):
@@ -47,3 +47,8 @@ def show_outcome(config: Any, folders: Iterable[Path]) -> None:
         cells = (score, str(len(line.runs)), f"{record.parameters:,}", duration(line.seconds))
         grid.add_row(escape(f"{place} {line.settings}".strip()), *cells)
     Console(highlight=False).print(grid)
+
+
+def is_search(config: Any) -> bool:
+    """Whether the runs of a sweep are the trials of a search, which has a summary of its own."""
+    return str(OmegaConf.select(config, "hydra.sweeper._target_")).endswith("OptunaSweeper")

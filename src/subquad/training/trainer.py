@@ -14,6 +14,7 @@ from subquad.training.callbacks.checkpoints import RelativePaths, SpareCheckpoin
 from subquad.training.callbacks.hooks import SkipEmptyHooks
 from subquad.training.callbacks.ignore_sigterm import IgnoreSigterm
 from subquad.training.callbacks.keep_products import KeepProducts
+from subquad.training.callbacks.prune import of_search
 from subquad.training.memory_plan import given_microbatches
 from subquad.training.metrics_csv import KeepHistory, MetricsCSV
 from subquad.training.strategies import SharedBatches
@@ -62,7 +63,8 @@ def build_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
             callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
             callbacks.insert(callbacks.index(saver), SpareCheckpoints(saver))  # type: ignore[arg-type]
     histories = [KeepHistory(logger) for logger in trainer.loggers if isinstance(logger, MetricsCSV)]
-    trainer.callbacks += [RelativePaths(), *histories, KeepProducts(), SkipEmptyHooks()]  # type: ignore[attr-defined]
+    more = [RelativePaths(), *histories, KeepProducts(), SkipEmptyHooks(), *of_search(config.task.monitor)]
+    trainer.callbacks += more  # type: ignore[attr-defined]
     if environment:
         trainer.callbacks.append(IgnoreSigterm())  # type: ignore[attr-defined]
     return trainer
