@@ -30,7 +30,7 @@ def without(monkeypatch):
     ("package", "extra"),
     [
         ("timm", "vision"), ("transformers", "text"), ("tokenizers", "text"), ("h5py", "vqa"), ("submitit", "slurm"),
-        ("tensorboard", "tensorboard"), ("optuna", "optuna"), ("wandb_workspaces", "dashboards"),
+        ("tensorboard", "tensorboard"), ("optuna", "optuna"), ("ray", "ray"), ("wandb_workspaces", "dashboards"),
         ("pytest", "contract"), ("onnxruntime", "onnx"), ("torch", None), ("nowhere", None),
     ],
 )  # fmt: skip

@@ -1,70 +1,52 @@
 """A launcher that runs the jobs of a sweep on a Slurm cluster."""
 
 import logging
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn, JobStatus, filter_overrides
+from hydra.core.utils import JobReturn
 from hydra.errors import CompactHydraException
-from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
+
+from hydra_plugins.subquad.remote_launcher import RemoteLauncher
 
 log = logging.getLogger(__name__)
 
-_SWEEP_SETTINGS = ("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper", "hydra.sweep", "hydra.mode")
 
-
-class Slurm(Launcher):
+class Slurm(RemoteLauncher):
     """Submits the runs that have not finished and are not queued, waits for them and reports their results.
 
-    A job is the command line of one run: `python train.py <overrides>`. Settings: configs/hydra/launcher/slurm.yaml.
+    Settings: configs/hydra/launcher/slurm.yaml.
     """
-
-    def __init__(self, **settings: Any) -> None:
-        self.settings = settings
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from subquad.sweep.slurm.queue import check_installed
         from subquad.utils.errors import UserError
 
-        self.loader, self.config = hydra_context.config_loader, config
+        super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
         try:
             check_installed()
         except UserError as error:
             raise CompactHydraException(str(error)) from None
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from subquad import records
-        from subquad.sweep.outcome import show_outcome
-        from subquad.sweep.slurm.submit import Jobs
-        from subquad.training import summary
+        from subquad.sweep.slurm.submit import Jobs, size_of
         from subquad.utils.errors import UserError
 
-        settings = {
-            name: OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-            for name, value in self.settings.items()
-        }
         jobs: Any = None
         try:
-            runs = [self._requested(overrides, settings) for overrides in job_overrides]
-            jobs = Jobs(runs, settings)
+            runs = [self.requested(overrides, size_of) for overrides in job_overrides]
+            jobs = Jobs(runs, self.settings)
             jobs.submit()
-            jobs.wait(settings["poll_seconds"])
+            jobs.wait(self.settings["poll_seconds"])
         except UserError as error:
             raise CompactHydraException(str(error)) from None
         except KeyboardInterrupt:
             self._explain_interrupt(jobs)
             raise SystemExit(130) from None
-        for run in dict.fromkeys(request.run for request in runs if request.run not in jobs.failed):
-            record = records.read(run)
-            assert record is not None
-            summary.show(record, run, "" if run in jobs.tickets else " (finished before, not trained again)")
-        show_outcome(self.config, (request.run for request in runs))
-        return [self._outcome(list(o), run.run, jobs.failed) for o, run in zip(job_overrides, runs, strict=True)]
+        self.show(runs, jobs.failed, jobs.tickets)
+        return [self.outcome(o, run.run, jobs.failed) for o, run in zip(job_overrides, runs, strict=True)]
 
     def _explain_interrupt(self, jobs: Any) -> None:
         tickets, unsent = (jobs.tickets, jobs.unsent) if jobs else ({}, {})
@@ -75,29 +57,3 @@ class Slurm(Launcher):
             "to cancel them: scancel %s",
             rest, " ".join(numbers),
         )  # fmt: skip
-
-    def _requested(self, overrides: Sequence[str], settings: Mapping[str, Any]) -> Any:
-        from subquad.sweep.slurm.job import RequestedRun
-        from subquad.sweep.slurm.submit import size_of
-        from subquad.training.distributed import flags
-
-        config = self.loader.load_sweep_config(self.config, list(overrides))
-        HydraConfig.instance().set_config(config)
-        given = self.config.hydra.overrides.hydra
-        hydra = [setting for setting in given if not setting.lstrip("+~").startswith(_SWEEP_SETTINGS)]
-        evaluations: Any = OmegaConf.to_container(config.evaluate, resolve=True)
-        return RequestedRun(
-            Path(config.paths.run), (str(Path(sys.argv[0]).absolute()), *flags(), *hydra),
-            tuple(filter_overrides(overrides)), size_of(config, settings), tuple(evaluations),
-        )  # fmt: skip
-
-    def _outcome(self, overrides: list[str], run: Path, reasons: Mapping[Path, str]) -> JobReturn:
-        from subquad import records
-
-        outcome = JobReturn(overrides=overrides, status=JobStatus.COMPLETED)
-        if run in reasons:
-            outcome.status = JobStatus.FAILED
-            outcome.return_value = CompactHydraException(f"{reasons[run]} (details in {run / records.ERROR})")
-        elif (record := records.read(run)) is not None:
-            outcome.return_value = record.metrics[record.config["task"]["monitor"]]
-        return outcome

@@ -1,0 +1,119 @@
+"""The runs of a sweep as tasks of Ray. A task is the command line of one run, in a process of its own."""
+
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from omegaconf import DictConfig
+
+from subquad.sweep.slurm.job import RequestedRun, Size
+from subquad.utils.errors import UserError, first_line
+from subquad.utils.killed import why_killed
+
+log = logging.getLogger(__name__)
+
+
+def size_of(config: DictConfig, settings: Mapping[str, Any]) -> Size:
+    """Cores of a run, and whether it wants a GPU. Raises UserError for a run of several processes."""
+    if config.trainer.devices != 1 or config.trainer.num_nodes != 1:
+        raise UserError("hydra/launcher=ray trains runs of one process; leave trainer.devices and num_nodes at 1.")
+    return Size(1, 1, int(config.trainer.accelerator in ("auto", "gpu", "cuda")), settings["num_cpus"])
+
+
+def train_all(runs: Sequence[RequestedRun], settings: Mapping[str, Any], first: int) -> dict[Path, str]:
+    """Trains runs as Ray has room for them.
+
+    Args:
+        runs: those that have not finished.
+        settings: configs/hydra/launcher/ray.yaml.
+        first: the number of the first, for messages.
+
+    Returns:
+        The causes of failures by the folder of the run.
+    """
+    if not runs:
+        return {}
+    own = not ray.is_initialized()
+    try:
+        if own:
+            ray.init(address=settings["address"], include_dashboard=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError) as error:
+        raise UserError(
+            f"Ray does not answer at {settings['address']} ({first_line(error)}); start it with `ray start --head`, or "
+            "leave hydra.launcher.address out."
+        ) from None
+    try:
+        return _wait({_submitted(run, settings, number): (number, run) for number, run in enumerate(runs, first)})
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _submitted(run: RequestedRun, settings: Mapping[str, Any], number: int) -> Any:
+    gpus = settings["num_gpus"]
+    if gpus == "auto":
+        gpus = run.size.gpus if ray.cluster_resources().get("GPU") else 0
+    memory = {} if settings["memory_gb"] is None else {"memory": int(settings["memory_gb"] * 2**30)}
+    task = ray.remote(_train).options(
+        num_cpus=settings["num_cpus"], num_gpus=gpus, max_retries=settings["max_retries"],
+        retry_exceptions=[Killed], **memory,
+    )  # fmt: skip
+    names = [name for name in os.environ if name.startswith(("SUBQUAD_", "HF_", "WANDB_", "OMP_"))]
+    environment = {"OMP_NUM_THREADS": str(settings["num_cpus"])} | {name: os.environ[name] for name in names}
+    paths = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *filter(os.path.isdir, sys.path)]))
+    command = [sys.executable, *run.command, *run.overrides]
+    return task.remote(command, str(Path.cwd()), {**environment, "PYTHONPATH": paths}, number, run.run)
+
+
+class Killed(RuntimeError):
+    """A run was killed by a signal; it can be started again and resumes."""
+
+
+def _train(command: list[str], here: str, environment: dict[str, str], number: int, run: Path) -> None:
+    """Trains one run, whose output goes to that of the sweep, each line with its number.
+
+    Raises Killed or RuntimeError if it fails.
+    """
+
+    def end_with_parent() -> None:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+    process = subprocess.Popen(
+        command, cwd=here, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, encoding="utf-8", errors="replace", preexec_fn=end_with_parent if sys.platform == "linux" else None,
+    )  # fmt: skip
+    assert process.stdout is not None
+    last = ""
+    for line in process.stdout:
+        sys.stdout.write(f"#{number} | {line}")
+        sys.stdout.flush()
+        last = line.strip() or last
+    if (status := process.wait()) < 0:
+        raise Killed(f"{signal.Signals(-status).name}, {why_killed(run)}")
+    if status:
+        raise RuntimeError(last)
+
+
+def _wait(tasks: dict[Any, tuple[int, RequestedRun]]) -> dict[Path, str]:
+    failed: dict[Path, str] = {}
+    while tasks:
+        [done], _ = ray.wait(list(tasks), num_returns=1)
+        number, run = tasks.pop(done)
+        try:
+            ray.get(done)
+        except ray.exceptions.RayTaskError as error:
+            failed[run.run] = first_line(error.cause)
+        except ray.exceptions.RayError as error:
+            failed[run.run] = first_line(error)
+        if run.run not in failed and not run.complete:
+            failed[run.run] = "it ended without a record"
+        if run.run in failed:
+            log.error(f"#{number} ({' '.join(run.overrides)}) failed: {failed[run.run]}")
+    return failed

@@ -1,0 +1,54 @@
+"""Runs as tasks of Ray on this machine: one of them is killed, one fails, and the same command trains none again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from runs import ROOT, run_script
+
+from subquad import records
+
+WORDS = ("-m", "hydra/launcher=ray", "task=digits", "attention=dba", "limits.cases=null", "limits.steps=300")
+SMOKE = ("scale=smoke", "recipe.epochs=6", "limits.epochs=6", "seed=0,1", "backbone.dim=32,33")
+
+
+def training(outputs: Path) -> list[int]:
+    """The processes that train a run in this folder."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"paths.outputs={outputs}".encode() in words and b"backbone.dim=32" in words and b"-m" not in words[3:]:
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_a_failed_one_is_named_and_finished_ones_are_found(data, outputs):
+    folders = (f"paths.data={data}", f"paths.outputs={outputs}")
+    command = [sys.executable, "train.py", *WORDS, *SMOKE, "trainer=cpu", *folders]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as sweep:
+        deadline = time.monotonic() + 240
+        while not list(outputs.rglob("last.ckpt")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        first, *_ = training(outputs)
+        os.kill(first, signal.SIGKILL)
+        said, _ = sweep.communicate(timeout=300)
+    assert "failed: " in said
+    assert "33 cannot be split into 4 heads" in said
+    assert sweep.returncode == 1
+    found = records.read_all(outputs / "runs")
+    assert sorted(run.seed for run in found) == [0, 1]
+    again = run_script(data, outputs, "train.py", *WORDS, *SMOKE[:-1], "backbone.dim=32")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("finished before, not trained again") == 2
+    undisturbed = run_script(data, outputs / "plain", "train.py", *WORDS[2:], *SMOKE[:-2], "backbone.dim=32")
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    [plain] = records.read_all(outputs / "plain")
+    assert next(run for run in found if run.seed == 0).metrics == plain.metrics
