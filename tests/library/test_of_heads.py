@@ -1,0 +1,50 @@
+"""Attentions of given queries, keys and values: they compute what the attention itself computes from tokens."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from attention.cells import DIM, HEADS, shrunk, site
+from conftest import made, mechanisms
+from torch.testing import assert_close
+
+from subquad.library.of_heads import attend_heads, beside_maps, core_of, reads_heads
+from subquad.specs import Masks, Pattern
+from subquad.utils.devices import as_on_a_gpu
+
+LENGTH = 61
+REAL = torch.arange(LENGTH) < torch.tensor([[40], [LENGTH]])
+
+
+def built(name):
+    factory = shrunk(made("attention", name))
+    if "filters" in str(beside_maps(factory(site=site(Pattern.SELF)))):
+        factory.keywords["kernel"] = None
+    grid = (1, LENGTH) if name == "attention_conv2d" else None
+    return factory(site=site(Pattern.SELF, query_len=LENGTH, context_len=LENGTH, grid=grid)).double().eval()
+
+
+@pytest.mark.parametrize("on", [nullcontext, as_on_a_gpu], ids=["cpu", "as_on_a_gpu"])
+@pytest.mark.parametrize("name", mechanisms())
+def test_from_projected_tokens_comes_what_the_attention_makes_of_tokens(name, on):
+    attention = built(name)
+    maps = attention.softmax_maps()
+    if not reads_heads(attention):
+        assert beside_maps(attention) or {*maps} < {"query", "value", "out"}
+        return
+    x = torch.randn(2, LENGTH, DIM, dtype=torch.double, requires_grad=True)
+    masks = Masks(REAL, REAL)
+
+    def heads(role):
+        weight, bias = maps[role if role in maps else "query"]
+        return (x @ weight.reshape(DIM, DIM).mT + bias.reshape(-1)).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+
+    with on():
+        expected = attention(x, x, masks)[0][REAL]
+        weight, bias = maps["out"]
+        y = attend_heads(core_of(attention), *(heads(role) for role in ("query", "key", "value")), masks)
+        y = (y @ weight.mT + bias)[REAL]
+        assert_close(y, expected, rtol=1e-9, atol=1e-11)
+        gradient = torch.randn_like(y)
+        of_x = torch.autograd.grad(y, x, gradient)[0], torch.autograd.grad(expected, x, gradient)[0]
+        assert_close(*of_x, rtol=1e-8, atol=1e-10)
