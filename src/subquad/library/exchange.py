@@ -13,7 +13,9 @@ from subquad.attention.base import Attention, StatelessAttention
 from subquad.backbones.carrying import CarrySlot
 from subquad.backbones.pretrained import transfer_weights
 from subquad.library.building import AttentionChoice, attention_factory
-from subquad.library.hosts import Host, hosts_in
+from subquad.library.host import Host
+from subquad.library.hosts import hosts_in
+from subquad.library.of_heads import reads_heads
 from subquad.specs import UNKNOWN, Pattern, Site
 from subquad.utils.errors import UserError
 
@@ -156,4 +158,5 @@ def _replace(host: Host, attention: Attention, slot: CarrySlot, keep_weights: bo
     like = next(host.module.parameters(), default)
     moved, new = transfer_weights(host.maps if keep_weights else {}, attention)
     host.install(attention.to(like.device, like.dtype).train(host.module.training), slot)
-    return Swapped(host.name, host.module, attention, tuple(moved), tuple(new), host.lost)
+    lost = (*host.lost, *(["rotary positions"] if host.rotary and not reads_heads(attention) else []))
+    return Swapped(host.name, host.module, attention, tuple(moved), tuple(new), lost)

@@ -37,8 +37,8 @@ def core_of(attention: Attention) -> Attention:
     maps, dim = attention.softmax_maps(), attention.site.dim
     parts: dict[int, nn.Module] = {}
     for linear in (part for part in attention.modules() if isinstance(part, nn.Linear)):
-        rows = torch.arange(linear.out_features)[:, None].expand(-1, linear.in_features).contiguous()
-        columns, found = torch.zeros(linear.out_features, dtype=torch.long), False
+        rows = torch.arange(linear.out_features, device="cpu")[:, None].expand(-1, linear.in_features).contiguous()
+        columns, found = torch.zeros(linear.out_features, dtype=torch.long, device="cpu"), False
         for name, (weight, _) in maps.items():
             if id(linear.weight) not in owners([(weight, None)]):
                 continue
@@ -48,7 +48,7 @@ def core_of(attention: Attention) -> Attention:
                 continue
             offset = weight.storage_offset() - linear.weight.storage_offset()
             own = rows.as_strided(weight.shape, weight.stride(), offset).reshape(dim, -1)[:, 0]
-            columns[own] = torch.arange(dim) + _PLACES[name] * dim
+            columns[own] = torch.arange(dim, device="cpu") + _PLACES[name] * dim
             parts[id(linear)] = _Selected(columns, dim, linear)
         assert found, "`reads_heads` says that there are no other maps"
     return _with_parts(attention, parts)
@@ -79,7 +79,7 @@ def _with_parts(module: Any, parts: dict[int, nn.Module]) -> Any:
 
 
 class _Part(Affine):
-    """Stands for an affine map that moves columns: computes without a product, and makes its weight where it is read."""
+    """Stands for an affine map that moves columns: no product, and a weight only where it is read."""
 
     def __init__(self, width: int, to: int, like: nn.Linear) -> None:
         nn.Module.__init__(self)
@@ -97,7 +97,7 @@ class _Selected(_Part):
     def __init__(self, columns: Int[Tensor, " e"], dim: int, like: nn.Linear) -> None:
         super().__init__(3 * dim, len(columns), like)
         first = int(columns[0])
-        self.start = first if torch.equal(columns, torch.arange(first, first + len(columns))) else None
+        self.start = first if torch.equal(columns, torch.arange(first, first + len(columns), device="cpu")) else None
         self.columns = columns
 
     def forward(self, x: Float[Tensor, "*b d"], activation: Activation = "none") -> Float[Tensor, "*b e"]:
