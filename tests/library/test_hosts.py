@@ -54,7 +54,8 @@ def speech(model: nn.Module, fill: float = 0.0) -> Tensor:
     """Four samples make a token."""
     real = REAL.repeat_interleave(4, 1)
     samples = torch.randn(real.shape, generator=torch.Generator().manual_seed(0))
-    return model(torch.where(real, samples, fill), attention_mask=real.long()).last_hidden_state[REAL]
+    samples = torch.where(real, samples, fill).to(model.dtype)
+    return model(samples, attention_mask=real.long()).last_hidden_state[REAL]
 
 
 def mpnet() -> nn.Module:

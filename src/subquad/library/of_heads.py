@@ -27,12 +27,13 @@ def reads_heads(attention: Attention) -> bool:
     return {"query", "value", "out"} <= {*attention.softmax_maps()} and not beside_maps(attention)
 
 
-def core_of(attention: Attention) -> Attention:
+def core_of(attention: Attention, like: nn.Linear | None = None) -> Attention:
     """A twin that reads [Q | K | V], of width 3 d, and returns [Y | 0 | 0] before the output map.
 
     The twin shares buffers and settings with `attention`, and has modules that select columns in place of its maps.
     What it computes from tokens X by X W_Q, X W_K and X W_V, in any order of products, it then computes from Q, K and
-    V, because these are [Q | K | V] times the columns of an identity.
+    V, because these are [Q | K | V] times the columns of an identity. Such columns have the type and device of the
+    weight of `like`, or of the maps of `attention`, which are then kept.
     """
     maps, dim = attention.softmax_maps(), attention.site.dim
     parts: dict[int, nn.Module] = {}
@@ -44,12 +45,12 @@ def core_of(attention: Attention) -> Attention:
                 continue
             found = True
             if name == "out":
-                parts[id(linear)] = _Filled(dim, 3 * dim, linear)
+                parts[id(linear)] = _Filled(dim, 3 * dim, like or linear)
                 continue
             offset = weight.storage_offset() - linear.weight.storage_offset()
             own = rows.as_strided(weight.shape, weight.stride(), offset).reshape(dim, -1)[:, 0]
             columns[own] = torch.arange(dim, device="cpu") + _PLACES[name] * dim
-            parts[id(linear)] = _Selected(columns, dim, linear)
+            parts[id(linear)] = _Selected(columns, dim, like or linear)
         assert found, "`reads_heads` says that there are no other maps"
     return _with_parts(attention, parts)
 
