@@ -184,30 +184,35 @@ class Implementation:
         self.built[use] = core_of(attention, like).to(use.device).train(use.training)
 
     def _attention(self, site: Site, window: int | None) -> Attention:
-        attention = self.factory(site=site, **self.settings)
-        kind = type(attention)
-        if beside_maps(attention) and (simpler := WITHOUT_PARAMETERS.get(kind)):
-            attention = self.factory(site=site, **simpler | self.settings)
-        if names := beside_maps(attention):
-            raise UserError(
-                f"{kind.__name__} has parameters of its own ({', '.join(names[:3])}), for which models of transformers "
-                "have no place; use subquad.swap."
-            )
-        if not reads_heads(attention):
-            raise UserError(f"{kind.__name__} is no function of queries, keys and values; use subquad.swap.")
-        if isinstance(attention, Refreshable) and not isinstance(attention, Redrawn):
-            raise UserError(
-                f"{kind.__name__} is fitted to data, and models of transformers have no place for what it finds; use "
-                "subquad.swap."
-            )
+        attention = simplest(self.factory, site=site, **self.settings)
+        kind = type(attention).__name__
+        if reason := unfit(attention):
+            raise UserError(f"{kind} {reason}, for which models of transformers have no place; use subquad.swap.")
         if window is None:
             return attention
-        if kind is Softmax or (isinstance(attention, Local) and not attention.blockwise):
+        if isinstance(attention, Softmax) or (isinstance(attention, Local) and not attention.blockwise):
             return Local(site, window=2 * window)
         raise UserError(
-            f"{kind.__name__} has no sliding window, and this model has one; use subquad.swap with where=[...], or "
+            f"{kind} has no sliding window, and this model has one; use subquad.swap with where=[...], or "
             f"{PREFIX}softmax or {PREFIX}local, which keep it."
         )
+
+
+def simplest(factory: Callable[..., Attention], **settings: Any) -> Attention:
+    """An attention, without those of its parts that have parameters and can be left out."""
+    attention = factory(**settings)
+    simpler = WITHOUT_PARAMETERS.get(type(attention))
+    return factory(**simpler | settings) if simpler and beside_maps(attention) else attention
+
+
+def unfit(attention: Attention) -> str | None:
+    """What an attention needs that an attention implementation of transformers has not, None if it is nothing."""
+    if names := beside_maps(attention):
+        return f"has parameters of its own ({', '.join(names[:3])})"
+    if not reads_heads(attention):
+        return "reads the tokens themselves"
+    fitted = isinstance(attention, Refreshable) and not isinstance(attention, Redrawn)
+    return "has a state that is fitted to data" if fitted else None
 
 
 class _Use(NamedTuple):

@@ -24,7 +24,10 @@ def beside_maps(attention: Attention) -> tuple[str, ...]:
 
 def reads_heads(attention: Attention) -> bool:
     """Whether an attention is a function of queries, keys, values and the padding mask, up to its output map."""
-    return {"query", "value", "out"} <= {*attention.softmax_maps()} and not beside_maps(attention)
+    maps = attention.softmax_maps()
+    taken = owners(maps.values())
+    others = (part for part in attention.modules() if isinstance(part, nn.Linear) and id(part.weight) not in taken)
+    return {"query", "value", "out"} <= {*maps} and next(others, None) is None
 
 
 def core_of(attention: Attention, like: nn.Linear | None = None) -> Attention:
@@ -39,11 +42,10 @@ def core_of(attention: Attention, like: nn.Linear | None = None) -> Attention:
     parts: dict[int, nn.Module] = {}
     for linear in (part for part in attention.modules() if isinstance(part, nn.Linear)):
         rows = torch.arange(linear.out_features, device="cpu")[:, None].expand(-1, linear.in_features).contiguous()
-        columns, found = torch.zeros(linear.out_features, dtype=torch.long, device="cpu"), False
+        columns = torch.zeros(linear.out_features, dtype=torch.long, device="cpu")
         for name, (weight, _) in maps.items():
             if id(linear.weight) not in owners([(weight, None)]):
                 continue
-            found = True
             if name == "out":
                 parts[id(linear)] = _Filled(dim, 3 * dim, like or linear)
                 continue
@@ -51,7 +53,6 @@ def core_of(attention: Attention, like: nn.Linear | None = None) -> Attention:
             own = rows.as_strided(weight.shape, weight.stride(), offset).reshape(dim, -1)[:, 0]
             columns[own] = torch.arange(dim, device="cpu") + _PLACES[name] * dim
             parts[id(linear)] = _Selected(columns, dim, like or linear)
-        assert found, "`reads_heads` says that there are no other maps"
     return _with_parts(attention, parts)
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from subquad.attention.base import Attention
+from subquad.attention.base import Attention, StatelessAttention
 from subquad.backbones.carrying import Carrying, CarrySlot
 from subquad.library.of_heads import attend_heads, core_of, reads_heads
 from subquad.ops.heads import split_heads
@@ -16,8 +16,13 @@ Rotate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Queries and keys [b, h, n, e], rotated by their positions."""
 
 
+def turns(attention: Attention) -> bool:
+    """Whether the queries and keys of an attention can be rotated: it computes from them, and has no carry."""
+    return isinstance(attention, StatelessAttention) and reads_heads(attention)
+
+
 class Rotating(Carrying):
-    """Rotates the queries and keys of attentions that are functions of queries, keys and values; others read X alone.
+    """Rotates the queries and keys of attentions that have such; others read the tokens alone.
 
     `rotary` says whether the model has rotary positions; subclasses set it before this constructor runs.
     """
@@ -27,7 +32,7 @@ class Rotating(Carrying):
     def put(self, attention: Attention, slot: CarrySlot) -> None:
         super().put(attention, slot)
         # In a tuple, because it shares parts with `attention` and is none itself.
-        self.core = (core_of(attention),) if self.rotary and reads_heads(attention) else None
+        self.core = (core_of(attention),) if self.rotary and turns(attention) else None
 
     def attend_rotated(self, x: Float[Tensor, "b n d"], masks: Masks, rotate: Rotate | None) -> Float[Tensor, "b n d"]:
         """Self-attention of the tokens, with rotated queries and keys where the attention has them."""
