@@ -46,9 +46,11 @@ def test_from_projected_tokens_comes_what_the_attention_makes_of_tokens(name, on
     with on():
         expected = attention(x, x, masks)[0][REAL]
         weight, bias = maps["out"]
-        y = attend_heads(core_of(attention), *(heads(role) for role in ("query", "key", "value")), masks)
-        y = (y @ weight.mT + bias)[REAL]
+        core, qkv = core_of(attention), [heads(role) for role in ("query", "key", "value")]
+        y = (attend_heads(core, *qkv, masks) @ weight.mT + bias)[REAL]
         assert_close(y, expected, rtol=1e-9, atol=1e-11)
+        with torch.no_grad():  # where mechanisms write into what they have projected
+            assert_close((attend_heads(core, *qkv, masks) @ weight.mT + bias)[REAL], y, rtol=1e-9, atol=1e-11)
         gradient = torch.randn_like(y)
         of_x = torch.autograd.grad(y, x, gradient)[0], torch.autograd.grad(expected, x, gradient)[0]
         assert_close(*of_x, rtol=1e-8, atol=1e-10)
