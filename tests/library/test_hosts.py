@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from subquad import UserError, load_swapped, swap
 from subquad.specs import UNKNOWN
 
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script")  # transformers 5.0 with a newer torch
 exactly = {"rtol": 0, "atol": 0}
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 SPEECH = {
@@ -155,8 +156,9 @@ def test_rotary_positions_reach_functions_of_queries_and_keys_only(name):
 
 def test_the_relative_bias_of_beit_is_taken_out():
     model = seen("Beit", use_relative_position_bias=True).eval()
-    for layer in model.encoder.layer if hasattr(model, "encoder") else model.layers:
-        nn.init.normal_(layer.relative_position_bias.relative_position_bias_table)
+    for name, parameter in model.named_parameters():
+        if name.endswith("relative_position_bias_table"):
+            nn.init.normal_(parameter)
     before, swapped = image(model), swap(model, "softmax")
     assert [one.lost for one in swapped] == [("relative_position_bias",)] * 2
     assert not torch.allclose(image(model), before, atol=1e-3)

@@ -42,6 +42,8 @@ class Quirk:
 QUIRKS: Final = {
     "modeling_albert.AlbertAttention": Quirk(norm="LayerNorm"),
     "modeling_beit.BeitAttention": Quirk(around=("relative_position_bias",)),
+    "modeling_beit.BeitSelfAttention": Quirk(lost=("relative_position_bias",)),  # of older transformers
+    "modeling_beit.BeitSdpaSelfAttention": Quirk(lost=("relative_position_bias",)),
     "modeling_mpnet.MPNetSelfAttention": Quirk(ignored=("position_bias",)),
     "beit.Attention": Quirk(lost=("relative_position_bias_table",)),
     "pvt_v2.Attention": Quirk(lost=("sr", "norm", "pool", "act")),
