@@ -1,7 +1,7 @@
 """Generates pages of docs/ from classes and configurations.
 
 These are attentions.md, a page for each mechanism in attentions/, settings.md, tasks.md, tables.md, differences.md,
-api.md, and from docs/results results.md and the README's counts and table of results.
+api.md, a table of library.md, and from docs/results results.md and the README's counts and table of results.
 """
 
 import inspect
@@ -23,6 +23,7 @@ answer_help(__doc__)
 prepare_process()
 
 from describe_settings import HEAD, escaped, in_yaml, row, settings_page  # noqa: E402  after prepare_process
+from describe_ways_in import ways_in  # noqa: E402  after prepare_process
 
 from subquad.attention.base import Attention, Discrete, Refreshable, SurrogateGradient  # noqa: E402  after prepare_process
 from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402
@@ -338,6 +339,7 @@ DOCS = CONFIGS.parent / "docs"
 
 
 README = CONFIGS.parent / "README.md"
+LIBRARY = DOCS / "library.md"
 PICTURE = DOCS / "images" / "speed.png"
 
 
@@ -366,6 +368,7 @@ def pages() -> dict[Path, str]:
         DOCS / "attentions.md": attentions(), DOCS / "tasks.md": tasks(), DOCS / "tables.md": tables(),
         DOCS / "differences.md": differences_page([load_table(name) for name in all_tables()]),
         DOCS / "api.md": api(), DOCS / "settings.md": settings_page(),
+        LIBRARY: _replaced(LIBRARY.read_text(), {"ways": ways_in()}),
     }  # fmt: skip
     return overviews | {DOCS / "attentions" / f"{module}.md": attention_page(module) for module in modules()}
 

@@ -15,6 +15,7 @@ _PUBLIC = {
     "attention.base": ("Attention", "StatelessAttention"),
     "library.building": ("build_attention", "build_model"),
     "library.exchange": ("Swapped", "swap"),
+    "library.implementations": ("register_with_transformers",),
     "library.saved": ("load_swapped",),
     "training.bundle": ("load_pretrained",),
     "specs": ("DataSpec", "ImageSpec", "Masks", "Pattern", "Site", "TextSpec", "VQASpec"),

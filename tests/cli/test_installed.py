@@ -142,6 +142,9 @@ EXACT = r"(0e\+00|\de-0[6-9])"
 EXAMPLES = {
     "plain_layer.py": r"DBA: accuracy 0\.(9\d|8[5-9]) after 200 steps",
     "swap_bert.py": rf"logits differ by {EXACT}\n.*-> DBA; moved query, key, value, out.*trained on: accuracy (1|0\.9)",
+    "bert_trainer.py": r"-> DBA; .*loss on other texts: 0\.[01]\d\d\n.*loaded: DBA",
+    "timm_swap.py": r"32 x 32 pixels: accuracy (1|0\.9).*48 x 48 pixels: accuracy (1|0\.[789])",
+    "attn_implementation.py": rf"subquad_softmax differs by {EXACT}\n.*DBA has parameters of its own",
     "own_attention.py": rf"padding changes outputs by {EXACT}\n.*nearby on uea/basic_motions, seed 0",
     "sweep_and_report.py": r"outputs/report/index\.html",
     "records_with_pandas.py": r"uea/basic_motions +smoke +dba .* 2\n.*softmax .* 2\n.*majority class.*epoch",

@@ -13,7 +13,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from subquad import DBA, Luna, Pattern, Softmax, UserError, swap
-from subquad.library.hosts import real_tokens
+from subquad.library.padding import real_tokens
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The PyTorch API of nested tensors", "ignore:enable_nested_tensor is True"

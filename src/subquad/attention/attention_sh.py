@@ -75,7 +75,7 @@ class AttentionSH(StatelessAttention):
     ) -> Float[Tensor, "b n d"]:
         p = self.projections
         dropout = self.site.dropout if self.training else 0.0
-        if eager_on_gpu(x):
+        if eager_on_gpu(x) and x.shape[2] == self.site.dim:
 
             def of_group(group: ScaleGroup, part: Operands) -> Tensor:
                 q, k, v = map(group.split, (part.q, *part.kv.chunk(2, -1)))

@@ -61,7 +61,7 @@ class Linear(StatelessAttention):
         return expand(q * divisor(normaliser, masks.context).reciprocal(), kv_state(k, context, p.value), p.out)
 
     @staticmethod
-    def _features(linear: nn.Linear, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def _features(linear: nn.Linear, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n e"]:
         features: Tensor = _EluPlusOne.apply(linear(x))
         return features
 

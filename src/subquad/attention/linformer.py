@@ -124,7 +124,12 @@ class Linformer(Attention):
     def _few_operators(self, x: Tensor, context: Tensor, key_map: Sequence[Tensor]) -> bool:
         """Whether `linformer` supports these settings and this call."""
         equal = self.projection == "linear" and len(set(self.slots)) == 1
-        return eager_on_gpu(x) and equal and sum(len(m) for m in key_map) <= context.shape[1]
+        return (
+            eager_on_gpu(x)
+            and x.shape[2] == self.site.dim
+            and equal
+            and sum(len(m) for m in key_map) <= context.shape[1]
+        )
 
     def _shared(self, carry: Carry) -> tuple[Sequence[Tensor], Sequence[Tensor], Carry]:
         """E of each head or of all, the same of F, which is empty if F is E, and the carry."""

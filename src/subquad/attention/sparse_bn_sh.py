@@ -110,7 +110,7 @@ class SparseBNSH(StatelessAttention):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
         p = self.projections
-        if eager_on_gpu(x):
+        if eager_on_gpu(x) and x.shape[2] == self.site.dim:
             weights, beta = weights_of(p.query, p.key, p.value, p.out), self.beta if self.recentred else None
             return attend_by_scale(x, context, masks.context, weights, self.groups, beta, self._attend_on_gpu)
         scaled = at_scales(context, masks.context, self.groups)

@@ -13,7 +13,9 @@ from subquad.attention.base import Attention, StatelessAttention
 from subquad.backbones.carrying import CarrySlot
 from subquad.backbones.pretrained import transfer_weights
 from subquad.library.building import AttentionChoice, attention_factory
-from subquad.library.hosts import Host, hosts_in
+from subquad.library.host import Host
+from subquad.library.hosts import hosts_in
+from subquad.library.rotary import turns
 from subquad.specs import UNKNOWN, Pattern, Site
 from subquad.utils.errors import UserError
 
@@ -26,7 +28,7 @@ class Swapped:
     """An attention that `swap` replaced.
 
     `moved` are the maps (query, key, value, out) that the new attention took over, `new` its parameters and buffers
-    that have initial values, `lost` the parameters of the old one without a counterpart.
+    that have initial values, `lost` what of the old one has no counterpart: parameters, windows, positions.
 
     Examples:
         >>> from torch import nn
@@ -62,11 +64,12 @@ def swap(
 ) -> list[Swapped]:
     """Replaces self-attentions of a model in place, and returns what was replaced.
 
-    Supports VisionTransformer, PVTv2 and Twins of timm; BERT, RoBERTa, DistilBERT and ViT of transformers; and
-    `nn.TransformerEncoder`. The new attentions respect the model's padding masks. Layers that share a latent (DBA,
-    Luna) pass it on among the replaced layers of one width. Reduced keys (PVTv2, Twins) and windows (Twins) become
-    attention to all tokens. A swapped model can be swapped again. `save_pretrained` of transformers stores the swap
-    with the weights, for `load_swapped`.
+    Supports `nn.TransformerEncoder`, and encoders of transformers and vision transformers of timm whose attentions have
+    projections of known names; docs/library.md lists those that are tested. The new attentions respect the model's
+    padding masks. Layers that share a latent (DBA, Luna) pass it on among the replaced layers of one width. Reduced
+    keys (PVTv2, Twins) and windows (Twins, ModernBERT) become attention to all tokens, relative biases (BEiT, MPNet)
+    are lost, and rotary positions (ModernBERT, EVA) reach attentions that compute from queries and keys. A swapped
+    model can be swapped again. `save_pretrained` of transformers stores the swap with the weights, for `load_swapped`.
 
     Args:
         model: the model; it is changed.
@@ -156,4 +159,5 @@ def _replace(host: Host, attention: Attention, slot: CarrySlot, keep_weights: bo
     like = next(host.module.parameters(), default)
     moved, new = transfer_weights(host.maps if keep_weights else {}, attention)
     host.install(attention.to(like.device, like.dtype).train(host.module.training), slot)
-    return Swapped(host.name, host.module, attention, tuple(moved), tuple(new), host.lost)
+    lost = (*host.lost, *(["rotary positions"] if host.rotary and not turns(attention) else []))
+    return Swapped(host.name, host.module, attention, tuple(moved), tuple(new), lost)

@@ -80,7 +80,7 @@ def at_scales(
     return pooled_at
 
 
-def mean_keys(key: nn.Linear, scaled: dict[int, Scaled], groups: Sequence[ScaleGroup]) -> Float[Tensor, "b 1 d"]:
+def mean_keys(key: nn.Linear, scaled: dict[int, Scaled], groups: Sequence[ScaleGroup]) -> Float[Tensor, "b 1 e"]:
     """μ, the mean real key of every head at its scale, heads side by side; the mean is taken before the projection."""
     means = {scale: masked_mean(x, mask) for scale, (x, mask) in scaled.items()}
     return torch.cat([group.project(key, means[group.scale]) for group in groups], -1)

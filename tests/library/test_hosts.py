@@ -1,0 +1,232 @@
+"""Models that `swap` takes: softmax for softmax changes nothing, DBA learns there, is saved and loaded."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import timm
+import torch
+import transformers
+from library.hosts import REAL, image, text
+from timm.models.eva import Eva
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from subquad import UserError, load_swapped, swap
+from subquad.specs import UNKNOWN
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script")  # transformers 5.0 with a newer torch
+exactly = {"rtol": 0, "atol": 0}
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+SPEECH = {
+    "conv_dim": (16,), "conv_kernel": (4,), "conv_stride": (4,), "num_conv_pos_embeddings": 4, "layerdrop": 0.0,
+    "num_conv_pos_embedding_groups": 2, "feat_extract_norm": "layer", "mask_time_prob": 0.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    build: Callable[[], nn.Module]
+    run: Callable[[nn.Module], Tensor]
+    longest: int
+    lost: tuple[tuple[str, ...], ...] = ((), ())
+    """What softmax loses in each layer."""
+    to_dba: tuple[str, ...] = ()
+    """What DBA loses beside it."""
+
+
+def written(name: str, **changes: object) -> nn.Module:
+    config = getattr(transformers, f"{name}Config")(
+        **SIZES | {"vocab_size": 50, "max_position_embeddings": 40} | changes
+    )
+    return getattr(transformers, f"{name}Model")(config)
+
+
+def seen(name: str, **changes: object) -> nn.Module:
+    config = getattr(transformers, f"{name}Config")(**SIZES | {"image_size": 32, "patch_size": 8} | changes)
+    return getattr(transformers, f"{name}Model")(config)
+
+
+def spoken(name: str, **changes: object) -> nn.Module:
+    return getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**SIZES | SPEECH | changes))
+
+
+def speech(model: nn.Module, fill: float = 0.0) -> Tensor:
+    """Four samples make a token."""
+    real = REAL.repeat_interleave(4, 1)
+    samples = torch.randn(real.shape, generator=torch.Generator().manual_seed(0))
+    samples = torch.where(real, samples, fill).to(model.dtype)
+    return model(samples, attention_mask=real.long()).last_hidden_state[REAL]
+
+
+def mpnet() -> nn.Module:
+    model = written("MPNet")
+    nn.init.zeros_(model.encoder.relative_attention_bias.weight)  # without which it is softmax attention
+    return model
+
+
+def eva() -> nn.Module:
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4}
+    return Eva(**sizes, num_classes=5, use_rot_pos_emb=True, ref_feat_shape=(4, 4), qkv_bias=True)
+
+
+def deit3() -> nn.Module:
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4}
+    return timm.create_model("deit3_small_patch16_224", **sizes, num_classes=5, init_values=1)
+
+
+ROTARY = ("rotary positions",)
+
+
+def patches(model: nn.Module) -> Tensor:
+    """Of models of timm: their classifiers start near 0."""
+    return image(model.forward_features)
+
+
+PLACES = {
+    "modernbert": Place(  # a layer with all tokens and one with a window, which is wider than the input
+        lambda: written("ModernBert", global_attn_every_n_layers=2, pad_token_id=0), text, 40,
+        lost=((), ("sliding_window",)), to_dba=ROTARY,
+    ),
+    "electra": Place(lambda: written("Electra", embedding_size=16), text, 40),
+    "albert": Place(lambda: written("Albert", embedding_size=16), text, 40, lost=((),)),
+    "mpnet": Place(mpnet, text, 38, lost=(("position_bias",),) * 2),
+    "xlm_roberta": Place(lambda: written("XLMRoberta"), text, 38),
+    "camembert": Place(lambda: written("Camembert"), text, 38),
+    "deit": Place(lambda: seen("DeiT"), image, 18),
+    "beit": Place(lambda: seen("Beit"), image, 17),
+    "dinov2": Place(lambda: seen("Dinov2"), image, 17),
+    "siglip": Place(lambda: seen("SiglipVision"), image, 16),
+    "clip": Place(lambda: seen("CLIPVision"), image, 17),
+    "wav2vec2": Place(lambda: spoken("Wav2Vec2"), speech, UNKNOWN),
+    "wav2vec2_stable": Place(lambda: spoken("Wav2Vec2", do_stable_layer_norm=True), speech, UNKNOWN),
+    "hubert": Place(lambda: spoken("Hubert"), speech, UNKNOWN),
+    "eva": Place(eva, patches, 17, to_dba=ROTARY),
+    "deit3": Place(deit3, patches, 17),
+}  # fmt: skip
+
+
+@pytest.fixture(params=PLACES)
+def place(request):
+    torch.manual_seed(0)
+    return PLACES[request.param]
+
+
+def test_a_host_takes_softmax_and_learns_with_dba_and_loads(place, tmp_path):
+    model = place.build().eval()
+    before = place.run(model)
+    swapped = swap(model, "softmax")
+    assert [(one.moved, one.new, one.lost, one.after.site.query_len) for one in swapped] == [
+        (("query", "key", "value", "out"), (), lost, place.longest) for lost in place.lost
+    ]
+    assert_close(place.run(model), before, rtol=1e-5, atol=5e-6)
+    swapped[0].after.projections.value.weight.data.mul_(50)
+    assert not torch.allclose(place.run(model), before, atol=1e-3)
+
+    swapped = swap(model, "dba", d_p=4)
+    assert [one.lost for one in swapped] == [place.to_dba] * len(place.lost)
+    output = place.run(model.train())
+    (output * torch.randn_like(output)).sum().backward()
+    assert all(p.grad is not None for one in swapped for p in one.after.parameters())
+    torch.optim.SGD(model.parameters(), 1e-3).step()
+
+    if hasattr(model, "save_pretrained"):
+        model.save_pretrained(tmp_path)
+        loaded = load_swapped(str(tmp_path))
+    else:
+        loaded = place.build().eval()
+        swap(loaded, "dba", d_p=4)
+        loaded.load_state_dict(model.state_dict())
+    assert_close(place.run(loaded), place.run(model.eval()), **exactly)
+
+
+@pytest.mark.parametrize("name", ["modernbert", "eva"])
+def test_rotary_positions_reach_functions_of_queries_and_keys_only(name):
+    place = PLACES[name]
+    model = place.build().eval()
+    [first, *_] = swap(model, "linear", where=[0])
+    before = place.run(model)
+    stand_in = model.get_submodule(first.name)
+    stand_in.core = None  # as if the attention read the tokens
+    assert not torch.allclose(place.run(model), before, atol=1e-5)
+    [again] = swap(model, "dba", where=[0])
+    assert (first.lost, again.lost) == ((), ("rotary positions",))
+    assert stand_in.core is None
+
+
+def test_the_relative_bias_of_beit_is_taken_out():
+    model = seen("Beit", use_relative_position_bias=True).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("relative_position_bias_table"):
+            nn.init.normal_(parameter)
+    before, swapped = image(model), swap(model, "softmax")
+    assert [one.lost for one in swapped] == [("relative_position_bias",)] * 2
+    assert not torch.allclose(image(model), before, atol=1e-3)
+    assert not any("relative" in name for name, _ in model.named_parameters())
+
+
+def test_windows_of_modernbert_can_be_kept_by_local_attention():
+    model = written("ModernBert", global_attn_every_n_layers=2, pad_token_id=0, local_attention=8).eval()
+    before = text(model)
+    swap(model, "softmax", where=[0])
+    swap(model, "local", where=[1], window=8)
+    assert_close(text(model), before, rtol=1e-5, atol=5e-6)
+    swap(model, "softmax", where=[1])
+    assert not torch.allclose(text(model), before, atol=1e-3)
+
+
+def test_two_towers_share_no_latent():
+    model = transformers.CLIPModel(
+        transformers.CLIPConfig(
+            text_config=SIZES | {"vocab_size": 50}, vision_config=SIZES | {"image_size": 32, "patch_size": 8}
+        )
+    )
+    swapped = swap(model, "dba")
+    assert [(one.after.site.stage, one.after.site.layer) for one in swapped] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    with pytest.raises(UserError, match="attention is causal"):
+        model.get_text_features(torch.ones(1, 4, dtype=torch.long))
+    assert model.get_image_features(torch.ones(1, 3, 32, 32)) is not None
+
+
+class Gated(nn.Module):
+    """An attention of somebody else, in a model of transformers."""
+
+    def __init__(self, **parts: object):
+        super().__init__()
+        self.num_heads = 4
+        for name, part in ({name: nn.Linear(32, 32) for name in ("q", "k", "v", "o")} | parts).items():
+            setattr(self, name, part)
+
+
+def with_gated(**parts: object) -> nn.Module:
+    model = written("Bert")
+    model.encoder.layer[0].attention = Gated(**parts)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: transformers.SwinModel(transformers.SwinConfig(depths=[1], num_heads=[3])), "windows of SwinModel"),
+        (lambda: written("T5", d_model=32, num_layers=1, num_heads=4, d_kv=8), "has relative_attention_bias, which no"),
+        (lambda: written("Llama"), "layers.0.self_attn is a part of a decoder, and no attention here is causal"),
+        (lambda: written("Bart", d_model=32, encoder_layers=1, decoder_layers=1), "decoder.layers.0.self_attn is a"),
+        (lambda: written("Esm", pad_token_id=1), "encoder.layer.0.attention.self has the scale 1, and attentions here"),
+        (lambda: with_gated(gate=nn.Linear(32, 32)), "encoder.layer.0.attention has gate, which no attention here has"),
+        (lambda: with_gated(o=None), "layer.0.attention has q, k, v, and no output map is known in it"),
+        (lambda: with_gated(k=nn.Conv1d(32, 32, 1)), "layer.0.attention.k is a Conv1d, and was expected to be"),
+        (lambda: with_gated(k=nn.Linear(32, 16)), "The key map of encoder.layer.0.attention is 32 -> 16 channels"),
+        (lambda: with_gated(num_heads=None), "layer.0.attention does not say how many heads it has, as num_attention"),
+        (lambda: with_gated(scale=1.0), "layer.0.attention has the scale 1, and"),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_named(build, message):
+    with pytest.raises(UserError, match=message):
+        swap(build(), "dba")
+
+
+def test_an_argument_that_no_attention_reads_is_named():
+    model = written("RoFormer", embedding_size=32)
+    swap(model, "dba")
+    with pytest.raises(UserError, match="The model passes sinusoidal_pos to its attentions, which no attention here"):
+        text(model)
