@@ -136,6 +136,10 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         """Returns the output for each query token and the `carry` of the next layer."""
 
+    def carry_of_weights(self) -> Carry:
+        """What this layer passes on without a carry, if that depends on its weights alone; otherwise None."""
+        return None
+
     def softmax_maps(self) -> Maps:
         """The maps of this module that correspond to those of softmax attention, for weight transfer.
 
