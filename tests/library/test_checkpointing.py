@@ -140,3 +140,12 @@ def test_gradient_checkpointing_of_timm(attention):
     want = step()
     model.set_grad_checkpointing()
     assert_close(step(), want, rtol=0, atol=0)
+
+
+def test_an_earlier_pass_is_not_mistaken_for_this_one():
+    """Its graph lies before that of the checkpointed pass, which recorded none of its own."""
+    model = encoder("luna")
+    x = torch.randn(*REAL.shape, 32, dtype=torch.float64)
+    y = steps(model, steps(model, x, count=1), count=1, use_reentrant=True)
+    with pytest.raises(UserError, match=REFUSED):
+        y.sum().backward()
