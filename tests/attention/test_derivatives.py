@@ -72,6 +72,32 @@ def agrees_or_is_refused(attention: Attention, function: Callable[[Tensor], Tens
             assert_close(got, want, **close)
 
 
+def batch_or_refusal(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | str:
+    """The gradients of a batch of weighted sums of outputs; the first weights are those of the sum."""
+    y = function(x)
+    weights = torch.stack([torch.ones_like(y), torch.zeros_like(y)])
+    try:
+        return torch.autograd.grad(y, x, weights, is_grads_batched=True)[0]
+    except UserError as error:
+        return str(error)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of torch itself
+def test_batches_of_gradients(cell: Cell) -> None:
+    _, function, x = case(cell)
+    x.requires_grad_()
+    (want,) = torch.autograd.grad(function(x).sum(), x)
+    with plain_operators():
+        assert_close(batch_or_refusal(function, x)[0], want)
+    for device in (nullcontext(), as_on_a_gpu()):
+        with device:
+            got = batch_or_refusal(function, x)
+        if isinstance(got, str):
+            assert "plain_operators" in got
+        else:
+            assert_close(got[0], want)
+
+
 def test_gradients_of_gradients(cell: Cell) -> None:
     attention, function, x = case(cell)
     with plain_operators():

@@ -55,7 +55,7 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
           them gives, or raise UserError (see `fix_length`);
         - safetensors, torch.jit.trace, torch.compile, torch.export and ONNX give equal outputs, but for what
           `cannot_export` names, which fails;
-        - torch.func, gradient checkpointing and copies give the same; derivatives of gradients are right or refused (see
+        - torch.func, gradient checkpointing and copies give the same; second derivatives are right or refused (see
           `plain_operators`);
         - a constructor argument accepts no value outside of its annotation (see `CheckedSettings`).
     """

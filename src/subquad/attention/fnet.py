@@ -9,7 +9,7 @@ from torch import Tensor
 from subquad.attention.base import StatelessAttention
 from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern
-from subquad.utils.derivatives import by_torch
+from subquad.utils.derivatives import by_torch, one_at_a_time
 
 
 class FNet(StatelessAttention):
@@ -52,6 +52,7 @@ class _RealFourier(torch.autograd.Function):
         return _real_fourier(x, length)
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return _real_fourier(gradient, ctx.length), None
 

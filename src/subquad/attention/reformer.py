@@ -12,7 +12,7 @@ from torch import Tensor
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention
 from subquad.ops.softmax_attention import fused_attention
 from subquad.specs import Masks, Pattern, Site
-from subquad.utils.derivatives import by_torch, first_order
+from subquad.utils.derivatives import by_torch, first_order, one_at_a_time
 from subquad.utils.devices import at_once, fused
 from subquad.utils.setting_types import Count, Even
 
@@ -277,6 +277,7 @@ class _Moved(torch.autograd.Function):
         return rows.index_select(0, index)
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (back,) = ctx.saved_tensors
         grads = grad.index_select(0, back.flatten()).unflatten(0, back.shape)
@@ -297,6 +298,7 @@ class _Windows(torch.autograd.Function):
         return x.unfold(1, 2 * chunk, chunk).mT
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         before, own = grad.split(ctx.chunk, 2)
         total = F.pad(own, (0, 0, 0, 0, 1, 0))

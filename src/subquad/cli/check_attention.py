@@ -66,6 +66,7 @@ REMEDIES = {
     "self.longest(x, context); or call self.fix_length in the constructor, and self.check_lengths(x, context) first.",
     "test_heads_that_do_not_divide_the_width_are_refused": "call super().__init__(site) first.",
     "test_gradcheck": "compute in the dtype of x, without operations in place on what the gradient needs.",
+    "test_batches_of_gradients": "mark a backward pass as one_at_a_time of subquad.utils.derivatives.",
     "test_gradients_of_gradients": f"mark a backward pass as first_order, and have operators of torch for {_BY_TORCH}.",
     "test_gradients_of_gradients_at_sizes_of_kernels": "mark a backward pass as first_order of subquad.utils."
     "derivatives, and the result of an operator without a second derivative by differentiated_once.",

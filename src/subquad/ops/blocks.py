@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from subquad.ops.pooling import windows
-from subquad.utils.derivatives import by_torch
+from subquad.utils.derivatives import by_torch, one_at_a_time
 
 
 def blocks(x: Shaped[Tensor, "b n d"], size: int) -> Shaped[Tensor, "bk w d"]:
@@ -41,6 +41,7 @@ class _Windows(torch.autograd.Function):
         return x.unfold(1, width, step).mT
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         batch, count, width, dim = grad.shape
         pieces = grad.split(ctx.step, 2)

@@ -61,7 +61,7 @@ def seen_by_torch() -> bool:
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks the backward pass of an autograd function that has no derivative of its own.
+    """Marks the backward pass of an autograd function that has no derivative of its own, and takes no batches either.
 
     With `create_graph=True` it raises UserError. torch's `once_differentiable` does not always refuse: with it, the
     result of `grad(y.sum(), x, create_graph=True)` is silently a constant.
@@ -71,6 +71,18 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     def checked(ctx: Any, *gradients: Tensor | None) -> Any:
         if not torch.compiler.is_compiling():
             _refuse_graph()
+        return backward(ctx, *gradients)
+
+    return one_at_a_time(checked)
+
+
+def one_at_a_time(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a backward pass that takes no batch of gradients (`is_grads_batched=True`), which raises UserError."""
+
+    @wraps(backward)
+    def checked(ctx: Any, *gradients: Tensor | None) -> Any:
+        if not torch.compiler.is_compiling() and any(g is not None and _is_batch(g) for g in gradients):
+            raise UserError(_REFUSAL)
         return backward(ctx, *gradients)
 
     return checked
@@ -83,9 +95,18 @@ def differentiated_once(y: Tensor) -> Tensor:
     return y
 
 
+_REFUSAL = (
+    "The backward pass of this layer is written out for one gradient at a time and has no derivative; compute the "
+    "layer inside `with subquad.plain_operators():` for gradients of gradients and batches of gradients."
+)
+
+
 def _refuse_graph(*_: Any) -> None:
-    if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
-        raise UserError(
-            "The backward pass of this layer is written out for one gradient at a time and has no derivative; compute "
-            "the layer inside `with subquad.plain_operators():` for gradients of gradients and batches of gradients."
-        )
+    if torch.is_grad_enabled():
+        raise UserError(_REFUSAL)
+
+
+def _is_batch(gradient: Tensor) -> bool:
+    """Whether this is a batch of gradients for torch.func or, by its older implementation, for `is_grads_batched`."""
+    functorch = torch._C._functorch
+    return functorch.is_legacy_batchedtensor(gradient) or functorch.is_batchedtensor(gradient)
