@@ -121,8 +121,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--attention"):
         here = Path(__file__).parent
         contracts = (
-            here / "attention" / "test_contract.py", here / "attention" / "test_export.py",
-            here / "backbones" / "test_encoders.py",
+            here / "attention" / "test_contract.py", here / "attention" / "test_derivatives.py",
+            here / "attention" / "test_export.py", here / "backbones" / "test_encoders.py",
         )  # fmt: skip
         kept = [item for item in items if item.path in contracts and "NOTSET" not in item.name]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

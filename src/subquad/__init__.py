@@ -19,6 +19,7 @@ _PUBLIC = {
     "library.saved": ("load_swapped",),
     "training.bundle": ("load_pretrained",),
     "specs": ("DataSpec", "ImageSpec", "Masks", "Pattern", "Site", "TextSpec", "VQASpec"),
+    "utils.derivatives": ("plain_operators",),
     "utils.errors": ("UserError",),
     "utils.fixed_weights": ("fixed_weights",),
 }

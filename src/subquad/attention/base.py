@@ -45,7 +45,8 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
     - a layer of a stack, which is given a `Masks`: `y, carry = layer(x, x, Masks(mask, mask), carry)`. Layers built
       with `layer=i, layers=n` share what the carry holds.
 
-    The contract, checked for every configs/attention/*.yaml by test_contract.py and test_export.py of tests/attention:
+    The contract, checked for every configs/attention/*.yaml by test_contract.py, test_derivatives.py and test_export.py
+    of tests/attention:
         - padding never changes an output at a real token; outputs and gradients stay finite when a row is all padding;
         - rows of a batch do not influence each other;
         - in eval mode a call changes no parameter and no buffer, and is deterministic;
@@ -54,6 +55,8 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
           them gives, or raise UserError (see `fix_length`);
         - safetensors, torch.jit.trace, torch.compile, torch.export and ONNX give equal outputs, but for what
           `cannot_export` names, which fails;
+        - torch.func, gradient checkpointing and copies give the same; second derivatives are right or refused (see
+          `plain_operators`);
         - a constructor argument accepts no value outside of its annotation (see `CheckedSettings`).
     """
 
@@ -135,6 +138,10 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
     ) -> tuple[Float[Tensor, "b n d"], Carry]:
         """Returns the output for each query token and the `carry` of the next layer."""
+
+    def carry_of_weights(self) -> Carry:
+        """What this layer passes on without a carry, if that depends on its weights alone; otherwise None."""
+        return None
 
     def softmax_maps(self) -> Maps:
         """The maps of this module that correspond to those of softmax attention, for weight transfer.

@@ -15,6 +15,7 @@ from subquad.ops.heads import split_heads
 from subquad.ops.masks import count, masked_softmax
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.derivatives import seen_by_torch
 from subquad.utils.devices import on_cpu
 from subquad.utils.errors import UserError
 from subquad.utils.fixed_weights import once
@@ -194,6 +195,9 @@ class DBA(Attention):
             return y, carry
         return y, z if self.norm is None else self.norm(z + compressed[:, : self.d_p])
 
+    def carry_of_weights(self) -> Carry:
+        return self._latent(None) if self.optimize_n and self.z_mode == "shared" else None
+
     def compression(
         self, context: Float[Tensor, "b m d"], masks: Masks, carry: Carry, keys: bool = False
     ) -> Float[Tensor, "b gp m"]:
@@ -242,12 +246,7 @@ class DBA(Attention):
 
     def _plain(self, x: Tensor) -> bool:
         """Whether `bilinear` supports these settings and this call."""
-        return (
-            self.plain_keys
-            and not torch.compiler.is_compiling()  # the compiler derives the backward pass itself
-            and not torch.jit.is_tracing()
-            and not (on_cpu(x) and torch.is_autocast_enabled("cpu"))
-        )
+        return self.plain_keys and not seen_by_torch() and not (on_cpu(x) and torch.is_autocast_enabled("cpu"))
 
     def _cross(self, x: Tensor, context: Tensor, masks: Masks, z: Tensor) -> tuple[Tensor, Tensor]:
         """Queries x [b, n, d] read context [b, m, d]; also returns C = W_r2 X_2 [b, d_p, d]."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from subquad.attention.base import StatelessAttention
 from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern
+from subquad.utils.derivatives import by_torch, one_at_a_time
 
 
 class FNet(StatelessAttention):
@@ -37,7 +38,8 @@ class FNet(StatelessAttention):
     def attend(
         self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
     ) -> Float[Tensor, "b n d"]:
-        y: Tensor = _RealFourier.apply(zero_padding(x, masks.context), self.longest(x, x)[0])
+        transform = _real_fourier if by_torch() else _RealFourier.apply
+        y: Tensor = transform(zero_padding(x, masks.context), self.longest(x, x)[0])
         return y
 
 
@@ -50,6 +52,7 @@ class _RealFourier(torch.autograd.Function):
         return _real_fourier(x, length)
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return _real_fourier(gradient, ctx.length), None
 

@@ -12,6 +12,7 @@ from subquad.ops.kernel_attention import divisor, expand, head_dot, kv_state
 from subquad.ops.kernel_attention_on_gpu import linear_attention, serves, weights_of
 from subquad.ops.masks import zero_padding
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.derivatives import by_torch, one_at_a_time
 from subquad.utils.setting_types import NonNegative
 
 
@@ -62,7 +63,8 @@ class Linear(StatelessAttention):
 
     @staticmethod
     def _features(linear: nn.Linear, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n e"]:
-        features: Tensor = _EluPlusOne.apply(linear(x))
+        x = linear(x)
+        features: Tensor = F.elu(x) + 1 if by_torch() else _EluPlusOne.apply(x)
         return features
 
 
@@ -76,6 +78,7 @@ class _EluPlusOne(torch.autograd.Function):
         return features
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (features,) = ctx.saved_tensors
         return features.clamp(max=1).mul_(gradient)

@@ -121,6 +121,9 @@ class Linformer(Attention):
         values, _ = self._compress(context, masks.context, value_map or key_map, p.value)
         return p.merge(self._attend(p.split(p.query(x)), keys, values, slots)), carry
 
+    def carry_of_weights(self) -> Carry:
+        return self._shared(None)[2]
+
     def _few_operators(self, x: Tensor, context: Tensor, key_map: Sequence[Tensor]) -> bool:
         """Whether `linformer` supports these settings and this call."""
         equal = self.projection == "linear" and len(set(self.slots)) == 1

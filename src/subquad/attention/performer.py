@@ -15,6 +15,7 @@ from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.performer_on_gpu import performer
 from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.derivatives import by_torch, first_order
 from subquad.utils.errors import UserError
 from subquad.utils.fixed_weights import once
 from subquad.utils.setting_types import Count, Natural, NonNegative
@@ -179,6 +180,9 @@ def _exp_times(
     transposed: bool,
 ) -> Float[Tensor, "b h l v"]:
     """φ x, or φᵀ x if `transposed`, with φ = exp(projected + shift), which overwrites `projected`."""
+    if by_torch():
+        features = (projected + shift).exp()
+        return (features.mT if transposed else features) @ x
     with torch.no_grad():
         projected.add_(shift).exp_()
     y: Tensor = _ExpTimes.apply(projected, shift, x, transposed)
@@ -199,6 +203,7 @@ class _ExpTimes(torch.autograd.Function):
         return (features.mT if transposed else features) @ x
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None]:
         features, x = ctx.saved_tensors
         of_x = (features if ctx.transposed else features.mT) @ gradient

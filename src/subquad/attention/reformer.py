@@ -12,6 +12,7 @@ from torch import Tensor
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention
 from subquad.ops.softmax_attention import fused_attention
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.derivatives import by_torch, first_order, one_at_a_time
 from subquad.utils.devices import at_once, fused
 from subquad.utils.setting_types import Count, Even
 
@@ -159,9 +160,9 @@ class Reformer(Discrete, StatelessAttention):
         target = (group * length + seats).mT
         # An additional chunk that no token sees precedes the sorted rows, so that the first chunk has a predecessor.
         behind = target + (group.mT + 1) * self.chunk
-        moved = _Moved.apply(rows.flatten(0, 2), F.pad(source, (self.chunk, 0)).flatten(), behind.flatten(1))
+        moved = _moved(rows.flatten(0, 2), F.pad(source, (self.chunk, 0)).flatten(), behind.flatten(1))
         q, v = moved.unflatten(0, (group.numel(), -1)).chunk(2, -1)
-        k, v = (_Windows.apply(t, self.chunk) for t in (_unit(q), v))
+        k, v = (_windows(t, self.chunk) for t in (_unit(q), v))
         q = q[:, self.chunk :].unflatten(1, (-1, self.chunk))
         dropout = self.site.dropout if self.training else 0.0
 
@@ -171,11 +172,12 @@ class Reformer(Discrete, StatelessAttention):
             y, z = fused_attention(q, k, v, bias, dropout, scale=self.scale), None
         else:
             keep = F.dropout(torch.ones_like(bias), dropout) if dropout else None
-            y, z = _Attend.apply(q, k, v, bias, keep, self.scale)
+            attend = _attend if by_torch() else _Attend.apply
+            y, z = attend(q, k, v, bias, keep, self.scale)
         back = source + torch.arange(count, device=rows.device)[:, None, None, None] * source[0].numel()
         restore, shape = (target.flatten(), back.flatten()[None]), (count, batch, length, heads, -1)
-        y = _Moved.apply(y.flatten(0, 2), *restore).view(shape)
-        return y, None if z is None else _Moved.apply(z.flatten(0, 2), *restore).view(shape)
+        y = _moved(y.flatten(0, 2), *restore).view(shape)
+        return y, None if z is None else _moved(z.flatten(0, 2), *restore).view(shape)
 
 
 def _combined(parts: list[tuple[Tensor, Tensor | None]]) -> Float[Tensor, "b n h e"]:
@@ -205,6 +207,13 @@ def _bias(
     return torch.where(visible, bias, -math.inf)
 
 
+def _attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, keep: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+    """`_Attend` as torch differentiates it."""
+    logits = q @ k.mT * scale + bias
+    weights = logits.softmax(-1).to(v.dtype)
+    return (weights if keep is None else weights * keep) @ v, logits.logsumexp(-1, keepdim=True)
+
+
 class _Attend(torch.autograd.Function):
     """softmax(q kᵀ · scale + bias) v and the logarithm z of the softmax's denominator; saves only the weights."""
 
@@ -219,6 +228,7 @@ class _Attend(torch.autograd.Function):
         return y, z
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, of_y: Tensor, of_z: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights, keep, y = ctx.saved_tensors
         # Σ_j w_ij ∂w_ij = y_i · ∂y_i, and ∂z_i adds w_ij to the gradient of each logit.
@@ -250,6 +260,11 @@ def _of_logits(of_weights: Tensor, keep: Tensor | None, shift: Tensor, weights: 
     return ((of_weights - shift) * weights).to(weights.dtype) * scale
 
 
+def _moved(rows: Float[Tensor, "g e"], index: Int[Tensor, " m"], back: Int[Tensor, "r g"]) -> Float[Tensor, "m e"]:
+    moved: Tensor = rows.index_select(0, index) if by_torch() else _Moved.apply(rows, index, back)
+    return moved
+
+
 class _Moved(torch.autograd.Function):
     """Rows in another order. `back` holds inverse orders, one for each time that all rows occur among the moved rows.
 
@@ -262,10 +277,16 @@ class _Moved(torch.autograd.Function):
         return rows.index_select(0, index)
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (back,) = ctx.saved_tensors
         grads = grad.index_select(0, back.flatten()).unflatten(0, back.shape)
         return grads[0] if len(grads) == 1 else grads.sum(0), None, None
+
+
+def _windows(x: Float[Tensor, "g n e"], chunk: int) -> Float[Tensor, "g k w e"]:
+    cut: Tensor = x.unfold(1, 2 * chunk, chunk).mT if by_torch() else _Windows.apply(x, chunk)
+    return cut
 
 
 class _Windows(torch.autograd.Function):
@@ -277,6 +298,7 @@ class _Windows(torch.autograd.Function):
         return x.unfold(1, 2 * chunk, chunk).mT
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         before, own = grad.split(ctx.chunk, 2)
         total = F.pad(own, (0, 0, 0, 0, 1, 0))

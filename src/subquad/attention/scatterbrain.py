@@ -13,6 +13,7 @@ from subquad.ops.dropout import dropout
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.random_features import orthogonal_directions
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.derivatives import by_torch, differentiated_once
 from subquad.utils.setting_types import Even, Natural
 
 LEAST = 1e-24
@@ -87,7 +88,7 @@ class Scatterbrain(StatelessAttention):
         estimates = self._products(features_q, features_k) * visible
         far, scale = self._cut(far), self._cut(scale)
         rest = (far[..., -1:] - estimates.sum(-1, keepdim=True)).clamp(min=LEAST)
-        normaliser = torch.logaddexp(logits.logsumexp(-1, keepdim=True), rest.log() + scale)
+        normaliser = _log_of_sum(logits.logsumexp(-1, keepdim=True), rest.log() + scale)
         of_features = (scale - normaliser).exp()
         exact = dropout((logits - normaliser).exp(), self.site.dropout, self.training)
         y = (exact - estimates * of_features) @ self._window(v) + of_features * far[..., :-1]
@@ -144,3 +145,8 @@ class Scatterbrain(StatelessAttention):
         real = around_mask(mask, x.shape[1], block, before, after, x.device)
         real = real if mask is not None else real.repeat(x.shape[0], 1)
         return (offset >= 0) & (offset < window), real[:, None, None]
+
+
+def _log_of_sum(a: Float[Tensor, "*g 1"], b: Float[Tensor, "*g 1"]) -> Float[Tensor, "*g 1"]:
+    """log(exp a + exp b); torch's second derivative of `logaddexp` is NaN where one term is negligible."""
+    return torch.stack([a, b]).logsumexp(0) if by_torch() else differentiated_once(torch.logaddexp(a, b))

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from subquad.attention.base import Discrete, Projections, Redrawn, StatelessAttention, SurrogateGradient, copy_drawn
 from subquad.ops.binary_codes import code
 from subquad.ops.masks import zero_padding
 from subquad.ops.mixed_precision import without_autocast
 from subquad.specs import Masks, Pattern, Site
+from subquad.utils.derivatives import by_torch, first_order
 from subquad.utils.devices import at_once, fused
 from subquad.utils.setting_types import Count
 
@@ -73,7 +73,7 @@ class YOSO(StatelessAttention, SurrogateGradient):
         self, q: Float[Tensor, "b h n e"], k: Float[Tensor, "b h m e"], v: Float[Tensor, "b h m e"]
     ) -> Float[Tensor, "b h n e"]:
         """Σ_j w_ij v_j."""
-        return _Weighed.apply(*(t.flatten(0, 1) for t in (q, k, v)), self.bits, None, None).view_as(q)
+        return _weighed(q, k, v, self.bits)
 
 
 class SampledYOSO(YOSO, Redrawn, Discrete):
@@ -117,8 +117,7 @@ class SampledYOSO(YOSO, Redrawn, Discrete):
     def _weigh(
         self, q: Float[Tensor, "b h n e"], k: Float[Tensor, "b h m e"], v: Float[Tensor, "b h m e"]
     ) -> Float[Tensor, "b h n e"]:
-        rows = (t.flatten(0, 1) for t in (q, k, v))
-        return _Weighed.apply(*rows, self.bits, self._codes(q), self._codes(k)).view_as(q)
+        return _weighed(q, k, v, self.bits, (self._codes(q), self._codes(k)))
 
     @torch.no_grad()
     def _codes(self, x: Float[Tensor, "b h n e"]) -> Int[Tensor, "s b*h n"]:
@@ -133,8 +132,30 @@ class SampledYOSO(YOSO, Redrawn, Discrete):
         return torch.cat(parts, 1).permute(2, 0, 1).contiguous()
 
 
+def _weighed(
+    q: Float[Tensor, "b h n e"],
+    k: Float[Tensor, "b h m e"],
+    v: Float[Tensor, "b h m e"],
+    bits: int,
+    codes: tuple[Int[Tensor, "s b*h n"], Int[Tensor, "s b*h m"]] | None = None,
+) -> Float[Tensor, "b h n e"]:
+    """Σ_j w_ij v_j with the surrogate gradient; `codes`, where given, are those of the hashes of queries and keys.
+
+    Where torch differentiates, w_ij exp(τ/2 (c - c')) has the value and the surrogate gradient of w_ij, if c is the
+    cosine and c' the same number as a constant.
+    """
+    shape, (q, k, v) = q.shape, (t.flatten(0, 1) for t in (q, k, v))
+    if not by_torch():
+        y: Tensor = _Weighed.apply(q, k, v, bits, *(codes or (None, None)))
+        return y.view(shape)
+    cosines = q @ k.mT
+    known = cosines.detach()
+    weights = _expected(known.clone(), bits) if codes is None else _shared(*codes, k.dtype)
+    return ((weights * (bits / 2 * (cosines - known)).exp()) @ v).view(shape)
+
+
 class _Weighed(torch.autograd.Function):
-    """Σ_j w_ij v_j with the surrogate gradient; codes, where given, are those of the hashes, int16, s x r x n."""
+    """`_weighed` in blocks of queries; codes are int16."""
 
     @staticmethod
     def forward(
@@ -147,7 +168,7 @@ class _Weighed(torch.autograd.Function):
         return torch.cat([_expected(part @ k.mT, bits) @ v for part in q.split(_rows(k), 1)], 1)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, q_codes, k_codes = ctx.saved_tensors
         d_q, d_k, d_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)

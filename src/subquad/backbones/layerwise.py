@@ -5,12 +5,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from subquad.attention.base import Carry
 from subquad.backbones.vision import ImageBackbone
 from subquad.blocks.layer import Layer
 from subquad.blocks.multihead import CrossBlock
@@ -53,28 +52,16 @@ def recomputed(network: nn.Module) -> Iterator[None]:
 
 def _recomputed(layer: nn.Module, plain: Callable[..., Any]) -> Callable[..., Any]:
     norms = [part for part in layer.modules() if isinstance(part, _BatchNorm)]
-    slot: Any = getattr(getattr(layer, "attn", None), "slot", None)
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _same_statistics(norms)
 
     chosen: dict[str, Any] = {"context_fn": contexts} if norms else {}  # torch.compile does not support context_fn
 
-    def with_carry(carry: Carry, *args: Any, **kwargs: Any) -> tuple[Tensor, Carry]:
-        """Takes the carry as an input: when the layer is recomputed, the slot holds another one."""
-        now, slot.carry = slot.carry, carry
-        try:
-            return plain(*args, **kwargs), slot.carry
-        finally:
-            slot.carry = now
-
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return plain(*args, **kwargs)
-        if slot is None:
-            return checkpoint(plain, *args, use_reentrant=False, **chosen, **kwargs)
-        y, slot.carry = checkpoint(with_carry, slot.carry, *args, use_reentrant=False, **chosen, **kwargs)
-        return y
+        return checkpoint(plain, *args, use_reentrant=False, **chosen, **kwargs)
 
     return forward
 

@@ -39,9 +39,13 @@ from subquad.utils.errors import UserError, explain
 
 TESTS = CHECKOUT / "tests" if CHECKOUT else Path(__file__).parents[1] / "contract"
 """The folder of the contract's tests: tests/ of a checkout, or the installed package subquad.contract."""
-CONTRACTS = ("attention/test_contract.py", "attention/test_export.py", "backbones/test_encoders.py")
+CONTRACTS = (
+    "attention/test_contract.py", "attention/test_derivatives.py", "attention/test_export.py",
+    "backbones/test_encoders.py",
+)  # fmt: skip
 COLOURS = {"holds": "green", "fails": "red", "unsure": "yellow"}
 _MASKS = "zero_padding, count, masked_mean or masked_softmax of subquad.ops.masks"
+_BY_TORCH = "by_torch() of subquad.utils.derivatives"
 _BRANCH = "shapes of tensors instead of .item(), .tolist(), numpy and branches on values"
 REMEDIES = {
     "test_each_wiring_works_or_is_refused": "name in `patterns` the wirings that the class has.",
@@ -62,6 +66,13 @@ REMEDIES = {
     "self.longest(x, context); or call self.fix_length in the constructor, and self.check_lengths(x, context) first.",
     "test_heads_that_do_not_divide_the_width_are_refused": "call super().__init__(site) first.",
     "test_gradcheck": "compute in the dtype of x, without operations in place on what the gradient needs.",
+    "test_batches_of_gradients": "mark a backward pass as one_at_a_time of subquad.utils.derivatives.",
+    "test_gradients_of_gradients": f"mark a backward pass as first_order, and have operators of torch for {_BY_TORCH}.",
+    "test_gradients_of_gradients_at_sizes_of_kernels": "mark a backward pass as first_order of subquad.utils."
+    "derivatives, and the result of an operator without a second derivative by differentiated_once.",
+    "test_transforms_of_functions": f"use no `out=`, and no autograd function for {_BY_TORCH}.",
+    "test_checkpointed_layers_have_the_same_gradients": "keep nothing between calls; return it as the carry.",
+    "test_copies_give_the_same": "keep state in parameters and persistent buffers, and no lambdas in attributes.",
     "test_bf16_stays_close": "compute sums and exponentials of many terms in float32, and return the dtype of x.",
     "test_mixed_precision_of_a_gpu_stays_finite": "compute sums and exponentials of many terms in float32.",
     "test_compiles_to_one_graph": f"use {_BRANCH}.",

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from subquad.kernels.operands import VECTOR, chunks, fit, like, loaded, operator, point, rows, run, scratch
+from subquad.utils.derivatives import first_order
 
 _KERNEL = "cosine_attention"
 _COUNTS = ("batch", "tokens", "heads", "features", "channels", "chunks", "threads")
@@ -79,7 +79,7 @@ class _State(torch.autograd.Function):
         return state, total
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, of_state: Tensor, of_total: Tensor) -> tuple[Tensor, Tensor, None]:
         return *_wave_state_backward(of_state, of_total, *ctx.saved_tensors), None
 
@@ -93,7 +93,7 @@ class _Read(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None]:
         dq, of_state, of_total = _wave_read_backward(dy, *ctx.saved_tensors, ctx.least)
         return dq, None, of_state, of_total, None

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from subquad.kernels.build import allowed, library
+from subquad.utils.derivatives import seen_by_torch
 from subquad.utils.devices import on_cpu
 
 VECTOR = 16
@@ -80,11 +80,8 @@ def may_run(kernel: str, *operands: Tensor) -> bool:
 def eager(*operands: Tensor) -> bool:
     """Whether operators compute at once on tensors on a CPU, whose derivatives are those of a backward pass."""
     return (
-        not torch.compiler.is_compiling()
+        not seen_by_torch()  # a trace would hold the addresses of its example
         and all(type(x) is operand_type() and on_cpu(x) for x in operands)  # others see torch's operators
-        and not torch.jit.is_tracing()  # a trace would hold the addresses of its example
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0  # no forward-mode differentiation
     )
 
 

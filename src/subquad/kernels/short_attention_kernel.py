@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from subquad.kernels.dropout_kernel import new_seed, random_bits, threshold
 from subquad.kernels.operands import chunks, fit, like, loaded, operator, point, rows, run, scratch
+from subquad.utils.derivatives import first_order
 
 MOST_KEYS = 1024
 """With more keys, the logits of a tile of queries do not fit into the cache, and torch's kernel is as fast. That has no
@@ -109,7 +109,7 @@ class _ShortAttention(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         seen, lse, q, *parts = ctx.saved_tensors
         keys, values = parts[: len(parts) // 2], parts[len(parts) // 2 :]

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from subquad.utils.derivatives import first_order, seen_by_torch
 
 Activation = Literal["none", "relu", "sigmoid"]
 
@@ -37,7 +38,7 @@ def affine(
 def _fused(x: Tensor, weight: Tensor) -> bool:
     return (
         _onednn is not None
-        and not torch.compiler.is_compiling()  # the compiler makes its own kernels
+        and not seen_by_torch()
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and x.numel() * len(weight) >= _WORTH
@@ -58,7 +59,7 @@ class _Affine(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         x, weight, y = ctx.saved_tensors
         if ctx.activation == "relu":

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, distributed
 
+from subquad.utils.derivatives import first_order
+
 
 class _Sum(torch.autograd.Function):
     """The sum over processes; the gradient of each term is the sum of the gradients in all processes."""
@@ -17,6 +19,7 @@ class _Sum(torch.autograd.Function):
         return total
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         return _Sum.forward(ctx, grads[0].contiguous())
 

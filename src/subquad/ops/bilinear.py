@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from subquad.kernels import bilinear_kernel as kernel
 from subquad.ops.bilinear_on_gpu import bilinear as bilinear_on_gpu
 from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
 from subquad.ops.masks import masked_softmax
+from subquad.utils.derivatives import first_order
 from subquad.utils.devices import on_gpu
 
 Map = tuple[Tensor, Tensor]
@@ -78,7 +78,7 @@ class _ByKernel(torch.autograd.Function):
         return y, a
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dy: Tensor | None, d_a: Tensor | None) -> tuple[Tensor | None, ...]:
         keep, b_k, b_c, a, kept, x, z, *weights = ctx.saved_tensors
         dy = torch.zeros_like(x) if dy is None else dy
@@ -125,7 +125,7 @@ class _Bilinear(torch.autograd.Function):
         return y, kept[0]
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dy: Tensor | None, d_a: Tensor | None) -> tuple[Tensor | None, ...]:
         noise, x, z, w_q, b_q, w_k, _, w_v, _, _, _, f_r, _, w_o, _, r, *kept = ctx.saved_tensors
         a, z_r, r_q, r_k, rows, compression, expansion, q, k, v, mixing, u, o = kept

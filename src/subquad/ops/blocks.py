@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from subquad.ops.pooling import windows
+from subquad.utils.derivatives import by_torch, one_at_a_time
 
 
 def blocks(x: Shaped[Tensor, "b n d"], size: int) -> Shaped[Tensor, "bk w d"]:
@@ -26,7 +27,9 @@ def around(x: Float[Tensor, "b m d"], size: int, before: int, after: int) -> Flo
     Windows overlap. If the batch is one row, they are views of the padded tokens.
     """
     padded = F.pad(x, (0, 0, before, after + -x.shape[1] % size))
-    return _Windows.apply(padded, before + size + after, size).flatten(0, 1)
+    width = before + size + after
+    cut = padded.unfold(1, width, size).mT if by_torch() else _Windows.apply(padded, width, size)
+    return cut.flatten(0, 1)
 
 
 class _Windows(torch.autograd.Function):
@@ -38,6 +41,7 @@ class _Windows(torch.autograd.Function):
         return x.unfold(1, width, step).mT
 
     @staticmethod
+    @one_at_a_time
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         batch, count, width, dim = grad.shape
         pieces = grad.split(ctx.step, 2)

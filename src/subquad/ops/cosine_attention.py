@@ -12,6 +12,7 @@ from torch import Tensor
 
 from subquad.kernels.cosine_attention_kernel import reads, sums_up, wave_read, wave_state
 from subquad.ops.kernel_attention import head_dot
+from subquad.utils.derivatives import by_torch, first_order
 
 
 def kv_state(
@@ -21,7 +22,8 @@ def kv_state(
     if sums_up(k, v, wave):
         return wave_state(k, v, wave)
     wave = wave.to(v.dtype)
-    sums = k.permute(0, 2, 3, 1) @ _Spread.apply(v, wave[:, None, :, None]).transpose(1, 2)
+    spread = _spread if by_torch() else _Spread.apply
+    sums = k.permute(0, 2, 3, 1) @ spread(v, wave[:, None, :, None]).transpose(1, 2)
     return sums, (wave.mT @ k.flatten(-2)).unflatten(-1, (k.shape[2], -1)).transpose(1, 2)
 
 
@@ -37,7 +39,10 @@ def expand(
         return wave_read(q, wave, state, total, least)
     sums = torch.cat([head_dot(q, total[:, :, 0]), head_dot(q, total[:, :, 1])], -1)
     weight = (sums * wave[:, None]).sum(-1, keepdim=True).clamp(min=least)
-    y: Tensor = _Expand.apply((q.transpose(1, 2) @ state).transpose(1, 2), wave[:, None, :, None], weight)
+    rows = (q.transpose(1, 2) @ state).transpose(1, 2)
+    if by_torch():
+        return _combine(rows, wave[:, None, :, None]) / weight
+    y: Tensor = _Expand.apply(rows, wave[:, None, :, None], weight)
     return y
 
 
@@ -49,7 +54,7 @@ def _spread(x: Float[Tensor, "b n h c"], wave: Float[Tensor, "..."]) -> Float[Te
 def _combine(x: Float[Tensor, "b n h f"], wave: Float[Tensor, "..."]) -> Float[Tensor, "b n h c"]:
     """a cos + b sin of x = [a | b]."""
     a, b = x.chunk(2, -1)
-    if torch.compiler.is_compiling():  # the compiler fuses this, and would ignore the strides of `out`
+    if torch.compiler.is_compiling() or by_torch():  # a compiler would ignore the strides of `out`
         return (a * wave[..., 0, :] + b * wave[..., 1, :]).contiguous()
     # Contiguous heads, as linear maps need them, for any strides of x.
     out = torch.empty(a.shape, device=x.device, dtype=torch.promote_types(a.dtype, wave.dtype))
@@ -65,6 +70,7 @@ class _Spread(torch.autograd.Function):
         return _spread(x, wave)
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return _combine(gradient, *ctx.saved_tensors), None
 
@@ -80,6 +86,7 @@ class _Expand(torch.autograd.Function):
         return y
 
     @staticmethod
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor]:
         y, wave, weight = ctx.saved_tensors
         return _spread(gradient, wave), None, -(gradient * y).sum(-1, keepdim=True) / weight

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from subquad.kernels.dropout_kernel import STEPS, drop_by, new_seed, random_bits, select, takes, threshold
+from subquad.utils.derivatives import by_torch, first_order
 from subquad.utils.devices import on_cpu
 
 _WORTH = 1 << 16
@@ -24,7 +24,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """
     if not training or p == 0:
         return x
-    if not on_cpu(x) or torch.compiler.is_compiling() or not in_16_bits(p, x.numel()):
+    if not on_cpu(x) or torch.compiler.is_compiling() or by_torch() or not in_16_bits(p, x.numel()):
         return F.dropout(x, p)
     y: Tensor = _Dropout.apply(x, p)
     return y
@@ -51,7 +51,7 @@ class _Dropout(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (keep,) = ctx.saved_tensors
         if takes(gradient):

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from subquad.ops.binary_codes import code
 from subquad.ops.kernel_attention import divisor, expand, head_dot, kv_state
+from subquad.utils.derivatives import by_torch
 
 LEAST = 1e-6
 """Least norm and least mean distance; a zero vector is then orthogonal to all others."""
@@ -26,6 +27,9 @@ class _Sign(torch.autograd.Function):
 
 def sign(z: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """+1 where z >= 0, else -1. The gradient is that of the hard tanh: 1 where |z| < 1, else 0."""
+    if by_torch():
+        soft = z.clamp(-1, 1)
+        return code(torch.where(z >= 0, 1.0, -1.0).to(z.dtype)) + (soft - soft.detach())
     return code(_Sign.apply(z))
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from subquad.utils.derivatives import first_order, seen_by_torch
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
@@ -49,7 +50,7 @@ def product_type(x: Tensor) -> torch.dtype:
 def cast(dtypes: Sequence[torch.dtype], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The tensors in these data types, by one operator."""
     pairs = list(zip(tensors, dtypes, strict=True))
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # the compiler fuses casts with what reads them
+    if seen_by_torch():  # the compiler fuses casts with what reads them
         return tuple(t.to(dtype) for t, dtype in pairs)
     others = [i for i, (t, dtype) in enumerate(pairs) if t.dtype is not dtype]
     results = list(tensors)
@@ -75,7 +76,7 @@ def copy_and_cast(
 
 
 def written_out(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a backward pass that has no derivative and whose operands have their types; autocast is off inside."""
+    """`first_order` for a backward pass whose operands have their types; autocast is off inside."""
 
     @wraps(backward)
     def in_given_types(ctx: Any, *gradients: Tensor | None) -> Any:
@@ -83,7 +84,7 @@ def written_out(backward: Callable[..., Any]) -> Callable[..., Any]:
         with torch.autocast(given.device.type, enabled=False):
             return backward(ctx, *gradients)
 
-    result: Callable[..., Any] = once_differentiable(in_given_types)
+    result: Callable[..., Any] = first_order(in_given_types)
     return result
 
 

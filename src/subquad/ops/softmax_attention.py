@@ -20,6 +20,7 @@ from subquad.kernels.short_attention_kernel import short_attention, takes
 from subquad.ops.attention_in_parts import attention_in_parts, divides
 from subquad.ops.dropout import dropout, in_16_bits
 from subquad.ops.masks import masked_softmax
+from subquad.utils.derivatives import by_torch, differentiated_once
 from subquad.utils.devices import on_cpu, processors
 
 Parts = Tensor | Sequence[Tensor]
@@ -77,8 +78,11 @@ def fused_attention(
     They take widths that are multiples of 8 (in single precision of 4), and last axes, also of the mask, whose elements
     are adjacent in memory. With others, torch writes out all weights.
     """
+    if by_torch():
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, scale=scale)
     if not q.is_cuda:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, scale=scale)
+        return differentiated_once(F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, scale=scale))
     return on_gpu(q, k, v, attn_mask, dropout_p, scale)
 
 
@@ -97,7 +101,7 @@ def on_gpu(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p:
     mask = None if attn_mask is None else _adjacent(attn_mask)
     with nullcontext() if mask is None else _without_cudnn():
         y = F.scaled_dot_product_attention(queries, keys, values, mask, dropout_p, scale=scale)
-    return y[..., : v.shape[-1]]
+    return differentiated_once(y)[..., : v.shape[-1]]
 
 
 def _few_blocks(q: Tensor, k: Tensor) -> bool:

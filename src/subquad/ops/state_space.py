@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Complex, Float
 from torch import Tensor
 
+from subquad.utils.derivatives import by_torch, first_order
 from subquad.utils.errors import UserError
 
 
@@ -113,7 +114,8 @@ def dplr_kernel(
     sin, cos = angle.sin().to(dt.dtype), (math.pi / 2 - angle).sin().to(dt.dtype)
     if length % 2 == 0:
         cos = torch.cat([cos[:-1], torch.zeros_like(cos[:1])])
-    real, imaginary = _Denominators.apply(scaled.abs(), scaled.real, sin, cos)
+    denominators = _denominators if by_torch() else _Denominators.apply
+    real, imaginary = denominators(scaled.abs(), scaled.real, sin, cos)
 
     terms = torch.cat([c * b, c * p, (p.conj() * b)[None], (p.conj() * p)[None]]).transpose(0, 1)
     weights = torch.cat([-2 * (terms * scaled.conj()[:, None]).real, 2 * terms.real], 1)
@@ -123,6 +125,14 @@ def dplr_kernel(
     c_b, c_p, p_b, p_p = cauchy.split([rows, rows, 1, 1], 1)
     transform = torch.exp(1j * angle).to(a.dtype) * (c_b - c_p * p_b * (cos / (1 + cos * p_p)))
     return torch.fft.irfft(transform, length).transpose(0, 1)
+
+
+def _denominators(size: Tensor, decay: Tensor, sin: Tensor, cos: Tensor) -> tuple[Tensor, Tensor]:
+    """`_Denominators` as torch differentiates it."""
+    scaled, imaginary = cos * size[..., None], (2 * sin * cos) * decay[..., None]
+    real = (scaled - sin) * (scaled + sin)
+    norm = real.square() + imaginary.square()
+    return real / norm, imaginary / norm
 
 
 class _Denominators(torch.autograd.Function):
@@ -145,7 +155,7 @@ class _Denominators(torch.autograd.Function):
         return real, imaginary
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx: Any, d_real: Tensor, d_imaginary: Tensor) -> tuple[Tensor, Tensor, None, None]:
         real, imaginary, size, sin, cos = ctx.saved_tensors
         square = (real - imaginary).mul_(real + imaginary)
@@ -185,7 +195,14 @@ def two_sided_convolution(
     size = fast_length(2 * n - 1)
     both = torch.cat([forward, forward.new_zeros(len(forward), size - 2 * n + 1), backward[:, : n - 1].flip(-1)], -1)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return _Convolution.apply(wide, both.to(wide.dtype)).to(x.dtype)
+    convolved = _convolved if by_torch() else _Convolution.apply
+    return convolved(wide, both.to(wide.dtype)).to(x.dtype)
+
+
+def _convolved(x: Float[Tensor, "b h n"], kernel: Float[Tensor, "h m"]) -> Float[Tensor, "b h n"]:
+    """`_Convolution` as torch differentiates it."""
+    size = kernel.shape[-1]
+    return torch.fft.irfft(torch.fft.rfft(x, size) * torch.fft.rfft(kernel), size)[..., : x.shape[-1]]
 
 
 class _Convolution(torch.autograd.Function):
@@ -204,7 +221,7 @@ class _Convolution(torch.autograd.Function):
         return torch.fft.irfft(signal * filter_, size)[..., : x.shape[-1]]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         signal, filter_ = ctx.saved_tensors
         backward = torch.fft.rfft(grad, ctx.size)

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.backends import cudnn
 
+from subquad.utils.derivatives import seen_by_torch
+
 Float32Precision = Literal["highest", "high", "medium"]
 """As in `torch.set_float32_matmul_precision`: float32, TF32, bfloat16 for products of float32 numbers."""
 
@@ -35,12 +37,7 @@ def on_gpu(x: Any) -> bool:
 
 def eager_on_gpu(x: Tensor) -> bool:
     """Whether x takes operators for a GPU whose derivative is written out: nothing traces or transforms operators."""
-    return (
-        on_gpu(x)
-        and not torch.compiler.is_compiling()  # the compiler derives the backward pass itself
-        and not torch.jit.is_tracing()
-        and not torch._C._are_functorch_transforms_active()
-    )
+    return on_gpu(x) and not seen_by_torch()
 
 
 @contextmanager
