@@ -93,7 +93,8 @@ class Pace:
 class StepTime:
     """Median seconds of `steps` training steps on one device, with the run's batch size and no padding.
 
-    The attributes are the keys of the JSON file; `overrides` are those of the run.
+    The attributes are the keys of the JSON file; `overrides` are those of the run. `memory` is what made the step fit
+    the memory, empty if nothing was done.
     """
 
     family: str
@@ -106,6 +107,7 @@ class StepTime:
     versions: dict[str, str]
     commit: str
     finished: str
+    memory: str = ""
 
 
 def measured_steps(outputs: Path) -> Iterator[StepTime]:

@@ -35,6 +35,7 @@ from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError
 from subquad.utils.killed import estimate_kept
 from subquad.utils.log_filters import quieten
+from subquad.utils.malloc import spared_memory
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     trainer = data.trainer = build_trainer(config, data)
     spec, rows = _spec_and_rows(data)
     module: Supervised = instantiate(config.task.module, _convert_="all")(spec=spec)
-    plan = plan_memory(config, trainer, module, data, spec, rows)
+    plan = plan_memory(config, trainer, module, spec, data.batch_size, rows, data.eval_batch_size)
     plan.apply(trainer, module, data, settings)
     data.prepare_data()
     for logger in trainer.loggers:
@@ -140,7 +141,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     device = trainer.strategy.root_device  # after its last loop, Lightning moves the module to the CPU
     reset_peak(device)
     kept = nullcontext() if rank() else estimate_kept(run, plan.estimate)
-    with kept, runtime.applied(module.network), managed_processes(trainer):
+    with kept, spared_memory(plan.frugal), runtime.applied(module.network), managed_processes(trainer):
         best, test_metrics = _train_and_test(trainer, module, TrainedOn(data, runtime, owner), run, config.task.monitor)
     if rank():
         return None
