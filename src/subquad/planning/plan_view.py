@@ -22,7 +22,7 @@ UNKNOWN = "not measured"
 def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
     """Prints a row for each task, and totals; sums with unknown terms begin with "at least"."""
     console = Console(highlight=False)
-    console.print(f"[bold]{title}[/]", soft_wrap=True)
+    console.print(title, style="bold", soft_wrap=True, markup=False)
     grid = Grid(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # fits into 80 columns
     devices = {"CPU": "cpu", "GPU": "cuda"} if total.memory else {}
     for name in ("", "done", "left", "time left", *devices, "disk", "data"):
@@ -51,7 +51,8 @@ def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
         for sentence in sorted(share.needs):
             size = about_task(task).get("download")
             download = f" (download: {size})" if size else ""
-            console.print(f"Missing for {counted(share.left, 'run')} of {task}{download}: {sentence}", soft_wrap=True)
+            missing = f"Missing for {counted(share.left, 'run')} of {task}{download}: {sentence}"
+            console.print(missing, soft_wrap=True, markup=False)
 
 
 def show_memory(fits: Sequence["Fit"], memory: int, kept_free: float) -> None:

@@ -61,7 +61,9 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
         )  # fmt: skip
         gc.collect()
         return_freed_memory()
-        plan = plan_memory(config, trainer, meta_module(setting, spec), spec, setting.data["batch_size"], setting.rows)
+        plan = plan_memory(
+            config, trainer, meta_module(setting, spec), spec, setting.data["batch_size"], lambda: setting.batch
+        )
         rows = -(-setting.batch // plan.microbatches)
         try:
             module = instantiate(without_weights(setting.module), _convert_="all")(spec=spec)

@@ -112,7 +112,7 @@ def given_microbatches(setting: Any) -> int:
 
 
 def plan_memory(
-    config: DictConfig, trainer: pl.Trainer, module: Supervised, spec: Any, batch: int, rows: int | None,
+    config: DictConfig, trainer: pl.Trainer, module: Supervised, spec: Any, batch: int, rows: Callable[[], int],
     evaluated: int = 0,
 ) -> MemoryPlan:  # fmt: skip
     """The cheapest way to train in the memory that a size as `trainer.accumulate_grad_batches` states or that is free.
@@ -124,7 +124,7 @@ def plan_memory(
     Args:
         module: on any device; its weights are not read.
         batch: rows of a training batch.
-        rows: training rows, where they are known.
+        rows: returns the number of training rows; called where a whole batch may not fit.
         evaluated: rows of an evaluation batch; 0 without evaluations.
 
     Raises UserError if nothing fits.
@@ -134,10 +134,11 @@ def plan_memory(
     memory = _memory(setting, trainer)
     if memory is None:
         return asked
-    step = _Step(module, spec, trainer, batch, min(rows or batch, batch))
+    step = _Step(module, spec, trainer, batch, batch)
     most = step.bound(max(step.rows(asked.microbatches), evaluated))
     if KEPT * most <= memory:
         return replace(asked, estimate=f"less than {readable_bytes(most)} of {readable_bytes(memory)}")
+    step.whole = min(rows(), batch)
     try:
         plan = _cheapest(step, asked, memory, partial(_divisible, config, module))
         if plan.recompute or evaluated > step.rows(asked.microbatches):
