@@ -157,7 +157,7 @@ def _state(config: Any) -> tuple[Path, dict[str, Any]]:
     key = fingerprint({**settings, **{name: facts[name] for name in ("machine", "versions", "commit")}})
     folder = Path(config.output).resolve() / f"{config.device}-{key}"
     try:
-        state = json.loads((folder / "check.json").read_text())
+        state = json.loads((folder / "check.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         state = {"checks": []}
     return folder, {**facts, "settings": settings, "device": machine.device_facts(str(config.device))} | {

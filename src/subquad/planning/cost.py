@@ -114,7 +114,7 @@ def measured_steps(outputs: Path) -> Iterator[StepTime]:
     """Reads all stored measurements; raises UserError at a file that is not a measurement."""
     for path in sorted((outputs / "measured" / "steps").glob("*.json")):
         try:
-            yield StepTime(**json.loads(path.read_text()))
+            yield StepTime(**json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
             raise UserError(f"{path} is no measurement of this version ({error}); delete it.") from None
 
