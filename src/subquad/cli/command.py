@@ -183,6 +183,10 @@ def mend_hydra() -> None:
     setattr(hydra_utils, "run_and_report", run_and_report)  # noqa: B010
 
 
+class _Explained(CompactHydraException):
+    """An error whose message is for the user; Hydra prints it without a traceback."""
+
+
 def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Makes Hydra print errors that the user can correct without a traceback, also in jobs of a sweep."""
 
@@ -190,11 +194,13 @@ def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def wrapped(config: Any) -> Any:
         try:
             return task(config)
+        except _Explained:
+            raise
         except Exception as error:
             cause = explain(error)
             if cause is None or os.environ.get("HYDRA_FULL_ERROR"):
                 raise
-            raise CompactHydraException(str(cause)) from None
+            raise _Explained(str(cause)) from None
 
     return wrapped
 

@@ -28,6 +28,7 @@ from subquad.tasks.supervised import Supervised
 from subquad.training.strategies import FullySharded
 from subquad.utils.byte_sizes import bytes_of, readable_bytes
 from subquad.utils.compiling import check_microbatches
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError, first_line
 from subquad.utils.free_memory import free_memory
 from subquad.utils.malloc import KEPT
@@ -199,7 +200,7 @@ def _cheapest(step: "_Step", asked: MemoryPlan, memory: int, divisible: Callable
     again, count = way or min(peaks, key=lambda way: peaks[way])
     least, total = peaks[again, count], count * asked.microbatches
     if way is None and least > memory:
-        raise _too_large(least, memory, f"with its layers recomputed and {step.rows(total)} rows at a time")
+        raise _too_large(least, memory, f"with its layers recomputed and {counted(step.rows(total), 'row')} at a time")
     measures = in_words(again > asked.recompute, total if count > 1 else 1, step.rows(total))
     frugal = step.device == "cpu" and KEPT * least > memory
     estimate = f"{readable_bytes(peak(asked.recompute, 1))} of {readable_bytes(USABLE * memory)}"
