@@ -199,7 +199,7 @@ def read_error(run: Path, since: float) -> str | None:
     """The message of `error.json` if it was written at or after `since` (seconds, as `time.time`), else None."""
     path = run / ERROR
     try:
-        return json.loads(path.read_text())["message"] if path.stat().st_mtime >= since else None
+        return json.loads(path.read_text(encoding="utf-8"))["message"] if path.stat().st_mtime >= since else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -390,7 +390,10 @@ def write_sealed(path: Path, content: Mapping[str, Any], owner: str | None) -> N
 
 def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
     """Writes a JSON file atomically; several processes may write it at once."""
-    with atomic_write(path, several=True) as place, place.open("w") as file:  # processes of a run may fail at once
+    with (
+        atomic_write(path, several=True) as place,
+        place.open("w", encoding="utf-8") as file,
+    ):  # processes of a run may fail at once
         json.dump(content, file, indent=indent, default=str)
         file.flush()
         os.fsync(file.fileno())

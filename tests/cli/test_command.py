@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.errors import CompactHydraException
 from runs import ROOT, TINY, answer, composed
 
 from subquad.cli import INTERRUPTED, command
@@ -144,3 +145,12 @@ def test_a_command_whose_reader_has_ended_ends_quietly(name):
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_an_error_is_explained_once():
+    def task(_):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    with pytest.raises(CompactHydraException) as error:  # in a job, and where Hydra reports it
+        command.user_errors(command.user_errors(task))(None)
+    assert str(error.value).count("The memory does not suffice") == 1

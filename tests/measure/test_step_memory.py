@@ -11,7 +11,7 @@ from subquad.config.compose import compose_run
 from subquad.measure.inputs import random_batch
 from subquad.measure.memory import LiveTensors
 from subquad.measure.shapes import fake_tensors
-from subquad.measure.step_memory import evaluation_peak, like_a_gpu, microbatches, real_peak, states_of, step_peak
+from subquad.measure.step_memory import USABLE, cheapest, evaluation_peak, like_a_gpu, real_peak, states_of, step_peak
 from subquad.planning.model_size import spec_of
 from subquad.utils.devices import as_on_a_gpu
 from subquad.utils.errors import UserError
@@ -139,17 +139,23 @@ def test_attention_counts_as_fused_and_written_out_weights_do_not(data):
     assert peaks[0] < peaks[1] - 2 * weights
 
 
-@pytest.mark.parametrize(("limit", "count"), [(12.0, 1), (11.0, 2), (5.0, 3), (3.0, 4), (1.9, None)])
-def test_the_fewest_microbatches_that_fit_are_chosen(limit, count):
-    """A row takes a megabyte; 85 % of the memory are used, and no microbatch has a single row."""
+@pytest.mark.parametrize(
+    ("limit", "way", "recomputed"),
+    [(12, (False, 1), 1), (9, (True, 1), 1), (8, (False, 2), 2), (5, (False, 3), 2), (1.8, (True, 6), 6), (1, None, 0)],
+)
+def test_the_first_way_that_fits_is_chosen(limit, way, recomputed):
+    """A row takes a megabyte, a quarter less if layers are recomputed; no microbatch has a single row."""
     asked = []
 
-    def peak(rows):
-        asked.append(rows)
-        return rows * 10**6
+    def peak(again, count):
+        asked.append(count)
+        return (0.75 if again else 1) * 12 / count * 10**6
 
-    assert microbatches(peak, 12, round(limit * 10**6 / 0.85) + 1) == count
-    assert len(asked) <= 4
+    memory = round(limit * 10**6 / USABLE) + 1
+    assert cheapest(peak, 12, memory, lambda: True) == way
+    assert len(asked) <= 8
+    assert cheapest(peak, 12, memory, lambda: False) == (way if limit >= 9 else None)
+    assert cheapest(peak, 12, memory, lambda: True, again=True) == (way and (True, recomputed))
 
 
 @pytest.mark.parametrize(("name", "states"), [("SGD", 0), ("AdamW", 2)])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import types
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from subquad.planning.plan_view import checkpoints, show_memory, show_plan, time
 from subquad.planning.step_time import measure_steps
 from subquad.planning.table_plan import Share, Work, checkpoint_bytes, jobs_by_setting, shares
 from subquad.results.cells import RunSpec
+from subquad.training import memory_plan
 from subquad.utils.byte_sizes import readable_bytes
 from subquad.utils.errors import UserError
 
@@ -198,9 +198,10 @@ def test_the_time_of_a_step_is_the_median_of_those_after_two(tmp_path, monkeypat
 
 def test_too_little_memory_is_said_before_the_step(tmp_path, monkeypatch):
     """Also the module is not built, and its smallest step is named."""
-    monkeypatch.setattr("subquad.planning.step_time.free_memory", lambda: 1000)
+    monkeypatch.setattr(memory_plan, "free_memory", lambda: 1000)
     monkeypatch.setattr("subquad.planning.step_time.instantiate", None)
-    with one_thread(), pytest.raises(UserError, match=r"^A step of 2 rows needs .* MB by estimate, and 1 kB are free"):
+    refused = r"^A training step of this run needs .* MB by estimate, .* 2 rows at a time, and there are 1 kB"
+    with one_thread(), pytest.raises(UserError, match=refused):
         measure_steps(setting("trainer=cpu"), tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -210,23 +211,31 @@ def test_a_batch_has_no_more_rows_than_the_training_set():
     assert setting_of(["task=uea/japanese_vowels"]).batch == 64
 
 
-def test_what_fits_in_microbatches_is_timed_by_them_unless_batches_are_normalised(tmp_path, monkeypatch):
-    """With the memory that half a batch needs."""
-    overrides = ["task=uea/heartbeat", "scale=smoke", "recipe.batch_size=4", "trainer=cpu", "data=synthetic"]
-    for norm in ("layer", "batch"):
+def test_a_step_is_timed_as_the_run_would_do_it(tmp_path, monkeypatch):
+    """With the memory that half a batch needs with recomputed layers, or the whole one where batches are normalised."""
+    overrides = [
+        "task=uea/heartbeat",
+        "scale=smoke",
+        "recipe.batch_size=4",
+        "backbone.layers=3",
+        "trainer=cpu",
+        "data=synthetic",
+    ]
+    for norm, rows, how in (("layer", 2, " and 2 microbatches of 2 rows"), ("batch", 4, "")):
         known = setting_of([*overrides, f"backbone.norm={norm}"])
         [fit] = fits([known], 1, {}, "cpu")
-        sizes = []
-        least = int(min(fit.peaks.values()) / USABLE) + 1
-        monkeypatch.setattr("subquad.planning.step_time.free_memory", lambda least=least: least)
+        sizes, again = [], []
+        free = int(fit.least / USABLE) + 1
+        monkeypatch.setattr(memory_plan, "free_memory", lambda free=free: free)
+        monkeypatch.setattr("subquad.planning.step_time.recompute_layers", again.append)
         monkeypatch.setattr(
             "subquad.planning.step_time.random_batch",
             lambda network, spec, rows, sizes=sizes: sizes.append(rows) or random_batch(network, spec, rows),
         )
-        refused = pytest.raises(UserError, match="A step of 4 rows") if norm == "batch" else nullcontext()
-        with one_thread(), refused:
-            measure_steps(known, tmp_path, steps=1)
-        assert set(sizes) == ({2} if norm == "layer" else set())
+        with one_thread():
+            found = measure_steps(known, tmp_path, steps=1)
+        assert (set(sizes), len(again)) == ({rows}, 1)
+        assert found.memory.startswith(f"recomputes its layers{how} (")
 
 
 def test_a_plan_shows_the_memory_of_the_largest_step_and_marks_kept_runs(tmp_path, capsys):
@@ -320,23 +329,23 @@ def test_no_word_of_a_plan_is_cut_at_eighty_columns(monkeypatch, capsys):
     assert "61.3 MB" in shown
 
 
-def test_a_plan_says_the_microbatches_that_fit(data, capsys):
+def test_a_plan_says_what_makes_a_step_fit(data, capsys):
     """What was traced is used again, also for another memory."""
     overrides = ["task=lra/listops", "scale=smoke", "recipe.batch_size=8", f"paths.data={data}"]
-    known: dict[str, dict[int, int]] = {}
+    known: dict[str, dict[str, int]] = {}
     small, large = setting_of([*overrides, "attention=softmax"]), setting_of([*overrides, "attention=softmax_explicit"])
     missing = setting_of(["task=uea/custom", "data.dataset=Mine", "data.folder=/nowhere"])
     whole = {fit.setting.attention: fit.whole for fit in fits([small, large, small], 10**12, known)}
     assert whole["softmax"] < whole["softmax_explicit"]
     memory = int(whole["softmax"] / USABLE) + 1
     found = fits([small, large, missing], memory, known)
-    assert [fit.count for fit in found] == [1, 2, None]
-    assert found[1].divided <= USABLE * memory < found[1].whole
+    assert [fit.way for fit in found] == [(False, 1), (True, 1), None]
+    assert found[1].least <= USABLE * memory < found[1].whole
     assert set(known) == {small.family, large.family}
     show_memory(found, memory, 1 - USABLE)
     said = capsys.readouterr().out
     assert "not measured on a GPU; 15% is kept free." in said
     assert "1 of 3 models fit with the whole batch" in said
     assert "attention=softmax_explicit: " in said
-    assert "with trainer.accumulate_grad_batches=2 (rows: 4 of 8)" in said
+    assert "; recomputes its layers (" in said
     assert "data.dataset=Mine data.folder=/nowhere: unknown (the data are missing here)" in said

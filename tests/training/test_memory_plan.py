@@ -87,6 +87,23 @@ def test_batches_with_batch_normalisation_are_never_divided(data, outputs, free)
     assert (Path(config.paths.run) / records.ERROR).exists()
 
 
+def test_a_set_with_fewer_rows_than_a_batch_needs_the_memory_of_its_rows(tmp_path, free):
+    """Also one of the user's own, which is read where a whole batch would not fit; twice, as it is then prepared."""
+    header = "@univariate false\n@dimensions 1\n@equalLength true\n@seriesLength 9\n@classLabel true a b\n@data\n"
+    for part in ("TRAIN", "TEST"):
+        lines = "\n".join(",".join(map(str, range(row, row + 9))) + f":{'ab'[row % 2]}" for row in range(6))
+        (tmp_path / f"Own_{part}.ts").write_text(
+            f"@problemName Own\n@timeStamps false\n@missing false\n{header}{lines}\n"
+        )
+    own = ("task=uea/custom", "data.dataset=Own", f"data.folder={tmp_path}", "attention=softmax", *THREE)
+    config = composed(tmp_path, tmp_path / "first", *own)
+    step = step_of(config)
+    step.whole = 6
+    free(step.peak(False, 1))
+    for outputs in ("first", "second"):
+        assert "memory" not in trained(composed(tmp_path, tmp_path / outputs, *own)).runtime
+
+
 def test_what_cannot_fit_is_refused_before_its_data_are_read(tmp_path, free):
     free(10**6)
     config = composed(tmp_path, tmp_path, "task=uea/stand_walk_jump", "attention=softmax", "trainer=cpu")

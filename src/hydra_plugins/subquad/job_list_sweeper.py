@@ -49,7 +49,7 @@ class JobList(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:
-        blocks = [block.splitlines() for block in self.jobs.read_text().split("\n\n")]
+        blocks = [block.splitlines() for block in self.jobs.read_text(encoding="utf-8").split("\n\n")]
         stages = [[json.loads(line) for line in block if line] for block in blocks if any(block)]
         results: list[JobReturn] = []
         assert self.launcher is not None
@@ -65,7 +65,9 @@ class JobList(Sweeper):
         for overrides, cause in failed:
             log.error("Failed: %s\n  %s", " ".join(overrides), cause)
         if failed:
-            self.jobs.with_name(f"{self.jobs.name}.failed").write_text("".join(json.dumps(f) + "\n" for f in failed))
+            self.jobs.with_name(f"{self.jobs.name}.failed").write_text(
+                "".join(json.dumps(f) + "\n" for f in failed), encoding="utf-8"
+            )
             raise SystemExit(f"{len(failed)} of {len(results)} jobs failed; the same command tries them again.")
         return results
 

@@ -29,17 +29,23 @@ def recompute_layers(network: nn.Module) -> None:
     Outputs, gradients, buffers and random states stay the same. Activations inside layers are not stored; a step
     takes about a third more time. Source: Chen et al. 2016, https://arxiv.org/abs/1604.06174.
     """
-    for layer in layers_of(network):
-        layer.forward = _recomputed(layer, layer.forward)
-    for part in network.modules():
-        if isinstance(part, CrossBlock):
-            part.forward = _recomputed(part, part.forward)  # type: ignore[method-assign]
+    for part in _recomputable(network):
+        part.forward = _recomputed(part, part.forward)
+
+
+def _recomputable(network: nn.Module) -> list[nn.Module]:
+    return [*layers_of(network), *(part for part in network.modules() if isinstance(part, CrossBlock))]
 
 
 @contextmanager
-def recomputed(network: nn.Module) -> Iterator[None]:
-    """`recompute_layers` inside the block only."""
+def recomputed(network: nn.Module, mode: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Iterator[None]:
+    """`recompute_layers` inside the block only.
+
+    Layers compute in a context of `mode`: torch switches its function modes off in backward passes.
+    """
     before = [(part, vars(part).get("forward")) for part in network.modules()]
+    for part in _recomputable(network):
+        part.forward = _computed_in(mode, part.forward)
     recompute_layers(network)
     try:
         yield
@@ -48,6 +54,14 @@ def recomputed(network: nn.Module) -> Iterator[None]:
             vars(part).pop("forward", None)
             if forward is not None:
                 part.forward = forward
+
+
+def _computed_in(mode: Callable[[], AbstractContextManager[Any]], plain: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with mode():
+            return plain(*args, **kwargs)
+
+    return forward
 
 
 def _recomputed(layer: nn.Module, plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ _NOT_COMMANDS = ("__main__", "command", "table_arguments")
 def commands() -> dict[str, str]:
     """Names of all commands, with the first line of their docstrings."""
     files = {path.stem: path for path in sorted(Path(__file__).parent.glob("[!_]*.py"))}
-    texts = {name: path.read_text() for name, path in files.items() if name not in _NOT_COMMANDS}
+    texts = {name: path.read_text(encoding="utf-8") for name, path in files.items() if name not in _NOT_COMMANDS}
     return {name: str(ast.get_docstring(ast.parse(text))).splitlines()[0] for name, text in texts.items()}
 
 

@@ -48,7 +48,9 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     facts = machine.facts()
     settings = OmegaConf.to_container(config)
-    (folder / "results.json").write_text(json.dumps({"settings": settings, **facts, "results": results}, indent=1))
+    (folder / "results.json").write_text(
+        json.dumps({"settings": settings, **facts, "results": results}, indent=1), encoding="utf-8"
+    )
     about = {
         "threads": torch.get_num_threads(), "rounds": config.rounds, "layers": config.layers,
         "cuda": device != "cpu", "command": as_typed(" ".join(["python scripts/bench.py", *sys.argv[1:]])),

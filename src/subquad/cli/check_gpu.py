@@ -89,7 +89,9 @@ def main() -> int:
     folder, state = _state(config)
     kept = {tuple(done["item"]): done for done in state["checks"] if done["status"] != "failed"}
     state["checks"] = [kept[item] for item in items if item in kept]
-    console.print(f"{len(items)} checks on {state['device']['name']}, {len(kept)} finished before: {folder}")
+    console.print(
+        f"{len(items)} checks on {state['device']['name']}, {len(kept)} finished before: {folder}", markup=False
+    )
     for done in _outcomes([item for item in items if item not in kept], str(config.device), bool(config.quick), folder):
         state["checks"].append(done)
         state["finished"] = now()
@@ -103,9 +105,12 @@ def main() -> int:
         status: sum(done["status"] == status for done in state["checks"]) for status in ("passed", "failed", "skipped")
     }
     console.print(
-        ", ".join(f"{count} {status}" for status, count in counts.items()) + f". Page: {folder / 'index.html'}"
+        ", ".join(f"{count} {status}" for status, count in counts.items()) + f". Page: {folder / 'index.html'}",
+        markup=False,
     )
-    console.print(f"Please send {folder / 'check.json'}: attach it to an issue of the repository.", soft_wrap=True)
+    console.print(
+        f"Please send {folder / 'check.json'}: attach it to an issue of the repository.", soft_wrap=True, markup=False
+    )
     return int(counts["failed"] > 0)
 
 
@@ -152,7 +157,7 @@ def _state(config: Any) -> tuple[Path, dict[str, Any]]:
     key = fingerprint({**settings, **{name: facts[name] for name in ("machine", "versions", "commit")}})
     folder = Path(config.output).resolve() / f"{config.device}-{key}"
     try:
-        state = json.loads((folder / "check.json").read_text())
+        state = json.loads((folder / "check.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         state = {"checks": []}
     return folder, {**facts, "settings": settings, "device": machine.device_facts(str(config.device))} | {

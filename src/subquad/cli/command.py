@@ -4,6 +4,7 @@ import ast
 import atexit
 import difflib
 import gc
+import io
 import logging
 import os
 import sys
@@ -97,7 +98,7 @@ def _help_page(name: str) -> str:
     assert spec.origin is not None
     page = f"{ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding='utf-8')))}\n"
     if settings := _SETTINGS.get(name):
-        page += f"\nSettings and their defaults ({settings}):\n\n{(CONFIGS / settings).read_text()}"
+        page += f"\nSettings and their defaults ({settings}):\n\n{(CONFIGS / settings).read_text(encoding='utf-8')}"
     return as_typed(page)
 
 
@@ -141,8 +142,10 @@ def prepare_process() -> None:
     blocks lie between the large ones that were freed, and memory grows for hours: 2 layers of 64 on ListOps took 8 GB
     after 500 steps. It keeps 128 here, enough for the shapes of a model.
 
-    Environment variables that the user has set are not changed.
+    Environment variables that the user has set are not changed. A terminal whose encoding lacks a character shows "?".
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     atexit.register(gc.freeze)
     logging.getLogger("hydra.utils").addFilter(lambda record: False)  # logs errors that it raises
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -199,6 +202,10 @@ def _raise(error: Exception) -> None:
     raise error
 
 
+class _Explained(CompactHydraException):
+    """An error whose message is for the user; Hydra prints it without a traceback."""
+
+
 def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Makes Hydra print errors that the user can correct without a traceback, also in jobs of a sweep."""
 
@@ -206,11 +213,13 @@ def user_errors(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def wrapped(config: Any) -> Any:
         try:
             return task(config)
+        except _Explained:
+            raise
         except Exception as error:
             cause = explain(error)
             if cause is None or os.environ.get("HYDRA_FULL_ERROR"):
                 raise
-            raise CompactHydraException(str(cause)) from None
+            raise _Explained(str(cause)) from None
 
     return wrapped
 

@@ -71,7 +71,7 @@ def main() -> int:
     picture = figure.draw(numbers)
     if any(map(_has_data, picture.axes)):
         for path in save(picture, facts | {"numbers": numbers}, folder, Path(name).name):
-            console.print(str(path), soft_wrap=True)
+            console.print(str(path), soft_wrap=True, markup=False)
     else:
         console.print("Nothing is drawn: no run of this figure has finished here.")
     for sentence in numbers["missing"]:

@@ -49,7 +49,7 @@ def main() -> None:
     templates = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     for path, template in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(templates.get_template(template).render(names))
+        path.write_text(templates.get_template(template).render(names), encoding="utf-8")
         print(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
     print("\n".join(["Then:", *(f"  {line.format(**names)}" for line in NEXT[kind])]))
 

@@ -8,14 +8,14 @@ python scripts/plan.py table=ecoformer/1 gpu_memory=24GB
 Times are taken from finished runs of the same kind, also from those in docs/results. If there are none, measure=true
 estimates the memory of a training step of each model on a CPU and on a GPU, and times a few steps on this machine of
 those that fit, on random inputs of the real batch size; the times are stored in outputs/measured/steps.
-gpu_memory= estimates the peak memory of each model's training step, and the microbatches with which it fits such a GPU.
+gpu_memory= estimates the peak memory of each model's training step, and what makes it fit such a GPU.
 The first estimate takes about a second a model; it needs no GPU.
 Unknown values are marked, and sums that lack one begin with "at least". rows=, columns=, seeds= and overrides of
 train.py work as in reproduce.py.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -69,7 +69,7 @@ def main() -> None:
         if not unknown:
             Console().print("Nothing is measured: finished or kept runs tell the time of each model.")
         peaks = _step_memory(list(left.values()), runs.compositions)
-        _measure(unknown, outputs, peaks)
+        _measure(unknown, outputs)
         paces = _paces(outputs, finished, kept)
     sizes = _parameters(left.values(), paces, runs.compositions.parameters)
     states_of_optimizer = _optimizer_states(settings.values(), runs.compositions.optimizer_states)
@@ -149,7 +149,7 @@ def _paces(outputs: Path, finished: list[records.Record], kept: list[tuple[str, 
     return Paces(finished, measured, kept)
 
 
-def _measure(settings: Sequence[Setting], outputs: Path, peaks: Mapping[str, Mapping[str, int]]) -> None:
+def _measure(settings: Sequence[Setting], outputs: Path) -> None:
     """Measures one setting of each family; prints the reasons for those that cannot be measured, each once."""
     from subquad.planning.step_time import measure_steps
 
@@ -157,8 +157,11 @@ def _measure(settings: Sequence[Setting], outputs: Path, peaks: Mapping[str, Map
     for setting in {setting.family: setting for setting in settings}.values():
         name = f"{setting.attention} on {setting.task}"
         try:
-            step = measure_steps(setting, outputs, peaks=peaks.get(setting.family, {}))
-            console.print(f"{name}: {step.seconds:.3g} s a step of {step.batch_size}", soft_wrap=True)
+            step = measure_steps(setting, outputs)
+            how = step.memory and f"; {step.memory}"
+            console.print(
+                f"{name}: {step.seconds:.3g} s a step of {step.batch_size}{how}", soft_wrap=True, markup=False
+            )
         except UserError as error:
             reasons.setdefault(str(error), []).append(name)
     for reason, names in reasons.items():

@@ -35,7 +35,7 @@ def main() -> None:
             _prepare([f"task={task}", *others])
         except UserError as error:
             failed += 1
-            Console(stderr=True).print(f"{task}: {error}", soft_wrap=True, highlight=False)
+            Console(stderr=True).print(f"{task}: {error}", soft_wrap=True, highlight=False, markup=False)
     if failed:
         raise UserError(f"{failed} tasks could not be prepared; see the reasons above.")
 
@@ -61,7 +61,7 @@ def _prepare(overrides: list[str]) -> None:
         raise UserError(f"A setting is missing ({str(error).splitlines()[0]}); give it on the command line.") from None
     except Exception as error:
         raise explain(error) or error from None
-    Console().print("\n".join(lines), soft_wrap=True, highlight=False)
+    Console().print("\n".join(lines), soft_wrap=True, highlight=False, markup=False)
 
 
 def _description(task: str, data: Any) -> list[str]:

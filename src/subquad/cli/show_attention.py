@@ -39,4 +39,4 @@ def main() -> None:
     for name in names if config.backbone is None else config.backbone.split(","):
         numbers = mixing(name, load_factory(f"{group}={name}"), config.length, config.dim, config.heads, config.seed)
         for path in save(draw_mixing(numbers), numbers, folder, name):
-            Console(highlight=False).print(str(path), soft_wrap=True)
+            Console(highlight=False).print(str(path), soft_wrap=True, markup=False)

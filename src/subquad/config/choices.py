@@ -72,7 +72,7 @@ def _project(here: Path) -> tuple[Path, list[str]] | None:
     for folder in (here, *here.parents):
         file = folder / "pyproject.toml"
         try:
-            table: Any = tomllib.loads(file.read_text()).get("tool", {}).get("subquad")
+            table: Any = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("subquad")
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:

@@ -66,7 +66,7 @@ class _Cache:
     code: str = ""
     parameters: dict[str, int] = field(default_factory=dict)
     optimizer_states: dict[str, int] = field(default_factory=dict)
-    step_bytes: dict[str, dict[int, int]] = field(default_factory=dict)
+    step_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 _FILE = TypeAdapter(_Cache)
@@ -117,7 +117,7 @@ class Compositions:
         return self._cache.optimizer_states
 
     @property
-    def step_bytes(self) -> dict[str, dict[int, int]]:
+    def step_bytes(self) -> dict[str, dict[str, int]]:
         """Peak memory of training steps by `Setting.family` and rows; valid as long as `parameters`."""
         return self._cache.step_bytes
 

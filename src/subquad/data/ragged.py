@@ -73,7 +73,7 @@ def write(folder: Path, splits: Mapping[str, Ragged], facts: Mapping[str, Any]) 
                     checksums[path.name] = _checksum(path)
             checksums["facts"] = _checksum_of(facts)
             meta = {"folder": folder.name, "facts": dict(facts), "splits": sorted(splits), "sha256": checksums}
-            (staging / "meta.json").write_text(json.dumps(meta, indent=1, sort_keys=True))
+            (staging / "meta.json").write_text(json.dumps(meta, indent=1, sort_keys=True), encoding="utf-8")
             if folder.exists():
                 shutil.rmtree(folder)
             staging.rename(folder)
@@ -115,7 +115,7 @@ def read(folder: Path) -> Cache | None:
     if not _exists(folder):
         return None
     try:
-        meta = json.loads((folder / "meta.json").read_text())
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         if (owner := meta.get("folder", folder.name)) != folder.name:  # caches of earlier versions have no name
             raise ValueError(f"it is that of {owner}")
         for name, expected in meta["sha256"].items() if _first_on_machine() else ():

@@ -31,7 +31,7 @@ def rules_of_cuda() -> Iterator[None]:
 
 def _operators(rule: str) -> list[Any]:
     """The operators of one list of the header."""
-    [body] = re.findall(rf"#define AT_FORALL_{rule}\(_\)((?:.*\\\n)+.*)", HEADER.read_text())
+    [body] = re.findall(rf"#define AT_FORALL_{rule}\(_\)((?:.*\\\n)+.*)", HEADER.read_text(encoding="utf-8"))
     entries = re.findall(r"_\((\w+)(?:, (\w+))?\)", body)
     return [getattr(getattr(torch.ops.aten, name), overload or "default") for name, overload in entries]
 

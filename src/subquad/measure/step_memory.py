@@ -6,8 +6,9 @@ package's own kernels.
 
 from bisect import bisect_left as bisect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,12 +20,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from subquad.attention.base import Redrawn, Refreshable
+from subquad.backbones.layerwise import recomputed
 from subquad.kernels.operands import shapes_only
 from subquad.measure.cuda_autocast import rules_of_cuda
 from subquad.measure.inputs import HIDDEN, random_batch
 from subquad.measure.memory import LiveTensors
 from subquad.measure.shapes import fake_tensors
 from subquad.utils.devices import as_on_a_gpu
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError, first_line
 
 USABLE = 0.85
@@ -32,8 +35,9 @@ USABLE = 0.85
 
 
 def step_peak(
-    module: Any, spec: Any, rows: int, precision: str, states: int, whole: int | None = None, device: str = "cuda"
-) -> int:
+    module: Any, spec: Any, rows: int, precision: str, states: int, whole: int | None = None, device: str = "cuda",
+    again: bool = False,
+) -> int:  # fmt: skip
     """Peak bytes of a training step of `rows` rows at full length and without padding.
 
     They are the weights and buffers, the gradients, the optimiser's states, and the peak of what a forward and a
@@ -47,8 +51,10 @@ def step_peak(
         states: number of values that the optimiser stores for each parameter.
         whole: rows of the batch of an optimiser step, to which mechanisms are fitted; by default `rows`.
         device: "cuda" or "cpu".
+        again: whether layers are recomputed in the backward pass.
     """
-    with _in_mode(module, training=True), _traced(module, precision, device, gradients=True):
+    layers = recomputed(module.network, _WithoutValues if device == "cpu" else _Cuda) if again else nullcontext()
+    with layers, _in_mode(module, training=True), _traced(module, precision, device, gradients=True):
         batch = random_batch(module.network, spec, rows)
         added = _added(module, batch)
         if any(isinstance(part, Refreshable) and not isinstance(part, Redrawn) for part in module.modules()):
@@ -134,19 +140,42 @@ def _without_gradients(compute: Callable[[], Any]) -> int:
     return memory.peak
 
 
-def microbatches(peak: Callable[[int], int], batch: int, memory: int) -> int | None:
-    """The smallest number of equal microbatches of two rows or more that fit; None if there is none.
+def cheapest(
+    peak: Callable[[bool, int], int], batch: int, memory: int, divisible: Callable[[], bool], again: bool = False
+) -> tuple[bool, int] | None:
+    """The first way of a training step that fits: as set, layers recomputed, the fewest microbatches, both.
+
+    Microbatches are equal and have two rows or more.
 
     Args:
-        peak: peak bytes of a step with a number of rows in a microbatch.
-        batch: rows of a step of one process.
+        peak: peak bytes of a step, by whether layers are recomputed and by the number of microbatches.
+        batch: rows of a step of one process, which microbatches divide.
         memory: bytes that there are, of which USABLE are used.
+        divisible: returns whether the batch may be divided.
+        again: whether layers are recomputed in any case.
+
+    Returns:
+        Whether layers are recomputed, and the number of microbatches; None if nothing fits.
     """
-    counts = [count for count in range(1, batch + 1) if batch % count == 0 and (count == 1 or batch // count > 1)]
-    if peak(batch) <= USABLE * memory:
-        return 1
-    place = bisect(counts, True, lo=1, key=lambda count: peak(batch // count) <= USABLE * memory)
-    return counts[place] if place < len(counts) else None
+    divisors = [count for count in range(2, batch // 2 + 1) if batch % count == 0]
+
+    def fits(again: bool, count: int) -> bool:
+        return peak(again, count) <= USABLE * memory
+
+    for counts in ([1], divisors):
+        if counts == divisors and not divisible():
+            break
+        for way in sorted({again, True}):
+            place = bisect(counts, True, key=partial(fits, way))
+            if place < len(counts):
+                return way, counts[place]
+    return None
+
+
+def in_words(again: bool, count: int, rows: int) -> str:
+    """What a step does: whether it recomputes layers, and its microbatches of so many rows; empty if neither."""
+    done = ["recomputes its layers"] * again + [f"{count} microbatches of {counted(rows, 'row')}"] * (count > 1)
+    return " and ".join(done)
 
 
 def sees_whole_batch(module: nn.Module) -> bool:

@@ -93,7 +93,8 @@ class Pace:
 class StepTime:
     """Median seconds of `steps` training steps on one device, with the run's batch size and no padding.
 
-    The attributes are the keys of the JSON file; `overrides` are those of the run.
+    The attributes are the keys of the JSON file; `overrides` are those of the run. `memory` is what made the step fit
+    the memory, empty if nothing was done.
     """
 
     family: str
@@ -106,13 +107,14 @@ class StepTime:
     versions: dict[str, str]
     commit: str
     finished: str
+    memory: str = ""
 
 
 def measured_steps(outputs: Path) -> Iterator[StepTime]:
     """Reads all stored measurements; raises UserError at a file that is not a measurement."""
     for path in sorted((outputs / "measured" / "steps").glob("*.json")):
         try:
-            yield StepTime(**json.loads(path.read_text()))
+            yield StepTime(**json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
             raise UserError(f"{path} is no measurement of this version ({error}); delete it.") from None
 

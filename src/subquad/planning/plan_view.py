@@ -22,7 +22,7 @@ UNKNOWN = "not measured"
 def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
     """Prints a row for each task, and totals; sums with unknown terms begin with "at least"."""
     console = Console(highlight=False)
-    console.print(f"[bold]{title}[/]", soft_wrap=True)
+    console.print(title, style="bold", soft_wrap=True, markup=False)
     grid = Grid(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # fits into 80 columns
     devices = {"CPU": "cpu", "GPU": "cuda"} if total.memory else {}
     for name in ("", "done", "left", "time left", *devices, "disk", "data"):
@@ -51,13 +51,14 @@ def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
         for sentence in sorted(share.needs):
             size = about_task(task).get("download")
             download = f" (download: {size})" if size else ""
-            console.print(f"Missing for {counted(share.left, 'run')} of {task}{download}: {sentence}", soft_wrap=True)
+            missing = f"Missing for {counted(share.left, 'run')} of {task}{download}: {sentence}"
+            console.print(missing, soft_wrap=True, markup=False)
 
 
 def show_memory(fits: Sequence["Fit"], memory: int, kept_free: float) -> None:
-    """Prints the microbatches that the training steps of settings need on a GPU of `memory` bytes."""
+    """Prints what makes the training steps of settings fit a GPU of `memory` bytes."""
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    whole = [fit for fit in fits if fit.count == 1]
+    whole = [fit for fit in fits if fit.way == (False, 1)]
     console.print(
         f"Memory of a training step on a GPU of {readable_bytes(memory)}, by a trace, not measured on a GPU; "
         f"{kept_free:.0%} is kept free."
@@ -65,19 +66,9 @@ def show_memory(fits: Sequence["Fit"], memory: int, kept_free: float) -> None:
     if whole:
         largest = readable_bytes(max(fit.whole for fit in whole))
         console.print(f"{len(whole)} of {len(fits)} models fit with the whole batch, the largest with {largest}.")
-    for fit in sorted((fit for fit in fits if fit.count != 1), key=lambda fit: -max(fit.peaks.values(), default=0)):
-        if fit.unknown:
-            answer = f"unknown ({fit.unknown})"
-        elif fit.count is None:
-            answer = f"{readable_bytes(fit.whole)}; no number of microbatches fits ({readable_bytes(fit.divided)})"
-        else:
-            rows = fit.setting.batch
-            answer = (
-                f"{readable_bytes(fit.whole)}; {readable_bytes(fit.divided)} with "
-                f"trainer.accumulate_grad_batches={fit.count} (rows: {rows // fit.count} of {rows})"
-            )
+    for fit in sorted((fit for fit in fits if fit not in whole), key=lambda fit: -fit.whole):
         overrides = (text for text in fit.setting.overrides if not text.startswith("ckpt_path="))
-        console.print(f"  {' '.join(overrides)}: {answer}")
+        console.print(f"  {' '.join(overrides)}: {fit.answer}")
 
 
 def time_left(share: Share) -> str:

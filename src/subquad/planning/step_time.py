@@ -5,7 +5,6 @@ import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +14,28 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
+from subquad.backbones.layerwise import recompute_layers
 from subquad.config.compose import compose_run
 from subquad.config.settings import check_settings, without_weights
 from subquad.measure import machine
 from subquad.measure.inputs import random_batch
-from subquad.measure.step_memory import USABLE, microbatches, sees_whole_batch, states_of, step_peak
 from subquad.planning.cost import Device, Setting, StepTime
 from subquad.planning.model_size import meta_module, spec_of
 from subquad.records import fingerprint, write_json
 from subquad.training.callbacks.refresh import RefreshAttention
+from subquad.training.memory_plan import plan_memory
 from subquad.training.runtime import Runtime
-from subquad.utils.byte_sizes import readable_bytes
 from subquad.utils.cores import usable_cores
-from subquad.utils.display import counted
-from subquad.utils.errors import UserError, first_line, memory_error
-from subquad.utils.free_memory import free_memory
+from subquad.utils.errors import UserError, memory_error
 from subquad.utils.log_filters import quieten
 from subquad.utils.malloc import return_freed_memory, spared_memory
 
 
-def measure_steps(setting: Setting, outputs: Path, steps: int = 3, peaks: Mapping[str, int] = {}) -> StepTime:
+def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
     """Builds the model of a configuration and times training steps, after two warm-up steps.
 
-    Uses the loss, optimiser, precision, gradient clipping and attention refreshes of the run. A batch that does not fit
-    is timed by its microbatches.
-
-    Args:
-        peaks: peak bytes of a step with the whole batch on a CPU ("cpu") and on a GPU ("cuda"), if they are known.
+    Uses the loss, optimiser, precision, gradient clipping and attention refreshes of the run, and what makes it fit the
+    memory: recomputed layers, and microbatches. Each of these is timed as a step, with the optimiser's.
 
     Raises:
         UserError: the model depends on data that are missing here, or the device has too little memory; then nothing is
@@ -65,19 +59,26 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3, peaks: Mappin
             enable_checkpointing=False, limit_val_batches=0, enable_progress_bar=False, enable_model_summary=False,
             default_root_dir=folder,
         )  # fmt: skip
-        count, spare = _microbatches(setting, spec, trainer.strategy.root_device, peaks)
-        rows = setting.batch // count
+        gc.collect()
+        return_freed_memory()
+        plan = plan_memory(
+            config, trainer, meta_module(setting, spec), spec, setting.data["batch_size"], lambda: setting.batch
+        )
+        rows = -(-setting.batch // plan.microbatches)
         try:
             module = instantiate(without_weights(setting.module), _convert_="all")(spec=spec)
+            if plan.recompute:
+                recompute_layers(module.network)
             batches: Any = [random_batch(module.network, spec, rows)] * (clock.warmup + steps)
             loader: Any = DataLoader(batches, batch_size=None)
-            with spared_memory(spare), Runtime.of(config, module.network, trainer).applied(module.network):
+            with spared_memory(plan.frugal), Runtime.of(config, module.network, trainer).applied(module.network):
                 trainer.fit(module, loader, loader)
         except (MemoryError, RuntimeError) as error:
             raise (memory_error(error) or error) from None
     measured = StepTime(
-        family=setting.family, seconds=count * statistics.median(clock.seconds), steps=steps,
+        family=setting.family, seconds=plan.microbatches * statistics.median(clock.seconds), steps=steps,
         batch_size=setting.batch, parameters=module.parameter_count, overrides=list(setting.overrides),
+        memory=plan.measures,
         **machine.facts(),
     )  # fmt: skip
     if module.device.type != "cuda" and not clock.gpu:
@@ -114,44 +115,6 @@ class _Clock(pl.Callback):
         if self.count > self.warmup:
             self.seconds.append(time.perf_counter() - self.started)
         trainer.should_stop = self.count >= self.warmup + self.steps
-
-
-def _microbatches(setting: Setting, spec: Any, device: torch.device, known: Mapping[str, int]) -> tuple[int, bool]:
-    """The smallest number of microbatches that fits the free memory, and whether it takes more than half of that.
-
-    Batch normalisation needs the whole batch.
-
-    Raises UserError if none fits, or if the memory cannot be estimated.
-    """
-    gc.collect()
-    return_freed_memory()
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
-    if free is None:
-        return 1, False
-    peaks = {setting.batch: known[device.type]} if device.type in known else {}
-    module = meta_module(setting, spec)
-
-    def peak(rows: int) -> int:
-        if rows not in peaks:
-            states = states_of(module.make_optimizer)
-            peaks[rows] = step_peak(module, spec, rows, setting.precision, states, setting.batch, device.type)
-        return peaks[rows]
-
-    try:
-        if sees_whole_batch(module):
-            count = 1 if peak(setting.batch) <= USABLE * free else None
-        else:
-            count = microbatches(peak, setting.batch, free)
-    except Exception as error:  # of any model, also of the user's own
-        raise UserError(f"Its memory cannot be estimated ({first_line(error)}).") from error
-    if count is None:
-        rows, needed = min(peaks.items())
-        raise UserError(
-            f"A step of {counted(rows, 'row')} needs {readable_bytes(needed)} by estimate, and {readable_bytes(free)} "
-            "are free here; plan it on a machine with more memory, or with trainer.precision=bf16-mixed or a smaller "
-            "recipe.batch_size."
-        )
-    return count, device.type == "cpu" and peak(setting.batch // count) > free / 2
 
 
 def _write(measured: StepTime, outputs: Path) -> None:

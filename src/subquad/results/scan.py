@@ -80,7 +80,7 @@ def given_overrides(folder: Path, record: records.Record) -> list[str]:
     if record.overrides:
         return record.overrides
     try:
-        found = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text())
+        found = yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return []
     return [str(override) for override in found] if isinstance(found, list) else []

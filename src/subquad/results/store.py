@@ -179,7 +179,7 @@ class Store:
                 key=lambda result: (result.overrides, _measured(getattr(result, "measure", {}), ()), result.name)
             )
             with atomic_write(folder / name) as place:
-                place.write_text("".join(f"{_line(result)}\n" for result in results))
+                place.write_text("".join(f"{_line(result)}\n" for result in results), encoding="utf-8")
 
 
 def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
@@ -255,7 +255,7 @@ def add_bench(path: Path) -> None:
     content["settings"].pop("output", None)  # a folder of that machine
     name = re.sub("[^a-z0-9]+", "-", bench_device(content).lower()).strip("-")
     with atomic_write(BENCHES / f"{name}.json") as place:
-        place.write_text(f"{json.dumps(content, indent=1)}\n")
+        place.write_text(f"{json.dumps(content, indent=1)}\n", encoding="utf-8")
 
 
 def bench_device(bench: Mapping[str, Any]) -> str:

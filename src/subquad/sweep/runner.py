@@ -43,7 +43,7 @@ def train_all(jobs: Sequence[RunSpec], hydra: Sequence[str] = (), shown: Sequenc
     console.print(f"{counted(len(jobs), 'run')} {'is' if len(jobs) == 1 else 'are'} to be trained.")
     log = Path(str(compose_run(jobs[0].overrides).paths.outputs)) / "sweeps" / f"{now().replace(':', '')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as file:
+    with log.open("w", encoding="utf-8") as file:
         follower = Follower(jobs, log.stat().st_mtime)
         progress = Progress(follower, shown, console)
         status, failures = _run_sweep(jobs, hydra, file, progress)
@@ -67,14 +67,18 @@ def _run_sweep(
     """Runs a multirun; returns its exit status and the causes of its failures by the commands of the jobs."""
     with tempfile.TemporaryDirectory() as folder:
         job_file = Path(folder) / "jobs"
-        job_file.write_text(_job_lines(jobs))
+        job_file.write_text(_job_lines(jobs), encoding="utf-8")
         command = [
             sys.executable, "-m", "subquad.cli.train", "-m", "hydra/sweeper=job_list",
             f"hydra.sweeper.jobs={as_override(job_file)}", f"hydra.sweeper.leader={os.getpid()}", *hydra,
         ]  # fmt: skip
         status = _run_command(command, log, progress)
         failures = job_file.with_name("jobs.failed")
-        lines = [json.loads(line) for line in failures.read_text().splitlines()] if failures.exists() else []
+        lines = (
+            [json.loads(line) for line in failures.read_text(encoding="utf-8").splitlines()]
+            if failures.exists()
+            else []
+        )
     return status, {tuple(overrides): cause for overrides, cause in lines}
 
 

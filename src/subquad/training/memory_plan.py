@@ -1,6 +1,7 @@
 """Makes a run fit its memory: recomputes layers, divides batches into microbatches, evaluates fewer rows at a time."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,18 +11,27 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, distributed
 
-from subquad.backbones.layerwise import recompute_layers, recomputed
+from subquad.backbones.layerwise import recompute_layers
 from subquad.data.split_data import SplitData
 from subquad.measure.inputs import random_batch
-from subquad.measure.step_memory import USABLE, evaluation_peak, microbatches, sees_whole_batch, states_of, step_peak
+from subquad.measure.step_memory import (
+    USABLE,
+    cheapest,
+    evaluation_peak,
+    in_words,
+    sees_whole_batch,
+    states_of,
+    step_peak,
+)
 from subquad.specs import Site
 from subquad.tasks.supervised import Supervised
 from subquad.training.strategies import FullySharded
 from subquad.utils.byte_sizes import bytes_of, readable_bytes
 from subquad.utils.compiling import check_microbatches
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError, first_line
 from subquad.utils.free_memory import free_memory
-from subquad.utils.malloc import KEPT, return_large_tensors
+from subquad.utils.malloc import KEPT
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +46,7 @@ class MemoryPlan:
         recompute: whether layers are recomputed in the backward pass.
         microbatches: number of microbatches of a batch.
         eval_limit: rows of an evaluation batch at most; None for as many as the settings say.
-        frugal: whether freed memory is returned at once, because keeping it could take more than there is.
+        frugal: whether freed memory is to be returned at once, because keeping it could take more than there is.
         estimate: the memory that a training step needs as it is set, and what there is for it; empty if unknown.
         measures: what was done; empty if nothing was.
     """
@@ -60,8 +70,6 @@ class MemoryPlan:
         settings["checkpoint_activations"] = self.recompute
         settings["trainer"]["accumulate_grad_batches"] = trainer.accumulate_grad_batches = self.microbatches
         data.eval_limit = self.eval_limit
-        if self.frugal:
-            return_large_tensors()
         if self.recompute:
             recompute_layers(module.network)
 
@@ -81,7 +89,6 @@ class _SharedPlan(pl.Callback):
             any(plan.recompute for plan in plans),
             max(plan.microbatches for plan in plans),
             min((plan.eval_limit for plan in plans if plan.eval_limit), default=None),
-            any(plan.frugal for plan in plans),
         )
         self.plan.set_up(trainer, pl_module, self.data, self.settings)
 
@@ -106,8 +113,9 @@ def given_microbatches(setting: Any) -> int:
 
 
 def plan_memory(
-    config: DictConfig, trainer: pl.Trainer, module: Supervised, data: SplitData, spec: Any, rows: int | None
-) -> MemoryPlan:
+    config: DictConfig, trainer: pl.Trainer, module: Supervised, spec: Any, batch: int, rows: Callable[[], int],
+    evaluated: int = 0,
+) -> MemoryPlan:  # fmt: skip
     """The cheapest way to train in the memory that a size as `trainer.accumulate_grad_batches` states or that is free.
 
     In this order: as set; layers recomputed, which changes no bit; microbatches, which change rounding and dropout
@@ -115,23 +123,27 @@ def plan_memory(
     graphs would overwrite gradients. Nothing is traced if the memory is plenty.
 
     Args:
-        rows: training rows, where they are known.
+        module: on any device; its weights are not read.
+        batch: rows of a training batch.
+        rows: returns the number of training rows; called where a whole batch may not fit.
+        evaluated: rows of an evaluation batch; 0 without evaluations.
 
     Raises UserError if nothing fits.
     """
     setting = config.trainer.accumulate_grad_batches
-    asked = MemoryPlan(bool(config.checkpoint_activations), trainer.accumulate_grad_batches)
+    asked = MemoryPlan(bool(config.checkpoint_activations), given_microbatches(setting))
     memory = _memory(setting, trainer)
     if memory is None:
         return asked
-    step = _Step(module, spec, trainer, data.batch_size, min(rows or data.batch_size, data.batch_size))
-    most = step.bound(max(step.rows(asked.microbatches), data.eval_batch_size))
+    step = _Step(module, spec, trainer, batch, batch)
+    most = step.bound(max(step.rows(asked.microbatches), evaluated))
     if KEPT * most <= memory:
         return replace(asked, estimate=f"less than {readable_bytes(most)} of {readable_bytes(memory)}")
+    step.whole = min(rows(), batch)
     try:
-        plan = _cheapest(step, asked, memory, _divisible(config, module))
-        if plan.recompute or data.eval_batch_size > step.rows(asked.microbatches):
-            plan = replace(plan, eval_limit=step.eval_limit(data.eval_batch_size, memory))
+        plan = _cheapest(step, asked, memory, partial(_divisible, config, module))
+        if plan.recompute or evaluated > step.rows(asked.microbatches):
+            plan = replace(plan, eval_limit=step.eval_limit(evaluated, memory))
     except UserError:
         raise
     except Exception as error:  # a model of the user may need values where a trace has none
@@ -175,38 +187,24 @@ def _divisible(config: DictConfig, module: Supervised) -> bool:
     return not sees_whole_batch(module)
 
 
-def _cheapest(step: "_Step", asked: MemoryPlan, memory: int, divisible: bool) -> MemoryPlan:
-    batch = step.batch // (step.processes * asked.microbatches)
+def _cheapest(step: "_Step", asked: MemoryPlan, memory: int, divisible: Callable[[], bool]) -> MemoryPlan:
     peaks: dict[tuple[bool, int], int] = {}
 
-    def peak(again: bool, rows: int) -> int:
-        if (again, rows) not in peaks:
-            peaks[again, rows] = step.peak(again, asked.microbatches * batch // rows)
-        return peaks[again, rows]
+    def peak(again: bool, count: int) -> int:
+        if (again, count) not in peaks:
+            peaks[again, count] = step.peak(again, count * asked.microbatches)
+        return peaks[again, count]
 
-    def found(again: bool, count: int) -> MemoryPlan:
-        size, total = batch // count, asked.microbatches * count
-        needed, least = readable_bytes(peak(asked.recompute, batch)), readable_bytes(peak(again, size))
-        done = ["recomputes its layers"] * (again > asked.recompute)
-        done += [f"{total} microbatches of {step.rows(total)} rows"] * (count > 1)
-        measures = " and ".join(done) and f"{' and '.join(done)} ({least})"
-        frugal = step.device == "cpu" and KEPT * peak(again, size) > memory
-        return MemoryPlan(again, total, None, frugal, f"{needed} of {readable_bytes(USABLE * memory)}", measures)
-
-    ways = [(again, divide) for divide in (False, True)[: 1 + divisible] for again in sorted({asked.recompute, True})]
-    for again, divide in ways:
-        if divide:
-            count = microbatches(partial(peak, again), batch, memory)
-        else:
-            count = 1 if peak(again, batch) <= USABLE * memory else None
-        if count is not None:
-            return found(again, count)
-    again, size = min(peaks, key=lambda way: peaks[way])
-    if peaks[again, size] <= memory:
-        return found(again, batch // size)
-    raise _too_large(
-        peaks[again, size], memory, f"with its layers recomputed and {step.rows(batch // size)} rows at a time"
-    )
+    batch = step.batch // (step.processes * asked.microbatches)
+    way = cheapest(peak, batch, memory, divisible, asked.recompute)
+    again, count = way or min(peaks, key=lambda way: peaks[way])
+    least, total = peaks[again, count], count * asked.microbatches
+    if way is None and least > memory:
+        raise _too_large(least, memory, f"with its layers recomputed and {counted(step.rows(total), 'row')} at a time")
+    measures = in_words(again > asked.recompute, total if count > 1 else 1, step.rows(total))
+    frugal = step.device == "cpu" and KEPT * least > memory
+    estimate = f"{readable_bytes(peak(asked.recompute, 1))} of {readable_bytes(USABLE * memory)}"
+    return MemoryPlan(again, total, None, frugal, estimate, measures and f"{measures} ({readable_bytes(least)})")
 
 
 def _too_large(needed: int, memory: int, how: str) -> UserError:
@@ -241,10 +239,7 @@ class _Step:
         """Peak bytes of a process with `count` microbatches; `again`: if layers are recomputed."""
         assert self.states is not None
         arguments = self.module, self.spec, self.rows(count), self.precision, self.states, self.whole, self.device
-        if not again:
-            return step_peak(*arguments) - self._elsewhere
-        with recomputed(self.module.network):
-            return step_peak(*arguments) - self._elsewhere
+        return step_peak(*arguments, again) - self._elsewhere
 
     def eval_limit(self, rows: int, memory: int) -> int | None:
         """Rows of an evaluation batch that fit, by halving; None if all of `rows` fit."""

@@ -50,7 +50,7 @@ class MetricsCSV(Logger):
         if not self.unsaved:
             return
         names = sorted({name for row in self.rows.values() for name in row})
-        with atomic_write(self.path) as partial, partial.open("w", newline="") as file:
+        with atomic_write(self.path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(["step", *names])
             for step, row in sorted(self.rows.items()):

@@ -5,6 +5,7 @@ import logging
 import time
 import traceback
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -35,6 +36,7 @@ from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError
 from subquad.utils.killed import estimate_kept
 from subquad.utils.log_filters import quieten
+from subquad.utils.malloc import spared_memory
 
 log = logging.getLogger(__name__)
 
@@ -119,9 +121,9 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     pl.seed_everything(config.seed, workers=True, verbose=False)
     data = instantiate(config.data, _convert_="all")
     trainer = data.trainer = build_trainer(config, data)
-    spec, rows = _spec_and_rows(data)
+    spec = _spec(data)
     module: Supervised = instantiate(config.task.module, _convert_="all")(spec=spec)
-    plan = plan_memory(config, trainer, module, data, spec, rows)
+    plan = plan_memory(config, trainer, module, spec, data.batch_size, partial(_rows, data), data.eval_batch_size)
     plan.apply(trainer, module, data, settings)
     data.prepare_data()
     for logger in trainer.loggers:
@@ -140,7 +142,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     device = trainer.strategy.root_device  # after its last loop, Lightning moves the module to the CPU
     reset_peak(device)
     kept = nullcontext() if rank() else estimate_kept(run, plan.estimate)
-    with kept, runtime.applied(module.network), managed_processes(trainer):
+    with kept, spared_memory(plan.frugal), runtime.applied(module.network), managed_processes(trainer):
         best, test_metrics = _train_and_test(trainer, module, TrainedOn(data, runtime, owner), run, config.task.monitor)
     if rank():
         return None
@@ -174,12 +176,20 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     return record
 
 
-def _spec_and_rows(data: SplitData) -> tuple[Any, int | None]:
-    """The spec of data and the number of training rows, without reading the data where they are known."""
+def _spec(data: SplitData) -> Any:
+    """The spec of data, which are read only if it is not known without them."""
     with suppress(AttributeError, OSError, UserError):
-        return data.planned_spec, data.planned_rows
+        return data.planned_spec
     data.prepare_data()
-    return data.spec, len(data.splits["train"].lengths)
+    return data.spec
+
+
+def _rows(data: SplitData) -> int:
+    """The number of training rows; the data are read only if it is not known without them."""
+    if (planned := data.planned_rows) is not None:
+        return planned
+    data.prepare_data()
+    return len(data.splits["train"].lengths)
 
 
 def _train_and_test(

@@ -31,7 +31,7 @@ def show(record: Record, run: Path, note: str = "") -> None:
     console.print(table)
     for name in (RESULT, "curve.png"):
         if (run / name).exists():
-            console.print(str(_short(run / name)), soft_wrap=True)
+            console.print(str(_short(run / name)), soft_wrap=True, markup=False)
 
 
 def _selection(record: Record) -> str:

@@ -67,7 +67,7 @@ def _left_by_groups() -> Iterator[int]:
             folder = Path(path.lstrip("/"))
             for group in (folder, *folder.parents):
                 with suppress(OSError, ValueError):  # the file is missing, or holds the word max
-                    limit, used = (int((top / group / name).read_text()) for name in names)
+                    limit, used = (int((top / group / name).read_text(encoding="utf-8")) for name in names)
                     yield limit - used + _numbers(top / group / "memory.stat").get(cached, 0)
 
 

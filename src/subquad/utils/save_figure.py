@@ -15,7 +15,7 @@ def save(figure: Any, numbers: Mapping[str, Any], folder: Path, name: str) -> li
         with atomic_write(path, several=True) as temporary:
             figure.savefig(temporary, dpi=130, format=path.suffix[1:])
     with atomic_write(data, several=True) as temporary:
-        temporary.write_text(json.dumps(_rounded(numbers), indent=1))
+        temporary.write_text(json.dumps(_rounded(numbers), indent=1), encoding="utf-8")
     return paths
 
 

@@ -72,7 +72,7 @@ def write_synthetic(folder: Path) -> Path:
     rows = zip((to_release_text(sequences[i]) for i in range(len(sequences))), sequences.targets, strict=True)
     for split, size in SYNTHETIC_SIZES.items():
         lines = [_HEADER, *(f"{text}\t{target}" for text, target in itertools.islice(rows, size))]
-        (folder / f"basic_{split}.tsv").write_text("\n".join(lines) + "\n")
+        (folder / f"basic_{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
 
 

@@ -71,7 +71,7 @@ def write_synthetic(folder: Path, size: int) -> Path:
             numbers = (s.continuity, s.length, s.distractor_length, s.paddle, s.thickness, s.margins[0], 1)
             lines.append(" ".join(map(str, [f"imgs/{batch}", f"sample_{number}.png", number, label, *numbers])))
         (folder / "metadata").mkdir(exist_ok=True)
-        (folder / "metadata" / f"{batch}.npy").write_text("\n".join(lines) + "\n")
+        (folder / "metadata" / f"{batch}.npy").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
 
 

@@ -158,7 +158,7 @@ def train_tokenizer(texts: Iterable[str], vocab: int, folder: Path) -> Path:
         backend.train_from_iterator(texts, trainer)
         backend.save(str(target / "tokenizer.json"))
         names = {"tokenizer_class": "PreTrainedTokenizerFast", **SPECIAL, "bos_token": "<s>", "eos_token": "</s>"}
-        (target / "tokenizer_config.json").write_text(json.dumps(names, indent=1))
+        (target / "tokenizer_config.json").write_text(json.dumps(names, indent=1), encoding="utf-8")
 
     return written_once(folder, write)
 

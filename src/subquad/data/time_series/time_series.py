@@ -132,7 +132,7 @@ class TimeSeries(SequenceData):
         """The cases of TRAIN of an archive's data set, before any are held out; None for the user's own files."""
         known = SETS.get(self.dataset)
         if known is None or self.folder is not None or known.counts_from_memory:
-            return self.max_cases
+            return None
         return min(known.train, self.max_cases or known.train)
 
     @property

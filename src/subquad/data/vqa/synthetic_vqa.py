@@ -74,7 +74,7 @@ def _write_texts(folder: Path, split: str, images: list[int]) -> None:
         (vqa_files.questions_file(folder, split), {"questions": questions}),
         (vqa_files.annotations_file(folder, split), {"annotations": annotations}),
     ):
-        path.write_text(json.dumps(about | entries))
+        path.write_text(json.dumps(about | entries), encoding="utf-8")
 
 
 def _write_grids(folder: Path, images: list[int]) -> None:

@@ -88,7 +88,7 @@ class _Site:
         """Removes what an earlier call wrote and this one did not, and keeps the list for the next."""
         manifest = self.folder / MANIFEST
         try:
-            earlier = set(json.loads(manifest.read_text()))
+            earlier = set(json.loads(manifest.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             earlier = set()
         for name in earlier - self.written:

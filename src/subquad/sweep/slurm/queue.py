@@ -50,7 +50,7 @@ class Ticket:
 def ticket(run: Path) -> Ticket | None:
     """The last job that was submitted for a run; None if there is none."""
     try:
-        return Ticket(**json.loads((run / _TICKET).read_text()))
+        return Ticket(**json.loads((run / _TICKET).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
