@@ -9,6 +9,7 @@ import numpy as np
 
 from subquad.data import ragged
 from subquad.data.ragged import Ragged
+from subquad.data.sampling import proportional
 from subquad.data.split_data import SequenceData
 from subquad.data.synthetic import written_once
 from subquad.data.time_series.download import fetch
@@ -172,7 +173,7 @@ class TimeSeries(SequenceData):
     def _some_cases(self, rows: Ragged) -> Ragged:
         if self.max_cases is None or len(rows) <= self.max_cases:
             return rows
-        return rows.take(_proportional(self._strata(rows.targets), self.max_cases, self.split_seed))
+        return rows.take(proportional(self._strata(rows.targets), self.max_cases, self.split_seed))
 
     def _strata(self, targets: np.ndarray) -> np.ndarray:
         return targets if self.kind == "classification" else np.zeros(len(targets), np.int64)
@@ -189,7 +190,7 @@ class TimeSeries(SequenceData):
         strata = self._strata(targets)
         sizes = np.unique(strata, return_counts=True)[1]
         if self.kind == "classification" and (sizes.min() < 2 or min(held_out, len(targets) - held_out) < len(sizes)):
-            fit = _proportional(strata, len(targets) - held_out, self.split_seed)
+            fit = proportional(strata, len(targets) - held_out, self.split_seed)
             return fit, np.setdiff1d(np.arange(len(targets)), fit)
         splitter = StratifiedShuffleSplit if self.kind == "classification" else ShuffleSplit
         fit, val = next(splitter(1, test_size=self.val_fraction, random_state=self.split_seed).split(strata, strata))
@@ -204,16 +205,6 @@ def _check_choices(**settings: tuple[str, Any]) -> None:
 
 def _each(rows: Ragged, change: Callable[[np.ndarray], np.ndarray]) -> Ragged:
     return ragged.lay_out([change(rows[i]) for i in range(len(rows))], rows.targets)
-
-
-def _proportional(strata: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """`count` sorted indices, drawn in proportion to the classes; every class gets one before any gets a second."""
-    order = np.random.default_rng(seed).permutation(len(strata))
-    rank = np.empty(len(strata))
-    for stratum in np.unique(strata):
-        members = order[strata[order] == stratum]
-        rank[members] = np.arange(len(members)) / len(members)
-    return np.sort(order[np.argsort(rank[order], kind="stable")[:count]])
 
 
 def _normaliser(train: Ragged, method: Normalization) -> Callable[[np.ndarray], np.ndarray]:
