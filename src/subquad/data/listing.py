@@ -19,5 +19,5 @@ def files_below(folder: Path, ending: str = "") -> list[Path]:
 
 
 def is_data(name: str) -> bool:
-    """Whether a name in a folder of data is neither hidden nor the folder of metadata in zip files of macOS."""
-    return not name.startswith(".") and name != "__MACOSX"
+    """Whether a name in a folder of data is neither hidden nor a file that macOS or Windows adds to folders."""
+    return not name.startswith(".") and name not in ("__MACOSX", "Thumbs.db", "desktop.ini")

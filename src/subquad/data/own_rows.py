@@ -12,6 +12,7 @@ import numpy as np
 
 from subquad.data.ragged import Cache
 from subquad.data.sampling import proportional, some
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -92,15 +93,16 @@ class OwnRows:
             if again := [i for i in members[held] if self.digests[i] in seen]:
                 first = seen[self.digests[again[0]]]
                 sentences.append(
-                    f"{len(again)} of {len(members[held])} rows of {held} are in {' or '.join(others)} too (such as "
-                    f"{self.where(again[0])} and {self.where(first)}), which flatters the result; delete them in one."
+                    f"{len(again)} of {counted(len(members[held]), 'row')} of {held} are in {' or '.join(others)} too "
+                    f"(such as {self.where(again[0])} and {self.where(first)}), which flatters the result; delete them "
+                    "from one."
                 )
         labelled: dict[str, int] = {}
         if twice := [i for i, one in enumerate(self.digests) if targets[labelled.setdefault(one, i)] != targets[i]]:
             first = labelled[self.digests[twice[0]]]
             sentences.append(
-                f"{len(twice)} rows occur with another label too (such as {self.where(first)} and "
-                f"{self.where(twice[0])}); correct one of the two."
+                f"Equal rows with different labels: {len(twice)} (such as {self.where(first)} and "
+                f"{self.where(twice[0])}); correct one of the labels."
             )
         return sentences
 

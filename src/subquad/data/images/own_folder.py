@@ -1,6 +1,7 @@
 """Finds and reads a user's images: a folder for each class, in train/, val/ and test/ or all together."""
 
 import hashlib
+import logging
 import tempfile
 import unicodedata
 from collections.abc import Iterable
@@ -18,9 +19,12 @@ from subquad.data.ragged import Ragged
 from subquad.utils.cores import usable_cores
 from subquad.utils.errors import UserError
 
+log = logging.getLogger(__name__)
+
 Fit = Literal["crop", "pad", "stretch"]
 
 _ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
+_READ = ", ".join(_ENDINGS)
 _LAYOUT = "<folder>/<class>/*.jpg, or in <folder>/train/<class> and <folder>/test/<class>"
 
 
@@ -43,6 +47,8 @@ def listed(home: Path) -> list[Listed]:
     splits = [(SPLITS[path.name.lower()], path) for path in _folders(home) if path.name.lower() in SPLITS]
     if not any(split == "train" and _folders(path) for split, path in splits):
         splits = [("train", home)]
+    elif others := [path.name for path in _folders(home) if path.name.lower() not in SPLITS]:
+        log.warning("Of %s only train, val and test are read, not %s.", home, ", ".join(others))
     images = [image for split, folder in splits for image in _of_split(split, folder)]
     if len(names := {image.label for image in images}) == 1:
         [inner] = [folder for _, folder in splits if _folders(folder)][:1]
@@ -68,11 +74,13 @@ def _of_split(split: str, place: Path) -> list[Listed]:
         if not paths:
             found = f"only files such as {files[0].name}" if files else "nothing"
             raise UserError(
-                f"{folder} has {found} where images of the class {folder.name} are expected ({', '.join(_ENDINGS)}); "
+                f"{folder} has {found} where images of the class {folder.name} are expected ({_READ}); "
                 "add some, or delete the folder."
             )
         if broken := [path for path in paths if not path.exists()]:
             raise UserError(f"{broken[0]} is a link to a file that does not exist; mend or delete it.")
+        if others := len(files) - len(paths):
+            log.warning("%s files in %s are not read, because they end in none of %s.", others, folder, _READ)
         images += [Listed(split, unicodedata.normalize("NFC", folder.name), path) for path in paths]
     return images
 

@@ -33,10 +33,10 @@ class Part:
         if named is None:
             named = next((name for name in columns if name.lower().strip() in known), None)
         if named is None or named not in columns:
-            shown = "nor any of them is named " + ", ".join(known) if named is None else f"not {named}"
+            shown = f"and none named {', '.join(known)}" if named is None else f"not {named}"
             raise UserError(
                 f"{self.place} has the columns {', '.join(map(repr, columns))}, {shown}; name the column by "
-                f"data.{setting}, or add a first line with the names of the columns."
+                f"data.{setting}, or add a first line with the names to a CSV file."
             )
         return named
 

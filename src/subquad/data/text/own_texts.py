@@ -39,10 +39,10 @@ class OwnTexts(OwnSequences):
     ) -> None:  # fmt: skip
         super().__init__(root=root, **rows)
         self.text, self.max_len = [text] if isinstance(text, str) else text, max_len
-        if max_len < 8 or (self.text is not None and not 1 <= len(self.text) <= 2):
-            raise UserError(
-                f"data.max_len is {max_len} and data.text {text}; choose 8 or more tokens, of 1 or 2 columns."
-            )
+        if max_len < 8:
+            raise UserError(f"data.max_len is {max_len}; texts need at least 8 tokens.")
+        if self.text is not None and not 1 <= len(self.text) <= 2:
+            raise UserError(f"data.text names {len(self.text)} columns; a row has one text or two.")
         self.tokenizer = TokenizerChoice(self.task, tokenizer, vocab, self.root, self.synthetic)
 
     @property
@@ -100,6 +100,6 @@ def _texts(part: Part, column: str) -> list[str]:
     texts = list(part.table[column])
     if empty := [number for number, text in enumerate(texts, 1) if not (text and text.strip())]:
         raise UserError(
-            f"{part.place}, row {empty[0]} has no text in the column {column} ({len(empty)} such rows); delete them."
+            f"{part.place}, row {empty[0]} has no text in the column {column} (such rows: {len(empty)}); delete them."
         )
     return texts

@@ -2,6 +2,7 @@
 
 import csv
 import glob
+import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -158,8 +159,9 @@ def read_tables(place: Path, scratch: Path, encoding: str = "utf-8", quotes: boo
     """
     import datasets  # slow to import, and only needed for text that is not tokenised yet
 
-    quiet = datasets.are_progress_bars_disabled()
+    quiet, loud = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
     datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(logging.CRITICAL)  # the library logs errors that it raises too
     try:
         loaded = _opened(datasets, place, scratch, encoding, quotes)
     except Exception as error:  # every format raises its own exceptions
@@ -170,12 +172,14 @@ def read_tables(place: Path, scratch: Path, encoding: str = "utf-8", quotes: boo
                 f"Line {line} of {place} is not {encoding.upper()}; convert the file, or set data.encoding (latin-1, "
                 "cp1252, utf-16)."
             ) from None
-        hint = "; a quotation mark may never be closed: data.quotes=false reads it as text"
-        raise UserError(
-            f"{place} cannot be read as a data set ({first_line(cause)}"
-            f"{hint * ('EOF inside string' in str(cause))}); mend it, or choose another one."
-        ) from None
+        reason = first_line(cause)
+        if "EOF inside string" in reason:
+            reason += "; a quotation mark is never closed, and data.quotes=false reads it as text"
+        if "corresponds to no data" in reason:
+            reason = "it has no rows"
+        raise UserError(f"{place} cannot be read as a data set ({reason}); mend it, or choose another one.") from None
     finally:
+        datasets.logging.set_verbosity(loud)
         if not quiet:
             datasets.enable_progress_bars()
     return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}

@@ -93,7 +93,7 @@ class TimeSeries(SequenceData):
         _ = self._source
 
     def prepare_data(self) -> None:
-        """Parses the two files unless their cache exists; parsing needs sktime."""
+        """Parses the two files unless their cache exists."""
         if self.synthetic and self.folder is not None:
             written_once(self.folder, partial(write_synthetic, dataset=self.dataset, kind=self.kind, train=24, test=24))
         ragged.prepare(self._cache_folder, self._parse)
@@ -156,7 +156,7 @@ class TimeSeries(SequenceData):
         return cache
 
     def _parse(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
-        splits, labels = parse(self._source, self.kind)
+        splits, labels = parse(self._source, self.kind, strict=self.folder is not None)
         self._check_size(splits, labels)
         return splits, {"dataset": self.dataset, "kind": self.kind, "labels": labels}
 
