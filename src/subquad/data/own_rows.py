@@ -89,11 +89,12 @@ class OwnRows:
         """Sentences on rows of equal content that are in two splits or have two targets."""
         sentences = []
         for held, others in (("test", ("train", "val")), ("val", ("train",))):
-            seen = {self.digests[i]: i for other in others for i in members[other]}
+            apart = [other for other in others if members[other] is not members["test"]]
+            seen = {self.digests[i]: i for other in apart for i in members[other]}
             if again := [i for i in members[held] if self.digests[i] in seen]:
                 first = seen[self.digests[again[0]]]
                 sentences.append(
-                    f"{len(again)} of {counted(len(members[held]), 'row')} of {held} are in {' or '.join(others)} too "
+                    f"{len(again)} of {counted(len(members[held]), 'row')} of {held} are in {' or '.join(apart)} too "
                     f"(such as {self.where(again[0])} and {self.where(first)}), which flatters the result; delete them "
                     "from one."
                 )
@@ -113,7 +114,8 @@ class Division:
 
     A split that the user gives stays as it is. A missing test split is drawn from the training rows, then a missing
     validation split from the rest: a fraction of the rows, in proportion to the classes, equal rows on one side.
-    cases: the maximum number of rows of each split. protocol: with "paper" the validation rows are the test rows.
+    cases: the maximum number of rows of each split. protocol: with "paper" the validation rows are the test rows, and
+    none are drawn.
     """
 
     val_fraction: float
@@ -123,9 +125,9 @@ class Division:
     protocol: str
 
     @property
-    def drawing(self) -> tuple[float, float, int]:
+    def drawing(self) -> tuple[float, float, int, str]:
         """The settings that affect `drawn`."""
-        return self.val_fraction, self.test_fraction, self.seed
+        return self.val_fraction, self.test_fraction, self.seed, self.protocol
 
     def drawn(self, rows: OwnRows, targets: np.ndarray) -> dict[str, np.ndarray]:
         """Sorted indices of all rows of train, val and test. The drawn ones do not depend on the order of the rows."""
@@ -133,6 +135,8 @@ class Division:
         strata = targets if targets.dtype == np.int64 else np.zeros(len(targets), np.int64)
         members = {name: np.flatnonzero(splits == name) for name in ("train", "val", "test")}
         for name, fraction in (("test", self.test_fraction), ("val", self.val_fraction)):
+            if name == "val" and self.protocol == "paper":
+                members["val"] = members["test"]
             if not len(members[name]):
                 train = members["train"]
                 _, first, group = np.unique(digests[train], return_index=True, return_inverse=True)

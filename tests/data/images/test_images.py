@@ -23,6 +23,7 @@ TASKS = {
     "cifar/cifar10": (*SMOKE, "data.augment.auto_augment=rand-m9-mstd0.5-inc1", "data.augment.mixup=0.8"),
     "cifar/cifar100": (*SMOKE, "recipe.sizes.cifar100.side=40"),
     "imagenet": SMOKE,
+    "images/custom": (*SMOKE, "data.size=20"),
     "imagenet in shards": (*SMOKE, "data.files=parquet", "recipe.augment.cutmix=0"),
 }
 
