@@ -23,6 +23,7 @@ def table(tmp_path, lines, name="train.csv", encoding="utf-8"):
 
 
 def opened(family, tmp_path, **settings):
+    settings = ({"tokenizer": "bytes"} if family is OwnTexts else {}) | settings
     data = family(root=str(tmp_path / "root"), **BATCHING, **settings)
     data.prepare_data()
     return data
@@ -68,6 +69,12 @@ def test_words_that_pandas_takes_for_missing_and_lines_in_quotes_are_text(tmp_pa
     data = opened(OwnTexts, tmp_path, train=table(tmp_path, lines))
     assert texts(data)[:4] == ['a "word",\nand more', "NA", "null", "NaN"]
     assert data._cache.facts["classes"] == ["NA", "null"]
+
+
+def test_long_texts_are_cut_and_said(tmp_path, caplog):
+    train = table(tmp_path, ["text,label", f"{'long ' * 20},good", *rows()])
+    assert opened(OwnTexts, tmp_path, train=train, max_len=30).spec.max_len == 30
+    assert "1 of 25 texts fill data.max_len=30 tokens and may be cut." in caplog.text
 
 
 def test_an_encoding_may_be_told(tmp_path):
@@ -117,7 +124,7 @@ def test_the_content_is_the_fingerprint(tmp_path):
     assert len({before, fingerprint("y,good"), fingerprint("x,bad"), fingerprint()}) == 4
 
 
-def test_data_sets_of_the_library_have_named_classes_and_splits(tmp_path):
+def test_data_sets_of_the_library_have_named_classes_and_splits(tmp_path, caplog):
     import datasets
 
     def part(count, **more):
@@ -128,10 +135,15 @@ def test_data_sets_of_the_library_have_named_classes_and_splits(tmp_path):
     data = opened(OwnTexts, tmp_path, dataset=str(tmp_path / "set"))
     assert {name: len(found) for name, found in data.splits.items()} == {"train": 8, "val": 2, "test": 4}
     assert data._cache.facts["classes"] == ["y", "z"]
-    hidden = datasets.DatasetDict({"train": part(8), "test": part(2, label=[1, -1])})
+    half = datasets.DatasetDict({"train": part(8), "test": part(2, label=[1, -1])})
+    half.save_to_disk(str(tmp_path / "half"))
+    with pytest.raises(UserError, match="half, split test, row 2 has no value in the column label"):
+        opened(OwnTexts, tmp_path, dataset=str(tmp_path / "half"))
+    hidden = datasets.DatasetDict({"train": part(10), "test": part(2, label=[-1, -1])})
     hidden.save_to_disk(str(tmp_path / "hidden"))
-    with pytest.raises(UserError, match="hidden, split test, row 2 has no value in the column label"):
-        opened(OwnTexts, tmp_path, dataset=str(tmp_path / "hidden"))
+    data = opened(OwnTexts, tmp_path, dataset=str(tmp_path / "hidden"))
+    assert {name: len(found) for name, found in data.splits.items()} == {"train": 6, "val": 2, "test": 2}
+    assert "split test is not read, because its labels are hidden" in caplog.text
     with pytest.raises(UserError, match=r"data.dataset=.*org--name does not exist.*scripts/prepare.py"):
         opened(OwnTexts, tmp_path, dataset="org/name")
 

@@ -2,6 +2,7 @@
 
 import abc
 import hashlib
+import logging
 import tempfile
 from collections.abc import Sequence
 from functools import cached_property
@@ -17,6 +18,8 @@ from subquad.data.split_data import SequenceData
 from subquad.data.synthetic import written_once
 from subquad.data.text.own_tables import LABELS, OwnTables, Part, place_of_rows
 from subquad.utils.setting_types import Count, Seed, Share
+
+log = logging.getLogger(__name__)
 
 
 class OwnSequences(SequenceData):
@@ -111,6 +114,10 @@ class OwnSequences(SequenceData):
         with tempfile.TemporaryDirectory(prefix=".rows-", dir=self.cache_folder.parent) as scratch:
             parts = self.tables.read(Path(scratch))
             label = parts[0].column(self.label, LABELS, "label")
+            for part in [*parts] if self.tables.dataset else ():
+                if part.split != "train" and not any(value is not None for value in part.labels(label)):
+                    log.warning("%s is not read, because its labels are hidden.", part.place)
+                    parts.remove(part)
             contents = [row for part in parts for row in self.contents(part, label)]
             labels = [value for part in parts for value in part.labels(part.column(label, (), "label"))]
             places = [(part.place, len(part.table)) for part in parts]

@@ -1,5 +1,6 @@
 """The user's own labelled texts, one or two in a row of a table."""
 
+import logging
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -19,6 +20,8 @@ from subquad.specs import TextSpec
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count
 
+log = logging.getLogger(__name__)
+
 _TEXTS = ("text", "sentence", "content", "review", "message", "document")
 
 
@@ -34,7 +37,7 @@ class OwnTexts(OwnSequences):
     synthetic_file = "train.csv"
 
     def __init__(
-        self, *, root: str, text: str | Sequence[str] | None = None, tokenizer: str | None = BYTES, vocab: Count = 5000,
+        self, *, root: str, text: str | Sequence[str] | None = None, tokenizer: str | None = None, vocab: Count = 5000,
         max_len: Count = 512, **rows: Any,
     ) -> None:  # fmt: skip
         super().__init__(root=root, **rows)
@@ -81,6 +84,8 @@ class OwnTexts(OwnSequences):
         tokenizer, folder = self.tokenizer.opened(training_texts, f"text-custom-{self.cache_folder.name}")
         first, *second = (list(column) for column in zip(*contents, strict=True))
         rows = lay_out(Labelled(first, second[0] if second else None, targets), tokenizer, self.max_len)
+        if full := int((rows.lengths == self.max_len).sum()):
+            log.warning("%s of %s texts fill data.max_len=%s tokens and may be cut.", full, len(rows), self.max_len)
         return rows, {"vocabulary": tokenizer.vocabulary.facts, "tokenizer": str(folder)}
 
     @staticmethod

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -67,10 +67,6 @@ class TimeSeries(SequenceData):
         pad: Pad = "max_len", synthetic: bool = False, **loader: Any,
     ) -> None:  # fmt: skip
         super().__init__(**loader)
-        _check_choices(
-            kind=(kind, Kind), protocol=(protocol, Protocol), normalization=(normalization, Normalization),
-            max_len_from=(max_len_from, MaxLenFrom), pad=(pad, Pad),
-        )  # fmt: skip
         self.root, self.folder, self.synthetic = Path(root), Path(folder) if folder else None, synthetic
         if synthetic:
             self.folder = self.root / "synthetic" / kind / dataset
@@ -195,12 +191,6 @@ class TimeSeries(SequenceData):
         splitter = StratifiedShuffleSplit if self.kind == "classification" else ShuffleSplit
         fit, val = next(splitter(1, test_size=self.val_fraction, random_state=self.split_seed).split(strata, strata))
         return np.sort(fit), np.sort(val)
-
-
-def _check_choices(**settings: tuple[str, Any]) -> None:
-    for name, (value, options) in settings.items():
-        if value not in get_args(options):
-            raise UserError(f"{name}={value} does not exist; choose one of {', '.join(get_args(options))}.")
 
 
 def _each(rows: Ragged, change: Callable[[np.ndarray], np.ndarray]) -> Ragged:
