@@ -14,7 +14,6 @@ TASKS = {
     "lra/pathfinder32": SYNTHETIC,
     "uea/japanese_vowels": ("scale=smoke",),
     "tser/tecator": ("scale=smoke",),
-    "text/custom": SYNTHETIC,
     "tokens/custom": SYNTHETIC,
 }
 SMALL = (

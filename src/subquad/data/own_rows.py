@@ -45,6 +45,7 @@ class OwnRows:
 
         Raises UserError, with the place, for a missing label, one that is no number, and a class without training rows.
         """
+        # Composed, because macOS and zip files write the accents of a folder's name differently.
         words = ["" if label is None else unicodedata.normalize("NFC", str(label)).strip() for label in self.labels]
         for i, word in enumerate(words):
             if not word or word == "nan":

@@ -129,6 +129,11 @@ def test_the_content_is_the_fingerprint(tmp_path):
     write(tmp_path / "other", "a", "b", seed=1)
     shutil.copy(tmp_path / "other" / "a" / "1.png", folder / "a" / "1.png")
     assert len({before, moved, opened(folder).fingerprint}) == 3
+    write(tmp_path / "parts" / "train", "a", "b")
+    write(tmp_path / "parts" / "Dev", "a", "b", images=2, seed=1)
+    validated = opened(tmp_path / "parts").fingerprint
+    (tmp_path / "parts" / "Dev").rename(tmp_path / "parts" / "Test")
+    assert opened(tmp_path / "parts").fingerprint != validated
 
 
 def test_images_in_two_splits_or_classes_are_said(tmp_path, caplog):

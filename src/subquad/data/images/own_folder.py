@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import tempfile
-import unicodedata
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -39,7 +38,6 @@ class Listed(NamedTuple):
 def listed(home: Path) -> list[Listed]:
     """All images, sorted by path. Folders train, val and test are splits if train holds folders.
 
-    Class names are compared in their composed form (NFC), because zip files and macOS write accents differently.
     Raises UserError for an image outside of a class, a class without images, and fewer than two classes.
     """
     if not home.is_dir():
@@ -81,7 +79,7 @@ def _of_split(split: str, place: Path) -> list[Listed]:
             raise UserError(f"{broken[0]} is a link to a file that does not exist; mend or delete it.")
         if others := len(files) - len(paths):
             log.warning("%s files in %s are not read, because they end in none of %s.", others, folder, _READ)
-        images += [Listed(split, unicodedata.normalize("NFC", folder.name), path) for path in paths]
+        images += [Listed(split, folder.name, path) for path in paths]
     return images
 
 

@@ -206,7 +206,6 @@ def _as_text(datasets: Any, place: Path, encoding: str, quotes: bool) -> dict[st
     """
     import pandas as pd
 
-    encoding = {"utf-8": "utf-8-sig"}.get(encoding, encoding)  # spreadsheets write a byte order mark
     with place.open(encoding=encoding) as file:
         separator = max(",;\t", key=file.readline().count)
     form = {"sep": separator, "encoding": encoding, "quoting": csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE}
