@@ -112,10 +112,13 @@ class RepeatedBatches(TrainBatches):
 class ImageData(SplitData):
     """Labelled pictures, augmented in training.
 
-    size: pixels per side after resizing. protocol: "paper" validates on the test pictures, as all papers on published
-    data do; "clean" holds out `val_fraction` of the training pictures by `split_seed`. cases: the maximum number of
-    pictures of train and of test. synthetic: synthetic pictures in place of the real ones. Colours are normalised by
-    the mean and standard deviation of ImageNet, or those of `colours`.
+    size: pixels per side after resizing.
+    protocol: "paper" validates on the test pictures, as all papers on published data do; "clean" holds out
+        `val_fraction` of the training pictures by `split_seed`.
+    cases: the maximum number of pictures of train and of test; limits.cases sets it.
+    synthetic: synthetic pictures in place of the real ones.
+
+    Colours are normalised by the mean and standard deviation of ImageNet, or those of `colours`.
     """
 
     colours: Mapping[str, Any] = MappingProxyType({})

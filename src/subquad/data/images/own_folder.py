@@ -1,9 +1,7 @@
 """Finds and reads a user's images: a folder for each class, in train/, val/ and test/ or all together."""
 
-import hashlib
 import logging
 import tempfile
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -111,7 +109,8 @@ def read(paths: list[Path], side: int, fit: Fit, scratch: Path) -> tuple[Ragged,
             file.write(pixels.tobytes())
             digests.append(digest(pixels.tobytes()))
         if errors:
-            raise UserError(_first(errors, len(paths)))
+            count = f"{len(errors)} of {len(paths)} images cannot be read: " if len(errors) > 1 else ""
+            raise UserError(count + " ".join(errors[:3]))
         file.flush()
         values = np.memmap(file, np.uint8, "r")
     return Ragged(values, np.arange(len(paths) + 1) * 3 * side**2, np.zeros(len(paths), np.int64)), digests
@@ -122,16 +121,6 @@ def _tried(path: Path, side: int, fit: Fit) -> Any:
         return squared(path, side, fit)
     except UserError as error:
         return error
-
-
-def _first(errors: list[str], images: int) -> str:
-    return errors[0] if len(errors) == 1 else f"{len(errors)} of {images} images cannot be read: {' '.join(errors[:3])}"
-
-
-def state_of(images: Iterable[Listed], home: Path) -> str:
-    """Hexadecimal digits that change with the path, size or modification time of any image."""
-    states = [(str(path.relative_to(home)), path.stat().st_size, path.stat().st_mtime_ns) for _, _, path in images]
-    return hashlib.sha256(repr(states).encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 def write_synthetic(folder: Path) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -27,22 +27,29 @@ Spread = Annotated[Sequence[Positive], Field(min_length=3, max_length=3, descrip
 class OwnImages(ImageData):
     """Images of a folder with a folder for each class, in folders train, val and test or all together.
 
-    Every image is read once, turned as its camera says, made a square of RGB (`fit`: crop the centre, pad with black
-    or stretch) and kept in a memory-mapped cache at the resolution that evaluation at `size` pixels needs.
+    Every image is read once, turned as its camera says, made a square of RGB, and kept in a memory-mapped cache at the
+    resolution that evaluation at `size` pixels needs.
 
-    folder: the images. mean, std: of the normalisation of red, green and blue, 0..1; by default those of ImageNet, with
-    which most of timm's weights were trained. val_fraction, test_fraction: the share of the training images that
-    replaces a missing val or test folder, by `split_seed` and in proportion to the classes, equal images on one side.
-    protocol: "clean" selects on validation images; "paper" on the test images. cases: the maximum number of images of
-    each split. `images` are arguments of `ImageData`.
-    Raises UserError, with the file, for what cannot be read; images that are in two splits or classes are logged.
+    folder: the images, in a folder for each class.
+    fit: crop the centre, pad with black, or stretch, to make a square.
+    mean, std: of the normalisation of red, green and blue, 0..1; null: those of ImageNet, with which most of timm's
+        weights were trained.
+    val_fraction: fraction of the training images that replaces a missing folder val.
+    test_fraction: fraction of the training images that replaces a missing folder test. Images are drawn by `split_seed`
+        in proportion to the classes, equal images on one side.
+    protocol: "clean" selects on validation images, "paper" on the test images.
+    cases: the maximum number of images of each split; limits.cases sets it.
+
+    `images` are arguments of `ImageData`. Raises UserError, with the file, for what cannot be read; images that are in
+    two splits or classes are logged.
     """
 
     def __init__(
         self, *, root: str, folder: str | None = None, fit: Fit = "crop", mean: Mean | None = None,
-        std: Spread | None = None, val_fraction: Share = 0.2, test_fraction: Share = 0.2, **images: Any,
+        std: Spread | None = None, val_fraction: Share = 0.2, test_fraction: Share = 0.2,
+        protocol: Literal["paper", "clean"] = "clean", **images: Any,
     ) -> None:  # fmt: skip
-        super().__init__(root=root, val_fraction=val_fraction, **images)
+        super().__init__(root=root, val_fraction=val_fraction, protocol=protocol, **images)
         if self.synthetic:
             folder = str(self.root / "synthetic" / "own_images")
         self.folder, self.fit = None if folder is None else Path(folder).expanduser(), fit
@@ -80,7 +87,7 @@ class OwnImages(ImageData):
     @property
     def cache_folder(self) -> Path:
         """The folder of the cached pixels, named by the state of the files and the settings of their size."""
-        state = own_folder.state_of(self._listed, self.home)
+        state = ragged.state_of((image.path for image in self._listed), self.home)
         return self.root / "cache" / "own_images" / f"{state}-{self._side}-{self.fit}"
 
     @property

@@ -25,12 +25,19 @@ log = logging.getLogger(__name__)
 class OwnSequences(SequenceData):
     """Labelled rows of tables; subclasses turn the other columns into sequences.
 
-    train, val, test: the files. dataset: in their place a folder that the `datasets` library can read, or the name of a
-    published data set, with its `subset`. label: the column of classes or numbers; found where its name is usual. kind:
-    classification or regression. encoding: of CSV and TSV files; with `quotes` their fields may stand in quotation
-    marks. val_fraction, test_fraction: the share of the training rows that replaces missing validation or test rows, by
-    `split_seed` and in proportion to the classes, equal rows on one side. protocol: "clean" selects on validation rows,
-    "paper" on test rows. cases: the maximum number of rows of each split. synthetic: synthetic rows.
+    train, val, test: the file of each split; missing ones are drawn.
+    dataset: a folder that the `datasets` library can read, or the name of a published data set, in place of files.
+    subset: of a published data set.
+    label: the column of classes or numbers; null: one that is named label, class, target, ...
+    kind: classes, or numbers, which are not scaled.
+    encoding: of CSV and TSV files.
+    quotes: fields of CSV and TSV files may stand in quotation marks.
+    val_fraction: fraction of the training rows that replaces missing validation rows.
+    test_fraction: fraction of the training rows that replaces missing test rows. Rows are drawn by `split_seed` in
+        proportion to the classes, equal rows on one side.
+    protocol: "clean" selects on validation rows, "paper" on test rows.
+    cases: the maximum number of rows of each split; limits.cases sets it.
+
     Raises UserError, with file, row and column, for what cannot be read; rows that are in two splits or have two labels
     are logged.
     """
@@ -122,7 +129,7 @@ class OwnSequences(SequenceData):
             labels = [value for part in parts for value in part.labels(part.column(label, (), "label"))]
             places = [(part.place, len(part.table)) for part in parts]
             splits = [part.split for part in parts for _ in range(len(part.table))]
-        digests = [digest(repr(row).encode(errors="replace")) for row in contents]
+        digests = [digest(row.tobytes() if isinstance(row, np.ndarray) else repr(row).encode()) for row in contents]
         rows = OwnRows(splits, labels, digests, place_of_rows(places), label)
         targets, classes = rows.targets(self.kind)
         tokens, known = self.tokens(contents, targets, self.division.drawn(rows, targets)["train"])

@@ -28,8 +28,11 @@ _TEXTS = ("text", "sentence", "content", "review", "message", "document")
 class OwnTexts(OwnSequences):
     """Sequences `<s> a </s>`, or `<s> a </s></s> b </s>` for pairs, truncated to `max_len` tokens.
 
-    text: the column of texts, or a list of two for pairs; found where it is the only one or its name is usual.
-    tokenizer: "bytes", or the folder or name of a tokenizer; None trains one of `vocab` entries on the training texts.
+    text: the column of texts, or a list of two for pairs; null: the only one, or one that is named text, sentence, ...
+    tokenizer: the folder or name of a tokenizer, or bytes; null: one that is trained on the training texts.
+    vocab: maximum number of entries of a trained tokenizer.
+    max_len: tokens of the longest sequence.
+
     `rows` are arguments of `OwnSequences`, whose files are CSV, TSV, JSON, JSON lines or parquet.
     """
 

@@ -11,7 +11,7 @@ from subquad.data.ragged import Ragged
 from subquad.data.text.own_sequences import OwnSequences
 from subquad.data.text.own_tables import Part
 from subquad.specs import DataSpec
-from subquad.utils.errors import UserError, first_line
+from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count
 
 _TOKENS = ("tokens", "ids", "input_ids", "sequence")
@@ -21,10 +21,12 @@ _LARGEST = 2**31 - 1
 class OwnTokens(OwnSequences):
     """Sequences of whole numbers from 1; 0 is padding.
 
-    ids: the column of lists of ids; found where its name is usual. vocab: ids are smaller than it; None takes the
-    largest of all splits. max_len: longer sequences are truncated; None takes the longest of all splits. `rows` are
-    arguments of `OwnSequences`, whose files are parquet or JSON lines, or folders with tokens.npy [N, longest],
-    labels.npy [N] and, unless rows are padded by 0, lengths.npy [N].
+    ids: the column of lists of ids; null: one that is named tokens, ids, ...
+    vocab: ids are smaller than it; null: one more than the largest of all splits.
+    max_len: longer sequences are truncated; null: the longest of all splits.
+
+    `rows` are arguments of `OwnSequences`, whose files are parquet or JSON lines, or folders with tokens.npy [N,
+    longest], labels.npy [N] and, unless rows are padded by 0, lengths.npy [N].
     """
 
     task = "tokens/custom"
@@ -53,15 +55,11 @@ class OwnTokens(OwnSequences):
     def reading(self) -> tuple[Any, ...]:
         return self.ids, self.max_len
 
-    def contents(self, part: Part, label: str) -> list[list[int]]:
+    def contents(self, part: Part, label: str) -> list[np.ndarray]:
         column = part.column(self.ids, _TOKENS, "ids")
-        rows: list[list[int]] = list(part.table[column])
-        for number, row in enumerate(rows, 1):
-            try:
-                values = np.array(row or [])
-            except ValueError as error:
-                raise UserError(f"{part.place}, row {number} is no list of ids ({first_line(error)}).") from None
-            where = f"{part.place}, row {number}, column {column}"
+        rows = []
+        for number, row in enumerate(part.table.with_format("numpy")[column], 1):
+            values, where = np.asarray(row), f"{part.place}, row {number}, column {column}"
             if values.ndim != 1 or not len(values) or not np.issubdtype(values.dtype, np.integer):
                 raise UserError(f"{where} is no list of whole numbers; correct or delete it.")
             if wrong := np.flatnonzero((values < 1) | (values > _LARGEST)).tolist():
@@ -69,10 +67,11 @@ class OwnTokens(OwnSequences):
                     f"{where} has the id {values[wrong[0]]} at position {wrong[0] + 1}; ids are from 1, because 0 is "
                     "padding: add 1 to all ids."
                 )
+            rows.append(values.astype(np.uint32))
         return rows
 
     def tokens(self, contents: Sequence[Any], targets: np.ndarray, train: np.ndarray) -> tuple[Ragged, dict[str, Any]]:
-        rows = ragged.lay_out([np.array(row[: self.max_len], np.uint32) for row in contents], targets)
+        rows = ragged.lay_out([row[: self.max_len] for row in contents], targets)
         return rows, {"largest": int(rows.values.max())}
 
     @staticmethod
