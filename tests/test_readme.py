@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,11 @@ from runs import answer
 from subquad.config.choices import options
 from subquad.config.compose import compose_run
 from subquad.config.compositions import Compositions
+from subquad.data.images import own_folder
+from subquad.data.text.masked_text import MaskedText
+from subquad.data.text.own_texts import OwnTexts
+from subquad.data.text.own_tokens import OwnTokens
+from subquad.data.time_series.time_series import TimeSeries
 from subquad.results.cells import load_table
 from subquad.results.store import Store
 
@@ -130,17 +135,18 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(ROOT)
 
     program, *words = shlex.split(command)[1:]
-    if "data.folder=/path/to/folder" in words:
-        from subquad.data.time_series.time_series import TimeSeries
-
-        kind = "regression" if "task=tser/custom" in words else "classification"
-        TimeSeries.write_synthetic(tmp_path / "mine", "Mine", kind, train=24, test=24)
-        words[words.index("data.folder=/path/to/folder")] = f"data.folder={tmp_path / 'mine'}"
-    if "data.folder=/path/to/texts" in words:
-        words[words.index("data.folder=/path/to/texts")] = f"data.folder={_texts(tmp_path)}"
+    words = _with_own_data(words, tmp_path)
     if "data.tokenizer=<tokenizer>" in words:
         [attention] = [word for word in words if word.startswith("attention=")]
-        run(["train.py", "task=mlm/text", f"data.folder={_texts(tmp_path)}", attention, "scale=smoke"])
+        run(
+            [
+                "train.py",
+                "task=mlm/text",
+                f"data.folder={MaskedText.write_synthetic(tmp_path / 'texts')}",
+                attention,
+                "scale=smoke",
+            ]
+        )
         [record], [tokenizer] = (
             (tmp_path / "outputs").rglob("result.json"),
             (tmp_path / "data/tokenizers").glob("bpe-*"),
@@ -170,6 +176,23 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run([program, *words, *_first_cell(words, small)])
 
 
+def _with_own_data(words: list[str], folder: Path) -> list[str]:
+    """The words with the paths of data that are made here."""
+    kind = "regression" if "task=tser/custom" in words else "classification"
+    makers: dict[str, Callable[[Path], object]] = {
+        "data.folder=/path/to/folder": lambda to: TimeSeries.write_synthetic(to, "Mine", kind, train=24, test=24),
+        "data.folder=/path/to/images": own_folder.write_synthetic,
+        "data.folder=/path/to/texts": MaskedText.write_synthetic,
+        "data.train=/path/to/train.csv": lambda to: OwnTexts.write_synthetic(to.parent),
+        "data.train=/path/to/tokens": OwnTokens.write_synthetic,
+    }
+    for word in {*words} & {*makers}:
+        path = folder / "own" / Path(word).name
+        (path.parent if path.suffix else path).mkdir(parents=True)
+        makers[word](path)
+    return [word.replace("/path/to", str(folder / "own")) for word in words]
+
+
 def _first_cell(words: list[str], small: list[str]) -> list[str]:
     """The rows and columns of `small` replaced by those of the first cell, where one table has no such cell."""
     [name] = [word.partition("=")[2] for word in words if word.startswith("table=")] or [""]
@@ -187,12 +210,6 @@ def _trained(folder: Path) -> Path:
     run(["train.py", "task=uea/basic_motions", "scale=smoke"])
     [record] = (folder / "outputs").rglob("result.json")
     return record.parent
-
-
-def _texts(folder: Path) -> Path:
-    from subquad.data.text.masked_text import MaskedText
-
-    return MaskedText.write_synthetic(folder / "texts")
 
 
 def _keys(node: object, prefix: str = "") -> set[str]:

@@ -41,7 +41,7 @@ def compose(*overrides: str) -> Any:
 
 @cache  # several tests use each task
 def resolved(*overrides: str) -> dict[str, Any]:
-    own = OWN_SET if any(word.endswith("/custom") for word in overrides) else ()
+    own = OWN_SET if {"task=uea/custom", "task=tser/custom"} & {*overrides} else ()
     config = OmegaConf.to_container(compose(*overrides, *own), resolve=True, throw_on_missing=True)
     assert isinstance(config, dict)
     return config
@@ -222,7 +222,7 @@ def test_every_mechanism_has_a_config():
 def test_every_family_of_data_has_a_task():
     for module in pkgutil.walk_packages(subquad.data.__path__, "subquad.data."):
         importlib.import_module(module.name)
-    used = {resolved(f"task={task}")["data"]["_target_"] for task in TASKS if not task.endswith("/custom")}
+    used = {resolved(f"task={task}")["data"]["_target_"] for task in TASKS}
     assert used == {f"{family.__module__}.{family.__name__}" for family in concrete(SplitData)}
 
 
@@ -233,8 +233,12 @@ def test_the_bench_names_attentions_that_exist():
     assert set(bench_config([]).attention) <= set(options("attention"))
 
 
-@pytest.mark.parametrize("task", ["uea/custom", "tser/custom"])
+@pytest.mark.parametrize("task", [task for task in TASKS if task.endswith("/custom")])
 def test_the_users_own_test_set_selects_nothing_unless_asked_for(task):
     protocols = [resolved(f"task={task}", *more) for more in ((), ("protocol=paper",))]
     assert [(c["protocol"], c["data"]["protocol"]) for c in protocols] == [("clean", "clean"), ("paper", "paper")]
-    assert resolved(f"task={task.partition('/')[0]}/{'lsst' if task[0] == 'u' else 'tecator'}")["protocol"] == "paper"
+
+
+@pytest.mark.parametrize("task", ["uea/lsst", "tser/tecator", "cifar/cifar10", "text/imdb"])
+def test_published_data_keep_the_protocol_of_their_papers(task):
+    assert resolved(f"task={task}")["protocol"] == "paper"

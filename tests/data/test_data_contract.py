@@ -22,6 +22,8 @@ TASKS = {
     "glue/qnli": ("scale=smoke", "data=synthetic"),
     "glue/qqp": ("scale=smoke", "data=synthetic"),
     "text/imdb": ("scale=smoke", "data=synthetic"),
+    "text/custom": ("scale=smoke", "data=synthetic", "limits.cases=null"),
+    "tokens/custom": ("scale=smoke", "data=synthetic", "limits.cases=null"),
     "uea/handwriting": ("data=synthetic",),
     "digits_pixels": (),
     "uea/pems_sf": ("data=synthetic", "data.pad=batch", "data.normalization=per_sample_std"),
@@ -30,7 +32,7 @@ TASKS = {
 }
 TWICE = ("tser/covid3month", "tser/tecator")
 """Data sets of the archive that contain some series more than once."""
-WITH_TEST_AS_VAL = ("uea", "tser", "lra/text", "glue", "text/imdb")
+WITH_TEST_AS_VAL = ("uea", "tser", "lra/text", "glue", "text", "tokens")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ TASKS = {
     "lra/pathfinder32": SYNTHETIC,
     "uea/japanese_vowels": ("scale=smoke",),
     "tser/tecator": ("scale=smoke",),
+    "tokens/custom": SYNTHETIC,
 }
 SMALL = (
     "backbone.layers=2", "backbone.dim=32", "backbone.heads=2", "backbone.ffn=64", "backbone.dropout=0.0",

@@ -7,7 +7,7 @@ from pathlib import Path
 def files_below(folder: Path, ending: str = "") -> list[Path]:
     """The sorted files below a folder whose names have this ending, behind symbolic links too.
 
-    Left out are files and folders whose names begin with a dot, such as .ipynb_checkpoints and the ._ files of macOS.
+    Left out are those that `is_data` leaves out, such as .ipynb_checkpoints and the ._ files of macOS.
     """
     found, seen = [], set()
     for place, folders, files in os.walk(folder, followlinks=True):
@@ -19,5 +19,5 @@ def files_below(folder: Path, ending: str = "") -> list[Path]:
 
 
 def is_data(name: str) -> bool:
-    """Whether a name in a folder of data is not hidden."""
-    return not name.startswith(".")
+    """Whether a name in a folder of data is neither hidden nor a file that macOS or Windows adds to folders."""
+    return not name.startswith(".") and name not in ("__MACOSX", "Thumbs.db", "desktop.ini")

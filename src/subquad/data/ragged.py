@@ -158,9 +158,15 @@ def _first_on_machine() -> bool:
     return int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", 0))) == 0
 
 
-def state_of(paths: Iterable[Path]) -> str:
-    """Eight hexadecimal digits that change with the name, size or modification time of any of the files."""
-    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+def state_of(paths: Iterable[Path], home: Path | None = None) -> str:
+    """Eight hexadecimal digits that change with the name, size or modification time of any of the files.
+
+    The name is the path below `home`, if given.
+    """
+    states = [
+        (str(path.relative_to(home)) if home else path.name, path.stat().st_size, path.stat().st_mtime_ns)
+        for path in paths
+    ]
     return hashlib.sha256(repr(states).encode()).hexdigest()[:8]
 
 

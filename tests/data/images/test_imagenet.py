@@ -120,7 +120,9 @@ def test_a_damaged_image_found_by_a_worker_is_named_in_one_sentence(home, tmp_pa
     data = opened(home, tmp_path, num_workers=1)
     with pytest.raises(UserError) as caught:
         list(data.test_dataloader())
-    assert re.fullmatch(rf"{path} is no readable image \(.*\); use the published one\.", str(_user_error(caught.value)))
+    assert re.fullmatch(
+        rf"{path} is no readable image \(.*\); replace it with a fresh copy\.", str(_user_error(caught.value))
+    )
 
 
 def shard(home, split="train"):

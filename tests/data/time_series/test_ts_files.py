@@ -12,7 +12,7 @@ from subquad.config.task_metadata import about_task
 from subquad.data.ragged import Ragged
 from subquad.data.time_series.sets import SETS, check_size
 from subquad.data.time_series.time_series import TimeSeries
-from subquad.data.time_series.ts_files import interpolate, write_synthetic
+from subquad.data.time_series.ts_files import Source, interpolate, parse, write_synthetic
 from subquad.utils.errors import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -141,11 +141,10 @@ def test_one_file_alone_is_not_a_data_set(tmp_path):
         ("1,2:3,4:a\n", "truncated"),
         (LABELLED.replace("@timeStamps false\n", "") + "1,2:3,4:a\n", r"\(it has no line @timeStamps\)"),
         (HEADER + "@data\n1,2:3,4:a\n", r"\(it has no line @classLabel or @targetLabel\).*docs/data.md"),
-        (LABELLED + "1,2:3,4:a\n1,2,:3,4,:a\n", r"\(line 7 has a comma without a value; write \? for a missing"),
-        (LABELLED + "1,2:3,4:a,\n", 'label "a,"; remove the comma'),
-        (LABELLED + "1,2:3,4:a\n1,2:3", "truncated"),
+        (LABELLED + "1,2:3,4:a\n1,2,:3,4,:a\n", r"\(line 7, channel 1 has a comma without a value; write \?"),
+        (LABELLED + "1,2:3,4:a\n1,2:3", "line 7 has 1 channels, line 6 2"),
         (LABELLED + "1,2:3,4:a\n1,2:3,4:", "Case 2 .* no label"),
-        (LABELLED + "1,2:3,x:a\n", "truncated"),
+        (LABELLED + "1,2:3,x:a\n", "line 6, channel 2: could not convert string to float: 'x'"),
         (LABELLED + "1,2:3,4:a\n1,2,3:4,5:b\n", "Case 2 .* channels of 2 and 3 steps"),
         (LABELLED + "::a\n", "Case 1 .* no time steps"),
         (LABELLED + "1,inf:3,4:a\n", "infinite"),
@@ -170,9 +169,31 @@ def test_the_file_of_the_documentation_is_complete(tmp_path):
             of_text(tmp_path, shown.replace(line, ""), shown)
 
 
-def test_a_byte_order_mark_changes_nothing(tmp_path):
-    plain, marked = (of_text(tmp_path, *2 * (mark + LABELLED + "1,2:3,4:a\n",)) for mark in ("", "\ufeff"))
+@pytest.mark.parametrize(("mark", "end"), [("\ufeff", "\n"), ("# comment\r\n", ",,\r\n")])
+def test_marks_comments_and_commas_at_the_end_change_nothing(tmp_path, mark, end):
+    text = LABELLED + "1,2:3,4:a\n"
+    plain, marked = (of_text(tmp_path, *2 * (one,)) for one in (text, mark + text.replace("\n", end)))
+    assert plain._cache.facts["labels"] == marked._cache.facts["labels"] == ["a"]
     np.testing.assert_array_equal(raw(plain, "train")[0], raw(marked, "train")[0])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "case"),
+    [
+        ("@dimensions 3", 1), ("@seriesLength 3", 1), ("@equalLength true", 2), ("@univariate true", 1),
+        ("@classLabel true b c", 1),
+    ],
+)  # fmt: skip
+def test_a_header_that_lies_is_refused_in_own_files_only(tmp_path, wrong, case):
+    text = f"{LABELLED.removesuffix('@data' + chr(10))}{wrong}\n@data\n1,2:3,4:a\n1,2,3:3,4,5:a\n"
+    stated, number = text.lower().splitlines().index(wrong.lower()) + 1, text.splitlines().index("@data") + 1 + case
+    with pytest.raises(
+        UserError, match=rf"\(line {stated} states {wrong.lower()}, but line {number} has 2 channels of "
+    ):
+        of_text(tmp_path, text, text)
+    path = tmp_path / "any.ts"
+    path.write_text(text)
+    assert len(parse(Source(path, path), "classification")[0]["train"]) == 2
 
 
 def test_binary_rubbish_is_refused(tmp_path):

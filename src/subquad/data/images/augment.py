@@ -44,8 +44,11 @@ class Augment:
     cutmix: NonNegative = 0.0
     repeats: Count = 1
 
-    def training(self, size: int) -> Transform:
-        """The training transform to `size` x `size` pixels; it uses the random generators of the process."""
+    def training(self, size: int, **colours: Any) -> Transform:
+        """The training transform to `size` x `size` pixels; it uses the random generators of the process.
+
+        colours: `mean` and `std` of the normalisation, by default those of ImageNet.
+        """
         from timm.data import create_transform
         from torchvision import transforms
 
@@ -53,7 +56,7 @@ class Augment:
             transform = create_transform(
                 size, is_training=True, interpolation="bicubic", hflip=0.5 * self.flip,
                 color_jitter=self.color_jitter or None, auto_augment=self.auto_augment,
-                re_prob=self.erasing, re_mode="pixel",
+                re_prob=self.erasing, re_mode="pixel", **colours,
             )  # fmt: skip
         except (AssertionError, ValueError, KeyError) as error:
             raise UserError(
@@ -84,14 +87,19 @@ class Augment:
         return images, weights
 
 
-def evaluation(size: int, share: float | None = None) -> Any:
+def evaluation(size: int, share: float | None = None, **colours: Any) -> Any:
     """The evaluation transform: a centre crop of `share` of the shorter edge, resized to `size` x `size` pixels.
 
-    By default `share` is 224/256, or 1 for sizes of up to 32 pixels.
+    By default `share` is 224/256, or 1 for sizes of up to 32 pixels; `colours` are those of `Augment.training`.
     """
     from timm.data import create_transform
 
-    return create_transform(size, interpolation="bicubic", crop_pct=share or (224 / 256 if size > 32 else 1.0))
+    return create_transform(size, interpolation="bicubic", crop_pct=share or centre_share(size), **colours)
+
+
+def centre_share(size: int) -> float:
+    """The part of the shorter edge that evaluation at `size` pixels reads, as is common: 224/256 above 32 pixels."""
+    return 224 / 256 if size > 32 else 1.0
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 
 from subquad.data import ragged
 from subquad.data.images import cifar_files
-from subquad.data.images.images import ImageData
+from subquad.data.images.images import PublishedImages
 from subquad.data.images.pixels import lay_flat
 from subquad.data.ragged import Cache, Ragged
 from subquad.data.synthetic import written_once
@@ -20,7 +20,7 @@ from subquad.utils.errors import UserError
 GENUINE = {"train": 50_000, "test": 10_000}
 
 
-class CIFAR(ImageData):
+class CIFAR(PublishedImages):
     """50,000 training and 10,000 test images of 32 x 32 pixels in 10 or 100 classes, in a memory-mapped cache.
 
     dataset: "cifar10" or "cifar100" (the fine classes). folder: contains cifar-10-batches-bin or cifar-100-binary, by
@@ -85,10 +85,10 @@ class CIFAR(ImageData):
 
 
 class Pixels:
-    """Rows of 3,072 bytes as pictures."""
+    """Rows of 3 · side² bytes as pictures."""
 
-    def __init__(self, rows: Ragged) -> None:
-        self.images, self.labels = rows.values.reshape(len(rows), 32, 32, 3), rows.targets
+    def __init__(self, rows: Ragged, side: int = 32) -> None:
+        self.images, self.labels = rows.values.reshape(len(rows), side, side, 3), rows.targets
 
     def __getitem__(self, i: int) -> Any:
         from PIL import Image

@@ -13,12 +13,12 @@ from filelock import FileLock
 from subquad.data import ragged
 from subquad.data.images import imagenet_files
 from subquad.data.images.imagenet_files import Files, Shards
-from subquad.data.images.images import ImageData, Pictures
+from subquad.data.images.images import Pictures, PublishedImages
 from subquad.data.ragged import Cache
 from subquad.data.synthetic import written_once
 
 
-class ImageNet(ImageData):
+class ImageNet(PublishedImages):
     """The published training set, and the published validation set as test set, because test labels are not public.
 
     files: "folder" reads train/<class>/*.JPEG and val/<class>/*.JPEG below `folder` and caches a list of them;

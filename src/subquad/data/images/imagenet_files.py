@@ -152,17 +152,29 @@ class Shards:
         return decoded(io.BytesIO(image["bytes"]), f"{self.home}: {image['path'] or f'row {i}'}")
 
 
-def decoded(source: Any, name: object) -> Any:
-    """The image in RGB; raises UserError with the name of a damaged one."""
-    from PIL import Image
+def decoded(source: Any, name: object, least: int | None = None) -> Any:
+    """The image in RGB, transparent parts white; raises UserError with the name of a damaged one.
+
+    least: turns a photograph as its camera says, and reads one that is much larger at a size of `least` or more pixels,
+    which is faster.
+    """
+    from PIL import Image, ImageOps
 
     try:
-        with Image.open(source) as image:
+        with Image.open(source) as file:
+            image: Image.Image = file
+            if least is not None:
+                file.draft("RGB", (least, least))
+                image = ImageOps.exif_transpose(file)
             if image.mode.startswith("I"):  # 16 bits, of which `convert` would cut off all above the first 8
-                return Image.fromarray((np.asarray(image) // 257).astype(np.uint8)).convert("RGB")
+                return Image.fromarray((np.asarray(image) // 257).clip(0, 255).astype(np.uint8)).convert("RGB")
+            if image.mode == "F":
+                raise ValueError("real numbers; 8 or 16 bits are expected")
+            if image.has_transparency_data:
+                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
             return image.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"{name} is no readable image ({error}); use the published one.") from None
+        raise UserError(f"{name} is no readable image ({error}); replace it with a fresh copy.") from None
 
 
 def write_synthetic(root: Path, classes: int = 8) -> None:

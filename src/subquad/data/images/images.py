@@ -1,10 +1,11 @@
 """The base classes of image data sets."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -109,13 +110,18 @@ class RepeatedBatches(TrainBatches):
 
 
 class ImageData(SplitData):
-    """Labelled pictures with a published training and test set.
+    """Labelled pictures, augmented in training.
 
-    size: pixels per side after resizing. protocol: "paper" validates on the test pictures, as all papers on these data
-    do; "clean" holds out `val_fraction` of the training pictures by `split_seed`. cases: the maximum number of pictures
-    of train and of test. synthetic: synthetic pictures in place of the published ones. Colours are normalised by the
-    mean and standard deviation of ImageNet.
+    size: pixels per side after resizing.
+    protocol: "paper" validates on the test pictures, as all papers on published data do; "clean" holds out
+        `val_fraction` of the training pictures by `split_seed`.
+    cases: the maximum number of pictures of train and of test; limits.cases sets it.
+    synthetic: synthetic pictures in place of the real ones.
+
+    Colours are normalised by the mean and standard deviation of ImageNet, or those of `colours`.
     """
+
+    colours: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self, *, root: str, size: Count, augment: Augment, protocol: Literal["paper", "clean"] = "paper",
@@ -131,29 +137,16 @@ class ImageData(SplitData):
     def classes(self) -> int:
         """Number of classes."""
 
-    @abc.abstractmethod
-    def opened(self) -> tuple[Pictures, Pictures, str]:
-        """The prepared pictures of train and of test, and the fingerprint of the data."""
-
     @property
     def spec(self) -> ImageSpec:
         return ImageSpec(side=self.size, channels=3, classes=self.classes)
-
-    def load(self) -> tuple[dict[str, ImageSplit], str]:
-        train, test, fingerprint = self.opened()
-        fit, test_split = self._chosen(train, 0), ImageSplit(test, self._chosen(test, 1), self.size**2)
-        if self.protocol == "paper":
-            return {"train": ImageSplit(train, fit, self.size**2), "val": test_split, "test": test_split}, fingerprint
-        fit, val = kept_apart(fit, self.val_fraction, self.split_seed)
-        splits = {name: ImageSplit(train, rows, self.size**2) for name, rows in (("train", fit), ("val", val))}
-        return splits | {"test": test_split}, fingerprint
 
     def batched(self, split: str) -> Dataset[ImageBatch]:
         """Batches of images, augmented in training."""
         if split == "train":
             mix = partial(self.augment.mix, classes=self.classes)
-            return TrainImages(self.splits[split], self.augment.training(self.size), self.seed, mix)
-        return EvalImages(self.splits[split], evaluation(self.size))
+            return TrainImages(self.splits[split], self.augment.training(self.size, **self.colours), self.seed, mix)
+        return EvalImages(self.splits[split], evaluation(self.size, **self.colours))
 
     def train_dataloader(self) -> DataLoader[Batch]:
         if self.augment.repeats == 1:
@@ -167,6 +160,23 @@ class ImageData(SplitData):
     def baselines(self) -> dict[str, float]:
         """The accuracy of the most frequent class of the training split."""
         return majority_class(self.splits["train"].targets, self.splits["test"].targets)
+
+
+class PublishedImages(ImageData):
+    """Labelled pictures with a published training and test set."""
+
+    @abc.abstractmethod
+    def opened(self) -> tuple[Pictures, Pictures, str]:
+        """The prepared pictures of train and of test, and the fingerprint of the data."""
+
+    def load(self) -> tuple[dict[str, ImageSplit], str]:
+        train, test, fingerprint = self.opened()
+        fit, test_split = self._chosen(train, 0), ImageSplit(test, self._chosen(test, 1), self.size**2)
+        if self.protocol == "paper":
+            return {"train": ImageSplit(train, fit, self.size**2), "val": test_split, "test": test_split}, fingerprint
+        fit, val = kept_apart(fit, self.val_fraction, self.split_seed)
+        splits = {name: ImageSplit(train, rows, self.size**2) for name, rows in (("train", fit), ("val", val))}
+        return splits | {"test": test_split}, fingerprint
 
     def _chosen(self, pictures: Pictures, stream: int) -> np.ndarray:
         return some(len(pictures.labels), self.cases, [self.split_seed, stream])

@@ -24,7 +24,7 @@ from subquad.data.synthetic import written_once
 from subquad.data.text import sources
 from subquad.data.text.sources import Texts, Unit
 from subquad.data.text.token_masking import Blocks, MaskedBlocks, Masking
-from subquad.data.text.tokenizer import Tokenizer, Vocabulary
+from subquad.data.text.tokenizer import ByteTokenizer, Tokenizer, Vocabulary
 from subquad.data.text.tokenizer_choice import TokenizerChoice
 from subquad.specs import MaskedBatch, TextSpec
 from subquad.utils.errors import UserError
@@ -194,7 +194,7 @@ def _existing(place: Path, key: str) -> Path:
     return place
 
 
-def lay_down(texts: Texts, tokenizer: Tokenizer, path: Path) -> Ragged:
+def lay_down(texts: Texts, tokenizer: Tokenizer | ByteTokenizer, path: Path) -> Ragged:
     """The tokens of all documents, each followed by </s>, written to `path` and memory-mapped from there."""
     lengths = []
     with path.open("wb") as file, progress(f"Tokens of {len(texts):,} documents", len(texts)) as report:

@@ -14,7 +14,7 @@ from subquad.data.ragged import Cache, Ragged
 from subquad.data.sampling import kept_apart, some
 from subquad.data.split_data import SequenceData
 from subquad.data.text.glue_files import Labelled
-from subquad.data.text.tokenizer import Tokenizer, Vocabulary
+from subquad.data.text.tokenizer import ByteTokenizer, Tokenizer, Vocabulary
 from subquad.data.text.tokenizer_choice import TokenizerChoice
 from subquad.specs import TextSpec
 from subquad.utils.errors import UserError
@@ -27,10 +27,10 @@ class SentenceData(SequenceData):
     Of a pair the longer text is truncated first. Subclasses define the texts.
 
     task: the task's name, for messages. tokenizer: a folder or name; with pretrained weights (`ckpt_path`) it must be
-    the tokenizer of the pretrained language model. None trains one of `vocab` entries on the training texts. protocol:
-    "paper" selects and reports on the same rows, as is common for data without public test labels; "clean" holds out
-    `val_fraction` of the training rows by `split_seed` for selection. cases: the maximum number of rows of train and of
-    test. synthetic: synthetic rows.
+    the tokenizer of the pretrained language model. "bytes" reads bytes; None trains a tokenizer of `vocab` entries on
+    the training texts. protocol: "paper" selects and reports on the same rows, as is common for data without public
+    test labels; "clean" holds out `val_fraction` of the training rows by `split_seed` for selection. cases: the maximum
+    number of rows of train and of test. synthetic: synthetic rows.
     """
 
     classes: int
@@ -107,7 +107,7 @@ class SentenceData(SequenceData):
         return splits, {"vocabulary": tokenizer.vocabulary.facts, "tokenizer": str(folder)}
 
 
-def lay_out(rows: Labelled, tokenizer: Tokenizer, max_len: int) -> Ragged:
+def lay_out(rows: Labelled, tokenizer: Tokenizer | ByteTokenizer, max_len: int) -> Ragged:
     """The token sequences of all rows."""
     vocabulary = tokenizer.vocabulary
     start, end = ([vocabulary.start], [vocabulary.end])

@@ -1,6 +1,8 @@
 """Sources of text documents: a folder of .txt files, or a data set of the `datasets` library."""
 
+import csv
 import glob
+import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -120,29 +122,19 @@ def dataset_files(place: Path) -> tuple[Path, ...]:
 
 
 _KINDS = {
-    ".parquet": "parquet", ".arrow": "arrow", ".json": "json", ".jsonl": "json", ".csv": "csv", ".txt": "text",
+    ".parquet": "parquet", ".arrow": "arrow", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv",
+    ".txt": "text",
 }  # fmt: skip
 
 
 def read_dataset(place: Path, column: str, scratch: Path) -> dict[str, DatasetTexts]:
-    """The splits of a data set on disk: saved by the library, or files of parquet, arrow, JSON or CSV.
+    """The splits of a data set on disk with one text column; raises UserError as `read_tables` does.
 
-    `scratch` is an empty folder for the library's cache, which must exist as long as the texts are used.
-    Raises UserError if the library cannot read the data set, or if the column is missing or is not text.
+    Also if the column is missing or is not text, or if there is no split train.
     """
-    import datasets  # slow to import, and only needed for text that is not tokenised yet
-
-    try:
-        loaded = _opened(datasets, place, scratch)
-    except Exception as error:  # every format raises its own exceptions
-        reason = first_line(error.__cause__ or error)
-        raise UserError(
-            f"{place} cannot be read as a data set ({reason}); mend it, or choose another data.dataset."
-        ) from None
-    splits = loaded if isinstance(loaded, dict) else {"train": loaded}
+    splits = read_tables(place, scratch)
     for name, rows in splits.items():
-        kind = getattr(rows.features.get(column), "dtype", None)
-        if kind not in ("string", "large_string"):
+        if not is_text(rows, column):
             raise UserError(
                 f"The split {name} of {place} has no text in a column {column} (it has {', '.join(rows.features)}); "
                 "name the column by data.column."
@@ -152,16 +144,85 @@ def read_dataset(place: Path, column: str, scratch: Path) -> dict[str, DatasetTe
     return {str(name): DatasetTexts(rows, column) for name, rows in splits.items()}
 
 
-def _opened(datasets: Any, place: Path, scratch: Path) -> Any:
+def is_text(rows: Any, column: str) -> bool:
+    """Whether a column of a `datasets.Dataset` exists and holds text."""
+    return getattr(rows.features.get(column), "dtype", None) in ("string", "large_string")
+
+
+def read_tables(place: Path, scratch: Path, encoding: str = "utf-8", quotes: bool = True) -> dict[str, Any]:
+    """The splits of a data set on disk, each a `datasets.Dataset`; a file is the split train.
+
+    The data set was saved by the library, or is a file or folder of parquet, arrow, JSON, CSV or TSV. All columns of
+    CSV and TSV are text; `encoding` is theirs, and with `quotes` a field may stand in quotation marks.
+    `scratch` is an empty folder for the library's cache, which must exist as long as the rows are used.
+    Raises UserError if the library cannot read the data set.
+    """
+    import datasets  # slow to import, and only needed for text that is not tokenised yet
+
+    quiet, loud = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(logging.CRITICAL)  # the library logs errors that it raises too
+    try:
+        loaded = _opened(datasets, place, scratch, encoding, quotes)
+    except Exception as error:  # every format raises its own exceptions
+        cause = error.__cause__ or error
+        line = _undecodable(place, encoding) if isinstance(cause, UnicodeError) and place.is_file() else None
+        if line is not None:
+            raise UserError(
+                f"Line {line} of {place} is not {encoding.upper()}; convert the file, or set data.encoding (latin-1, "
+                "cp1252, utf-16)."
+            ) from None
+        reason = first_line(cause)
+        if "EOF inside string" in reason:
+            reason += "; a quotation mark is never closed, and data.quotes=false reads it as text"
+        if "corresponds to no data" in reason:
+            reason = "it has no rows"
+        raise UserError(f"{place} cannot be read as a data set ({reason}); mend it, or choose another one.") from None
+    finally:
+        datasets.logging.set_verbosity(loud)
+        if not quiet:
+            datasets.enable_progress_bars()
+    return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+
+
+def _opened(datasets: Any, place: Path, scratch: Path, encoding: str, quotes: bool) -> Any:
     if place.is_file():
         # The library would take any other kind for the name of a published data set and try to download it.
-        if place.suffix not in _KINDS:
+        if (ending := place.suffix.lower()) not in _KINDS:
             raise ValueError(f"files end in {', '.join(_KINDS)}")
-        kind = _KINDS[place.suffix]
-        return datasets.load_dataset(kind, data_files=glob.escape(str(place)), cache_dir=str(scratch))
+        options = _as_text(datasets, place, encoding, quotes) if _KINDS[ending] == "csv" else {}
+        return datasets.load_dataset(
+            _KINDS[ending], data_files=glob.escape(str(place)), cache_dir=str(scratch), **options
+        )
     if (place / "dataset_dict.json").exists() or (place / "state.json").exists():
         return datasets.load_from_disk(str(place))
     return datasets.load_dataset(str(place), cache_dir=str(scratch))
+
+
+def _as_text(datasets: Any, place: Path, encoding: str, quotes: bool) -> dict[str, Any]:
+    """Options that read every column of a CSV file as text, so that "NA", "007" and "" stay what they are.
+
+    Columns are separated by a tab, a semicolon or a comma, whichever is most frequent in the first line.
+    """
+    import pandas as pd
+
+    with place.open(encoding=encoding) as file:
+        separator = max(",;\t", key=file.readline().count)
+    form = {"sep": separator, "encoding": encoding, "quoting": csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE}
+    names = pd.read_csv(place, nrows=0, **form).columns
+    features = datasets.Features({str(name): datasets.Value("string") for name in names})
+    return {**form, "features": features, "keep_default_na": False}
+
+
+def _undecodable(place: Path, encoding: str) -> int | None:
+    """The number of the first line that is not in an encoding."""
+    with place.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode(encoding)
+            except UnicodeError:
+                return number
+    return None
 
 
 def fetch_dataset(name: str, subset: str | None, root: Path) -> None:

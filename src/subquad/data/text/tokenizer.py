@@ -125,6 +125,21 @@ class Tokenizer:
         return {0: self.padding, self.padding: 0}.get(i, i)
 
 
+BYTES = "bytes"
+"""The name of the `ByteTokenizer` in `data.tokenizer`."""
+
+
+class ByteTokenizer:
+    """The bytes of a text in UTF-8: byte b is token b + 1, followed by the ids of <s>, </s> and <mask>."""
+
+    vocabulary = Vocabulary(260, start=257, end=258, mask=259, special=(0, 257, 258, 259), fingerprint="b17e5")
+
+    def documents(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
+        """The ids of each document."""
+        for text in texts:
+            yield np.frombuffer(text.encode(errors="replace"), np.uint8).astype(self.vocabulary.dtype) + 1
+
+
 def pieces(text: str, limit: int = _PIECE) -> Iterator[str]:
     """The text in pieces of at most `limit` characters, divided before a line end or else before a space."""
     start = 0

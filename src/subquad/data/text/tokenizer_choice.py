@@ -6,6 +6,8 @@ from pathlib import Path
 
 from subquad.data import ragged
 from subquad.data.text.tokenizer import (
+    BYTES,
+    ByteTokenizer,
     Tokenizer,
     fetch_tokenizer,
     synthetic_tokenizer,
@@ -20,8 +22,8 @@ from subquad.utils.errors import UserError
 class TokenizerChoice:
     """The settings `data.tokenizer` and `data.vocab` of a task.
 
-    name: the folder or name of a tokenizer; None trains one of `vocab` entries on the text. root: the data folder with
-    downloaded and trained tokenizers. synthetic: uses a synthetic tokenizer in place of a published one.
+    name: the folder or name of a tokenizer, or "bytes"; None trains one of `vocab` entries on the text. root: the data
+    folder with downloaded and trained tokenizers. synthetic: uses a synthetic tokenizer in place of a published one.
     """
 
     task: str
@@ -32,12 +34,12 @@ class TokenizerChoice:
 
     def fetch(self) -> None:
         """Downloads a published tokenizer unless it exists."""
-        if self.name is not None and not self.synthetic:
+        if self.name not in (None, BYTES) and not self.synthetic:
             fetch_tokenizer(self.name, self.root)
 
     def write_synthetic(self) -> None:
         """Writes the synthetic tokenizer if it replaces a published one."""
-        if self.name is not None and self.synthetic:
+        if self.name not in (None, BYTES) and self.synthetic:
             write_synthetic_tokenizer(self._place)
 
     @property
@@ -48,6 +50,8 @@ class TokenizerChoice:
         """
         if self.name is None:
             return True, self.vocab
+        if self.name == BYTES:
+            return False, BYTES
         if not self._place.is_dir():
             raise UserError(
                 f"{self._place} is missing; run `python scripts/prepare.py task={self.task} data.tokenizer={self.name}`"
@@ -55,11 +59,13 @@ class TokenizerChoice:
             )
         return False, ragged.state_of(sorted(self._place.iterdir()))
 
-    def opened(self, texts: Iterable[str], mark: str) -> tuple[Tokenizer, Path]:
-        """The tokenizer and its folder; a tokenizer that is trained on `texts` gets a folder name with suffix `mark`.
+    def opened(self, texts: Iterable[str], mark: str) -> tuple[Tokenizer | ByteTokenizer, Path | str]:
+        """The tokenizer and its folder or name; one that is trained on `texts` gets a folder name with suffix `mark`.
 
         Raises UserError if it is unsuitable for masked language models.
         """
+        if self.name == BYTES:
+            return ByteTokenizer(), BYTES
         trained = self.root / "tokenizers" / f"bpe-{self.vocab}-{mark}"
         folder = train_tokenizer(texts, self.vocab, trained) if self.name is None else self._place
         return Tokenizer(folder), folder

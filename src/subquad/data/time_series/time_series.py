@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from subquad.data import ragged
 from subquad.data.ragged import Ragged
+from subquad.data.sampling import proportional
 from subquad.data.split_data import SequenceData
 from subquad.data.synthetic import written_once
 from subquad.data.time_series.download import fetch
@@ -66,10 +67,6 @@ class TimeSeries(SequenceData):
         pad: Pad = "max_len", synthetic: bool = False, **loader: Any,
     ) -> None:  # fmt: skip
         super().__init__(**loader)
-        _check_choices(
-            kind=(kind, Kind), protocol=(protocol, Protocol), normalization=(normalization, Normalization),
-            max_len_from=(max_len_from, MaxLenFrom), pad=(pad, Pad),
-        )  # fmt: skip
         self.root, self.folder, self.synthetic = Path(root), Path(folder) if folder else None, synthetic
         if synthetic:
             self.folder = self.root / "synthetic" / kind / dataset
@@ -92,7 +89,7 @@ class TimeSeries(SequenceData):
         _ = self._source
 
     def prepare_data(self) -> None:
-        """Parses the two files unless their cache exists; parsing needs sktime."""
+        """Parses the two files unless their cache exists."""
         if self.synthetic and self.folder is not None:
             written_once(self.folder, partial(write_synthetic, dataset=self.dataset, kind=self.kind, train=24, test=24))
         ragged.prepare(self._cache_folder, self._parse)
@@ -155,7 +152,7 @@ class TimeSeries(SequenceData):
         return cache
 
     def _parse(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
-        splits, labels = parse(self._source, self.kind)
+        splits, labels = parse(self._source, self.kind, strict=self.folder is not None)
         self._check_size(splits, labels)
         return splits, {"dataset": self.dataset, "kind": self.kind, "labels": labels}
 
@@ -172,7 +169,7 @@ class TimeSeries(SequenceData):
     def _some_cases(self, rows: Ragged) -> Ragged:
         if self.max_cases is None or len(rows) <= self.max_cases:
             return rows
-        return rows.take(_proportional(self._strata(rows.targets), self.max_cases, self.split_seed))
+        return rows.take(proportional(self._strata(rows.targets), self.max_cases, self.split_seed))
 
     def _strata(self, targets: np.ndarray) -> np.ndarray:
         return targets if self.kind == "classification" else np.zeros(len(targets), np.int64)
@@ -189,31 +186,15 @@ class TimeSeries(SequenceData):
         strata = self._strata(targets)
         sizes = np.unique(strata, return_counts=True)[1]
         if self.kind == "classification" and (sizes.min() < 2 or min(held_out, len(targets) - held_out) < len(sizes)):
-            fit = _proportional(strata, len(targets) - held_out, self.split_seed)
+            fit = proportional(strata, len(targets) - held_out, self.split_seed)
             return fit, np.setdiff1d(np.arange(len(targets)), fit)
         splitter = StratifiedShuffleSplit if self.kind == "classification" else ShuffleSplit
         fit, val = next(splitter(1, test_size=self.val_fraction, random_state=self.split_seed).split(strata, strata))
         return np.sort(fit), np.sort(val)
 
 
-def _check_choices(**settings: tuple[str, Any]) -> None:
-    for name, (value, options) in settings.items():
-        if value not in get_args(options):
-            raise UserError(f"{name}={value} does not exist; choose one of {', '.join(get_args(options))}.")
-
-
 def _each(rows: Ragged, change: Callable[[np.ndarray], np.ndarray]) -> Ragged:
     return ragged.lay_out([change(rows[i]) for i in range(len(rows))], rows.targets)
-
-
-def _proportional(strata: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """`count` sorted indices, drawn in proportion to the classes; every class gets one before any gets a second."""
-    order = np.random.default_rng(seed).permutation(len(strata))
-    rank = np.empty(len(strata))
-    for stratum in np.unique(strata):
-        members = order[strata[order] == stratum]
-        rank[members] = np.arange(len(members)) / len(members)
-    return np.sort(order[np.argsort(rank[order], kind="stable")[:count]])
 
 
 def _normaliser(train: Ragged, method: Normalization) -> Callable[[np.ndarray], np.ndarray]:

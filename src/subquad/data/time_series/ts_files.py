@@ -2,14 +2,11 @@
 
 import hashlib
 import importlib.util
-import itertools
 import re
-import tempfile
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -24,10 +21,8 @@ _ARCHIVES = {
     "regression": ("tser", "the TSER archive of Tan et al., tseregression.org"),
 }
 _PARSER_VERSION = 1  # increase it when `parse` gives other numbers for the same files, so that caches are made anew
-_READER_ERRORS = (OSError, ValueError, TypeError, LookupError, NameError)  # errors of sktime's reader on bad files
 _ENCODING = "utf-8-sig"  # UTF-8, also with the byte order mark that some programs write
 _REQUIRED = ("@problemName", "@timeStamps", "@univariate", "@classLabel or @targetLabel", "@data")
-_EMPTY_VALUE = re.compile(r"(^|[:,])\s*,|,\s*(:|$)")
 _TIMESTAMPED_VALUE = re.compile(r"\(\s*[^()]*,\s*([^(),]*?)\s*\)")
 
 
@@ -86,16 +81,16 @@ def _shipped(dataset: str) -> list[Path]:
     return [Path(place) / "datasets" / "data" / dataset for place in (spec and spec.submodule_search_locations) or ()]
 
 
-def parse(source: Source, kind: Kind) -> tuple[dict[str, Ragged], list[str]]:
+def parse(source: Source, kind: Kind, strict: bool = False) -> tuple[dict[str, Ragged], list[str]]:
     """Reads both files into splits `train` and `test` of raw values, float32 [total, channels], and the class names.
 
     Missing values are interpolated linearly within their case and channel, and the first and last known values are
     extended to both ends (as in mvts); a channel without any value stays NaN. Classes are numbered in the sorted order
-    of TRAIN's labels, which sktime's reader converts to lower case. Regression targets are unchanged and have no class
-    names.
+    of TRAIN's labels, which are read in lower case, as by sktime. Regression targets are unchanged and have no class
+    names. strict: the numbers and classes in the headers must be those of the cases.
     Raises UserError if a file cannot be read or the two files do not fit together.
     """
-    (train, train_targets), (test, test_targets) = _read(source.train), _read(source.test)
+    (train, train_targets), (test, test_targets) = (_read(path, strict) for path in (source.train, source.test))
     if train[0].shape[1] != test[0].shape[1]:
         raise UserError(
             f"{source.train} has {train[0].shape[1]} channels and {source.test.name} has {test[0].shape[1]}; "
@@ -110,70 +105,92 @@ def parse(source: Source, kind: Kind) -> tuple[dict[str, Ragged], list[str]]:
     }, labels
 
 
-def _read(path: Path) -> tuple[list[np.ndarray], list[str]]:
-    """Every case as float64 [steps, channels], and its label as text."""
+def _read(path: Path, strict: bool) -> tuple[list[np.ndarray], list[str]]:
+    """Every case as float64 [steps, channels], and its label in lower case; `strict` compares them with the header."""
+    header: dict[str, tuple[int, list[str]]] = {}
+    cases: list[np.ndarray] = []
+    labels: list[str] = []
+    lines: list[int] = []
     try:
-        # The user cannot do anything about sktime's deprecation warnings.
-        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
-            warnings.simplefilter("ignore")
-            from sktime.datasets import load_from_tsfile_to_dataframe
-
-            source = _without_timestamps(path, Path(scratch))
-            loaded = load_from_tsfile_to_dataframe(str(source), encoding=_ENCODING)
-    except _READER_ERRORS as error:
+        for number, text in _lines(path):
+            if "@data" in header:
+                channels, label = _parsed(text, number, header.get("@timestamps", (0, []))[1] == ["true"])
+                if cases and len(channels) != cases[0].shape[1]:
+                    raise ValueError(f"line {number} has {len(channels)} channels, line {lines[0]} {cases[0].shape[1]}")
+                cases.append(_case(channels, path, len(cases) + 1))
+                labels.append(label)
+                lines.append(number)
+            elif text.startswith("@"):
+                header[text.split()[0]] = number, text.split()[1:]
+        _check_header(header, cases, labels, lines if strict else [])
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} is truncated or not a .ts file ({_mistake(path) or error}); replace it with a fresh copy, or "
-            "correct it as docs/data.md shows."
+            f"{path} is truncated or not a .ts file ({error}); replace it with a fresh copy, or correct it as "
+            "docs/data.md shows."
         ) from None
-    if not isinstance(loaded, tuple):
+    if not any(header.get(tag, (0, []))[1][:1] == ["true"] for tag in ("@classlabel", "@targetlabel")):
         raise UserError(f"{path} has no labels; it needs a line @classLabel or @targetLabel and a label on every case.")
-    frame, labels = loaded
-    unlabelled = np.flatnonzero(labels == "")
-    if len(unlabelled):
-        raise UserError(f"Case {unlabelled[0] + 1} of {path} has no label; replace the file with a complete copy.")
-    if wrong := [label for label in labels if label.endswith(",")]:
-        raise UserError(f'{path} has the label "{wrong[0]}"; remove the comma at the end of its lines.')
-    columns = [frame[name].tolist() for name in frame]
-    return [_case(channels, path, i + 1) for i, channels in enumerate(zip(*columns, strict=True))], list(labels)
+    if "" in labels:
+        raise UserError(f"Case {labels.index('') + 1} of {path} has no label; replace the file with a complete copy.")
+    return cases, labels
 
 
-def _mistake(path: Path) -> str:
-    """The missing lines of a file's header, or its first empty value; empty if there is neither, or no text."""
-    try:
-        lines = [line.strip().lower() for line in path.read_text(encoding=_ENCODING).splitlines()]
-    except (OSError, ValueError):
-        return ""
-    start = next((number for number, line in enumerate(lines) if line == "@data"), len(lines))
-    tags = {line.partition(" ")[0] for line in lines[: start + 1]}
-    missing = [shown for shown in _REQUIRED if tags.isdisjoint(shown.lower().split(" or "))]
-    if missing and tags:
-        return f"it has no line {' and no line '.join(missing)}"
-    for number, line in enumerate(lines[start + 1 :], start=start + 2):
-        if _EMPTY_VALUE.search(line):
-            return f"line {number} has a comma without a value; write ? for a missing value"
-    return ""
-
-
-def _without_timestamps(path: Path, scratch: Path) -> Path:
-    """The file itself, or a copy in which (time,value) pairs are replaced by values.
-
-    sktime's reader cannot read time stamps together with a regression target (sktime issue 3521), which some TSER files
-    have. Their steps are equally spaced, so no information is lost.
-    """
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of each line in lower case, without comments, and without the commas that end it."""
     with path.open(encoding=_ENCODING) as file:
-        header = itertools.takewhile(lambda line: not line.strip().lower().startswith("@data"), iter(file.readline, ""))
-        if not any(line.lower().split() == ["@timestamps", "true"] for line in header):
-            return path
-        file.seek(0)
-        copy = scratch / path.name
-        with copy.open("w", encoding="utf-8") as stripped:
-            for line in file:
-                is_tag = line.strip().lower().startswith("@timestamps")
-                stripped.write("@timestamps false\n" if is_tag else _TIMESTAMPED_VALUE.sub(r"\1", line))
-    return copy
+        for number, line in enumerate(file, 1):
+            text = line.strip().lower().rstrip(", ")
+            if text and not text.startswith(("#", "%")):
+                yield number, text
 
 
-def _case(channels: Sequence[Any], path: Path, number: int) -> np.ndarray:
+def _parsed(text: str, line: int, stamped: bool) -> tuple[list[np.ndarray], str]:
+    """The channels and the label of a line. Time stamps are dropped: the archives' steps are equally spaced."""
+    *channels, label = (_TIMESTAMPED_VALUE.sub(r"\1", text) if stamped else text).split(":")
+    if not channels:
+        raise ValueError(f"line {line} has no colon before a label")
+    return [
+        _values(channel.strip(), f"line {line}, channel {i}") for i, channel in enumerate(channels, 1)
+    ], label.strip()
+
+
+def _values(text: str, where: str) -> np.ndarray:
+    values = [value.strip() for value in text.split(",")] if text else []
+    if "" in values:
+        raise ValueError(f"{where} has a comma without a value; write ? for a missing value")
+    try:
+        return np.array([np.nan if value == "?" else float(value) for value in values], np.float64)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _check_header(
+    header: dict[str, tuple[int, list[str]]], cases: list[np.ndarray], labels: list[str], lines: list[int]
+) -> None:
+    """Raises ValueError for lines that a header lacks, and where it states what is not true of the case in a line."""
+    missing = [shown for shown in _REQUIRED if header.keys().isdisjoint(shown.lower().split(" or "))]
+    if missing or not cases:
+        raise ValueError(f"it has no line {' and no line '.join(missing)}" if missing and header else "it has no cases")
+    for number, case, label in zip(lines, cases, labels, strict=False):
+        steps, channels = case.shape
+        true = {
+            "@dimensions": {str(channels)},
+            "@univariate": {"true", "false"} if channels == 1 else {"false"},
+            "@serieslength": {str(steps), "0"},
+            "@equallength": {"true", "false"} if steps == len(cases[0]) else {"false"},
+        }
+        for tag, (place, stated) in header.items():
+            wrong = bool(stated) and stated[0] not in true.get(tag, stated)
+            if wrong or (tag == "@classlabel" and stated[1:] and label not in ("", *stated[1:])):
+                raise ValueError(
+                    f"line {place} states {' '.join([tag, *stated])[:80]}, but line {number} has {channels} channels "
+                    f"of {steps} steps and the label {label}"
+                )
+
+
+def _case(channels: Sequence[np.ndarray], path: Path, number: int) -> np.ndarray:
     lengths = {len(channel) for channel in channels} - {0}  # a channel left empty has no known value
     if len(lengths) != 1:
         problem = f"channels of {' and '.join(map(str, sorted(lengths)))} steps" if lengths else "no time steps"
@@ -181,7 +198,7 @@ def _case(channels: Sequence[Any], path: Path, number: int) -> np.ndarray:
     case = np.full((lengths.pop(), len(channels)), np.nan)
     for column, channel in zip(case.T, channels, strict=True):
         if len(channel):
-            column[:] = interpolate(channel.to_numpy(np.float64))
+            column[:] = interpolate(channel)
     if (np.abs(case) > np.finfo(np.float32).max).any():
         raise UserError(f"Case {number} of {path} has an infinite value; mark it as missing with a question mark.")
     return case

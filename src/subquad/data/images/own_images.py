@@ -1,0 +1,111 @@
+"""The user's own images, classified by their folders."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from subquad.data import ragged
+from subquad.data.images import own_folder
+from subquad.data.images.augment import centre_share
+from subquad.data.images.cifar import Pixels
+from subquad.data.images.images import ImageData, ImageSplit
+from subquad.data.images.own_folder import Fit, Listed
+from subquad.data.own_rows import Division, OwnRows, facts
+from subquad.data.ragged import Cache, Ragged
+from subquad.data.synthetic import written_once
+from subquad.utils.errors import UserError
+from subquad.utils.setting_types import NonNegative, Positive, Share
+
+Mean = Annotated[Sequence[NonNegative], Field(min_length=3, max_length=3, description="three numbers from 0")]
+Spread = Annotated[Sequence[Positive], Field(min_length=3, max_length=3, description="three numbers above 0")]
+
+
+class OwnImages(ImageData):
+    """Images of a folder with a folder for each class, in folders train, val and test or all together.
+
+    Every image is read once, turned as its camera says, made a square of RGB, and kept in a memory-mapped cache at the
+    resolution that evaluation at `size` pixels needs.
+
+    folder: the images, in a folder for each class.
+    fit: crop the centre, pad with black, or stretch, to make a square.
+    mean, std: of the normalisation of red, green and blue, 0..1; null: those of ImageNet, with which most of timm's
+        weights were trained.
+    val_fraction: fraction of the training images that replaces a missing folder val.
+    test_fraction: fraction of the training images that replaces a missing folder test. Images are drawn by `split_seed`
+        in proportion to the classes, equal images on one side.
+    protocol: "clean" selects on validation images, "paper" on the test images.
+    cases: the maximum number of images of each split; limits.cases sets it.
+
+    `images` are arguments of `ImageData`. Raises UserError, with the file, for what cannot be read; images that are in
+    two splits or classes are logged.
+    """
+
+    def __init__(
+        self, *, root: str, folder: str | None = None, fit: Fit = "crop", mean: Mean | None = None,
+        std: Spread | None = None, val_fraction: Share = 0.2, test_fraction: Share = 0.2,
+        protocol: Literal["paper", "clean"] = "clean", **images: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(root=root, val_fraction=val_fraction, protocol=protocol, **images)
+        if self.synthetic:
+            folder = str(self.root / "synthetic" / "own_images")
+        self.folder, self.fit = None if folder is None else Path(folder).expanduser(), fit
+        given = {"mean": mean, "std": std}
+        self.colours = {name: tuple(values) for name, values in given.items() if values is not None}
+        self.division = Division(val_fraction, test_fraction, self.split_seed, self.cases, self.protocol)
+
+    @property
+    def classes(self) -> int:
+        return len(self._cache.facts["classes"])
+
+    def require(self) -> None:
+        """Raises UserError if the folder is missing or has no images."""
+        _ = self._listed
+
+    def prepare_data(self) -> None:
+        """Reads the images once; other processes wait."""
+        if self.synthetic and self.folder is not None:
+            written_once(self.folder, own_folder.write_synthetic)
+        ragged.prepare(self.cache_folder, self._make)
+
+    def load(self) -> tuple[dict[str, ImageSplit], str]:
+        rows, paths = self._cache.splits["all"], self._cache.facts["paths"]
+        members, fingerprint = self.division.opened(self._cache, lambda i: str(self.home / paths[i]))
+        pictures = Pixels(rows, self._side)
+        return {name: ImageSplit(pictures, indices, self.size**2) for name, indices in members.items()}, fingerprint
+
+    @property
+    def home(self) -> Path:
+        """The folder. Raises UserError if it is not set."""
+        if self.folder is None:
+            raise UserError("task=images/custom needs data.folder=<folder with a folder of images for each class>.")
+        return self.folder
+
+    @property
+    def cache_folder(self) -> Path:
+        """The folder of the cached pixels, named by the state of the files and the settings of their size."""
+        state = ragged.state_of((image.path for image in self._listed), self.home)
+        return self.root / "cache" / "own_images" / f"{state}-{self._side}-{self.fit}"
+
+    @property
+    def _side(self) -> int:
+        return int(self.size / centre_share(self.size))
+
+    @cached_property
+    def _listed(self) -> list[Listed]:
+        return own_folder.listed(self.home)
+
+    @cached_property
+    def _cache(self) -> Cache:
+        return ragged.read_prepared(self.cache_folder, f"images/custom data.folder={self.folder}")
+
+    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        splits, labels, paths = zip(*self._listed, strict=True)
+        names = [str(path.relative_to(self.home)) for path in paths]
+        pixels, digests = own_folder.read(list(paths), self._side, self.fit, self.cache_folder.parent)
+        rows = OwnRows(splits, labels, digests, lambda i: str(paths[i]))
+        targets, classes = rows.targets("classification")
+        return {"all": dataclasses.replace(pixels, targets=targets)}, {**facts(rows, classes), "paths": names}

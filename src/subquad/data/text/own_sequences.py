@@ -1,0 +1,136 @@
+"""The base class of the user's own labelled texts and tokens."""
+
+import abc
+import hashlib
+import logging
+import tempfile
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from subquad.data import ragged
+from subquad.data.own_rows import Division, Kind, OwnRows, digest, facts
+from subquad.data.ragged import Cache, Ragged
+from subquad.data.split_data import SequenceData
+from subquad.data.synthetic import written_once
+from subquad.data.text.own_tables import LABELS, OwnTables, Part, place_of_rows
+from subquad.utils.setting_types import Count, Seed, Share
+
+log = logging.getLogger(__name__)
+
+
+class OwnSequences(SequenceData):
+    """Labelled rows of tables; subclasses turn the other columns into sequences.
+
+    train, val, test: the file of each split; missing ones are drawn.
+    dataset: a folder that the `datasets` library can read, or the name of a published data set, in place of files.
+    subset: of a published data set.
+    label: the column of classes or numbers; null: one that is named label, class, target, ...
+    kind: classes, or numbers, which are not scaled.
+    encoding: of CSV and TSV files.
+    quotes: fields of CSV and TSV files may stand in quotation marks.
+    val_fraction: fraction of the training rows that replaces missing validation rows.
+    test_fraction: fraction of the training rows that replaces missing test rows. Rows are drawn by `split_seed` in
+        proportion to the classes, equal rows on one side.
+    protocol: "clean" selects on validation rows, "paper" on test rows.
+    cases: the maximum number of rows of each split; limits.cases sets it.
+
+    Raises UserError, with file, row and column, for what cannot be read; rows that are in two splits or have two labels
+    are logged.
+    """
+
+    task: ClassVar[str]
+
+    def __init__(
+        self, *, root: str, train: str | None = None, val: str | None = None, test: str | None = None,
+        dataset: str | None = None, subset: str | None = None, label: str | None = None, kind: Kind = "classification",
+        encoding: str = "utf-8", quotes: bool = True, protocol: Literal["paper", "clean"] = "clean",
+        val_fraction: Share = 0.2, test_fraction: Share = 0.2, split_seed: Seed = 42, cases: Count | None = None,
+        synthetic: bool = False, **batching: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(**batching)
+        self.root, self.synthetic, self.label, self.kind = Path(root), synthetic, label, kind
+        files = {"train": train, "val": val, "test": test}
+        if synthetic:
+            files, dataset = {"train": str(self._synthetic_home / self.synthetic_file)}, None
+        self.tables = OwnTables(self.task, self.root, files, dataset, subset, encoding, quotes)
+        self.division = Division(val_fraction, test_fraction, split_seed, cases, protocol)
+
+    synthetic_file: ClassVar[str] = ""
+
+    @staticmethod
+    @abc.abstractmethod
+    def write_synthetic(folder: Path) -> None:
+        """Writes a few rows to a folder."""
+
+    @property
+    @abc.abstractmethod
+    def reading(self) -> tuple[Any, ...]:
+        """The settings of a subclass that affect the cache."""
+
+    @abc.abstractmethod
+    def contents(self, part: Part, label: str) -> Sequence[Any]:
+        """The texts or the tokens of each row of a table."""
+
+    @abc.abstractmethod
+    def tokens(self, contents: Sequence[Any], targets: np.ndarray, train: np.ndarray) -> tuple[Ragged, dict[str, Any]]:
+        """The sequences of all rows, and facts for the cache; `train` are the indices of the training rows."""
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes; None for regression."""
+        return len(self._cache.facts["classes"]) or None
+
+    def fetch(self) -> None:
+        """Downloads a published data set unless it exists."""
+        self.tables.fetch()
+
+    def require(self) -> None:
+        """Raises UserError if a file is missing."""
+        _ = self.cache_folder
+
+    def prepare_data(self) -> None:
+        """Reads the files once; other processes wait."""
+        if self.synthetic:
+            written_once(self._synthetic_home, self.write_synthetic)
+        ragged.prepare(self.cache_folder, self._make)
+
+    def load(self) -> tuple[dict[str, Ragged], str]:
+        rows = self._cache.splits["all"]
+        members, fingerprint = self.division.opened(self._cache, place_of_rows(self._cache.facts["places"]))
+        return {name: rows.take(indices) for name, indices in members.items()}, fingerprint
+
+    @property
+    def cache_folder(self) -> Path:
+        """The folder of the cached tokens, named by the files and all settings that affect them."""
+        settings = (self.tables.state, self.label, self.kind, self.division.drawing, *self.reading)
+        return self.root / "cache" / self.task / hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
+
+    @property
+    def _synthetic_home(self) -> Path:
+        return self.root / "synthetic" / self.task.replace("/", "_")
+
+    @cached_property
+    def _cache(self) -> Cache:
+        return ragged.read_prepared(self.cache_folder, self.task)
+
+    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        with tempfile.TemporaryDirectory(prefix=".rows-", dir=self.cache_folder.parent) as scratch:
+            parts = self.tables.read(Path(scratch))
+            label = parts[0].column(self.label, LABELS, "label")
+            for part in [*parts] if self.tables.dataset else ():
+                if part.split != "train" and not any(value is not None for value in part.labels(label)):
+                    log.warning("%s is not read, because its labels are hidden.", part.place)
+                    parts.remove(part)
+            contents = [row for part in parts for row in self.contents(part, label)]
+            labels = [value for part in parts for value in part.labels(part.column(label, (), "label"))]
+            places = [(part.place, len(part.table)) for part in parts]
+            splits = [part.split for part in parts for _ in range(len(part.table))]
+        digests = [digest(row.tobytes() if isinstance(row, np.ndarray) else repr(row).encode()) for row in contents]
+        rows = OwnRows(splits, labels, digests, place_of_rows(places), label)
+        targets, classes = rows.targets(self.kind)
+        tokens, known = self.tokens(contents, targets, self.division.drawn(rows, targets)["train"])
+        return {"all": tokens}, facts(rows, classes) | known | {"places": places}
