@@ -95,15 +95,17 @@ SHOWN = {*RUNS} & {*commands(PAGES[:1])} | {*{re.search(r"\w+\.py", c)[0]: c for
 
 def test_the_commands_of_the_page_on_clusters_compose() -> None:
     page = (ROOT / "docs" / "cluster.md").read_text()
-    keys = OmegaConf.load(ROOT / "configs/hydra/launcher/slurm.yaml")
-    lines = re.findall(r"python train\.py -m hydra/launcher=slurm (.*?)(?: +#.*)?$", page, re.MULTILINE)
-    assert len(lines) >= 4
+    keys = {
+        str(key) for name in ("slurm", "ray") for key in OmegaConf.load(ROOT / f"configs/hydra/launcher/{name}.yaml")
+    }
+    lines = re.findall(r"python train\.py -m hydra/launcher=(?:slurm|ray) (.*?)(?: +#.*)?$", page, re.MULTILINE)
+    assert len(lines) >= 5
     for line in lines:
         words = [word for word in line.split() if not word.startswith("hydra.")]
         compose_run([word.partition(",")[0] for word in words])
     named = set(re.findall(r"hydra\.launcher\.(\w+)", page))
-    assert named <= {str(key) for key in keys}
-    assert {"partition", "account", "timeout_min"} <= named
+    assert named <= keys
+    assert {"partition", "account", "timeout_min", "num_gpus"} <= named
 
 
 def run(words: list[str]) -> None:

@@ -67,7 +67,7 @@ def test_what_does_not_go_together_is_named(data, outputs, overrides, cause):
         (["-m", "task=digits", "trainer.max_step=1,2"], 'no setting "max_step" in trainer; did you mean max_steps or'),
         (["task=digits", "trainer.zzz=1"], "+trainer.zzz= adds a further argument of its class."),
         (["task=digits", "+trainer.logger=false"], "trainer.logger is there already; leave the + out: trainer.logger="),
-        (["-m", "task=digits", "hydra/sweeper=optun"], 'There is no hydra/sweeper "optun"; choose from basic, job_li'),
+        (["-m", "task=digits", "hydra/sweeper=zzz"], 'There is no hydra/sweeper "zzz"; choose from basic, job_list, o'),
         (["task=digits", "scale=smoke", "+trainer.limit_val_batches=1e-9"], "Lightning refuses these settings (You r"),
     ],
 )
