@@ -11,6 +11,8 @@ import pytest
 from runs import ROOT, run_script
 
 from subquad import records
+from subquad.sweep.ray_tasks import check_room, check_settings, train_all
+from subquad.utils.errors import UserError
 
 WORDS = ("-m", "hydra/launcher=ray", "task=digits", "attention=dba", "limits.cases=null", "limits.steps=300")
 SMOKE = ("scale=smoke", "recipe.epochs=6", "limits.epochs=6", "seed=0,1", "backbone.dim=32,33")
@@ -27,6 +29,34 @@ def training(outputs: Path) -> list[int]:
         if f"paths.outputs={outputs}".encode() in words and b"backbone.dim=32" in words and b"-m" not in words[3:]:
             found.append(int(folder.name))
     return found
+
+
+SETTINGS = {"address": None, "num_cpus": 1, "num_gpus": "auto", "memory_gb": None, "max_retries": 3}
+NODE = {"Alive": True, "Resources": {"CPU": 2.0, "memory": 2.0**30}}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("num_cpus", 0), ("num_cpus", 1.5), ("num_gpus", -1), ("memory_gb", "abc"), ("max_retries", -2)],
+)
+def test_a_number_that_ray_does_not_take_is_refused(name, wrong):
+    check_settings(SETTINGS)
+    with pytest.raises(UserError, match=f"hydra.launcher.{name}={wrong} is not possible; give"):
+        check_settings(SETTINGS | {name: wrong})
+
+
+@pytest.mark.parametrize("large", [{"num_cpus": 3}, {"num_gpus": 0.3}, {"memory_gb": 2}])
+def test_a_run_that_fits_no_machine_is_refused_and_waits_only_on_a_cluster(large, caplog):
+    check_room(SETTINGS | {"num_cpus": 2, "memory_gb": 1}, [NODE])
+    with pytest.raises(UserError, match=r"No machine of Ray has .* at once .*; lower hydra\.launcher"):
+        check_room(SETTINGS | large, [NODE, NODE])
+    check_room(SETTINGS | large | {"address": "auto"}, [NODE])
+    assert "the runs wait until the cluster has one" in caplog.text
+
+
+def test_an_address_where_nothing_listens_is_named_at_once():
+    with pytest.raises(UserError, match=r"Ray does not answer at localhost:1 \(.*\); start it"):
+        train_all([None], SETTINGS | {"address": "localhost:1"}, 0)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from runs import composed, run_script
 
 from subquad import records
 from subquad.report.html.study_page import write_study_page
-from subquad.sweep.study import opened, split
+from subquad.sweep.study import check_counts, opened, split
 from subquad.training.callbacks.prune import PRUNED, TRIAL, Prune, storage_of
 from subquad.utils.errors import UserError
 
@@ -59,8 +59,21 @@ def test_ranges_and_lists_are_drawn_from_as_written():
     }
     with pytest.raises(UserError, match=r"lr=interval\(1,0.1\) is no range .*; write the smaller number first"):
         split(["optimizer.lr=interval(1,0.1)"], {})
+    with pytest.raises(
+        UserError, match=r"lr=tag\(log,interval\(0,1\)\) is no range .*; a logarithm needs numbers above 0"
+    ):
+        split(["optimizer.lr=tag(log,interval(0,1))"], {})
     with pytest.raises(UserError, match="Nothing is searched; give a range"):
         split(LINE, {})
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "abc", 2.5, True])
+def test_a_search_refuses_numbers_of_trials_that_it_cannot_run(wrong):
+    check_counts(1, None)
+    with pytest.raises(UserError, match=f"hydra.sweeper.n_trials={wrong} is no whole number above 0; try"):
+        check_counts(wrong, None)
+    with pytest.raises(UserError, match=f"hydra.sweeper.n_jobs={wrong} is no whole number"):
+        check_counts(1, wrong)
 
 
 def test_an_interrupted_search_tries_its_running_trials_again_and_draws_others_after(config):

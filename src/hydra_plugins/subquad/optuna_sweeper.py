@@ -44,6 +44,7 @@ class OptunaSweeper(Sweeper):
         assert self.launcher is not None
         assert self.config is not None
         try:
+            study.check_counts(self.n_trials, self.n_jobs)
             fixed, space = study.split(arguments, self.params)
             first = self.context.config_loader.load_sweep_config(self.config, [*fixed, *study.example(space)])
             at_once = self.n_jobs or _at_once(first, self.n_trials)

@@ -1,5 +1,6 @@
 """A launcher that trains the runs of a sweep through Ray, on this machine or on a cluster of Ray."""
 
+import os
 from collections.abc import Sequence
 
 from hydra.core.utils import JobReturn
@@ -15,6 +16,7 @@ class Ray(RemoteLauncher):
     """
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # Ray reads it when imported; it would drop lines of one run
         from subquad.sweep.ray_tasks import size_of, train_all
         from subquad.utils.errors import UserError
 

@@ -4,11 +4,13 @@ import ctypes
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import ray
 from omegaconf import DictConfig
@@ -40,20 +42,64 @@ def train_all(runs: Sequence[RequestedRun], settings: Mapping[str, Any], first: 
     """
     if not runs:
         return {}
+    check_settings(settings)
     own = not ray.is_initialized()
     try:
         if own:
+            _reach(settings["address"])
             ray.init(address=settings["address"], include_dashboard=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(
             f"Ray does not answer at {settings['address']} ({first_line(error)}); start it with `ray start --head`, or "
             "leave hydra.launcher.address out."
         ) from None
     try:
+        check_room(settings, ray.nodes())
         return _wait({_submitted(run, settings, number): (number, run) for number, run in enumerate(runs, first)})
     finally:
         if own:
             ray.shutdown()
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raises UserError where a number of configs/hydra/launcher/ray.yaml is none that Ray takes."""
+    gpus, memory = settings["num_gpus"], settings["memory_gb"]
+    for name, value, kinds, least, meant in (
+        ("num_cpus", settings["num_cpus"], int, 1, "a whole number from 1"),
+        ("num_gpus", 0 if gpus == "auto" else gpus, int | float, 0, "auto, or a number from 0"),
+        ("memory_gb", 1 if memory is None else memory, int | float, 0, "null, or a number from 0"),
+        ("max_retries", settings["max_retries"], int, -1, "a whole number from 0, or -1 for any number"),
+    ):
+        if isinstance(value, bool) or not isinstance(value, kinds) or value < least:
+            raise UserError(f"hydra.launcher.{name}={value} is not possible; give {meant}.")
+
+
+def check_room(settings: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Raises UserError where no machine is large enough for a run, which would wait for ever.
+
+    Warns only if the cluster is not this command's own, because it may still grow. nodes: as `ray.nodes()` lists them.
+    """
+    asked = {"CPU": settings["num_cpus"], "GPU": 0 if settings["num_gpus"] == "auto" else settings["num_gpus"]}
+    have = [node["Resources"] for node in nodes if node["Alive"]]
+    asked["memory"] = int((settings["memory_gb"] or 0) * 2**30)
+    if any(all(of.get(kind, 0) >= count for kind, count in asked.items()) for of in have):
+        return
+    most = [max((of.get(kind, 0) for of in have), default=0) for kind in asked]
+    cause = (
+        f"No machine of Ray has the num_cpus={asked['CPU']}, num_gpus={asked['GPU']} and memory_gb="
+        f"{settings['memory_gb'] or 'null'} of a run at once (the most there is: {most[0]:g}, {most[1]:g} and "
+        f"{most[2] / 2**30:.3g})"
+    )
+    if settings["address"] is None:
+        raise UserError(f"{cause}; lower hydra.launcher.num_cpus, num_gpus or memory_gb.")
+    log.warning(f"{cause}; the runs wait until the cluster has one.")
+
+
+def _reach(address: str | None) -> None:
+    """Raises OSError or ValueError where nothing listens at `host:port`, for which Ray would wait minutes."""
+    parts = urlsplit(address if address and "://" in address else f"//{address or ''}")
+    if parts.hostname and parts.port:
+        socket.create_connection((parts.hostname, parts.port), timeout=10).close()
 
 
 def _submitted(run: RequestedRun, settings: Mapping[str, Any], number: int) -> Any:

@@ -48,6 +48,13 @@ def split(arguments: Sequence[str], params: Mapping[str, str]) -> tuple[list[str
     return [str(override.input_line) for override in every if not override.is_sweep_override()], space
 
 
+def check_counts(n_trials: Any, n_jobs: Any) -> None:
+    """Raises UserError where the number of trials, or of trials at a time, is no whole number above 0."""
+    for name, value in (("n_trials", n_trials), ("n_jobs", 1 if n_jobs is None else n_jobs)):
+        if type(value) is not int or value < 1:
+            raise UserError(f"hydra.sweeper.{name}={value} is no whole number above 0; try hydra.sweeper.{name}=4.")
+
+
 def _distribution(override: Override) -> BaseDistribution:
     """What Optuna draws from: for a range or a list exactly the values that Hydra's own sweep would run."""
     sweep: Any = override.value()
@@ -57,7 +64,8 @@ def _distribution(override: Override) -> BaseDistribution:
     try:
         return kind(sweep.start, sweep.end, log="log" in sweep.tags)  # type: ignore[arg-type]
     except ValueError as error:
-        raise UserError(f"{override.input_line} is no range ({error}); write the smaller number first.") from None
+        remedy = "a logarithm needs numbers above 0" if "low > 0" in str(error) else "write the smaller number first"
+        raise UserError(f"{override.input_line} is no range ({str(error).rstrip('.')}); {remedy}.") from None
 
 
 def example(space: Mapping[str, BaseDistribution]) -> list[str]:
