@@ -127,6 +127,9 @@ def test_swapped_attentions_have_the_type_and_mode_of_the_model():
         assert {p.dtype for p in one.after.parameters()} == {torch.bfloat16}
         assert not one.after.training
         assert one.after.site.dropout == 0.1
+    images = FAMILIES["vit"].build().double()
+    swap(images, "dba")
+    assert images(torch.randn(2, 3, 32, 32, dtype=torch.float64)).isfinite().all()
 
 
 def test_masks_of_every_form_are_read():
