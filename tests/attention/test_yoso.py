@@ -12,6 +12,7 @@ from attention.checks import LENGTHS, LONGEST, agree, one, stack, tokens
 from subquad.attention import yoso
 from subquad.attention.yoso import YOSO, SampledYOSO
 from subquad.specs import Masks, Pattern
+from subquad.utils.derivatives import plain_operators
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -94,3 +95,18 @@ def test_new_hyperplanes_are_drawn_before_every_step() -> None:
     attention.refresh(x, x, Masks())
     assert not (attention.planes == before).any()
     assert not torch.allclose(attention(x, x, Masks())[0], y)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # of torch itself
+@pytest.mark.parametrize("kind", [YOSO, SampledYOSO])
+def test_second_derivatives_in_both_modes_are_the_same_where_nothing_is_read(kind):
+    layer, x, along = kind(dim=16, heads=2).double(), *torch.randn(2, 2, 12, 16).double()
+    mask = torch.tensor([[False], [True]]).expand(2, 12)
+
+    def total(x):
+        return (layer(x, mask=mask) * along).sum()
+
+    _, want = torch.func.jvp(torch.func.grad(total), (x,), (along,))
+    with plain_operators():
+        (slope,) = torch.autograd.grad(total(x.requires_grad_()), x, create_graph=True)
+    assert_close(torch.autograd.grad((slope * along).sum(), x)[0], want)

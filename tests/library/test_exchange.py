@@ -127,6 +127,9 @@ def test_swapped_attentions_have_the_type_and_mode_of_the_model():
         assert {p.dtype for p in one.after.parameters()} == {torch.bfloat16}
         assert not one.after.training
         assert one.after.site.dropout == 0.1
+    images = FAMILIES["vit"].build().double()
+    swap(images, "dba")
+    assert images(torch.randn(2, 3, 32, 32, dtype=torch.float64)).isfinite().all()
 
 
 def test_masks_of_every_form_are_read():
@@ -154,6 +157,10 @@ def test_masks_of_every_form_are_read():
         (lambda: swap(bert("Bert"), "dbq"), "did you mean dba"),
         (lambda: swap(bert("Bert"), "dba", where="decoder.*"), "names no attention of this model; it has 0 to 2: enc"),
         (lambda: swap(bert("Bert"), "dba", where=[0, 3]), "names no attention of this model"),
+        (lambda: swap(bert("Bert"), "dba", where=1), r"where=1 is no pattern .* write where=\[0, 1\]"),
+        (lambda: swap(bert("Bert"), "dba", d_q=4), "settings of dba do not fit .*'d_q'.*; see docs/attentions.md"),
+        (lambda: swap(bert("Bert"), "dba", heads=2), "heads cannot be set here; the model has its own"),
+        (lambda: swap(bert("Bert"), 5), "5 is no attention; pass the name of a choice, a class or a factory"),
         (lambda: swap(bert("Bert"), CrossOnly), "CrossOnly has no self-attention form; it supports cross-attention"),
         (lambda: swap(vit(qk_norm=True), "dba"), "blocks.0.attn has k_norm, q_norm, which no attention here has"),
         (lambda: swap(vit(block_fn=ParallelThingsBlock), "dba"), "ParallelThingsBlock has no attention of its own"),

@@ -119,9 +119,12 @@ def test_settings_are_those_of_the_call():
     assert [use.max_len for use in registry["subquad_narrow"].built] == [0]
     registry["subquad_local"](module, q, k, v, None)
     assert [use.max_len for use in registry["subquad_local"].built] == [30]
-    for wrong in ({"nystromformer": {"landmark": 2}}, {"nystromformers": {"landmarks": 2}}, {"local": {"window": -1}}):
-        with pytest.raises(UserError):
-            register_with_transformers(**wrong)
+    wrong = {"landmark": 2, "landmarks": -1, "heads": 2}
+    for name, given in (*(("nystromformer", {key: value}) for key, value in wrong.items()), ("few", 4), ("fewer", {})):
+        with pytest.raises(
+            UserError, match=r"do not fit|choose|heads of nystromformer cannot|few is 4; pass|no attention"
+        ):
+            register_with_transformers(**{name: given})
 
 
 def test_random_features_are_the_same_in_every_process_and_leave_the_generator_alone():

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention
 from subquad.ops.softmax_attention import fused_attention
+from subquad.ops.unit import unit
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.derivatives import by_torch, first_order, one_at_a_time
 from subquad.utils.devices import at_once, fused
@@ -241,7 +242,7 @@ class _Attend(torch.autograd.Function):
 @fused
 def _unit(x: Float[Tensor, "*g e"]) -> Float[Tensor, "*g e"]:
     """x / ‖x‖."""
-    return F.normalize(x, dim=-1).to(x.dtype)
+    return unit(x).to(x.dtype)
 
 
 @fused

@@ -4,7 +4,6 @@ import math
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
@@ -13,6 +12,7 @@ from subquad.attention.base import Discrete, Projections, Redrawn, StatelessAtte
 from subquad.ops.binary_codes import code
 from subquad.ops.masks import zero_padding
 from subquad.ops.mixed_precision import without_autocast
+from subquad.ops.unit import unit
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.derivatives import by_torch, first_order
 from subquad.utils.devices import at_once, fused
@@ -65,8 +65,8 @@ class YOSO(StatelessAttention, SurrogateGradient):
         q, k = p.split(p.query(x)), p.split(p.key(context))
         with without_autocast(x):
             precise = torch.promote_types(values.dtype, torch.float32)
-            q, k = F.normalize(q.to(precise), dim=-1), F.normalize(k.to(precise), dim=-1)
-            y = F.normalize(self._weigh(q, k, values.to(precise)), dim=-1)
+            q, k = unit(q.to(precise)), unit(k.to(precise))
+            y = unit(self._weigh(q, k, values.to(precise)))
         return p.merge(y.to(values.dtype))
 
     def _weigh(

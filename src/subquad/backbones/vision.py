@@ -83,7 +83,7 @@ def calls_of(
             block.attn = _Noted()
         state = {name: tensor.to("meta") for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
         with torch.no_grad(), _ShapesOnly():
-            image = torch.empty(1, channels, *size, device="meta")
+            image = torch.empty(1, channels, *size, device="meta", dtype=next(model.parameters()).dtype)
             torch.func.functional_call(model, state, (image,))
         return {own: block.attn.call(model) for own, block in zip(attentions, blocks, strict=True)}
     finally:

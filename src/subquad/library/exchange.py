@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import index
 from typing import Any, Final
 
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from subquad.library.building import AttentionChoice, attention_factory
 from subquad.library.host import Host
 from subquad.library.hosts import hosts_in
 from subquad.library.rotary import turns
-from subquad.specs import UNKNOWN, Pattern, Site
+from subquad.specs import SITE_SETTINGS, UNKNOWN, Pattern, Site
 from subquad.utils.errors import UserError
 
 KEY: Final = "subquad"
@@ -99,6 +100,10 @@ def swap(
         >>> encoder(torch.randn(2, 300, 64)).shape
         torch.Size([2, 300, 64])
     """
+    if sizes := {*SITE_SETTINGS} & settings.keys():
+        raise UserError(f"{', '.join(sorted(sizes))} cannot be set here; the model has its own.")
+    if not (isinstance(attention, str) or callable(attention)):
+        raise UserError(f"{attention!r} is no attention; pass the name of a choice, a class or a factory.")
     found = hosts_in(model, image_size)
     factory, hosts = attention_factory(attention), _chosen(found, where)
     counts, seen, built = Counter(host.stage for host in hosts), Counter[int](), []
@@ -110,7 +115,10 @@ def swap(
             grid=host.grid if host.grid and host.grid[0] * host.grid[1] == longest else None,
         )  # fmt: skip
         seen[host.stage] += 1
-        built.append(factory(site=site, **settings))
+        try:
+            built.append(factory(site=site, **settings))
+        except TypeError as error:
+            raise UserError(f"The settings of {attention} do not fit ({error}); see docs/attentions.md.") from None
     # Nothing is replaced before everything is built, so that an error leaves the model as it was.
     slots, default = {stage: CarrySlot() for stage in counts}, next(model.parameters())  # FNet has none of its own
     _note(model, attention, [found.index(host) for host in hosts], max_len, settings)
@@ -140,7 +148,13 @@ def _chosen(hosts: list[Host], where: str | Sequence[int] | None) -> list[Host]:
     if isinstance(where, str):
         chosen = [host for host in hosts if fnmatch.fnmatchcase(host.name, where)]
     else:
-        chosen = [hosts[number] for number in sorted(set(where)) if 0 <= number < len(hosts)]
+        try:
+            numbers = sorted({index(number) for number in where})
+        except TypeError:
+            raise UserError(
+                f"where={where!r} is no pattern of names and no list of numbers; write where=[0, 1]."
+            ) from None
+        chosen = [hosts[number] for number in numbers if 0 <= number < len(hosts)]
     if not chosen or (not isinstance(where, str) and len(chosen) < len(set(where))):
         raise UserError(
             f"where={where!r} names no attention of this model; it has 0 to {len(names) - 1}: {', '.join(names)}."

@@ -18,7 +18,7 @@ from subquad.config.choices import options
 from subquad.library.building import AttentionChoice, attention_factory
 from subquad.library.of_heads import attend_heads, beside_maps, core_of, reads_heads
 from subquad.library.padding import real_tokens
-from subquad.specs import UNKNOWN, Masks, Pattern, Site
+from subquad.specs import SITE_SETTINGS, UNKNOWN, Masks, Pattern, Site
 from subquad.utils.errors import UserError, first_line
 
 PREFIX: Final = "subquad_"
@@ -66,6 +66,12 @@ def register_with_transformers(**settings: dict[str, Any] | AttentionChoice) -> 
     choices: dict[str, tuple[AttentionChoice, dict[str, Any]]] = {name: (name, {}) for name in options("attention")}
     for name, given in settings.items():
         choice, own = (name, given) if isinstance(given, dict) else (given, {})
+        if sizes := {*SITE_SETTINGS} & own.keys() - {"max_len"}:
+            raise UserError(f"{', '.join(sorted(sizes))} of {name} cannot be set here; the model has its own.")
+        if not (isinstance(choice, str) or callable(choice)):
+            raise UserError(
+                f"{name} is {choice!r}; pass settings as a dict, the name of a choice, a class or a factory."
+            )
         try:  # says now what is wrong
             attention_factory(choice)(**{"dim": 64, "heads": 4, "max_len": 512} | own)
         except TypeError as error:
