@@ -111,6 +111,14 @@ def test_the_best_trial_is_the_highest_of_an_accuracy_and_has_a_page(config, cap
     assert page.count("<svg") == 1
 
 
+def test_a_sampler_or_a_database_that_does_not_exist_is_one_sentence(config):
+    with pytest.raises(UserError, match=r"hydra.sweeper.sampler cannot be built \(Error loading 'optuna.Nope'"):
+        searched(config, ["seed=range(3)"], {"_target_": "optuna.Nope"}).__enter__()
+    fixed, space = split([*LINE, "seed=range(3)"], {})
+    with pytest.raises(UserError, match=r"The database sqlite:////nowhere/x.db cannot be used"):
+        opened(config, fixed, space, None, "sqlite:////nowhere/x.db", None, None, write_study_page).__enter__()
+
+
 def test_a_search_of_another_name_keeps_to_its_settings(config):
     fixed, space = split([*LINE, "seed=interval(0,9)"], {})
     with opened(config, fixed, space, "mine", None, None, None, write_study_page):

@@ -12,6 +12,7 @@ import optuna
 from filelock import FileLock, Timeout
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import (
@@ -28,7 +29,7 @@ from subquad.config.overrides import as_override
 from subquad.training.callbacks.prune import PRUNED, TRIAL, storage_of
 from subquad.utils.atomic import atomic_write
 from subquad.utils.display import as_typed, counted
-from subquad.utils.errors import UserError
+from subquad.utils.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
 
@@ -96,10 +97,7 @@ def opened(
     place = storage or str(folder / "trials.log")
     try:
         with FileLock(folder / ".lock", timeout=0):
-            study = optuna.create_study(
-                storage=storage_of(place), study_name=name, load_if_exists=True,
-                direction="maximize" if config.task.mode == "max" else "minimize",
-            )  # fmt: skip
+            study = _study(place, name, "maximize" if config.task.mode == "max" else "minimize")
             if study.user_attrs.setdefault("search", same) != same:
                 raise UserError(f"{folder} is a search of other settings; choose another hydra.sweeper.study_name.")
             study.set_user_attr("search", same)
@@ -108,13 +106,30 @@ def opened(
                 study.enqueue_trial(trial.params, user_attrs={"again": trial.number})
             if sampler is not None and "seed" in sampler:  # otherwise it would draw the first trials once more
                 sampler = OmegaConf.merge(sampler, {"seed": sampler.seed + len(study.trials)})
-            study.sampler = instantiate(sampler) or study.sampler
-            study.pruner = instantiate(pruner) or optuna.pruners.NopPruner()
+            study.sampler = _built("sampler", sampler) or study.sampler
+            study.pruner = _built("pruner", pruner) or optuna.pruners.NopPruner()
             if config.get("protocol") == config.data.get("protocol") == "paper":
                 log.warning("protocol=paper selects on the test rows; search with protocol=clean.")
             yield Search(study, config, fixed, space, folder, place, write_page)
     except Timeout:
         raise UserError(f"Another process is searching ({folder}); wait for it, or change a setting.") from None
+
+
+def _study(place: str, name: str, direction: Any) -> optuna.Study:
+    try:
+        return optuna.create_study(storage=storage_of(place), study_name=name, direction=direction, load_if_exists=True)
+    except Exception as error:  # of any driver of a database
+        if "://" not in place:
+            raise
+        raise UserError(f"The database {place} cannot be used ({first_line(error)}); correct the address.") from None
+
+
+def _built(name: str, settings: Any) -> Any:
+    try:
+        return instantiate(settings)
+    except InstantiationException as error:
+        reason = " ".join(str(error.__cause__ or error).split()).rstrip(".")
+        raise UserError(f"hydra.sweeper.{name} cannot be built ({reason}); see Optuna's {name}s.") from None
 
 
 class Search:
