@@ -145,6 +145,16 @@ def test_masks_of_every_form_are_read():
         real_tokens(additive[:, 0, 0])
 
 
+def test_compiled_models_read_the_same_masks_and_refuse_the_same():
+    read = torch.compile(real_tokens, backend="aot_eager", fullgraph=True)
+    additive = torch.zeros(3, 1, 20, 20).masked_fill(~REAL[:, None, None, :], torch.finfo(torch.float32).min)
+    for mask in (REAL, REAL[:, None, None, :].expand(-1, 1, 20, -1), additive):
+        assert torch.equal(read(mask), REAL)
+    for wrong in (torch.ones(20, 20).tril().bool()[None, None], additive + torch.arange(20.0), additive[:, 0, 0]):
+        with pytest.raises(RuntimeError, match=r"pass a mask|pass additive_mask > -1"):
+            read(wrong)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

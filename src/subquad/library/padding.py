@@ -9,6 +9,7 @@ _NO_PAIRS = (
     "The attentions of this package read padding masks only, and this attention mask differs between queries or has "
     "other values than 0 and large negative ones; pass a mask [batch, tokens]."
 )
+_ADDITIVE = "A mask [batch, tokens] is 1 at real tokens and 0 at padding; pass additive_mask > -1."
 
 
 def real_tokens(mask: Tensor | None) -> Tensor | None:
@@ -22,15 +23,12 @@ def real_tokens(mask: Tensor | None) -> Tensor | None:
     if not isinstance(mask, Tensor):
         raise UserError("Masks of flex attention cannot be read; call model.set_attn_implementation('sdpa').")
     if mask.dim() == 2:
-        if mask.is_floating_point() and not torch.compiler.is_compiling() and bool((mask < 0).any()):
-            raise UserError("A mask [batch, tokens] is 1 at real tokens and 0 at padding; pass additive_mask > -1.")
+        if mask.is_floating_point():
+            _require((mask >= 0).all(), _ADDITIVE)
         return mask.bool()
     real = mask[:, 0, 0] if mask.dtype == torch.bool else mask[:, 0, 0] >= -1
-    if torch.compiler.is_compiling():  # values are not known
-        return real
-    same = mask.shape[1:3] == (1, 1) or not any(mask.stride()[1:3]) or bool((mask == mask[:, :1, :1]).all())
-    if not same:
-        raise UserError(_NO_PAIRS)
+    if mask.shape[1:3] != (1, 1) and any(mask.stride()[1:3]):
+        _require((mask == mask[:, :1, :1]).all(), _NO_PAIRS)
     check_plain(mask)
     return real
 
@@ -44,7 +42,16 @@ def real_tokens_of_window(mask: Tensor | None) -> Tensor | None:
 
 
 def check_plain(mask: Tensor) -> None:
-    """Raises UserError for an additive mask with other values than 0 and large negative ones, if they are known."""
-    known = mask.dtype != torch.bool and not torch.compiler.is_compiling()
-    if known and not bool(((mask == 0) | (mask < -1e3)).all()):
-        raise UserError(_NO_PAIRS)
+    """Raises UserError for an additive mask with other values than 0 and large negative ones."""
+    if mask.dtype != torch.bool:
+        _require(((mask == 0) | (mask < -1e3)).all(), _NO_PAIRS)
+
+
+def _require(holds: Tensor, message: str) -> None:
+    """Raises UserError unless a mask is one of padding; a compiled model raises RuntimeError, where it runs."""
+    if torch.compiler.is_exporting():  # an exported program has no checks of values
+        return
+    if torch.compiler.is_compiling():
+        torch._assert_async(holds, message)
+    elif not bool(holds):
+        raise UserError(message)
