@@ -51,6 +51,22 @@ def test_all_swaps_are_kept_in_their_order(tmp_path):
     assert type(other.bert.encoder.layer[0].attention.self.attention) is DBA
 
 
+@pytest.mark.parametrize("attention", ["linear", "dba"])
+def test_the_swapped_encoder_of_an_encoder_decoder_is_saved_with_it(attention, tmp_path):
+    model = transformers.BartModel(
+        transformers.BartConfig(
+            d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+            encoder_ffn_dim=32, decoder_ffn_dim=32, vocab_size=50, max_position_embeddings=40,
+        )
+    ).eval()  # fmt: skip
+    swap(model.get_encoder(), attention)
+    model.save_pretrained(tmp_path)
+    again, words = load_swapped(str(tmp_path)), torch.randint(5, 50, (2, 9))
+    assert_close(again(words).last_hidden_state, model(words).last_hidden_state, **exactly)
+    again.save_pretrained(tmp_path / "again")
+    assert_close(load_swapped(str(tmp_path / "again")).state_dict(), model.state_dict(), **exactly)
+
+
 def test_what_cannot_be_loaded_is_explained(tmp_path):
     model = bert("Bert")
     model.save_pretrained(tmp_path)

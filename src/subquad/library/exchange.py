@@ -138,6 +138,8 @@ def _note(
         made: Any = attention if isinstance(attention, partial) else partial(attention)
         attention, settings = f"{made.func.__module__}:{made.func.__qualname__}", made.keywords | settings
     entry = {"attention": attention, "where": where, "max_len": max_len, "settings": settings}
+    if getattr(config, "is_encoder_decoder", False):  # the encoder, whose configuration is that of the whole
+        entry["part"] = type(model).__name__
     setattr(config, KEY, [*getattr(config, KEY, ()), entry])
 
 

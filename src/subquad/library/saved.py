@@ -52,9 +52,12 @@ def load_swapped(source: str, model_class: Any = None, trust_code: bool = False,
         known.__init__(self, config, *args, **kwargs)
         delattr(self.config, KEY)
         for attention, entry in chosen:
-            for swapped in swap(self, attention, where=entry["where"], max_len=entry["max_len"], **entry["settings"]):
-                tied = self.get_submodule(swapped.name)._tied_weights_keys
-                names = {f"{swapped.name}.{again}": f"{swapped.name}.{name}" for again, name in tied.items()}
+            parts = {name: part for name, part in self.named_modules() if type(part).__name__ == entry.get("part")}
+            path, part = next(iter(parts.items()), ("", self))
+            for swapped in swap(part, attention, where=entry["where"], max_len=entry["max_len"], **entry["settings"]):
+                place = f"{path}.{swapped.name}".lstrip(".")
+                tied = self.get_submodule(place)._tied_weights_keys
+                names = {f"{place}.{again}": f"{place}.{name}" for again, name in tied.items()}
                 self.all_tied_weights_keys = self.all_tied_weights_keys | names
 
     loading: Any = type(known.__name__, (known,), {"__init__": build, "__module__": known.__module__})
