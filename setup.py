@@ -5,7 +5,7 @@ from setuptools.command.build_py import build_py
 
 CONTRACT = {
     "subquad.contract": {"conftest"},
-    "subquad.contract.attention": {"__init__", "cells", "conftest", "test_contract", "test_export"},
+    "subquad.contract.attention": {"__init__", "cells", "conftest", "test_contract", "test_derivatives", "test_export"},
     "subquad.contract.backbones": {"test_encoders"},
 }
 """The tests that `subquad check` runs, by package."""
