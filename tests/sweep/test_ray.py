@@ -60,7 +60,8 @@ def test_an_address_where_nothing_listens_is_named_at_once():
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_a_failed_one_is_named_and_finished_ones_are_found(data, outputs):
+def test_a_killed_run_resumes_a_failed_one_is_named_and_finished_ones_are_found(data, outputs, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # equal bits need equal threads
     folders = (f"paths.data={data}", f"paths.outputs={outputs}")
     command = [sys.executable, "train.py", *WORDS, *SMOKE, "trainer=cpu", *folders]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as sweep:
