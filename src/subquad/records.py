@@ -390,10 +390,8 @@ def write_sealed(path: Path, content: Mapping[str, Any], owner: str | None) -> N
 
 def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
     """Writes a JSON file atomically; several processes may write it at once."""
-    with (
-        atomic_write(path, several=True) as place,
-        place.open("w", encoding="utf-8") as file,
-    ):  # processes of a run may fail at once
+    # Processes of a run may fail at once.
+    with atomic_write(path, several=True) as place, place.open("w", encoding="utf-8") as file:
         json.dump(content, file, indent=indent, default=str)
         file.flush()
         os.fsync(file.fileno())

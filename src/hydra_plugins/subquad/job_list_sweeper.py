@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn, JobStatus
+from hydra.core.utils import JobReturn, JobStatus, filter_overrides
 from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
@@ -78,6 +78,11 @@ def launch(launcher: Launcher, jobs: Sequence[Sequence[str]], first_index: int) 
     if any(kind.__name__ == "BasicLauncher" for kind in type(launcher).__mro__):
         return [run_here(launcher, overrides, index) for index, overrides in enumerate(jobs, first_index)]
     return launcher.launch(jobs, initial_job_idx=first_index)
+
+
+def settings_of(overrides: Sequence[str]) -> list[str]:
+    """The overrides of a job that are settings of its run, without those of Hydra."""
+    return [override for override in filter_overrides(list(overrides)) if not override.startswith("+hydra.")]
 
 
 def run_here(launcher: Launcher, overrides: Sequence[str], index: int) -> JobReturn:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hydra.core.utils import JobReturn
 from hydra.errors import CompactHydraException
 
+from hydra_plugins.subquad.job_list_sweeper import INTERRUPTED
 from hydra_plugins.subquad.remote_launcher import RemoteLauncher
 
 
@@ -27,6 +28,6 @@ class Ray(RemoteLauncher):
         except UserError as error:
             raise CompactHydraException(str(error)) from None
         except KeyboardInterrupt:
-            raise SystemExit(130) from None
+            raise SystemExit(INTERRUPTED) from None
         self.show(runs, failed, left)
         return [self.outcome(o, run.run, failed) for o, run in zip(job_overrides, runs, strict=True)]

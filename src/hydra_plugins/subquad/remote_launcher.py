@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn, JobStatus, filter_overrides
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import CompactHydraException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
+
+from hydra_plugins.subquad.job_list_sweeper import settings_of
 
 _SWEEP_SETTINGS = ("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper", "hydra.sweep", "hydra.mode")
 
@@ -38,10 +40,9 @@ class RemoteLauncher(Launcher):
         given = [*self.config.hydra.overrides.hydra, *(o for o in overrides if o.startswith("+hydra."))]
         hydra = [setting for setting in given if not setting.lstrip("+~").startswith(_SWEEP_SETTINGS)]
         evaluations: Any = OmegaConf.to_container(config.evaluate, resolve=True)
-        own = tuple(o for o in filter_overrides(list(overrides)) if not o.startswith("+hydra."))
         return RequestedRun(
-            Path(config.paths.run), (str(Path(sys.argv[0]).absolute()), *flags(), *hydra), own,
-            size_of(config, self.settings), tuple(evaluations),
+            Path(config.paths.run), (str(Path(sys.argv[0]).absolute()), *flags(), *hydra),
+            tuple(settings_of(overrides)), size_of(config, self.settings), tuple(evaluations),
         )  # fmt: skip
 
     def show(self, runs: Iterable[Any], failed: Mapping[Path, str], trained: Iterable[Path]) -> None:

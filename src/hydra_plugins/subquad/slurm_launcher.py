@@ -9,6 +9,7 @@ from hydra.errors import CompactHydraException
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from hydra_plugins.subquad.job_list_sweeper import INTERRUPTED
 from hydra_plugins.subquad.remote_launcher import RemoteLauncher
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class Slurm(RemoteLauncher):
             raise CompactHydraException(str(error)) from None
         except KeyboardInterrupt:
             self._explain_interrupt(jobs)
-            raise SystemExit(130) from None
+            raise SystemExit(INTERRUPTED) from None
         self.show(runs, jobs.failed, jobs.tickets)
         return [self.outcome(o, run.run, jobs.failed) for o, run in zip(job_overrides, runs, strict=True)]
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn, JobStatus, configure_log, filter_overrides, run_job, setup_globals
+from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup_globals
 from hydra.errors import CompactHydraException, HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from hydra_plugins.subquad.job_list_sweeper import INTERRUPTED, run_here
+from hydra_plugins.subquad.job_list_sweeper import INTERRUPTED, run_here, settings_of
 
 log = logging.getLogger(__name__)
 
@@ -62,12 +62,12 @@ class Workers(Launcher):
         results: dict[int, JobReturn] = {}
 
         def on_start(number: int) -> None:
-            log.info(f"\t#{number} : {_settings(jobs[number])}")
+            log.info(f"\t#{number} : {' '.join(settings_of(jobs[number]))}")
 
         def on_end(number: int, result: JobReturn | None, cause: str | None) -> None:
             results[number] = result or _failed(jobs[number], CompactHydraException(cause))
             if results[number].status != JobStatus.COMPLETED:
-                log.error(f"#{number} ({_settings(jobs[number])}) failed: {results[number]._return_value}")
+                log.error(f"#{number} ({' '.join(settings_of(jobs[number]))}) failed: {results[number]._return_value}")
 
         tasks = {number: partial(self._run, overrides, number) for number, overrides in jobs.items()}
         with workers.interruptible():
@@ -120,7 +120,3 @@ class Workers(Launcher):
 
 def _failed(overrides: Sequence[str], error: BaseException) -> JobReturn:
     return JobReturn(overrides=list(overrides), status=JobStatus.FAILED, _return_value=error)
-
-
-def _settings(overrides: Sequence[str]) -> str:
-    return " ".join(o for o in filter_overrides(list(overrides)) if not o.startswith("+hydra."))

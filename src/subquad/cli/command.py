@@ -178,15 +178,15 @@ def mend_hydra() -> None:
                 raise
 
     def run_and_report(function: Callable[[], Any]) -> Any:
+        return report(lambda: told(function))
+
+    def told(function: Callable[[], Any]) -> Any:
         try:
             return user_errors(lambda _: function())(None)
         except HydraException as error:
             if os.environ.get("HYDRA_FULL_ERROR"):
                 raise
             sys.exit(str(error).strip())
-        except Exception as error:
-            cause = error
-        return report(lambda: _raise(cause))
 
     def return_value(job: core_utils.JobReturn) -> Any:
         if isinstance(job._return_value, CompactHydraException):
@@ -196,10 +196,6 @@ def mend_hydra() -> None:
     setattr(core_utils, "_save_config", save_config)  # noqa: B010
     setattr(hydra_utils, "run_and_report", run_and_report)  # noqa: B010
     setattr(core_utils.JobReturn, "return_value", returned.getter(return_value))  # noqa: B010
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 class _Explained(CompactHydraException):

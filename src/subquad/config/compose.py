@@ -23,7 +23,11 @@ from subquad.config.validate import checked_overrides, explain_compositions
 from subquad.utils.errors import UserError
 
 
-def compose_run(overrides: Sequence[str], compose: Callable[[Sequence[str]], DictConfig] | None = None) -> DictConfig:
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    return hydra.compose("train", list(overrides), return_hydra_config=True)
+
+
+def compose_run(overrides: Sequence[str], compose: Callable[[Sequence[str]], DictConfig] = _compose) -> DictConfig:
     """The configuration that `python train.py <overrides>` would run, without running it.
 
     compose: composes in place of Hydra, see `from_choices`. Raises UserError for overrides that do not compose.
@@ -33,7 +37,7 @@ def compose_run(overrides: Sequence[str], compose: Callable[[Sequence[str]], Dic
     fingerprint.register()
     try:
         with initialize_config_dir(str(choices.CONFIGS), version_base="1.3"):
-            config = (compose or _compose)(checked_overrides(overrides))
+            config = compose(checked_overrides(overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(str(error)) from None
     OmegaConf.set_struct(config, None)
@@ -48,10 +52,6 @@ def compose_run(overrides: Sequence[str], compose: Callable[[Sequence[str]], Dic
     HydraConfig.instance().cfg = held  # type: ignore[assignment]
     del config["hydra"]
     return config
-
-
-def _compose(overrides: Sequence[str]) -> DictConfig:
-    return hydra.compose("train", list(overrides), return_hydra_config=True)
 
 
 def from_choices(overrides: Sequence[str]) -> DictConfig:

@@ -113,7 +113,7 @@ def _check_folders(config: DictConfig) -> None:
 
 
 def explain_composition_error(error: Exception) -> UserError | None:
-    """Explains an unknown setting of a group or a name used as an index of a list; None for any other error."""
+    """Explains a setting or choice that does not exist, or that has a + and exists; None for any other error."""
     if isinstance(error, UserError):
         return error
     if isinstance(error, OverrideParseException):

@@ -1,6 +1,5 @@
 """The runs of a sweep as tasks of Ray. A task is the command line of one run, in a process of its own."""
 
-import ctypes
 import logging
 import os
 import signal
@@ -16,6 +15,7 @@ import ray
 from omegaconf import DictConfig
 
 from subquad.sweep.slurm.job import RequestedRun, Size
+from subquad.sweep.workers import end_with_parent
 from subquad.utils.errors import UserError, first_line
 from subquad.utils.killed import why_killed
 
@@ -127,10 +127,6 @@ def _train(command: list[str], here: str, environment: dict[str, str], number: i
 
     Raises Killed or RuntimeError if it fails.
     """
-
-    def end_with_parent() -> None:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
     process = subprocess.Popen(
         command, cwd=here, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, encoding="utf-8", errors="replace", preexec_fn=end_with_parent if sys.platform == "linux" else None,

@@ -39,10 +39,11 @@ FAILURE = "failure"
 
 def split(arguments: Sequence[str], params: Mapping[str, str]) -> tuple[list[str], dict[str, BaseDistribution]]:
     """The overrides that all trials have, and what is searched: by key, from the command line or else from `params`."""
-    given = OverridesParser.create().parse_overrides(list(arguments))
+    parser = OverridesParser.create()
+    given = parser.parse_overrides(list(arguments))
     keys = {override.get_key_element() for override in given}
     more = [f"{key}={value}" for key, value in params.items() if key not in keys]
-    every = [*given, *OverridesParser.create().parse_overrides(more)]
+    every = [*given, *parser.parse_overrides(more)]
     space = {o.get_key_element(): _distribution(o) for o in every if o.is_sweep_override()}
     if not space:
         raise UserError("Nothing is searched; give a range, as in 'optimizer.lr=tag(log,interval(1e-4,1e-2))'.")

@@ -294,6 +294,11 @@ class _Output:
         self.last = "\n".join([self.last, *lines])[-4000:]
 
 
+def end_with_parent() -> None:
+    """Has Linux kill this process when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _in_child(
     task: Task,
     connection: "Connection[Any, Any]",
@@ -307,7 +312,7 @@ def _in_child(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:  # ignored in jobs of Slurm
         signal.signal(signal.SIGTERM, _interrupt_once())
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     if os.getppid() != parent:
         os._exit(INTERRUPTED)
     try:

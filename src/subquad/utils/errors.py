@@ -153,6 +153,7 @@ def _file_error(error: Exception) -> UserError | None:
     if not isinstance(error, OSError) or type(error).__module__ == "hydra.errors":
         return None
     path, cause = error.filename or "A file", error.strerror or error
+    beside = f"move the file {_in_the_way(str(path))} away"
     folders = "set SUBQUAD_OUTPUTS and SUBQUAD_DATA to other folders"
     remedies = {
         errno.ENOSPC: f"free some space, or {folders}",
@@ -160,8 +161,8 @@ def _file_error(error: Exception) -> UserError | None:
         errno.EACCES: f"mend the permissions, or {folders}",
         errno.EPERM: f"mend the permissions, or {folders}",
         errno.EROFS: f"make its disk writable, or {folders}",
-        errno.ENOTDIR: f"move the file {_in_the_way(str(path))} away, or {folders}",
-        errno.EEXIST: f"move the file {_in_the_way(str(path))} away, or {folders}",
+        errno.ENOTDIR: f"{beside}, or {folders}",
+        errno.EEXIST: f"{beside}, or {folders}",
         errno.ENOENT: "correct the path",
         errno.EISDIR: "name a file in it",
         errno.EMFILE: "raise the limit of open files (ulimit -n 65536), or start fewer processes",

@@ -106,8 +106,8 @@ def read(paths: list[Path], side: int, fit: Fit, scratch: Path) -> tuple[Ragged,
             if isinstance(pixels, UserError):
                 errors.append(str(pixels))
                 continue
-            file.write(pixels.tobytes())
-            digests.append(digest(pixels.tobytes()))
+            file.write(content := pixels.tobytes())
+            digests.append(digest(content))
         if errors:
             count = f"{len(errors)} of {len(paths)} images cannot be read: " if len(errors) > 1 else ""
             raise UserError(count + " ".join(errors[:3]))

@@ -31,7 +31,7 @@ class OwnSequences(SequenceData):
     label: the column of classes or numbers; null: one that is named label, class, target, ...
     kind: classes, or numbers, which are not scaled.
     encoding: of CSV and TSV files.
-    quotes: fields of CSV and TSV files may stand in quotation marks.
+    quotes: whether fields of CSV and TSV files may be quoted.
     val_fraction: fraction of the training rows that replaces missing validation rows.
     test_fraction: fraction of the training rows that replaces missing test rows. Rows are drawn by `split_seed` in
         proportion to the classes, equal rows on one side.

@@ -153,7 +153,7 @@ def read_tables(place: Path, scratch: Path, encoding: str = "utf-8", quotes: boo
     """The splits of a data set on disk, each a `datasets.Dataset`; a file is the split train.
 
     The data set was saved by the library, or is a file or folder of parquet, arrow, JSON, CSV or TSV. All columns of
-    CSV and TSV are text; `encoding` is theirs, and with `quotes` a field may stand in quotation marks.
+    CSV and TSV files are text, read in `encoding`; with `quotes`, fields may be quoted.
     `scratch` is an empty folder for the library's cache, which must exist as long as the rows are used.
     Raises UserError if the library cannot read the data set.
     """

@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import cached_property
 from typing import Any
 
 import pytorch_lightning as pl
@@ -56,15 +57,18 @@ class Prune(pl.Callback):
             )
 
     def _stops(self, value: float, step: int) -> bool:
+        self._trial.report(value, step)
+        if not self._trial.should_prune():
+            return False
+        self._trial.set_user_attr(PRUNED, step)
+        return True
+
+    @cached_property
+    def _trial(self) -> Any:
+        """The trial in its study, which reads what other trials have reported since."""
         import optuna
 
         study = optuna.load_study(
             study_name=self.study, storage=storage_of(self.storage), pruner=instantiate(self.pruner)
         )
-        number = study.trials[self.trial]._trial_id
-        trial = optuna.Trial(study, number)
-        trial.report(value, step)
-        if not trial.should_prune():
-            return False
-        trial.set_user_attr(PRUNED, step)
-        return True
+        return optuna.Trial(study, study.trials[self.trial]._trial_id)
