@@ -1,6 +1,7 @@
 """A search of settings: what is drawn, what an interruption leaves, what ends a trial early, and a search as typed."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -109,6 +110,9 @@ def test_the_best_trial_is_the_highest_of_an_accuracy_and_has_a_page(config, cap
     assert f"attention={best.best_params.attention}" in jobs[1]
     assert "out of &lt;luck&gt;" in page
     assert page.count("<svg") == 1
+    assert re.findall(r'<tr( class="reference")?><th scope="row">(\d)', page) == [
+        (' class="reference"', "1"), ("", "0"), ("", "2"),
+    ]  # fmt: skip
 
 
 def test_a_sampler_or_a_database_that_does_not_exist_is_one_sentence(config):

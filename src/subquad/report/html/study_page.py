@@ -11,25 +11,18 @@ def write_study_page(path: Path, study: Any, keys: Sequence[str], fixed: Sequenc
     """Writes one HTML file. `study` is Optuna's, `keys` what is searched, `fixed` the overrides of all trials."""
     trials = [trial for trial in study.get_trials(deepcopy=False) if trial.params]
     done = [trial for trial in trials if trial.state.name == "COMPLETE"]
-    best = study.best_trial if done else None
+    sign = -1 if study.direction.name == "MAXIMIZE" else 1
     order = sorted(
         trials,
-        key=lambda trial: (
-            (trial.value is None, -trial.value if _up(study) else trial.value)
-            if trial.value is not None
-            else (True, trial.number)
-        ),
+        key=lambda t: (t.state.name != "COMPLETE", t.value is None, t.number if t.value is None else sign * t.value),
     )
+    best = order[0] if done else None
     write_page("study.html.j2", path, {
         "name": study.study_name, "metric": metric, "fixed": " ".join(fixed), "keys": keys,
         "best": None if best is None else _row(best, keys, best),
         "figure": figure_svg(_figure(done, keys, metric)) if len(done) > 1 else None,
         "rows": [_row(trial, keys, best) for trial in order],
     })  # fmt: skip
-
-
-def _up(study: Any) -> bool:
-    return bool(study.direction.name == "MAXIMIZE")
 
 
 def _row(trial: Any, keys: Sequence[str], best: Any) -> dict[str, Any]:
