@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf  # noqa: E402
 
 from subquad.config.choices import CONFIGS, options  # noqa: E402
 from subquad.config.compose import load_factory  # noqa: E402
-from subquad.config.parsing import parse_files_once  # noqa: E402
+from subquad.config.hydra_internals import parse_files_once  # noqa: E402
 from subquad.results import store  # noqa: E402
 
 RESULTS, store.FOLDER = store.FOLDER, Path(__file__).parent / "no_results"  # so that tests see only their own results

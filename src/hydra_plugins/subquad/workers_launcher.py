@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup_globals
 from hydra.errors import CompactHydraException, HydraException
@@ -17,7 +16,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from hydra_plugins.subquad.job_list_sweeper import INTERRUPTED, run_here, settings_of
+from hydra_plugins.subquad.job_list_sweeper import INTERRUPTED, settings_of
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +31,6 @@ class Workers(Launcher):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.context, self.task, self.config = hydra_context, task_function, config
-        self.basic = BasicLauncher()
-        self.basic.setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from subquad.sweep.outcome import show_outcome
@@ -44,11 +41,6 @@ class Workers(Launcher):
         return results
 
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        if sys.platform != "linux":
-            return [
-                run_here(self.basic, overrides, index)
-                for index, overrides in enumerate(job_overrides, start=initial_job_idx)
-            ]
         from subquad.sweep import workers
         from subquad.sweep.outcome import is_search
         from subquad.utils.display import counted
@@ -59,6 +51,8 @@ class Workers(Launcher):
         Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
         first = next(filter(None, map(self._composed_or_none, job_overrides)), self.config)
         jobs = dict(enumerate(job_overrides, start=initial_job_idx))
+        if sys.platform != "linux":
+            return [self._run_here(overrides, number) for number, overrides in jobs.items()]
         results: dict[int, JobReturn] = {}
 
         def on_start(number: int) -> None:
@@ -93,6 +87,12 @@ class Workers(Launcher):
             return self._composed(overrides)
         except (SystemExit, HydraException, OmegaConfBaseException):
             return None
+
+    def _run_here(self, overrides: Sequence[str], number: int) -> JobReturn:
+        log.info(f"\t#{number} : {' '.join(settings_of(overrides))}")
+        result = self._run(overrides, number, lambda _: None)
+        configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
+        return result
 
     def _run(self, overrides: Sequence[str], number: int, send_folder: Callable[[Path], None]) -> JobReturn:
         """Runs one job in the process forked for it. An error is reduced to one sentence that can be pickled."""

@@ -9,14 +9,12 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache, wraps
+from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from hydra._internal import utils as hydra_utils
-from hydra.core import utils as core_utils
 from hydra.errors import CompactHydraException, HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -25,11 +23,9 @@ from yaml import YAMLError
 from subquad.cli import INTERRUPTED
 from subquad.config import choices, fingerprint
 from subquad.config.choices import CONFIGS
+from subquad.config.hydra_internals import mend_starting, parse_files_once
 from subquad.config.overrides import with_path
-from subquad.config.parsing import parse_files_once
 from subquad.config.validate import explain_compositions
-from subquad.records import RESULT
-from subquad.utils.atomic import atomic_write
 from subquad.utils.display import as_typed
 from subquad.utils.errors import UserError, explain, first_line
 from subquad.utils.malloc import keep_freed_memory
@@ -156,46 +152,18 @@ def prepare_process() -> None:
     keep_freed_memory()
     parse_files_once()
     explain_compositions()
-    mend_hydra()
+    mend_starting(_told)
     fingerprint.register()
 
 
-@cache
-def mend_hydra() -> None:
-    """Makes Hydra write the files of `.hydra` atomically, and end at an error of the user with its message alone.
-
-    A finished run, which has these files, is shown where they cannot be written too.
-    """
-    report = hydra_utils.run_and_report
-    returned: property = vars(core_utils.JobReturn)["return_value"]
-
-    def save_config(config: DictConfig, filename: str, output_dir: Path) -> None:
-        try:
-            with atomic_write(output_dir / filename, several=True) as place:
-                place.write_text(OmegaConf.to_yaml(config), encoding="utf-8")
-        except OSError:
-            if not (output_dir.parent / RESULT).exists():
-                raise
-
-    def run_and_report(function: Callable[[], Any]) -> Any:
-        return report(lambda: told(function))
-
-    def told(function: Callable[[], Any]) -> Any:
-        try:
-            return user_errors(lambda _: function())(None)
-        except HydraException as error:
-            if os.environ.get("HYDRA_FULL_ERROR"):
-                raise
-            sys.exit(str(error).strip())
-
-    def return_value(job: core_utils.JobReturn) -> Any:
-        if isinstance(job._return_value, CompactHydraException):
-            raise job._return_value  # Hydra prints the overrides before it
-        return returned.__get__(job)
-
-    setattr(core_utils, "_save_config", save_config)  # noqa: B010
-    setattr(hydra_utils, "run_and_report", run_and_report)  # noqa: B010
-    setattr(core_utils.JobReturn, "return_value", returned.getter(return_value))  # noqa: B010
+def _told(function: Callable[[], Any]) -> Any:
+    """Calls Hydra's main function; an error of the user ends the process with its message alone."""
+    try:
+        return user_errors(lambda _: function())(None)
+    except HydraException as error:
+        if os.environ.get("HYDRA_FULL_ERROR"):
+            raise
+        sys.exit(str(error).strip())
 
 
 class _Explained(CompactHydraException):

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from subquad.config import choices, fingerprint
-from subquad.config.parsing import parse_files_once
+from subquad.config.hydra_internals import parse_files_once
 from subquad.config.validate import checked_overrides, explain_compositions
 from subquad.utils.errors import UserError
 

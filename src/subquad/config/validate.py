@@ -3,17 +3,17 @@
 import difflib
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.errors import CompactHydraException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from subquad.config import choices
 from subquad.config.choices import hint, is_option, options
+from subquad.config.hydra_internals import wrap_loading
 from subquad.utils.errors import UserError, end_if_interrupted, first_line
 
 
@@ -82,18 +82,19 @@ class CompositionError(UserError, CompactHydraException):
     """Overrides that do not compose, explained in one sentence, which Hydra prints without a traceback."""
 
 
-@cache
 def explain_compositions() -> None:
     """Makes later compositions of this process raise CompositionError for errors that Hydra explains badly.
 
     For a misspelt setting of a group Hydra suggests a +; for a name used as an index of a list it prints a traceback.
     """
-    load = ConfigLoaderImpl.load_configuration
+    wrap_loading(_explained)
 
+
+def _explained(load: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
     @wraps(load)
-    def load_configuration(self: Any, config_name: str | None, overrides: list[str], *args: Any, **more: Any) -> Any:
+    def load_configuration(*args: Any, **more: Any) -> DictConfig:
         try:
-            config = load(self, config_name, overrides, *args, **more)
+            config = load(*args, **more)
         except (HydraException, OmegaConfBaseException, ValueError, TypeError, LookupError, AttributeError) as error:
             end_if_interrupted(error)
             if (cause := explain_composition_error(error)) is None:
@@ -102,7 +103,7 @@ def explain_compositions() -> None:
         _check_folders(config)
         return config
 
-    setattr(ConfigLoaderImpl, "load_configuration", load_configuration)  # noqa: B010
+    return load_configuration
 
 
 def _check_folders(config: DictConfig) -> None:

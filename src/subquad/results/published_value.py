@@ -2,9 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 from subquad.utils.errors import UserError
+
+Direction = Literal["higher", "lower", "equal"]
+"""Which way a metric is better; "equal" for quantities that are counted and have no better side."""
 
 _NUMBER = re.compile(r"(?P<value>-?[\d,]*\.?\d+)(?P<suffix>[BMKx%]?)(?:±(?P<spread>\d*\.?\d+))?")
 

@@ -41,8 +41,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from subquad.config.choices import hint
-from subquad.results.published_value import Printed, split_line
-from subquad.results.verdict import Direction
+from subquad.results.published_value import Direction, Printed, split_line
 from subquad.utils.errors import UserError, first_line
 
 Place = tuple[str, str]

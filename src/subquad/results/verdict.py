@@ -1,19 +1,11 @@
 """Verdicts: the comparison of a measured cell with the printed one."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
 
-from subquad.results.published_value import Printed
+from subquad.results.published_value import Direction, Printed
 from subquad.results.statistics import Summary, summarise
-
-if TYPE_CHECKING:
-    from subquad.results.table import Cell
-
-Direction = Literal["higher", "lower", "equal"]
-"""Which way a metric is better; "equal" for quantities that are counted and have no better side."""
+from subquad.results.table import Cell
 
 
 class Verdict(enum.Enum):
