@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -173,3 +174,23 @@ def test_runs_side_by_side_share_the_free_memory():
 def test_a_number_of_workers_that_is_none_is_refused(asked):
     with pytest.raises(UserError, match="it takes auto, or a whole number of at least 1"):
         workers_for(asked, ONE, 3)
+
+
+@pytest.mark.slow
+def test_where_forking_is_not_safe_runs_train_one_after_another(data, outputs):
+    code = """
+import sys
+import subquad.utils.torchvision_shim, pytorch_lightning  # which look at the platform
+from subquad.cli.command import run
+sys.platform = "darwin"
+run("train")
+"""
+    words = ["-m", *WORDS, "attention=dba,softmax", "hydra/launcher=workers"]
+    folders = [f"paths.data={data}", f"paths.outputs={outputs}"]
+    command = [sys.executable, "-c", code, *words, *folders]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len([*outputs.rglob(records.RESULT)]) == 2
+    broken = subprocess.run([*command, "backbone.heads=3"], capture_output=True, text=True, check=False)
+    assert broken.returncode == 1
+    assert "2 of 2 runs failed (#0, #1)" in broken.stdout + broken.stderr

@@ -3,7 +3,7 @@
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,18 +41,14 @@ class Workers(Launcher):
         return results
 
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from subquad.sweep import workers
         from subquad.sweep.outcome import is_search
         from subquad.utils.display import counted
-        from subquad.utils.errors import UserError
 
         setup_globals()
         configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
         Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
         first = next(filter(None, map(self._composed_or_none, job_overrides)), self.config)
         jobs = dict(enumerate(job_overrides, start=initial_job_idx))
-        if sys.platform != "linux":
-            return [self._run_here(overrides, number) for number, overrides in jobs.items()]
         results: dict[int, JobReturn] = {}
 
         def on_start(number: int) -> None:
@@ -63,20 +59,35 @@ class Workers(Launcher):
             if results[number].status != JobStatus.COMPLETED:
                 log.error(f"#{number} ({' '.join(settings_of(jobs[number]))}) failed: {results[number]._return_value}")
 
-        tasks = {number: partial(self._run, overrides, number) for number, overrides in jobs.items()}
+        if sys.platform != "linux":
+            for number, overrides in jobs.items():
+                on_start(number)
+                result = self._run(overrides, number, lambda _: None)
+                configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)  # the run has set its own
+                on_end(number, result, None)
+        else:
+            self._fork(first, {n: partial(self._run, overrides, n) for n, overrides in jobs.items()}, on_start, on_end)
+        failed = [f"#{number}" for number in jobs if results[number].status != JobStatus.COMPLETED]
+        if len(failed) > 1 and not is_search(self.config):  # Hydra only reports the first
+            runs = counted(len(jobs), "run")
+            log.error(f"{len(failed)} of {runs} failed ({', '.join(failed)}); the same command tries them again.")
+        return [results[number] for number in jobs]
+
+    def _fork(self, first: DictConfig, tasks: Mapping[int, Any], on_start: Any, on_end: Any) -> None:
+        """Runs the tasks in processes of their own, as many at a time as the configuration of the first says."""
+        from subquad.sweep import workers
+        from subquad.utils.display import counted
+        from subquad.utils.errors import UserError
+
         with workers.interruptible():
             try:
-                plan = workers.workers_for(first.sweep.workers, first.trainer, len(jobs))
+                plan = workers.workers_for(first.sweep.workers, first.trainer, len(tasks))
             except UserError as error:
                 raise CompactHydraException(str(error)) from None
-            runs, threads = counted(len(jobs), "run"), counted(plan.threads, "thread")
+            runs, threads = counted(len(tasks), "run"), counted(plan.threads, "thread")
             log.info(f"{runs}, {plan.count} at a time, {threads} each")
             workers.import_for(OmegaConf.to_container(first))
             workers.run_all(tasks, plan, on_start, on_end)
-        failed = [f"#{number}" for number in jobs if results[number].status != JobStatus.COMPLETED]
-        if len(failed) > 1 and not is_search(self.config):  # Hydra only reports the first
-            log.error(f"{len(failed)} of {runs} failed ({', '.join(failed)}); the same command tries them again.")
-        return [results[number] for number in jobs]
 
     def _composed(self, overrides: Sequence[str]) -> DictConfig:
         return self.context.config_loader.load_sweep_config(self.config, list(overrides))
@@ -87,12 +98,6 @@ class Workers(Launcher):
             return self._composed(overrides)
         except (SystemExit, HydraException, OmegaConfBaseException):
             return None
-
-    def _run_here(self, overrides: Sequence[str], number: int) -> JobReturn:
-        log.info(f"\t#{number} : {' '.join(settings_of(overrides))}")
-        result = self._run(overrides, number, lambda _: None)
-        configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
-        return result
 
     def _run(self, overrides: Sequence[str], number: int, send_folder: Callable[[Path], None]) -> JobReturn:
         """Runs one job in the process forked for it. An error is reduced to one sentence that can be pickled."""
