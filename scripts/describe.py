@@ -1,15 +1,18 @@
 """Generates pages of docs/ from classes and configurations.
 
 These are attentions.md, a page for each mechanism in attentions/, settings.md, tasks.md, tables.md, differences.md,
-api.md, a table of library.md, and from docs/results results.md and the README's counts and table of results.
+api.md, a table of library.md and of CONTRIBUTING.md, and from docs/results results.md and the README's counts and table
+of results.
 """
 
 import inspect
 import re
 import sys
+import tomllib
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 from typing import Any, get_type_hints
@@ -340,6 +343,7 @@ DOCS = CONFIGS.parent / "docs"
 
 README = CONFIGS.parent / "README.md"
 LIBRARY = DOCS / "library.md"
+CONTRIBUTING = CONFIGS.parent / "CONTRIBUTING.md"
 PICTURE = DOCS / "images" / "speed.png"
 
 
@@ -362,6 +366,19 @@ def _replaced(text: str, parts: dict[str, str]) -> str:
     return text
 
 
+def rooms() -> str:
+    """The folders and modules of the package in the order of its layers, each with its first sentence."""
+    project = tomllib.loads((CONFIGS.parent / "pyproject.toml").read_text())
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    names = [name for layer in layers for name in layer.split(" | ")]
+    said = (inspect.getdoc(import_module(f"subquad.{name}")) or "" for name in names)
+    lines = (
+        f"| `{name}` | {text.partition('. ')[0].partition(chr(10))[0].rstrip('.')} |"
+        for name, text in zip(names, said, strict=True)
+    )
+    return "\n".join(["| in `src/subquad/` | is |", "|---|---|", *lines])
+
+
 def pages() -> dict[Path, str]:
     """Every generated page and its text, but those with measured numbers."""
     overviews = {
@@ -369,6 +386,7 @@ def pages() -> dict[Path, str]:
         DOCS / "differences.md": differences_page([load_table(name) for name in all_tables()]),
         DOCS / "api.md": api(), DOCS / "settings.md": settings_page(),
         LIBRARY: _replaced(LIBRARY.read_text(), {"ways": ways_in()}),
+        CONTRIBUTING: _replaced(CONTRIBUTING.read_text(), {"rooms": rooms()}),
     }  # fmt: skip
     return overviews | {DOCS / "attentions" / f"{module}.md": attention_page(module) for module in modules()}
 

@@ -1,1 +1,1 @@
-
+"""Models around an attention, or without one: a file for each."""

@@ -1,1 +1,1 @@
-
+"""Parts that models share: layers, embeddings, heads, initial values."""

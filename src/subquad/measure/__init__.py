@@ -1,1 +1,1 @@
-
+"""Measurements of models: time, memory, operations, energy, and on what machine."""
