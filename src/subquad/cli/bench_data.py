@@ -26,6 +26,7 @@ from subquad.config.compose import compose_run
 from subquad.data.split_data import SplitData
 from subquad.specs import Batch
 from subquad.utils.cores import usable_cores
+from subquad.utils.display import counted
 
 SETTINGS: dict[str, Any] = {"task": ["lra/listops", "digits"], "workers": 2, "seconds": 5.0, "kept": 8}
 
@@ -35,7 +36,9 @@ def main() -> None:
     overrides = [arg for arg in sys.argv[1:] if arg.partition("=")[0] not in SETTINGS]
     config = OmegaConf.merge(SETTINGS, OmegaConf.from_dotlist([arg for arg in sys.argv[1:] if arg not in overrides]))
     torch.set_num_threads(usable_cores())
-    table = Table(title=f"Rows per second, {config.workers} workers, {torch.get_num_threads()} threads")
+    table = Table(
+        title=f"Rows per second, {counted(config.workers, 'worker')}, {counted(torch.get_num_threads(), 'thread')}"
+    )
     for heading in ("task", "attention", "batch", "loader", "training", "loader / training"):
         table.add_column(heading, justify="left" if heading in ("task", "attention") else "right")
     all_tasks = [task for task in options("task") if not task.endswith("/custom")]

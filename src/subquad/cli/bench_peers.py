@@ -30,6 +30,7 @@ from subquad.measure.benchmark import (
     program_of,
 )
 from subquad.measure.third_party import public
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError
 
 MODES: tuple[Mode, ...] = ("inference", "training")
@@ -46,7 +47,7 @@ def main() -> None:
     beside = "the peers' in this run" if config.public else "the peers' as recorded"
     table = Table(
         title="Ratios to softmax through the fused kernel: d=256, 4 heads, batch 1, "
-        f"{config.threads} threads{', compiled' if config.compiled else ''}; {beside}"
+        f"{counted(config.threads, 'thread')}{', compiled' if config.compiled else ''}; {beside}"
     )
     headings = ("attention", "n", "mode", "ms", "time", "maps", "products", "peer", "goal", "", "memory", "peer", "")
     for heading in headings:

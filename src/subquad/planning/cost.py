@@ -10,6 +10,7 @@ from typing import Any
 from subquad.config.compositions import Compositions
 from subquad.config.task_metadata import about_task
 from subquad.records import Record, fingerprint
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError
 
 FLOAT_BYTES = 4
@@ -68,7 +69,7 @@ class Device:
         """Device of a record or measurement, from its `machine` facts."""
         if machine["gpu"] is not None:
             return cls(str(machine["gpu"]), True)
-        return cls(f"{machine['cpu']}, {machine['threads']} threads", False)
+        return cls(f"{machine['cpu']}, {counted(machine['threads'], 'thread')}", False)
 
 
 @dataclass(frozen=True, slots=True)
