@@ -71,7 +71,7 @@ def test_what_another_command_leaves_is_trained_and_real_failures_stay(jobs, mon
     given = sweeps(monkeypatch, (1, {jobs[1].command: BUSY, jobs[2].command: "no memory"}), (0, {}))
     assert runner.train_all(jobs) is True
     assert given == [jobs, [jobs[1]]]
-    assert not runner._is_locked(jobs[1])
+    assert not runner.is_locked(jobs[1].folder)
     said = capsys.readouterr().out
     assert "Failed: no memory" in said
     assert BUSY not in said

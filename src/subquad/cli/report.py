@@ -4,11 +4,13 @@ python scripts/report.py                                       # outputs/report/
 python scripts/report.py output=/tmp/pages
 python scripts/report.py table=dba/2 format=markdown           # one table as text; format=latex
 python scripts/report.py table=dba/2 format=latex scale=laptop
+python scripts/report.py watch=true                            # outputs/report/live.html: what is trained now; watch=30
 
 The pages need no network and no server. A dash was not run; files that cannot be read are listed.
 """
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from subquad.utils.errors import UserError
 
 DEFAULTS = {
     "table": None, "format": "html", "output": None, "scale": "paper", "protocol": "paper", "data": None,
+    "watch": False,
 }  # fmt: skip
 FORMATS = ("html", "markdown", "latex")
 
@@ -34,7 +37,9 @@ def main() -> None:
     )
     if config.format not in FORMATS:
         raise UserError(f"There is no format {config.format}; choose {', '.join(FORMATS)}.")
-    if config.format == "html":
+    if config.watch:
+        _watch(config, paths)
+    elif config.format == "html":
         _write_pages(config, paths)
     else:
         _print_table(config, paths)
@@ -66,6 +71,20 @@ def _write_pages(config: Any, paths: list[str]) -> None:
     for problem in content.broken:
         console.print(f"{problem.path}: {problem.message}", soft_wrap=True, markup=False, highlight=False)
     print(index)
+
+
+def _watch(config: Any, paths: list[str]) -> None:
+    """Renews the page of what is trained until it is interrupted, every 5 seconds or as `watch` says."""
+    from subquad.report.html.live_page import write_live_page
+
+    seconds = 5.0 if config.watch is True else config.watch
+    outputs = Path(str(compose_run(paths).paths.outputs))
+    page = Path(config.output or outputs / "report") / "live.html"
+    with Console(stderr=True).status("") as status:
+        while True:
+            line = write_live_page(page, outputs, seconds)
+            status.update(f"{page}: {line}; Ctrl-C ends it.")
+            time.sleep(seconds)
 
 
 def _print_table(config: Any, paths: list[str]) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,13 +18,15 @@ from rich.console import Console
 
 from subquad.config.compose import compose_run
 from subquad.config.overrides import as_override
-from subquad.records import now
+from subquad.records import now, write_json
 from subquad.results.cells import RunSpec
 from subquad.results.footnotes import few
 from subquad.sweep.monitor import Follower
 from subquad.sweep.progress import Progress, Shown
 from subquad.utils.display import as_typed, counted
 
+SWEEPS = "sweeps"
+"""The folder of outputs with the logs of sweeps, and the lists of the runs of those that are going on."""
 _STOP_TIMEOUT = 60
 """Seconds that a sweep has to end after an interrupt before it is killed."""
 
@@ -41,9 +44,9 @@ def train_all(jobs: Sequence[RunSpec], hydra: Sequence[str] = (), shown: Sequenc
     """
     console = Console(highlight=False)
     console.print(f"{counted(len(jobs), 'run')} {'is' if len(jobs) == 1 else 'are'} to be trained.")
-    log = Path(str(compose_run(jobs[0].overrides).paths.outputs)) / "sweeps" / f"{now().replace(':', '')}.log"
+    log = Path(str(compose_run(jobs[0].overrides).paths.outputs)) / SWEEPS / f"{now().replace(':', '')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as file:
+    with _listed(jobs, log.with_suffix(".json")), log.open("w", encoding="utf-8") as file:
         follower = Follower(jobs, log.stat().st_mtime)
         progress = Progress(follower, shown, console)
         status, failures = _run_sweep(jobs, hydra, file, progress)
@@ -59,6 +62,18 @@ def train_all(jobs: Sequence[RunSpec], hydra: Sequence[str] = (), shown: Sequenc
             failed |= failures
     _report_failures(console, failed, follower, shown, status, log)
     return bool(failed or status)
+
+
+@contextmanager
+def _listed(jobs: Sequence[RunSpec], path: Path) -> Iterator[None]:
+    """Inside the block, a file names the runs of the sweep, for the page of `report.py watch=true`."""
+    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    runs = [str(job.folder) for job in jobs]
+    write_json(path, {"command": command, "host": socket.gethostname(), "process": os.getpid(), "runs": runs})
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _run_sweep(
@@ -87,14 +102,14 @@ def trained_elsewhere(failed: Sequence[RunSpec]) -> list[RunSpec]:
 
     Such a command holds the lock of the run's folder, or has released it and written the record since.
     """
-    busy = [job for job in failed if job.finished or _is_locked(job)]
+    busy = [job for job in failed if job.finished or is_locked(job.folder)]
     folders = {job.folder for job in busy}
     return [job for job in failed if job in busy or (job.init_from is not None and job.init_from.folder in folders)]
 
 
-def _is_locked(job: RunSpec) -> bool:
-    """Whether a process is training a run at this moment."""
-    lock = job.folder / ".lock"
+def is_locked(folder: Path) -> bool:
+    """Whether a process is training the run of a folder at this moment."""
+    lock = folder / ".lock"
     if not lock.exists():
         return False
     try:
@@ -108,7 +123,7 @@ def _wait_for(busy: Sequence[RunSpec], progress: Progress, log: Path) -> None:
     """Returns when no other process trains any of these runs."""
     try:
         with _signals_interrupt(), progress:
-            while any(map(_is_locked, busy)):
+            while any(is_locked(job.folder) for job in busy):
                 progress.look()
                 time.sleep(0.5)
     except KeyboardInterrupt:

@@ -83,8 +83,9 @@ def flags() -> list[str]:
 
 
 def lock_timeout() -> float:
-    """Seconds that a run waits for its lock: 0, or 180 in a Slurm job, whose predecessor may have been killed.
+    """Seconds that a run waits for its lock: 1, or 180 in a Slurm job, whose predecessor may have been killed.
 
-    A network file system may release the lock of a machine that has failed only after minutes.
+    Whoever asks whether a run is being trained holds its lock for an instant. A network file system may release the
+    lock of a machine that has failed only after minutes.
     """
-    return 180.0 if "SUBMITIT_EXECUTOR" in os.environ or "SLURM_RESTART_COUNT" in os.environ else 0.0
+    return 180.0 if "SUBMITIT_EXECUTOR" in os.environ or "SLURM_RESTART_COUNT" in os.environ else 1.0
