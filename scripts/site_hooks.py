@@ -1,15 +1,22 @@
-"""Hooks of mkdocs: adds unlisted pages to the navigation, and generates pages for linked source files.
+"""Hooks of mkdocs: adds unlisted pages and the report to the navigation, and generates pages for linked source files.
 
-On GitHub, a link such as ../src/subquad/specs.py opens the file. In the site, it opens a page with the file's text.
+On GitHub, a link such as ../src/subquad/specs.py opens the file. In the site, it opens a page with the file's text. The
+report has the results that the project keeps (docs/results), and none of this machine.
 """
 
 import re
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, InclusionLevel
+from mkdocs.structure.nav import Link
 
 SOURCE = re.compile(r"\]\((?:\.\./)+([^)#\s]+)(#[^)\s]*)?\)")
+REPORT = "results-report"
+"""The folder of the site with the report."""
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".toml": "toml", ".sh": "bash", ".md": "markdown", ".ipynb": "json"}
 
 
@@ -36,6 +43,21 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_nav(nav: Any, config: Any, files: Any) -> Any:
+    """Adds the report to the navigation, behind what to read first."""
+    nav.items.insert(5, Link("All results", f"{REPORT}/index.html"))
+    return nav
+
+
+def on_post_build(config: Any) -> None:
+    """Writes the report into the site."""
+    script = Path(config.config_file_path).parent / "scripts" / "report.py"
+    with tempfile.TemporaryDirectory() as empty:
+        folder = Path(config.site_dir).resolve() / REPORT
+        command = [sys.executable, str(script), f"output={folder}", f"paths.outputs={empty}"]
+        subprocess.run(command, cwd=empty, check=True, capture_output=True)
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Replaces links to source files by links to their pages."""
     existing = {file.src_uri for file in files}
@@ -51,7 +73,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 def _page(root: Path, path: str) -> str:
     fence = "`" * 4
     language = LANGUAGES.get(Path(path).suffix, "text")
-    return f"# {path}\n\n{fence}{language}\n{(root / path).read_text()}\n{fence}\n"
+    return (
+        f"---\nsearch: {{exclude: true}}\n---\n\n# {path}\n\n{fence}{language}\n{(root / path).read_text()}\n{fence}\n"
+    )
 
 
 def _existing_entries(nav: list[Any], existing: set[str]) -> list[Any]:
