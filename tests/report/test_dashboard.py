@@ -143,6 +143,14 @@ def test_other_scales_are_reports_of_their_own(part, tmp_path):
     assert ["scale:laptop"] in [each["value"] for each in runs["filters"]["filters"]]
 
 
+def test_the_overview_counts_verdicts_and_has_every_filled_table(part, tmp_path):
+    counts, heading, table, _ = blocks(wandb_report.overview([part], TARGET, "2026-01-05"), tmp_path / "r.json")[1:]
+    assert "| Results of training, of the papers |" in counts["content"]
+    assert "1 reproduced" in counts["content"]
+    assert heading["children"][0]["text"] == "one/1"
+    assert "| Softmax | 89.9 ± 1.1 (90.0±1.0), reproduced |" in table["content"]
+
+
 def test_curves_are_those_of_the_tagged_runs_by_setting(part, tmp_path):
     heading, task, grid = blocks(wandb_report.report(part, FULL, SHOWN, TARGET, ""), tmp_path / "r.json")[-4:-1]
     assert [each["children"][0]["text"] for each in (heading, task)] == ["Learning curves", "digits"]
@@ -189,6 +197,7 @@ def test_no_entity_is_the_account_s_own(part, server):
     [
         ([], "Which table"), (["table=one/1"], 'There is no table "one/1"'),
         (["table=dba/2", "scale=huge"], "no scale"),
+        (["table=all", "scale=laptop"], "leave scale=laptop out"),
         (["table=dba/2", "data=real"], "data= takes synthetic"), (["tabel=dba/2"], "did you mean table?"),
     ],
 )  # fmt: skip

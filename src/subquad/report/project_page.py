@@ -10,7 +10,7 @@ from subquad.measure.benchmark import DOES_NOT_FIT, NO_ATTENTION
 from subquad.measure.speed_plot import draw_speed
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX
 from subquad.report.markdown_latex import markdown, printed_text
-from subquad.results.model import GROUPS, PROJECT, CellResult, CellResults, Run, TableResults
+from subquad.results.model import FULL, GROUPS, PROJECT, CellResult, CellResults, Run, Scope, TableResults
 from subquad.results.store import bench_device
 from subquad.results.verdict import Verdict
 from subquad.utils.display import counted
@@ -38,7 +38,7 @@ def results_page(tables: Sequence[TableResults], runs: Iterable[Run], benches: S
     others = [run for run in runs if run.key not in used]
     parts = [
         _HEAD,
-        _summary(tables),
+        f"{verdict_counts(tables, [PROJECT])}\n\n{_trained(tables)}",
         *(_section(table) for table in filled),
         _others(others),
         _HOW_FAST,
@@ -192,16 +192,17 @@ def _results(table: TableResults) -> list[CellResult]:
     return [result for cell in table.shown for result in cell.results if result.text]
 
 
-def _summary(tables: Sequence[TableResults]) -> str:
-    """How many cells of each group have which verdict, and how many trained ones have 5 seeds."""
+def verdict_counts(tables: Sequence[TableResults], scopes: Sequence[Scope] = (FULL, PROJECT)) -> str:
+    """How many cells of each group have which verdict, each by its result in the first scope that has one."""
     lines = ["| | cells with a value | of | verdicts |", "|---|---:|---:|---|"]
     for group, heading in GROUPS.items():
         cells = [cell for table in tables for cell in table.shown if table.group(cell) == group]
-        verdicts = Counter(result.verdict.value for cell in cells if (result := _filled(cell)))
+        found = [[r for r in map(cell.within, scopes) if r and r.text] for cell in cells]
+        verdicts = Counter(results[0].verdict.value for results in found if results)
         said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
         fillable = sum(not cell.cell.unavailable for cell in cells)
         lines.append(f"| {heading} | {verdicts.total():,} | {fillable:,} | {said} |")
-    return "\n".join([*lines, "", _trained(tables)])
+    return "\n".join(lines)
 
 
 def _section(table: TableResults) -> str:

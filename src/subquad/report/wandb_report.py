@@ -1,4 +1,4 @@
-"""A report in Weights & Biases as code: a table beside the printed values, and the learning curves of its runs."""
+"""Reports in Weights & Biases as code: a table with the learning curves of its runs, and the overview of all tables."""
 
 import os
 from collections import Counter
@@ -10,7 +10,8 @@ from typing import Any
 from subquad.config.compose import compose_run
 from subquad.records import write_json
 from subquad.report.markdown_latex import markdown
-from subquad.results.model import Scope, TableResults
+from subquad.report.project_page import verdict_counts
+from subquad.results.model import FULL, PROJECT, Scope, TableResults
 from subquad.results.verdict import Verdict
 from subquad.training.wandb_run import setting_name
 from subquad.utils.errors import UserError, first_line
@@ -65,6 +66,22 @@ def report(results: TableResults, scope: Scope, tasks: Sequence[Shown], target: 
         project=target.project, entity=target.entity or "", blocks=blocks, width="fluid",
         title=f"Subquad {name}{f' ({scope.label})' if scope.label else ''}",
         description=f"{results.table.title}. {results.table.source}",
+    )  # fmt: skip
+
+
+def overview(tables: Sequence[TableResults], target: Target, made: str) -> Any:
+    """The report of all tables: how many cells have which verdict, and every table that has a value of full scale."""
+    import wandb_workspaces.reports.v2 as wr
+
+    blocks = [wr.MarkdownBlock(f"{verdict_counts(tables)}\n\nMade {made}.")]
+    for table in tables:
+        scopes = [scope for scope in (FULL, PROJECT) if table.filled(scope)]
+        if scopes:
+            text = "\n".join(markdown(table, scope) for scope in scopes)
+            blocks += [wr.H2(table.table.name), wr.MarkdownBlock(text)]
+    return wr.Report(
+        project=target.project, entity=target.entity or "", blocks=blocks, width="fluid", title="Subquad overview",
+        description="Every table beside the printed numbers: results of this machine, and those of the project.",
     )  # fmt: skip
 
 
