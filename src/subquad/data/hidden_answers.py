@@ -1,17 +1,65 @@
-"""Batches of generated rows in which some tokens are answers: hidden from the model, and predicted by it."""
+"""Generated rows in which some tokens are answers: hidden from the model, and predicted by it."""
 
-from collections.abc import Callable
+import abc
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from subquad.data.ragged import Ragged
-from subquad.data.split_data import padded
+from subquad.data.ragged import Ragged, lay_out
+from subquad.data.split_data import SplitData, padded
 from subquad.specs import UNMASKED, MaskedBatch
+from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Seed, Sizes
 
 MASK = 1
 """The token that stands in place of an answer; 0 is padding."""
+SPLITS = ("train", "val", "test")
+_SYNTHETIC_SIZES = (64, 16, 16)
+
+
+class GeneratedRows(SplitData):
+    """Rows of tokens drawn from a seed, with hidden answers. No row of val or test occurs twice.
+
+    `batching` are arguments of `SplitData`.
+
+    Args:
+        sizes: rows of train, val and test.
+        data_seed: seed of the rows, independent of the training seed.
+        synthetic: a few rows.
+    """
+
+    def __init__(self, *, sizes: Sizes, data_seed: Seed = 0, synthetic: bool = False, **batching: Any) -> None:
+        super().__init__(**batching)
+        self.sizes = dict(zip(SPLITS, _SYNTHETIC_SIZES if synthetic else sizes, strict=True))
+        self.data_seed = data_seed
+
+    @abc.abstractmethod
+    def answers(self, row: np.ndarray) -> np.ndarray:
+        """True at the answers of a row, bool [n]."""
+
+    def batched(self, split: str) -> Dataset[MaskedBatch]:
+        """Batches of rows with hidden answers."""
+        return HiddenAnswers(self.splits[split], self.answers)
+
+
+def different(rows: Iterator[np.ndarray], sizes: Mapping[str, int]) -> tuple[Mapping[str, Ragged], str]:
+    """Splits of rows without repetition, in their order, and the fingerprint; raises UserError if there are too few."""
+    wanted = sum(sizes.values())
+    found: dict[bytes, np.ndarray] = {}
+    for row, _ in zip(rows, range(2 * wanted), strict=False):
+        found[row.tobytes()] = row
+        if len(found) == wanted:
+            break
+    else:
+        raise UserError(f"There are fewer than {wanted} different rows; lower data.sizes, or allow longer rows.")
+    ends = dict(zip(sizes, np.cumsum(list(sizes.values())), strict=True))
+    splits = {name: [*found.values()][end - sizes[name] : end] for name, end in ends.items()}
+    fingerprint = hashlib.sha256(b"".join(found)).hexdigest()[:16]
+    return {name: lay_out(split, np.zeros(len(split), np.int64)) for name, split in splits.items()}, fingerprint
 
 
 class HiddenAnswers(Dataset[MaskedBatch]):

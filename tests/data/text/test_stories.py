@@ -110,5 +110,5 @@ def test_impossible_settings_are_refused(changes, named):
 
 
 def test_more_stories_than_there_are_are_refused():
-    with pytest.raises(UserError, match=r"different stories; raise data\.sentences"):
+    with pytest.raises(UserError, match=r"fewer than 100 different rows"):
         _ = make(sentences=(1, 1), sizes=(60, 20, 20)).splits

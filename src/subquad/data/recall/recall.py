@@ -14,44 +14,36 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset
 
-from subquad.data.hidden_answers import MASK, HiddenAnswers
+from subquad.data.hidden_answers import MASK, GeneratedRows
 from subquad.data.ragged import Ragged, lay_out
-from subquad.data.split_data import SplitData
-from subquad.specs import MaskedBatch, TextSpec
+from subquad.specs import TextSpec
 from subquad.utils.errors import UserError
-from subquad.utils.setting_types import Count, Seed, Sizes
+from subquad.utils.setting_types import Count
 
 FIRST_KEY = MASK + 1
 """Token ids: 0 is padding, then the mask, the keys, the values."""
-SPLITS = ("train", "val", "test")
-_SYNTHETIC_SIZES = (64, 16, 16)
 
 
-class Recall(SplitData):
+class Recall(GeneratedRows):
     """Rows of `pairs` pairs out of `keys` keys and `values` values; those of val and test occur nowhere else.
 
-    `batching` are arguments of `SplitData`. Raises UserError for impossible settings.
+    Raises UserError for impossible settings.
 
     Args:
         pairs: pairs of a row.
         keys: different keys.
         values: different values, at least 2.
-        sizes: rows of train, val and test.
         train_pairs: numbers of pairs of training rows, equally many rows of each; null: `pairs`.
         test_pairs: pairs of test rows; null: `pairs`. The model and the other splits do not depend on it, so that
             evaluate=[{test_pairs:4}] evaluates weights on shorter rows.
-        data_seed: seed of the rows, independent of the training seed.
-        synthetic: a few rows.
     """
 
     def __init__(
-        self, *, pairs: Count, keys: Count, values: Count, sizes: Sizes,
-        train_pairs: Sequence[Count] | None = None,
-        test_pairs: Count | None = None, data_seed: Seed = 0, synthetic: bool = False, **batching: Any,
+        self, *, pairs: Count, keys: Count, values: Count, train_pairs: Sequence[Count] | None = None,
+        test_pairs: Count | None = None, **generated: Any,
     ) -> None:  # fmt: skip
-        super().__init__(**batching)
+        super().__init__(**generated)
         self.train_pairs = [pairs] if train_pairs is None else list(train_pairs)
         self.test_pairs = pairs if test_pairs is None else test_pairs
         every = [*self.train_pairs, self.test_pairs]
@@ -62,8 +54,7 @@ class Recall(SplitData):
             )
         if values < 2:
             raise UserError(f"Recall needs at least 2 data.values; got {values}.")
-        self.pairs, self.keys, self.values, self.data_seed = pairs, keys, values, data_seed
-        self.sizes = dict(zip(SPLITS, _SYNTHETIC_SIZES if synthetic else sizes, strict=True))
+        self.pairs, self.keys, self.values = pairs, keys, values
 
     @property
     def spec(self) -> TextSpec:
@@ -87,9 +78,10 @@ class Recall(SplitData):
         fingerprint = hashlib.sha256(same).hexdigest()[:16]
         return {name: lay_out(split, np.zeros(len(split), np.int64)) for name, split in rows.items()}, fingerprint
 
-    def batched(self, split: str) -> Dataset[MaskedBatch]:
-        """Batches of rows with hidden answers."""
-        return HiddenAnswers(self.splits[split], _answers)
+    def answers(self, row: np.ndarray) -> np.ndarray:
+        """True at the values of the queries."""
+        places = np.arange(len(row))
+        return (places >= len(row) // 2) & (places % 2 == 1)
 
     def baselines(self) -> dict[str, float]:
         """Accuracy without reading the keys: any value, or the most frequent value among the pairs of the row."""
@@ -106,9 +98,3 @@ class Recall(SplitData):
         order = rng.permuted(np.tile(np.arange(pairs), (rows, 1)), axis=1)
         asked = np.take_along_axis(shown, order[..., None], 1)
         return np.concatenate([shown, asked], 1).reshape(rows, 4 * pairs)
-
-
-def _answers(row: np.ndarray) -> np.ndarray:
-    """True at the values of the queries."""
-    places = np.arange(len(row))
-    return (places >= len(row) // 2) & (places % 2 == 1)

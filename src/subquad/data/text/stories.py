@@ -12,55 +12,43 @@ Source: Weston et al. 2015, "Towards AI-Complete Question Answering", https://ar
 distribution is our own.
 """
 
-import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset
 
-from subquad.data.hidden_answers import HiddenAnswers
-from subquad.data.ragged import Ragged, lay_out
-from subquad.data.split_data import SplitData
-from subquad.specs import MaskedBatch, TextSpec
+from subquad.data.hidden_answers import GeneratedRows, different
+from subquad.data.ragged import Ragged
+from subquad.specs import TextSpec
 from subquad.utils.errors import UserError
-from subquad.utils.setting_types import Count, Seed, Sizes
+from subquad.utils.setting_types import Count
 
 PEOPLE = ("bill", "daniel", "fred", "jeff", "john", "julie", "mary", "sandra")
 PLACES = ("bathroom", "bedroom", "cinema", "garden", "hallway", "kitchen", "office", "park")
 THINGS = ("apple", "football", "milk")
 WORDS = ("", "?", ".", "dropped", "in", "is", "the", "to", "took", "went", *PEOPLE, *PLACES, *THINGS)
 """The word of each token id; 0 is padding, 1 stands in place of an answer."""
-SPLITS = ("train", "val", "test")
-_SYNTHETIC_SIZES = (64, 16, 16)
 _ID = {word: token for token, word in enumerate(WORDS)}
 _PLACE_IDS = np.array([_ID[place] for place in PLACES])
 _LONGEST_SENTENCE = 6  # mary went to the kitchen .
 _LONGEST_ANSWERS = 6 * len(PEOPLE) + 7 * len(THINGS)  # mary is in the kitchen . the milk is in the park .
 
 
-class Stories(SplitData):
+class Stories(GeneratedRows):
     """Stories of `sentences[0]` to `sentences[1]` sentences, then a sentence for everybody and everything seen.
 
-    `batching` are arguments of `SplitData`. Raises UserError for impossible settings.
+    Raises UserError for impossible settings.
 
     Args:
         sentences: fewest and most sentences of a story.
-        sizes: rows of train, val and test; no row occurs twice.
-        data_seed: seed of the stories, independent of the training seed.
-        synthetic: a few rows.
     """
 
-    def __init__(
-        self, *, sentences: Sequence[Count], sizes: Sizes, data_seed: Seed = 0, synthetic: bool = False,
-        **batching: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(**batching)
+    def __init__(self, *, sentences: Sequence[Count], **generated: Any) -> None:
+        super().__init__(**generated)
         if len(sentences) != 2 or not 1 <= sentences[0] <= sentences[1]:
             raise UserError(f"data.sentences={list(sentences)} must be the fewest and the most sentences of a story.")
         self.fewest, self.most = sentences
-        self.sizes = dict(zip(SPLITS, _SYNTHETIC_SIZES if synthetic else sizes, strict=True))
-        self.data_seed = data_seed
 
     @property
     def spec(self) -> TextSpec:
@@ -70,24 +58,12 @@ class Stories(SplitData):
     def load(self) -> tuple[Mapping[str, Ragged], str]:
         """Generates the stories; raises UserError if there are not enough different ones."""
         rng = np.random.default_rng(self.data_seed)
-        wanted = sum(self.sizes.values())
-        rows: dict[bytes, None] = {}
-        for _ in range(2 * wanted):
-            words = _story(int(rng.integers(self.fewest, self.most + 1)), rng)
-            rows[bytes(_ID[word] for word in words)] = None
-            if len(rows) == wanted:
-                break
-        else:
-            raise UserError(f"There are fewer than {wanted} different stories; raise data.sentences.")
-        sequences = [np.frombuffer(row, np.uint8) for row in rows]
-        ends = np.cumsum(list(self.sizes.values()))
-        splits = {name: sequences[end - self.sizes[name] : end] for name, end in zip(SPLITS, ends, strict=True)}
-        fingerprint = hashlib.sha256(b"".join(rows)).hexdigest()[:16]
-        return {name: lay_out(split, np.zeros(len(split), np.int64)) for name, split in splits.items()}, fingerprint
+        stories = (_story(int(rng.integers(self.fewest, self.most + 1)), rng) for _ in itertools.count())
+        return different((np.array([_ID[word] for word in words], np.uint8) for words in stories), self.sizes)
 
-    def batched(self, split: str) -> Dataset[MaskedBatch]:
-        """Batches of stories with hidden answers."""
-        return HiddenAnswers(self.splits[split], _answers)
+    def answers(self, row: np.ndarray) -> np.ndarray:
+        """True at the words after "in the"."""
+        return _at_answers(row)
 
     def baselines(self) -> dict[str, float]:
         """Accuracy of any place, of the place most often named in the story, and of that where somebody was first seen.
@@ -103,8 +79,7 @@ class Stories(SplitData):
         }  # fmt: skip
 
 
-def _answers(row: np.ndarray) -> np.ndarray:
-    """True at the words after "in the"."""
+def _at_answers(row: np.ndarray) -> np.ndarray:
     return np.concatenate([[False, False], row[:-2] == _ID["in"]])
 
 
@@ -113,7 +88,7 @@ def _guesses(row: np.ndarray) -> list[tuple[int, int, int]]:
 
     Of places named equally often, the first of PLACES.
     """
-    at = np.flatnonzero(_answers(row))
+    at = np.flatnonzero(_at_answers(row))
     named = [int(np.flatnonzero(row == row[i - 4])[0]) for i in at]  # the name is four words before its answer
     places = np.flatnonzero(np.isin(row, _PLACE_IDS))
     often = int(np.bincount(row[places[: -len(at)]]).argmax()) if len(at) else 0
