@@ -237,11 +237,11 @@ def test_a_lost_or_changed_history_is_written_again(data, outputs, undisturbed, 
     assert_same(Path(config.paths.run), undisturbed[STEPS][1])
 
 
-def test_a_checkpoint_holds_no_path_of_this_machine(data, outputs, interrupted):
+def test_a_checkpoint_holds_no_path_of_this_machine(crashed, interrupted):
     path = interrupted / records.LAST
     content = torch.load(path, weights_only=True)["callbacks"]
     assert any(state.get("best_model_path") == "best.ckpt" for state in content.values())
-    assert str(outputs) not in repr(content)
+    assert str(crashed) not in repr(content)
 
 
 def test_a_run_read_by_worker_processes_is_the_same_run(data, outputs, undisturbed):
