@@ -4,7 +4,7 @@ import gc
 import pkgutil
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from subquad.config.hydra_internals import parse_files_once  # noqa: E402
 from subquad.results import store  # noqa: E402
 
 RESULTS, store.FOLDER = store.FOLDER, Path(__file__).parent / "no_results"  # so that tests see only their own results
+store.BENCHES = store.FOLDER / "bench"
 
 torch.set_num_threads(1)
 parse_files_once()
@@ -62,8 +63,12 @@ def node(group: str, name: str) -> DictConfig:
 
 @cache
 def made(group: str, name: str) -> Any:
-    """The factory of a choice; the same object for all tests, which never change it."""
-    return instantiate(node(group, name))
+    """The factory of a choice; the same object for all tests, which never change it.
+
+    A partial of Hydra checks at each call that its class may be called; tests build thousands of layers.
+    """
+    factory = instantiate(node(group, name))
+    return partial(factory.func, *factory.args, **factory.keywords) if isinstance(factory, partial) else factory
 
 
 @cache
@@ -137,10 +142,16 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _settings_of_torch() -> None:
-    """Those that an earlier test may have changed. After one with more threads, a forked process would hang."""
-    torch.manual_seed(0)
+    """Those that an earlier test may have changed. After one with more threads, a forked process would hang.
+
+    Without a GPU, `torch.manual_seed` would format and keep a traceback for each test, to seed one that may come later.
+    """
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(False)
+    if torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture

@@ -255,8 +255,9 @@ def test_what_the_project_keeps_is_neither_outdated_nor_damaged(real_store: Path
     assert sum(path.stat().st_size for path in real_store.rglob("*.jsonl")) < 10 * 2**20
 
 
-def test_generated_pages_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generated_pages_are_current(monkeypatch: pytest.MonkeyPatch, real_store: Path) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
+    monkeypatch.setattr(store, "BENCHES", real_store / "bench")
     from describe import DOCS, FACTS, about_task, modules, pages, split_docstring
 
     made = pages()

@@ -54,6 +54,15 @@ def test_the_next_command_composes_nothing(outputs, counted):
     assert len(counted) == 1
 
 
+def test_the_order_of_overrides_counts_where_one_sets_a_part_of_another(outputs, counted):
+    index = Compositions()
+    assert index[OVERRIDES] == index[OVERRIDES[::-1]]
+    assert len(counted) == 1
+    rates = ("optimizer.lr=0.25", "optimizer.lr=0.5")
+    for given, last in ((rates, 0.5), (rates[::-1], 0.25)):
+        assert index[(*OVERRIDES, *given)].identity["task"]["module"]["optimizer"]["lr"] == last
+
+
 @pytest.mark.parametrize("change", ["configs", "new file", "variable", "folder", "code"])
 def test_what_a_composition_depends_on_makes_it_anew(outputs, counted, change, tmp_path, monkeypatch):
     edited = tmp_path / "configs"
@@ -124,7 +133,7 @@ def test_a_run_that_starts_from_a_file_is_composed_each_time(outputs):
     kept(of_run)
     weights.write_bytes(b"bc")
     assert kept(of_file).folder != first.folder
-    assert [json.loads(key) for key in Compositions()._cache.compositions] == [list(of_run)]
+    assert [json.loads(key) for key in Compositions()._cache.compositions] == [sorted(of_run)]
 
 
 def test_sizes_of_models_are_kept_until_code_changes(outputs, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from runs import TINY, answer, composed, record_of, run_script, trained
+from runs import TINY, answer, composed, record_of, trained
 
 from subquad import records
 from subquad.config.compose import compose_run
@@ -72,7 +72,7 @@ def test_what_does_not_go_together_is_named(data, outputs, overrides, cause):
     ],
 )
 def test_the_command_line_says_it_in_a_sentence(data, outputs, overrides, cause):
-    done = run_script(data, outputs, "train.py", *overrides)
+    done = answer("train.py", *overrides, f"paths.data={data}", f"paths.outputs={outputs}")
     assert done.returncode != 0
     assert cause in done.stderr
     assert "Traceback" not in done.stderr

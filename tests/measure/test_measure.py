@@ -5,7 +5,8 @@ import torch
 from runs import ROOT  # noqa: F401  before the backbones: makes their shape checks possible
 
 from subquad.attention.softmax import Softmax
-from subquad.measure.benchmark import NO_ATTENTION, Setting, measure
+from subquad.measure.benchmark import Setting, measure
+from subquad.measure.growth import NO_ATTENTION
 from subquad.measure.memory import LiveTensors, process_peak, reset_peak
 from subquad.measure.timing import Timing, interleave
 

@@ -14,11 +14,10 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.cli.check_attention import CONTRACTS, REMEDIES, TESTS
 from subquad.config.compose import load_attention
 from subquad.measure import scaling as scaling_module
+from subquad.measure.growth import crossover, exponent
 from subquad.measure.scaling import (
     Scaling,
-    crossover,
     error_to_softmax,
-    exponent,
     is_linear,
     scaling,
     stated_complexity,

@@ -24,16 +24,21 @@ CELLS = [
     ("task=uea/heartbeat", "attention=reformer", *SIZES),
     ("task=mlm/text", "attention=linformer", *SIZES),
     ("task=digits", "attention=softmax", "scale=smoke"),
-    ("task=vqa_v2", "attention=dba", "scale=smoke"),
+    pytest.param(("task=vqa_v2", "attention=dba", "scale=smoke"), marks=pytest.mark.slow),
 ]
 ON_A_CPU = [
     *(("task=lra/listops", f"attention={name}", *SIZES) for name in ("softmax", "dba", "cosformer", "local")),
     ("task=lra/listops", "attention=softmax", *SIZES, "data.max_length=1280"),  # too many keys for the short kernel
     ("task=lra/listops", "attention=reformer", *SIZES, "trainer.precision=bf16-mixed"),
-    ("task=lra/text", "backbone=blrp", "scale=smoke"),
-    ("task=lra/image", "backbone=s4", "scale=smoke"),
     ("task=mlm/text", "attention=linformer", *SIZES),
-    ("task=vqa_v2", "attention=dba", "scale=smoke"),
+    *(
+        pytest.param((*model, "scale=smoke"), marks=pytest.mark.slow)
+        for model in (
+            ("task=lra/text", "backbone=blrp"),
+            ("task=lra/image", "backbone=s4"),
+            ("task=vqa_v2", "attention=dba"),
+        )
+    ),
 ]
 ROWS = 8
 

@@ -214,7 +214,7 @@ def test_a_batch_has_no_more_rows_than_the_training_set():
 def test_a_step_is_timed_as_the_run_would_do_it(tmp_path, monkeypatch):
     """With the memory that half a batch needs with recomputed layers, or the whole one where batches are normalised."""
     overrides = [
-        "task=uea/heartbeat",
+        "task=uea/japanese_vowels",
         "scale=smoke",
         "recipe.batch_size=4",
         "backbone.layers=3",

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from jinja2 import UndefinedError
 
-from subquad.measure.benchmark import NO_ATTENTION
+from subquad.measure.growth import NO_ATTENTION
 from subquad.report.html.bench_page import write_bench_page
 from subquad.report.html.page import write_page
 

@@ -20,7 +20,7 @@ from subquad.training.memory_plan import MemoryPlan, _SharedPlan, _Step
 from subquad.training.trainer import build_trainer
 from subquad.utils.errors import UserError
 
-THREE = (*TINY, "backbone.layers=3", "scale=smoke", "limits.epochs=2")
+THREE = (*TINY, "backbone.layers=3", "scale=smoke", "limits.epochs=1")
 NORMALISED = ("task=uea/basic_motions", "attention=softmax", "recipe.batch_size=8", *THREE)
 """With batch normalisation."""
 LAYER_NORM = (*NORMALISED, "backbone.norm=layer", "backbone.dropout=0.0")

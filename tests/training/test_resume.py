@@ -118,20 +118,28 @@ def test_an_interrupted_run_that_moved_ends_as_one_that_did_not(data, outputs, u
     assert not outputs.exists()
 
 
-def interrupted(data, outputs) -> Path:
-    """A run after three of its four epochs."""
-    config = composed(data, outputs, *STEPS)
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory, data):
+    """The outputs folder of a run after three of its four epochs."""
+    outputs = tmp_path_factory.mktemp("crashed") / "outputs"
     with crash(11), pytest.raises(RuntimeError, match="plug"):
-        trained(config)
-    return Path(config.paths.run)
+        trained(composed(data, outputs, *STEPS))
+    return outputs
 
 
-def test_a_best_checkpoint_of_another_epoch_is_refused(data, outputs):
+@pytest.fixture
+def interrupted(crashed, data, outputs) -> Path:
+    """A copy of that run, which the test may change."""
+    shutil.copytree(crashed, outputs)
+    return Path(composed(data, outputs, *STEPS).paths.run)
+
+
+def test_a_best_checkpoint_of_another_epoch_is_refused(data, outputs, interrupted):
     """It can remain after a kill between writing the best and the last checkpoint if the epoch does not repeat exactly.
 
     This is the case on a GPU.
     """
-    run = interrupted(data, outputs)
+    run = interrupted
     best = run / "checkpoints" / "best.ckpt"
     known = torch.load(best, weights_only=True)
     torch.save(known | {"metrics": known["metrics"] | {"val/accuracy": 0.5}}, best)
@@ -174,8 +182,8 @@ def test_a_finished_run_whose_data_changed_is_not_shown_as_if_nothing_had(data, 
 
 @pytest.mark.parametrize("content", [b"PK", [1], {"state_dict": {}}], ids=repr)
 @pytest.mark.parametrize("name", ["last", "best"])
-def test_a_damaged_checkpoint_of_a_run_is_named(data, outputs, name, content):
-    path = interrupted(data, outputs) / "checkpoints" / f"{name}.ckpt"
+def test_a_damaged_checkpoint_of_a_run_is_named(data, outputs, interrupted, name, content):
+    path = interrupted / "checkpoints" / f"{name}.ckpt"
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
@@ -187,8 +195,8 @@ def test_a_damaged_checkpoint_of_a_run_is_named(data, outputs, name, content):
 
 
 @pytest.mark.parametrize("change", ["optimizer.lr=0.02", "seed=1"])
-def test_a_checkpoint_of_another_run_with_the_same_model_is_refused(data, outputs, change):
-    run = interrupted(data, outputs)
+def test_a_checkpoint_of_another_run_with_the_same_model_is_refused(data, outputs, interrupted, change):
+    run = interrupted
     other = composed(data, outputs, *STEPS, change)
     trained(other)
     for name in ("last", "best"):
@@ -201,8 +209,8 @@ def test_a_checkpoint_of_another_run_with_the_same_model_is_refused(data, output
 
 
 @pytest.mark.parametrize("name", ["last", "best"])
-def test_one_changed_bit_of_a_weight_is_noticed(data, outputs, name):
-    path = interrupted(data, outputs) / "checkpoints" / f"{name}.ckpt"
+def test_one_changed_bit_of_a_weight_is_noticed(data, outputs, interrupted, name):
+    path = interrupted / "checkpoints" / f"{name}.ckpt"
     content = bytearray(path.read_bytes())
     weight = max(weights(path.parents[1], f"{name}.ckpt").values(), key=lambda tensor: tensor.numel())
     content[content.index(weight.numpy().tobytes())] ^= 1
@@ -229,11 +237,11 @@ def test_a_lost_or_changed_history_is_written_again(data, outputs, undisturbed, 
     assert_same(Path(config.paths.run), undisturbed[STEPS][1])
 
 
-def test_a_checkpoint_holds_no_path_of_this_machine(data, outputs):
-    path = interrupted(data, outputs) / records.LAST
+def test_a_checkpoint_holds_no_path_of_this_machine(crashed, interrupted):
+    path = interrupted / records.LAST
     content = torch.load(path, weights_only=True)["callbacks"]
     assert any(state.get("best_model_path") == "best.ckpt" for state in content.values())
-    assert str(outputs) not in repr(content)
+    assert str(crashed) not in repr(content)
 
 
 def test_a_run_read_by_worker_processes_is_the_same_run(data, outputs, undisturbed):

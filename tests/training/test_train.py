@@ -72,7 +72,8 @@ def test_a_finished_run_is_shown_and_not_trained_again(finished, data):
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*.*") if ".hydra" not in path.parts}
     aside = (run / ".hydra").rename(run / "aside")
     (run / ".hydra").touch()
-    again = run_script(data, outputs, "train.py", "scale=smoke", "task=lra/listops", "trainer=cpu")
+    paths = (f"paths.data={data}", f"paths.outputs={outputs}")
+    again = answer("train.py", "scale=smoke", "task=lra/listops", "trainer=cpu", *paths)
     (run / ".hydra").unlink()
     aside.rename(run / ".hydra")
     assert again.returncode == 0, again.stderr

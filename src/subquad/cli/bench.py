@@ -20,7 +20,8 @@ from rich.table import Table
 from subquad.cli.command import bench_config
 from subquad.config.compose import load_attention, load_factory
 from subquad.measure import machine
-from subquad.measure.benchmark import DOES_NOT_FIT, NO_ATTENTION, Measured, Setting, measure
+from subquad.measure.benchmark import Measured, Setting, measure
+from subquad.measure.growth import DOES_NOT_FIT, NO_ATTENTION
 from subquad.measure.speed_plot import draw_speed
 from subquad.records import now
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX, how_compiled, write_bench_page

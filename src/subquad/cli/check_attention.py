@@ -50,7 +50,6 @@ _BRANCH = "shapes of tensors instead of .item(), .tolist(), numpy and branches o
 REMEDIES = {
     "test_each_wiring_works_or_is_refused": "name in `patterns` the wirings that the class has.",
     "test_configured_sizes_run": "return one token of width site.dim for each token of x, whatever site says.",
-    "test_shape_and_finite": "return a tensor of the shape of x; bound divisors away from 0.",
     "test_padding_is_invisible": f"leave padded tokens of the context out of every sum, with {_MASKS}.",
     "test_padded_equals_trimmed": f"let no number depend on the padded length; count real tokens, with {_MASKS}.",
     "test_padding_may_be_anywhere": f"let the mask say which tokens are real, with {_MASKS}.",
@@ -61,7 +60,8 @@ REMEDIES = {
     "test_state_dict_is_all_there_is": "keep state in parameters and buffers (register_buffer), not in attributes.",
     "test_the_carry_is_no_parameter": "hand on a result, not a parameter or a view of one.",
     "test_every_parameter_learns": "use every parameter; detach, argmax and factors of 0 pass no gradient on.",
-    "test_shorter_sequences_work": "cut weights of a fixed length to x.shape[1] and context.shape[1].",
+    "test_shorter_sequences_work": "return a tensor of the shape of x, bound divisors away from 0, and cut weights of "
+    "a fixed length to x.shape[1] and context.shape[1].",
     "test_longer_sequences_are_served_or_refused": "size nothing by site.query_len and site.context_len but by "
     "self.longest(x, context); or call self.fix_length in the constructor, and self.check_lengths(x, context) first.",
     "test_heads_that_do_not_divide_the_width_are_refused": "call super().__init__(site) first.",

@@ -98,7 +98,8 @@ class Compositions:
         compose.forget_choices()
         requested = {_key(overrides): overrides for overrides in override_lists}
         missing = {key: overrides for key, overrides in requested.items() if key not in self._cache.compositions}
-        composed = dict(zip(missing, spread(Composition.of, list(missing.values()), meanwhile), strict=True))
+        ordered = sorted(missing, key=lambda key: sorted(filter(_is_choice, missing[key])))  # equal choices together
+        composed = dict(zip(ordered, spread(Composition.of, [missing[k] for k in ordered], meanwhile), strict=True))
         self._cache.compositions |= {
             key: composed[key] for key, overrides in missing.items() if not _starts_from_a_file(overrides)
         }
@@ -181,4 +182,12 @@ def _starts_from_a_file(overrides: Iterable[str]) -> bool:
 
 
 def _key(overrides: Sequence[str]) -> str:
-    return json.dumps(list(overrides))
+    """Identifies overrides, whose order has no effect unless one sets a part of what another sets."""
+    keys = [override.lstrip("+~").partition("=")[0].split(".") for override in overrides]
+    known = {tuple(key) for key in keys}
+    nested = len(known) < len(keys) or any(tuple(key[:end]) in known for key in keys for end in range(len(key)))
+    return json.dumps(list(overrides) if nested else sorted(overrides))
+
+
+def _is_choice(override: str) -> bool:
+    return "." not in override.partition("=")[0]

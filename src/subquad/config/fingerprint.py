@@ -6,13 +6,14 @@ This module does not import torch.
 import hashlib
 import json
 import os
-import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, MissingMandatoryValue
 
 from subquad.config.choices import of_training
@@ -55,24 +56,38 @@ def identity(config: DictConfig) -> dict[str, Any]:
 
 
 def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
-    """The identity of a configuration: its keys that `plain` has, resolved.
-
-    Resolving a pickled copy takes less time than creating a configuration from `plain`.
-    """
-    copied = pickle.loads(pickle.dumps(config))
-    with flag_override(copied, ["struct", "readonly"], False):
-        for node, left in ((copied, plain), *((copied[section], plain[section]) for section in NOT_IDENTITY)):
-            for key in set(node) - set(left):
-                del node[key]
-        copied.paths, copied.seed = plain["paths"], plain["seed"]
-    kept: dict[str, Any] = {key: copied[key] for key in _KEPT}
-    kept |= {key: OmegaConf.to_container(node, resolve=True) for key, node in kept.items() if OmegaConf.is_config(node)}
+    """The identity of a configuration: its keys that `plain` has, resolved."""
+    with _only(config, plain):
+        kept: dict[str, Any] = {key: config[key] for key in _KEPT}
+        kept |= {k: OmegaConf.to_container(node, resolve=True) for k, node in kept.items() if OmegaConf.is_config(node)}
+        precision = config.runtime.float32_precision
     kept["task"]["module"] = {k: v for k, v in kept["task"]["module"].items() if k != "compile_model"}
     kept["recipe"] = {k: v for k, v in kept["recipe"].items() if k not in NOT_IDENTITY["recipe"]}
-    if (precision := copied.runtime.float32_precision) != "auto":
+    if precision != "auto":
         kept["runtime"] = {"float32_precision": precision}
     kept["ckpt_path"] = None if kept["ckpt_path"] is None else weights_name(Path(kept["ckpt_path"]))
     return kept
+
+
+@contextmanager
+def _only(config: DictConfig, plain: dict[str, Any]) -> Iterator[None]:
+    """Inside the block, the configuration has the keys of `plain` alone, and its paths and seed.
+
+    A copy would take longer to make than to resolve.
+    """
+    given: Any = OmegaConf.create({key: plain[key] for key in ("paths", "seed")})
+    changed = [(config, plain), *((config[section], plain[section]) for section in NOT_IDENTITY)]
+    contents = [vars(node)["_content"] for node, _ in changed]
+    try:
+        for (node, kept), content in zip(changed, contents, strict=True):
+            vars(node)["_content"] = {key: child for key, child in content.items() if key in kept}
+        for key in given:
+            vars(config)["_content"][key] = given._get_node(key)
+            given._get_node(key)._set_parent(config)
+        yield
+    finally:
+        for (node, _), content in zip(changed, contents, strict=True):
+            vars(node)["_content"] = content
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:

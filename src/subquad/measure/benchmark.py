@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from subquad.attention.base import AttentionFactory, Projections, StatelessAttention
 from subquad.backbones.encoder import is_standalone, sized
 from subquad.backbones.sequence import SequenceEncoder
+from subquad.measure.growth import NO_ATTENTION
 from subquad.measure.matrix_products import products_of
 from subquad.measure.memory import LiveTensors
 from subquad.measure.timing import Timing, interleave
@@ -24,9 +25,7 @@ from subquad.utils.fixed_weights import Products, fixed_weights
 
 Level = Literal["layer", "model"]
 Mode = Literal["inference", "training"]
-NO_ATTENTION = "no attention"
 PRODUCTS_ALONE = "products alone"
-DOES_NOT_FIT = "does not fit"
 
 
 class PlainSoftmax(StatelessAttention):

@@ -2,45 +2,23 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from subquad.attention.base import AttentionFactory
 from subquad.attention.softmax import Softmax
 from subquad.backbones.encoder import is_standalone
 from subquad.measure.benchmark import Level, Setting, peak_of, program_of
+from subquad.measure.growth import exponent
 from subquad.measure.timing import interleave
 from subquad.specs import Masks, Pattern, Site
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
 LINEAR_TIME, LINEAR_MEMORY = 1.25, 1.05
 """Largest fitted exponents of a mechanism that its paper calls linear, from 1,024 to 16,384 tokens."""
-
-
-def exponent(costs: Mapping[int, float]) -> float:
-    """The exponent p of cost ~ n^p, by least squares on the logarithms."""
-    lengths, values = zip(*costs.items(), strict=True)
-    return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])
-
-
-def crossover(costs: Mapping[int, float], others: Mapping[int, float]) -> float | None:
-    """The length from which `costs` stay below `others`; logarithms are interpolated linearly between measured lengths.
-
-    The smallest measured length if `costs` are below at all lengths; None if they are not below at the largest.
-    """
-    lengths = sorted(costs.keys() & others.keys())
-    gaps = [math.log(costs[n] / others[n]) for n in lengths]
-    if gaps[-1] >= 0:
-        return None
-    last = max((i for i, gap in enumerate(gaps) if gap >= 0), default=None)
-    if last is None:
-        return float(lengths[0])
-    share = gaps[last] / (gaps[last] - gaps[last + 1])
-    return math.exp(math.log(lengths[last]) * (1 - share) + math.log(lengths[last + 1]) * share)
 
 
 def stated_complexity(factory: AttentionFactory) -> str:

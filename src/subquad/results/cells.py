@@ -4,7 +4,7 @@ import fnmatch
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,13 @@ def load_table(name: str) -> Table:
     """The table of the file table/<name>.yaml; raises UserError if there is none."""
     if (file := file_of("table", name)) is None:
         raise UserError(f'There is no table "{name}"; {hint(name, options("table"))}')
+    state = file.stat()
+    return _loaded(file, name, state.st_mtime_ns, state.st_ctime_ns, state.st_size)
+
+
+@cache
+def _loaded(file: Path, name: str, *state: int) -> Table:
+    """The table of a file in this state. Tables are not changed, and commands ask for all of them several times."""
     return tables.load(file, name)
 
 

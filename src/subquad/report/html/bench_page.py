@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from subquad.measure.benchmark import DOES_NOT_FIT, NO_ATTENTION
-from subquad.measure.scaling import crossover, exponent
+from subquad.measure.growth import DOES_NOT_FIT, NO_ATTENTION, crossover, exponent
 from subquad.measure.speed_plot import curves
 from subquad.report.html.page import figure_svg, write_page
 
