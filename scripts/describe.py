@@ -48,9 +48,10 @@ n: tokens, d: width, h: heads.
 
 FAMILIES = {
     "Softmax over all tokens": ("softmax", "attention_bn", "attention_sh", "conv"),
-    "Few rows in place of all tokens": ("linformer", "nystromformer", "luna", "dba", "dba_released"),
+    "Few rows in place of all tokens": ("linformer", "nystromformer", "luna", "dba", "dba_released", "agent", "flare"),
     "Kernels: sums over the keys first": (
         "linear", "linear_bn_sh", "performer", "cosformer", "flowformer", "ecoformer", "ecoformer_variants", "yoso",
+        "flatten", "inline", "xca",
     ),
     "Patterns, buckets and spans of tokens": (
         "local", "longformer", "bigbird", "pixelfly", "sparse", "sparse_bn_sh", "reformer", "sinkhorn", "combiner",

@@ -81,6 +81,10 @@ _POINTWISE = {
     "gelu": Tally(mul=3, add=1, other=1),  # x · ½ · (1 + erf(x / √2))
     "gelu_backward": Tally(mul=7, add=2, other=2),  # g (Φ(x) + x exp(-x² / 2) / √(2π))
     "silu": Tally(mul=1, other=1),
+    "silu_backward": Tally(mul=3, add=2, other=1),  # g σ (1 + x (1 - σ))
+    "softplus": Tally(add=1, other=2),  # log(1 + exp x)
+    "softplus_backward": Tally(mul=1, add=1, other=2),
+    "upsample_bilinear2d": Tally(mul=4, add=3),
     "glu": Tally(mul=1, other=1),
     "leaky_relu": Tally(mul=1, other=1),
     "logaddexp": Tally(add=2, other=3),
@@ -105,6 +109,7 @@ _REDUCTIONS = {
     "_safe_softmax": (Tally(add=2, other=3), Tally()),
     "_log_softmax": (Tally(add=3, other=2), Tally()),
     "_softmax_backward_data": (Tally(mul=2, add=2), Tally()),
+    "upsample_bilinear2d_backward": (Tally(mul=4, add=4), Tally()),
     "glu_backward": (Tally(mul=4, add=1, other=1), Tally()),  # the first argument is the gradient of a σ(b)
     "_log_softmax_backward_data": (Tally(mul=1, add=2, other=1), Tally()),
     **dict.fromkeys(
