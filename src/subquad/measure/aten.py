@@ -289,6 +289,14 @@ def _linear(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
     return total if activation == "none" else total + _POINTWISE[activation] * result.numel()
 
 
+def _triangular(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
+    """Substitution, row after row; the diagonal divides unless it is 1."""
+    rows = args[0].shape[-1]
+    left = kwargs.get("left", True)
+    columns = result.numel() // (result.shape[-2] if left else result.shape[-1])
+    return macs(columns * rows * (rows - 1) // 2) + Tally(other=0 if kwargs.get("unitriangular") else result.numel())
+
+
 def _convolution(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
     x, weight, bias = args[:3]
     transposed = args[6] if len(args) > 6 else False
@@ -381,6 +389,7 @@ _SPECIAL: dict[str, Rule] = {
     "native_batch_norm_backward": _batch_norm_backward,
     "_native_batch_norm_legit": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm_inference,
+    "linalg_solve_triangular": _triangular,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
 }  # fmt: skip
