@@ -56,10 +56,11 @@ FAMILIES = {
     "Recurrences in both directions, with decays": ("lion", "hydra", "delta_net"),
     "Patterns, buckets and spans of tokens": (
         "local", "longformer", "bigbird", "pixelfly", "sparse", "sparse_bn_sh", "reformer", "sinkhorn", "combiner",
+        "mega",
     ),
     "Two of these together": ("scatterbrain", "transformer_ls"),
     "Without queries and keys": ("synthesizer", "fnet"),
-    "Backbones with a mechanism of their own (`backbone=`)": ("s4", "s4_dba", "tlb", "blrp"),
+    "Backbones with a mechanism of their own (`backbone=`)": ("s4", "s4_dba", "s5", "tlb", "blrp"),
 }  # fmt: skip
 """Modules by the idea that reduces their cost; modules that are not listed are shown last."""
 

@@ -73,6 +73,7 @@ def heads(*counts, length=20, width=8):
 
 
 REFUSED = [
+    "mega",
     "deltanet", "gated_deltanet", "hydra", "lion_d", "lion_s",
     "agent", "flare", "flatten", "inline", "xca",
     "attention_bn_learned", "attention_bn_sh_learned", "attention_conv1d", "attention_conv2d",

@@ -17,6 +17,7 @@ REAL = torch.arange(LENGTH) < torch.tensor([[40], [LENGTH]])
 
 
 NOT = [
+    "mega",
     "deltanet", "gated_deltanet", "hydra", "lion_s",
     "dba", "dba_full_d", "dba_full_n", "dba_per_head", "dba_printed",
     "dba_propagate", "dba_released", "flare", "fnet", "inline", "longformer", "luna",

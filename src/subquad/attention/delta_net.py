@@ -32,7 +32,7 @@ class DeltaNet(StatelessAttention):
         kernel: taps of the depthwise convolutions of q, k and v, odd; null: none, and no SiLU of v.
 
     Why the fast path is equal: what the tokens of a chunk write is the solution of a triangular system. An exported
-    program takes as many chunks of 64 tokens as its example has.
+    program takes as many chunks, of 32 or 64 tokens, as its example has.
 
     Examples:
         >>> import torch

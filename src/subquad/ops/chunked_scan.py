@@ -14,15 +14,13 @@ from torch import Tensor
 
 from subquad.ops.mixed_precision import without_autocast
 
-CHUNK = 64
-
 
 def gated_scan(
     q: Float[Tensor, "*b n e"],
     k: Float[Tensor, "*b n e"],
     v: Float[Tensor, "*b n c"],
     log_gate: Float[Tensor, "*b n"],
-    chunk: int = CHUNK,
+    chunk: int | None = None,
 ) -> Float[Tensor, "*b n c"]:
     """y_i = q_iᵀ S_i with S_i = exp(g_i) S_{i-1} + k_i v_iᵀ, where g = `log_gate` is at most 0.
 
@@ -45,7 +43,7 @@ def gated_delta_scan(
     v: Float[Tensor, "*b n c"],
     beta: Float[Tensor, "*b n"],
     log_gate: Float[Tensor, "*b n"],
-    chunk: int = CHUNK,
+    chunk: int | None = None,
 ) -> Float[Tensor, "*b n c"]:
     """y_i = q_iᵀ S_i with S_i = exp(g_i) (I - β_i k_i k_iᵀ) S_{i-1} + β_i k_i v_iᵀ.
 
@@ -85,13 +83,16 @@ def both_ways(scan: Callable[..., Tensor], *pairs: Sequence[Tensor], axes: Seque
         The results of the two, in the order of the tokens.
     """
     given = (torch.cat([one, other.flip(axis)]) for (one, other), axis in zip(pairs, axes, strict=True))
-    first, second = scan(*given).chunk(2)
-    return first, second.flip(-2)
+    y, rows = scan(*given), pairs[0][0].shape[0]
+    return y[:rows], y[rows:].flip(-2)
 
 
-def _chunks(q: Tensor, k: Tensor, v: Tensor, log_gate: Tensor, *others: Tensor, chunk: int) -> tuple[Tensor, ...]:
+def _chunks(
+    q: Tensor, k: Tensor, v: Tensor, log_gate: Tensor, *others: Tensor, chunk: int | None
+) -> tuple[Tensor, ...]:
     """All in chunks `[*b, c, l, _]`, filled with tokens that change nothing; log gates as sums from a chunk's start."""
     length = q.shape[-2]
+    chunk = chunk or (32 if q.shape[-1] <= 32 else 64)  # of about the size of a state, which each chunk writes
     size = chunk if torch.compiler.is_exporting() else min(chunk, max(length, 1))
     wide = torch.promote_types(q.dtype, torch.float32)
     filled = (
