@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 from subquad.blocks.s5_layer import S5Layer
 from subquad.blocks.state_space_parameters import Rates
+from subquad.config.compose import compose_run
 from subquad.utils.errors import UserError
 
 
@@ -47,3 +48,24 @@ def test_equals_the_printed_form(lengths: list[int]) -> None:
 def test_blocks_divide_the_states() -> None:
     with pytest.raises(UserError, match=r"12 states cannot be 5 blocks.*choose a backbone\.blocks that divides"):
         S5Layer(4, 12, 5, 0.0, 0.01, 0.5, Rates())
+
+
+# lindermanlab/S5, bin/run_experiments/run_lra_*.sh: --n_layers, --d_model, --ssm_size_base, --blocks, --bsz, --epochs,
+# and the number of training cases.
+PUBLISHED = """
+lra/listops      8 128  16  8 50  40  96000
+lra/text         6 256 192 12 50  35  25000
+lra/retrieval    6 128 256 16 32  20 147086
+lra/image        6 512 384  3 50 250  45000
+lra/pathfinder32 6 192 256  8 64 200 160000
+"""
+
+
+@pytest.mark.parametrize("line", PUBLISHED.split("\n")[1:-1])
+def test_the_recipe_has_the_published_sizes(line: str) -> None:
+    task, *numbers = line.split()
+    *model, batch, epochs, cases = map(int, numbers)
+    config = compose_run([f"task={task}", "backbone=s5", "recipe=s5"])
+    assert [config.backbone[name] for name in ("layers", "dim", "d_state", "blocks")] == model
+    assert config.data.batch_size == batch
+    assert abs(config.trainer.max_steps - epochs * cases / batch) <= epochs
