@@ -51,16 +51,19 @@ n: tokens, d: width, h: heads.
 
 FAMILIES = {
     "Softmax over all tokens": ("softmax", "attention_bn", "attention_sh", "conv"),
-    "Few rows in place of all tokens": ("linformer", "nystromformer", "luna", "dba", "dba_released"),
+    "Few rows in place of all tokens": ("linformer", "nystromformer", "luna", "dba", "dba_released", "agent", "flare"),
     "Kernels: sums over the keys first": (
         "linear", "linear_bn_sh", "performer", "cosformer", "flowformer", "ecoformer", "ecoformer_variants", "yoso",
+        "flatten", "inline", "xca",
     ),
+    "Recurrences in both directions, with decays": ("lion", "hydra", "delta_net"),
     "Patterns, buckets and spans of tokens": (
         "local", "longformer", "bigbird", "pixelfly", "sparse", "sparse_bn_sh", "reformer", "sinkhorn", "combiner",
+        "mega",
     ),
     "Two of these together": ("scatterbrain", "transformer_ls"),
     "Without queries and keys": ("synthesizer", "fnet"),
-    "Backbones with a mechanism of their own (`backbone=`)": ("s4", "s4_dba", "tlb", "blrp"),
+    "Backbones with a mechanism of their own (`backbone=`)": ("s4", "s4_dba", "s5", "tlb", "blrp"),
 }  # fmt: skip
 """Modules by the idea that reduces their cost; modules that are not listed are shown last."""
 

@@ -27,7 +27,7 @@ QUERIES = {Pattern.SELF: CONTEXT, Pattern.CROSS: 11}
 SMALL: dict[str, Any] = {
     "k": 5, "d_p": 5, "d_in": 12, "l": 5, "block": 2, "window": 4, "chunk": 4, "span": 4, "landmarks": 4, "rank": 3,
     "features": 10, "bits": 3, "anchors": 5, "neighbours": 2, "hashes": 2, "random_blocks": 1, "kernel": 3,
-    "summary": 2,
+    "summary": 2, "agents": 5, "latents": 5,
 }  # fmt: skip
 """Sizes that compress 13 tokens, in place of the configured ones, which would not."""
 

@@ -120,7 +120,7 @@ def test_every_standalone_backbone_composes(task, name):
 @pytest.mark.parametrize("task", [name for name in TASKS if name not in LEAVES])
 def test_every_task_takes_a_standalone_backbone(task):
     """The widths are those of the task's recipe, if the recipe sets widths."""
-    assert set(encoders()) == {"s4", "s4d", "s4_dba", "tlb", "blrp"}
+    assert set(encoders()) == {"s4", "s4d", "s4_dba", "s5", "tlb", "blrp"}
     config = resolved(f"task={task}", "backbone=tlb")
     model = config["task"]["module"]["backbone"]
     model = model.get("encoder", model)  # the encoder of two towers

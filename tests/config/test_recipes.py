@@ -313,7 +313,9 @@ def test_labels_are_fine_tuned_as_roberta(task, steps, warmup):
 
 def test_no_recipe_for_sequences_is_without_a_table():
     covered = {*TABLES, "mvts", "dba_series", "flowformer", "mcan", "mcan_large", "linformer_mlm", "glue"}
-    covered |= {recipe for recipe in options("recipe") if recipe.startswith("s4_")}  # tested with their backbone
+    covered |= {
+        recipe for recipe in options("recipe") if recipe.startswith(("s4_", "s5"))
+    }  # tested with their backbone
     assert covered <= set(options("recipe"))
     for recipe in set(options("recipe")) - covered:
         own = OmegaConf.load(CONFIGS / "recipe" / f"{recipe}.yaml").recipe

@@ -73,6 +73,9 @@ def heads(*counts, length=20, width=8):
 
 
 REFUSED = [
+    "mega",
+    "deltanet", "gated_deltanet", "hydra", "lion_d", "lion_s",
+    "agent", "flare", "flatten", "inline", "xca",
     "attention_bn_learned", "attention_bn_sh_learned", "attention_conv1d", "attention_conv2d",
     "dba", "dba_full_d", "dba_full_n", "dba_per_head",
     "dba_printed", "dba_propagate", "dba_released", "ecoformer",

@@ -17,8 +17,10 @@ REAL = torch.arange(LENGTH) < torch.tensor([[40], [LENGTH]])
 
 
 NOT = [
+    "mega",
+    "deltanet", "gated_deltanet", "hydra", "lion_s",
     "dba", "dba_full_d", "dba_full_n", "dba_per_head", "dba_printed",
-    "dba_propagate", "dba_released", "fnet", "longformer", "luna",
+    "dba_propagate", "dba_released", "flare", "fnet", "inline", "longformer", "luna",
     "synthesizer_dense", "synthesizer_factorized", "synthesizer_factorized_dense", "synthesizer_fixed",
     "synthesizer_mixed_dense", "synthesizer_random", "transformer_ls",
 ]  # fmt: skip

@@ -129,6 +129,15 @@ def test_an_lstm_by_hand():
     assert 3 * steps * 3 * maps < both.total.mul < 3 * steps * 3 * (maps + 20 * width)
 
 
+def test_a_triangular_system_by_hand():
+    rows, columns = 5, 3
+    lower, x = torch.ones(2, rows, rows), torch.ones(2, rows, columns)
+    with OperationCounter() as counter:
+        torch.linalg.solve_triangular(lower, x, upper=False, unitriangular=True)
+    each = rows * (rows - 1) // 2 * columns
+    assert counter.operations.total == Tally(mul=2 * each, add=2 * each)
+
+
 def layer(name, length=48, dim=16, heads=2):
     factory = made("attention", name)
     if "scales" in factory.keywords and factory.keywords["scales"] is None:

@@ -5,11 +5,11 @@ import math
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
+from subquad.ops.depthwise import depthwise
 from subquad.ops.masks import zero_padding
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Masks, Pattern, Site
@@ -98,14 +98,8 @@ class AttentionConv(StatelessAttention):
 
     def _convolve(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         tokens = x[:, self.leading :]
-        length, dim = tokens.shape[1:]
-        if not length:
+        if not tokens.shape[1]:
             return x
-        width = min(self.width, length) if self.height > 1 else length
-        filled = F.pad(tokens, (0, 0, 0, -length % width)) if length % width else tokens
-        # The features stay the last axis in memory, so that nothing is rearranged.
-        grid = filled.unflatten(1, (-1, width)).permute(0, 3, 1, 2)
-        kernel = self.kernel.repeat_interleave(dim // len(self.kernel), 0)[:, None]
-        middle = (kernel.shape[2] // 2, kernel.shape[3] // 2)
-        mixed = F.conv2d(grid, kernel, padding=middle, groups=dim).permute(0, 2, 3, 1).flatten(1, 2)[:, :length]
+        kernel = self.kernel.repeat_interleave(tokens.shape[2] // len(self.kernel), 0)
+        mixed = depthwise(tokens, kernel, width=self.width if self.height > 1 else None)
         return torch.cat([x[:, : self.leading], mixed], 1) if self.leading else mixed

@@ -1,5 +1,6 @@
 """S4 and S4D for labelled sequences (Gu et al. 2022, https://arxiv.org/abs/2111.00396, released code)."""
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -10,7 +11,7 @@ from subquad.backbones.encoder import Grouped, StandaloneEncoder
 from subquad.blocks.channel_norm import NORMS
 from subquad.blocks.embeddings import TokenEmbedding
 from subquad.blocks.parameter_groups import parameter_groups
-from subquad.blocks.s4_layer import S4Block
+from subquad.blocks.s4_layer import S4Block, S4Layer
 from subquad.blocks.state_space_parameters import DiagonalStateSpace, LowRankStateSpace, Rates, StateSpace
 from subquad.specs import DataSpec
 from subquad.utils.errors import UserError
@@ -81,8 +82,22 @@ class S4Encoder(StandaloneEncoder, Grouped):
             return LowRankStateSpace(dim, length, *shared)
 
         lengths = [spec.max_len] + [inner_len or spec.max_len] * (layers - 1)
+        mixers = (S4Layer(dim, model(length), dropout) for length in lengths)
+        self._build(spec, mixers, dim, dropout, order, norm, readout)
+
+    def _build(
+        self,
+        spec: DataSpec,
+        mixers: Iterable[nn.Module],
+        dim: int,
+        dropout: float,
+        order: Literal["pre", "post"],
+        norm: Literal["batch", "layer"],
+        readout: Literal["mean", "last"],
+    ) -> None:
+        """The parts around the layers that mix the tokens."""
         self.embed = _embedding(spec, dim)
-        self.blocks = nn.ModuleList(S4Block(dim, model(length), dropout, order, norm) for length in lengths)
+        self.blocks = nn.ModuleList(S4Block(dim, mixer, dropout, order, norm) for mixer in mixers)
         self.norm = NORMS[norm](dim) if order == "pre" else None
         self.readout = readout
         self.feature_dim = dim

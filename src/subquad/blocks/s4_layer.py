@@ -40,12 +40,12 @@ class S4Layer(nn.Module):
 
 
 class S4Block(nn.Module):
-    """pre: x ← x + dropout(S4(norm(x))); post: x ← norm(x + dropout(S4(x)))."""
+    """pre: x ← x + dropout(layer(norm(x))); post: x ← norm(x + dropout(layer(x))); the layer is S4, S4D or S5."""
 
     def __init__(
         self,
         dim: int,
-        kernel: StateSpace,
+        layer: nn.Module,
         dropout: float,
         order: Literal["pre", "post"],
         norm: Literal["batch", "layer"],
@@ -53,7 +53,7 @@ class S4Block(nn.Module):
         super().__init__()
         self.pre = order == "pre"
         self.norm = NORMS[norm](dim)
-        self.layer = S4Layer(dim, kernel, dropout)
+        self.layer = layer
         self.dropout = nn.Dropout1d(dropout)
 
     def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d n"]:

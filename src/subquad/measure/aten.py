@@ -81,6 +81,10 @@ _POINTWISE = {
     "gelu": Tally(mul=3, add=1, other=1),  # x · ½ · (1 + erf(x / √2))
     "gelu_backward": Tally(mul=7, add=2, other=2),  # g (Φ(x) + x exp(-x² / 2) / √(2π))
     "silu": Tally(mul=1, other=1),
+    "silu_backward": Tally(mul=3, add=2, other=1),  # g σ (1 + x (1 - σ))
+    "softplus": Tally(add=1, other=2),  # log(1 + exp x)
+    "softplus_backward": Tally(mul=1, add=1, other=2),
+    "upsample_bilinear2d": Tally(mul=4, add=3),
     "glu": Tally(mul=1, other=1),
     "leaky_relu": Tally(mul=1, other=1),
     "logaddexp": Tally(add=2, other=3),
@@ -105,6 +109,7 @@ _REDUCTIONS = {
     "_safe_softmax": (Tally(add=2, other=3), Tally()),
     "_log_softmax": (Tally(add=3, other=2), Tally()),
     "_softmax_backward_data": (Tally(mul=2, add=2), Tally()),
+    "upsample_bilinear2d_backward": (Tally(mul=4, add=4), Tally()),
     "glu_backward": (Tally(mul=4, add=1, other=1), Tally()),  # the first argument is the gradient of a σ(b)
     "_log_softmax_backward_data": (Tally(mul=1, add=2, other=1), Tally()),
     **dict.fromkeys(
@@ -284,6 +289,14 @@ def _linear(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
     return total if activation == "none" else total + _POINTWISE[activation] * result.numel()
 
 
+def _triangular(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
+    """Substitution, row after row; the diagonal divides unless it is 1."""
+    rows = args[0].shape[-1]
+    left = kwargs.get("left", True)
+    columns = result.numel() // (result.shape[-2] if left else result.shape[-1])
+    return macs(columns * rows * (rows - 1) // 2) + Tally(other=0 if kwargs.get("unitriangular") else result.numel())
+
+
 def _convolution(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
     x, weight, bias = args[:3]
     transposed = args[6] if len(args) > 6 else False
@@ -376,6 +389,7 @@ _SPECIAL: dict[str, Rule] = {
     "native_batch_norm_backward": _batch_norm_backward,
     "_native_batch_norm_legit": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm_inference,
+    "linalg_solve_triangular": _triangular,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
 }  # fmt: skip

@@ -195,14 +195,14 @@ def two_sided_convolution(
     size = fast_length(2 * n - 1)
     both = torch.cat([forward, forward.new_zeros(len(forward), size - 2 * n + 1), backward[:, : n - 1].flip(-1)], -1)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    convolved = _convolved if by_torch() else _Convolution.apply
+    convolved = _convolved if by_torch() or torch.compiler.is_exporting() else _Convolution.apply
     return convolved(wide, both.to(wide.dtype)).to(x.dtype)
 
 
 def _convolved(x: Float[Tensor, "b h n"], kernel: Float[Tensor, "h m"]) -> Float[Tensor, "b h n"]:
-    """`_Convolution` as torch differentiates it."""
+    """`_Convolution` as torch differentiates it, and as ONNX Runtime computes it, which fails at halves of spectra."""
     size = kernel.shape[-1]
-    return torch.fft.irfft(torch.fft.rfft(x, size) * torch.fft.rfft(kernel), size)[..., : x.shape[-1]]
+    return torch.fft.ifft(torch.fft.fft(x, size) * torch.fft.fft(kernel)).real[..., : x.shape[-1]]
 
 
 class _Convolution(torch.autograd.Function):
@@ -229,8 +229,26 @@ class _Convolution(torch.autograd.Function):
         return torch.fft.irfft(backward.mul_(filter_.conj()), ctx.size)[..., : grad.shape[-1]], by_kernel
 
 
+def two_sided_states(u: Complex[Tensor, "b p n"], log_a: Complex[Tensor, " p"]) -> Complex[Tensor, "b 2*p n"]:
+    """x_t = Σ_{s≤t} Ā^(t-s) u_s of each state, and below them x'_t = Σ_{s≥t} Ā^(s-t) u_s; by FFT over the tokens."""
+    n = u.shape[-1]
+    size = fast_length(2 * n - 1)
+    powers = torch.exp(log_a[:, None] * torch.arange(n, dtype=log_a.real.dtype, device=log_a.device))
+    between = powers.new_zeros(len(powers), size - n)
+    later = torch.cat([powers, between], -1)
+    earlier = torch.cat([powers[:, :1], between, powers[:, 1:].flip(-1)], -1)
+    product = torch.fft.fft(u, size)[:, None] * torch.fft.fft(torch.stack([later, earlier]))
+    return torch.fft.ifft(product)[..., :n].flatten(1, 2)
+
+
 def fast_length(least: int) -> int:
-    """The smallest length of at least `least` whose prime factors are 2, 3 and 5 only, for which FFTs are fast."""
+    """The smallest length of at least `least` whose prime factors are 2, 3 and 5 only, for which FFTs are fast.
+
+    In an exported program, which takes any length, an even length.
+    """
+    if torch.compiler.is_exporting():
+        return least + least % 2
+    least = int(least)  # a tensor in a trace
     best = 1 << max(0, least - 1).bit_length()
     fives = 1
     while fives < best:
