@@ -107,5 +107,5 @@ def _task(data: Any, passed: Sequence[str], console: Console) -> list[str]:
         return []
     settings, seen = task_of(Path(str(data)).expanduser().absolute())
     chosen = [f"{key}={as_override(value)}" for key, value in settings.items()]
-    console.print(f"{data} has {seen}: {' '.join(chosen)}", soft_wrap=True, markup=False)
+    console.print(f"data={data}: {seen}, so {' '.join(chosen)}", soft_wrap=True, markup=False)
     return chosen

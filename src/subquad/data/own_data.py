@@ -37,7 +37,8 @@ def task_of(place: Path) -> tuple[dict[str, str], str]:
     if tables:
         task = "tokens" if _has_lists(tables[0]) else "text"
         split = {"data.dataset": str(place)} if len(tables) > 1 else {"data.train": str(tables[0])}
-        return {"task": f"{task}/custom"} | split, counted(len(tables), "table")
+        seen = f"{counted(len(tables), 'table')} of {'texts' if task == 'text' else 'token ids'}"
+        return {"task": f"{task}/custom"} | split, seen
     endings = Counter(path.suffix.lower() or "no ending" for path in files)
     seen = ", ".join(f"{count} with {ending}" for ending, count in endings.most_common(3))
     raise UserError(f"data={place} has {counted(len(files), 'file')}{seen and f' ({seen})'}; {TAKES}.")

@@ -50,7 +50,7 @@ def epochs_within(pace: Pace, seconds: float, rounds: Sequence[int], least: int,
         needed = spent + pace.seconds(least, rounds) / _RESERVE
         raise UserError(
             f"hours={seconds / 3600:.2g} is too short: {counted(least, 'epoch')} of each run, the least that says "
-            f"something, take about {duration(needed, 0)}; say hours={_rounded_up(needed / 3600)}, or fewer "
+            f"something, take {duration(needed, 0)} or more; say hours={_rounded_up(needed / 3600)}, or fewer "
             "attentions=, rates= or seeds=, or limits.cases= for a part of the rows."
         )
     fixed, every = pace.seconds(0, rounds), pace.seconds(1, rounds) - pace.seconds(0, rounds)

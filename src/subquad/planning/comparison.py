@@ -234,7 +234,7 @@ class Comparison:
                 sides[name] = [*own, *self.runs.overrides]
         self.rows = {name: self.rows[name] for name in sides}
         console.print("Measuring a training step of each row.")
-        costs = step_costs(sides, self.data.spec, batch)
+        costs = step_costs(sides, self.data.spec, batch, min(20.0, self.hours * 100))
         rounds = (len(self.rates), len(self.seeds))
         least = least_epochs(self.steps, self.most)
         alone = {name: cost["seconds"] * self.steps for name, cost in costs.items()}
