@@ -153,7 +153,13 @@ def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, mon
     monkeypatch.setattr(module, "step_costs", lambda sides, *_: dict.fromkeys(sides, cost))
 
     def comparison():
-        words = ["task=uea/basic_motions", "data=synthetic", f"paths.outputs={tmp_path}", f"paths.data={tmp_path}/data"]
+        words = [
+            "task=uea/basic_motions",
+            "data=synthetic",
+            "limits.epochs=399",
+            f"paths.outputs={tmp_path}",
+            f"paths.data={tmp_path}/data",
+        ]
         return Comparison(words, ["softmax", "dba"], [1e-3, 3e-3], 2, 0.05, [], named=True)
 
     made = comparison()
@@ -164,7 +170,7 @@ def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, mon
     assert {o for run in pilot for o in run.overrides} > {"protocol=clean", "limits.epochs=40"}
     assert len(searched) == 3
     epochs = json.loads((made.folder / "plan.json").read_text())["epochs"]
-    assert 1 < epochs < 400
+    assert 1 < epochs < 399  # which the user has named as the most
     assert all(f"limits.epochs={epochs}" in run.overrides for run in searched)
     jobs.clear()
     die[0], wall[0] = 0, 99.0
@@ -173,7 +179,7 @@ def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, mon
         "seed=0",
         *["seed=1", "seed=2"] * 2,
     ]  # no pilot, the fourth, the tested
-    assert all(f"limits.epochs={epochs}" in run.overrides for run in jobs)
+    assert all([o for o in run.overrides if "epochs" in o] == [f"limits.epochs={epochs}"] for run in jobs)
     assert made.best_rates() == {"softmax": 0.001, "dba": 0.003}
     assert f"2 rows x (2 rates + 2 seeds) x {epochs} epochs" in capsys.readouterr().out
     jobs.clear()

@@ -34,6 +34,7 @@ NONE = "none"
 """The row of the model without attention."""
 
 _PLAN = "plan.json"
+_LIMITS = ("limits.epochs=", "limits.steps=")
 _LEAST_ROWS = 5
 """Rows that each split needs; with fewer a score says nothing."""
 _PILOT_STEPS = (40, 200)
@@ -83,11 +84,13 @@ class Comparison:
         self, overrides: Sequence[str], attentions: Sequence[str], rates: Sequence[float] | None, seeds: int,
         hours: float, hydra: Sequence[str], named: bool,
     ) -> None:  # fmt: skip
-        self.runs = RunIndex([*overrides, "protocol=clean"])
+        self.given = [*overrides, "protocol=clean"]
+        self.runs = RunIndex(self.given)
         self.rows = {name: _overrides_of(name) for name in attentions}
         self.seeds, self.hours, self.hydra, self.named = range(1, seeds + 1), hours, list(hydra), named
         first = self.runs.compositions[*self.rows[attentions[0]], *self.runs.overrides]
         self.identity, self.outputs = first.identity, Path(first.outputs)
+        self.runs.overrides = tuple(o for o in self.given if not o.startswith(_LIMITS))  # each run has its own
         own = float(first.module["optimizer"]["lr"])
         self.rates = sorted(rates or {float(f"{own * factor:.2g}") for factor in (1 / 3, 1, 3)})
         self.left_out: dict[str, str] = {}
@@ -204,7 +207,7 @@ class Comparison:
     def folder(self) -> Path:
         """Of the plan and the page. Its name stands for the settings and the data."""
         settings = [
-            self.runs.overrides,
+            self.given,
             list(self.rows),
             self.rates,
             len(self.seeds),
@@ -266,7 +269,7 @@ class Comparison:
         if train_all(list(pilot.values()), self.hydra):
             return None
         elapsed = time.monotonic() - clock
-        found = {name: self._record(run) for name, run in pilot.items()}
+        found = {name: records.read(run.folder) for name, run in pilot.items()}
         done = {name: record for name, record in found.items() if record is not None}
         first = min(datetime.datetime.fromisoformat(r.finished).timestamp() - r.wall_seconds for r in done.values())
         shutil.rmtree(self._pilot)
