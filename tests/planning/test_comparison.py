@@ -114,10 +114,9 @@ def test_pairs_are_tested_over_seeds_and_cases_and_corrected():
     cases = {"a": np.array([1.0, 0, 1, 1, 0]), "b": np.array([0.0, 0, 1, 0, 1])}
     [wider] = all_pairs(values, cases)
     d = cases["a"] - cases["b"]
-    quantile = stats.t.ppf(0.975, 3)
-    assert wider.high - wider.difference == pytest.approx(
-        quantile * np.sqrt(np.var(a - b, ddof=1) / 4 + d.var(ddof=1) / 5)
-    )
+    parts = np.var(a - b, ddof=1) / 4, d.var(ddof=1) / 5
+    quantile = stats.t.ppf(0.975, sum(parts) ** 2 / (parts[0] ** 2 / 3 + parts[1] ** 2 / 4))
+    assert wider.high - wider.difference == pytest.approx(quantile * np.sqrt(sum(parts)))
     error = np.sqrt((np.var(a, ddof=1) + np.var(b, ddof=1)) / 2 / 4)
     assert half_widths(values, None)["a"] == pytest.approx(stats.t.ppf(0.975, 6) * error)
     three = all_pairs({**values, "c": dict(enumerate(a + 50))}, None)

@@ -74,14 +74,17 @@ def _name(row: ComparedRow) -> str:
 
 
 def _texts(result: ComparisonResult, row: ComparedRow) -> dict[str, str]:
-    low, high = row.mean - row.half_width, row.mean + row.half_width
-    if result.metric == "accuracy":
-        low, high = max(0.0, low), min(100.0, high)
+    low, high = _interval(result, row)
     return {
         "mean": _number(result, row.mean), "interval": f"{_number(result, low)} to {_number(result, high)}",
         "milliseconds": f"{row.cost['seconds'] * 1000:.3g}", "mebibytes": f"{row.cost['bytes'] / 2**20:.3g}",
         "parameters": f"{row.cost['parameters']:,.0f}", "rate": f"{row.rate:g}",
     }  # fmt: skip
+
+
+def _interval(result: ComparisonResult, row: ComparedRow) -> tuple[float, float]:
+    low, high = row.mean - row.half_width, row.mean + row.half_width
+    return (max(0.0, low), min(100.0, high)) if result.metric == "accuracy" else (low, high)
 
 
 def _pair(result: ComparisonResult, pair: Pair) -> dict[str, Any]:
@@ -106,7 +109,8 @@ def _figure(result: ComparisonResult) -> Any:
     axes = figure.subplots()
     for row in result.rows:
         place = row.cost["seconds"] * 1000, row.mean
-        axes.errorbar(*place, yerr=row.half_width, fmt="o", capsize=3, markersize=4)
+        low, high = _interval(result, row)
+        axes.errorbar(*place, yerr=[[row.mean - low], [high - row.mean]], fmt="o", capsize=3, markersize=4)
         axes.annotate(_name(row), place, xytext=(5, 4), textcoords="offset points", fontsize=8)
     for name, score in result.baselines.items():
         axes.axhline(score, color="0.5", linestyle="--", linewidth=1)

@@ -39,8 +39,9 @@ def all_pairs(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, np.
 
     where s² is the variance over seeds that is left when each row and each seed may have its own mean, pooled over all
     rows, because few seeds say little about one row; and d [N] are the differences of the two rows in each test case,
-    averaged over seeds. D over its standard deviation is compared with Student's t with (rows - 1)(n - 1) degrees of
-    freedom. For two rows and no `cases` this is Student's paired test.
+    averaged over seeds. D over its standard deviation is compared with Student's t, whose degrees of freedom are those
+    of Satterthwaite for a sum of two variances with (rows - 1)(n - 1) and N - 1. For two rows and no `cases` this is
+    Student's paired test.
 
     values: by row and seed; every row has the same seeds, at least two. cases: by row float [N], what each test case
     adds to the metric, so that the differences of their means are those of the metric; None if they are unknown.
@@ -52,38 +53,43 @@ def all_pairs(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, np.
     of_seeds = 2 * float((rest**2).sum()) / freedom / len(seeds)
     found = []
     for a, b in itertools.combinations(range(len(rows)), 2):
-        of_cases, count = 0.0, 0
-        if cases is not None:
-            count = len(cases[rows[a]])
-            of_cases = float(np.var(cases[rows[a]] - cases[rows[b]], ddof=1)) / count
-        found.append(_pair(rows[a], rows[b], float(table[a].mean() - table[b].mean()), of_seeds + of_cases, freedom))
+        known = None if cases is None else cases[rows[a]] - cases[rows[b]]
+        difference, (error, degrees) = float(table[a].mean() - table[b].mean()), _error(of_seeds, freedom, known)
+        found.append(_pair(rows[a], rows[b], difference, error, degrees))
     return _corrected(found)
+
+
+def _error(of_seeds: float, freedom: int, cases: np.ndarray | None) -> tuple[float, float]:
+    """The standard error of a mean over seeds and cases, and its degrees of freedom (Satterthwaite 1946)."""
+    of_cases = 0.0 if cases is None else float(np.var(cases, ddof=1)) / len(cases)
+    if cases is None or not of_seeds + of_cases:
+        return math.sqrt(of_seeds), freedom
+    degrees = (of_seeds + of_cases) ** 2 / (of_seeds**2 / freedom + of_cases**2 / (len(cases) - 1))
+    return math.sqrt(of_seeds + of_cases), degrees
 
 
 def half_widths(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, np.ndarray] | None) -> dict[str, float]:
     """Half of the 95 % interval of each row's mean, with the two sources of chance of `all_pairs`.
 
     The variance of a mean is s² / n + var(c) / N, with s² the variance over seeds within rows, pooled, and c [N] the
-    row's test cases; Student's t with rows (n - 1) degrees of freedom.
+    row's test cases; the degrees of freedom of s² are rows (n - 1).
     """
     table = np.array([list(of_row.values()) for of_row in values.values()])
     freedom = table.shape[0] * (table.shape[1] - 1)
     of_seeds = float(((table - table.mean(1, keepdims=True)) ** 2).sum()) / freedom / table.shape[1]
-    of_cases = {row: 0.0 if cases is None else float(np.var(cases[row], ddof=1)) / len(cases[row]) for row in values}
-    return {row: quantile(freedom) * math.sqrt(of_seeds + of_cases[row]) for row in values}
+    errors = {row: _error(of_seeds, freedom, None if cases is None else cases[row]) for row in values}
+    return {row: quantile(degrees) * error for row, (error, degrees) in errors.items()}
 
 
-def _pair(a: str, b: str, difference: float, variance: float, freedom: int) -> Pair:
+def _pair(a: str, b: str, difference: float, error: float, degrees: float) -> Pair:
     from scipy import stats
 
-    error = math.sqrt(variance)
     precision = 1e-6 * max(1.0, abs(difference))
     if error <= precision:  # no variation at all says nothing about chance
         return Pair(a, b, difference, difference, difference, 1.0)
-    half = quantile(freedom) * error
-    return Pair(
-        a, b, difference, difference - half, difference + half, float(2 * stats.t.sf(abs(difference) / error, freedom))
-    )
+    half = quantile(degrees) * error
+    p = float(2 * stats.t.sf(abs(difference) / error, degrees))
+    return Pair(a, b, difference, difference - half, difference + half, p)
 
 
 def _corrected(pairs: Sequence[Pair]) -> list[Pair]:
