@@ -162,7 +162,7 @@ class Comparison:
         widths = half_widths(values, known)
         [first, *_] = [record for record in records_of[names[0]] if record is not None]
         return ComparisonResult(
-            title=self.title, folder=self.folder, metric=self.metric,
+            title=Path(self.place).name, folder=self.folder, metric=self.metric,
             lower_is_better=self.lower_is_better, pairs=all_pairs(values, known), left_out=self.left_out,
             rows=[
                 ComparedRow(
@@ -230,7 +230,9 @@ class Comparison:
             try:
                 parameters([*own, *self.runs.overrides], self.data.spec)
             except Exception as error:
-                if (reason := explain(error)) is None or self.named:
+                if (reason := explain(error)) is None:
+                    raise
+                if self.named:
                     raise UserError(f"{name} cannot run on {self.title}: {reason}") from None
                 left_out[name] = str(reason)
             else:
@@ -296,6 +298,12 @@ class Comparison:
         return str(self.identity["task"]["name"])
 
     @property
+    def place(self) -> str:
+        """The path of the data, or their name."""
+        data = self.identity["data"]
+        return str(next((data[key] for key in ("folder", "train", "dataset") if data.get(key)), self.title))
+
+    @property
     def by_steps(self) -> bool:
         """Whether the recipe counts steps and not epochs."""
         return bool(self.identity["trainer"]["max_steps"] >= 0)
@@ -352,8 +360,6 @@ class Comparison:
 
     def _facts(self, record: Record, seconds: float) -> dict[str, str]:
         """What the heading of the page says, from the record of a tested run."""
-        data = {key: record.config["data"].get(key) for key in ("dataset", "folder", "train")}
-        place = next((str(value) for value in (data["folder"], data["train"], data["dataset"]) if value), self.title)
         backbone = record.config["backbone"]
         sizes = [f"{key} {backbone[key]}" for key in ("layers", "dim", "heads", "ffn") if key in backbone]
         counts = ", ".join(f"{count:,} {split}" for split, count in self.sizes.items())
@@ -361,8 +367,8 @@ class Comparison:
         kind = "numbers" if classes is None else f"{classes} classes"
         rates = ", ".join(f"{rate:g}" for rate in self.rates)
         return {
-            "data": f"{place} ({self.title}): {counts} rows, {kind}",
-            "model": f"recipe {record.recipe}: {', '.join(sizes)}",
+            "data": f"{self.place} ({self.title}): {counts} rows, {kind}",
+            "model": f"{backbone['_target_'].rpartition('.')[2]}, recipe {record.recipe}: {', '.join(sizes)}",
             "budget": (
                 f"{self.size()} of {counted(self.steps, 'step')}, in hours={self.hours:g}; rates {rates}, tried with "
                 f"seed 0; tested with seeds {self.seeds[0]} to {self.seeds[-1]}; the tested runs trained for "

@@ -48,10 +48,9 @@ def verdict(result: ComparisonResult) -> str:
             f"No difference between two rows is beyond chance (5 %, corrected for {len(result.pairs)} pairs). "
             "More seeds=, more test rows or more hours= can show smaller ones."
         )
-    worse = [name for name in (row.name for row in result.rows) if _better(result, name)]
-    lines = [f"{name} is better than {', '.join(_better(result, name))}." for name in worse]
-    rest = len(result.pairs) - len(real)
-    return " ".join(lines) + f" The other {rest} differences are within chance." * bool(rest)
+    ahead = [row.name for row in result.rows if _better(result, row.name)]
+    lines = [f"{name} is better than {', '.join(_better(result, name))}." for name in ahead]
+    return " ".join(lines) + " All else is within chance." * (len(real) < len(result.pairs))
 
 
 def _better(result: ComparisonResult, name: str) -> list[str]:

@@ -228,7 +228,7 @@ def load(path: Path, name: str) -> Table:
         cause = first_line(error) if mark is None else f"line {mark.line + 1}: {error.problem}"  # type: ignore[union-attr]
         raise UserError(f"{path} cannot be read ({cause}).") from None
     try:
-        return table_of(node, name)
+        return _table(node, name)
     except UserError as error:
         raise UserError(f"Table {name}: {error}") from None
     except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -237,8 +237,7 @@ def load(path: Path, name: str) -> Table:
         ) from None
 
 
-def table_of(node: Any, name: str) -> Table:
-    """The table of the content of a file; raises UserError if it does not follow the format."""
+def _table(node: Any, name: str) -> Table:
     if unknown := [str(key) for key in node if key not in _KEYS]:
         raise UserError(f"there is no key {', '.join(unknown)}; the keys are {', '.join(sorted(_KEYS))}.")
     rows, columns = (_lines(node[kind]) for kind in ("rows", "columns"))
