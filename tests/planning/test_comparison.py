@@ -90,16 +90,18 @@ def test_the_task_is_found_by_looking(tmp_path):
 
 
 def test_the_epochs_are_those_that_fit_the_time():
-    # Two rows ran 4 epochs in 8 and 16 s, two at a time, from the 5th second to the 25th: 16 s apart from training.
-    pace = Pace.of({"a": 8, "b": 16}, units=4, elapsed=25, start=5, workers=2)
-    assert (pace.unit, pace.between) == ({"a": 2, "b": 4}, 8)
-    assert pace.seconds(10, [3, 3]) == 5 * 2 + 6 * (10 * 6 + 8 * 2) / 2
+    # Two at a time, from the 5th second to the 35th: 60 s, of which epochs took 5 x 2 + 5 x 4.
+    pace = Pace.of({"a": {4: 10, 1: 4}, "b": {4: 19, 1: 7}}, elapsed=35, start=5, workers=2)
+    assert (pace.unit, pace.between) == ({"a": 2, "b": 4}, (60 - 30) / 4)
+    assert Pace.of({"a": {4: 10, 1: 12}}, 35, 5, 2).unit == {"a": 10 / 4 / 4}  # noise
+    assert Pace.of({"a": {4: 10}}, 35, 5, 2).unit == {"a": 2.5}
+    assert pace.seconds(10, [3, 3]) == 5 * 2 + 6 * (10 * 6 + 7.5 * 2) / 2
     for seconds in (400, 800, 1600):
         epochs = epochs_within(pace, seconds, [3, 3], 2, 1000, spent=25)
         assert pace.seconds(epochs, [3, 3]) <= 0.9 * (seconds - 25) < pace.seconds(epochs + 1, [3, 3])
     assert epochs_within(pace, 1600, [3, 3], 2, 30, spent=25) == 30
     with pytest.raises(
-        UserError, match=r"hours=0.028 is too short: 50 epochs .* take 18 min 9 s or more; say hours=0.31,"
+        UserError, match=r"hours=0.028 is too short: 50 epochs .* take 18 min 6 s or more; say hours=0.31,"
     ):
         epochs_within(pace, 100, [3, 3], 50, 60, spent=25)
     assert [least_epochs(steps, 60) for steps in (3, 40, 1000)] == [34, 3, 2]
@@ -130,7 +132,7 @@ def test_pairs_are_tested_over_seeds_and_cases_and_corrected():
 
 def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, monkeypatch, capsys):
     """Runs are written by hand. The second call measures other times, and must not plan anew."""
-    jobs, wall, die = [], [1.0], [0]
+    jobs, wall, die = [], [0.1], [0]
 
     def write(runs, *_):
         for run in runs:
@@ -140,10 +142,11 @@ def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, mon
             rate = next((float(o.partition("=")[2]) for o in run.overrides if o.startswith("optimizer.lr=")), 0.0)
             score = 0.5 + 100 * rate * ("attention=dba" in run.overrides) - rate
             fingerprint, _, seed = run.folder.name.partition("-s")
-            known = {"metrics": {"val/accuracy": score, "test/accuracy": score + int(seed) / 100}, "steps": 4}
+            [steps] = [int(o.partition("=")[2]) for o in run.overrides if "epochs" in o]  # an epoch is a step here
+            known = {"metrics": {"val/accuracy": score, "test/accuracy": score + int(seed) / 100}, "steps": steps}
             records.write_json(run.folder / records.RESULT, FACTS | known | {
                 "fingerprint": fingerprint, "seed": int(seed), "data_fingerprint": made.data.fingerprint,
-                "wall_seconds": wall[0], "finished": records.now(),
+                "wall_seconds": wall[0] * steps, "finished": records.now(),
             })  # fmt: skip
         return False
 
@@ -162,11 +165,11 @@ def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, mon
         return Comparison(words, ["softmax", "dba"], [1e-3, 3e-3], 2, 0.05, [], named=True)
 
     made = comparison()
-    die[0] = 5
+    die[0] = 7
     with pytest.raises(SystemExit, match="killed"):
         made.train(Console())
-    pilot, searched = jobs[:2], jobs[2:]
-    assert {o for run in pilot for o in run.overrides} > {"protocol=clean", "limits.epochs=40"}
+    pilot, searched = jobs[:4], jobs[4:]
+    assert {o for run in pilot for o in run.overrides} > {"protocol=clean", "limits.epochs=40", "limits.epochs=1"}
     assert len(searched) == 3
     epochs = json.loads((made.folder / "plan.json").read_text())["epochs"]
     assert 1 < epochs < 399  # which the user has named as the most

@@ -14,7 +14,7 @@ a folder with tokens.npy, or <name>_TRAIN.ts beside <name>_TEST.ts. task= takes 
     hours=1           time for all of it
 
 Other overrides of train.py go to every run: data.label=..., recipe=, scale=, trainer=, hydra/launcher=, sweep.workers=.
-A short run of each row measures its time; from that follows one number of epochs for all runs, so that they fit into
+Short runs of each row measure its time; from that follows one number of epochs for all runs, so that they fit into
 `hours`. Each row gets the rate with the best validation score of one run, then is trained with other seeds and tested.
 The same command resumes what was interrupted, and shows what has finished.
 """

@@ -16,8 +16,8 @@ _RESERVE = 0.9
 class Pace:
     """What short runs have shown.
 
-    start: seconds from the command to the training of the first run. between: seconds of a run outside of its training.
-    unit: seconds of an epoch by row, with its validation and checkpoint. workers: runs at a time.
+    start: seconds from the command to the training of the first run. between: seconds of a run beside its epochs. unit:
+    seconds of an epoch by row, with its validation and checkpoint. workers: runs at a time.
     """
 
     start: float
@@ -26,12 +26,20 @@ class Pace:
     workers: int
 
     @classmethod
-    def of(cls, walls: Mapping[str, float], units: float, elapsed: float, start: float, workers: int) -> "Pace":
-        """From the seconds of training of one run of each row, of so many epochs, and those of all of them together."""
-        between = max(0.0, ((elapsed - start) * workers - sum(walls.values())) / len(walls))
-        return cls(
-            start=start, between=between, unit={row: wall / units for row, wall in walls.items()}, workers=workers
-        )
+    def of(cls, walls: Mapping[str, Mapping[float, float]], elapsed: float, start: float, workers: int) -> "Pace":
+        """From seconds of training by row and number of epochs, and the seconds of all these runs together.
+
+        A longer run and a shorter one tell an epoch from what every run does once; of one length, all counts as epochs.
+        Noise can make the longer one look quick, so that an epoch is at least a quarter of what the longer run says.
+        """
+        unit = {}
+        for row, known in walls.items():
+            most, least = max(known), min(known)
+            whole = known[most] / most
+            unit[row] = whole if most == least else max(whole / 4, (known[most] - known[least]) / (most - least))
+        runs = sum(map(len, walls.values()))
+        work = sum(unit[row] * epochs for row, known in walls.items() for epochs in known)
+        return cls(start, max(0.0, ((elapsed - start) * workers - work) / runs), unit, workers)
 
     def seconds(self, units: int, rounds: Sequence[int]) -> float:
         """Time of runs of so many epochs. rounds: how many runs of each row are trained in each sweep."""

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import math
 import shutil
 import statistics
 import sys
@@ -258,27 +259,27 @@ class Comparison:
     def _pace(self, console: Console) -> Pace | None:
         """Trains each row for a moment, as it will be trained, in a folder of its own; None if a run failed."""
         least, most = _PILOT_STEPS
-        overrides = [
-            *self._length(min(self.most, -(-least // self.steps))),
-            f"paths.outputs={as_override(self._pilot)}",
-        ]
+        overrides = [f"paths.outputs={as_override(self._pilot)}"]
         if self.steps > most and not self.by_steps:
             overrides.append(f"limits.cases={most * int(self.data.batch_size)}")
         runs = RunIndex([*self.runs.overrides, *overrides])
-        pilot = {name: runs.spec(own, 0) for name, own in self.rows.items()}
+        lengths = sorted({1, min(self.most, max(2, -(-least // self.steps)))}, reverse=True)
+        pilot = {
+            (n, epochs): runs.spec([*o, *self._length(epochs)], 0) for epochs in lengths for n, o in self.rows.items()
+        }
         shutil.rmtree(self._pilot, ignore_errors=True)
-        console.print("Measuring the time of a short run of each row.")
+        console.print("Measuring the time of short runs of each row.")
         began, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
         if train_all(list(pilot.values()), self.hydra):
             return None
-        elapsed = time.monotonic() - clock
-        found = {name: records.read(run.folder) for name, run in pilot.items()}
-        done = {name: record for name, record in found.items() if record is not None}
-        first = min(datetime.datetime.fromisoformat(r.finished).timestamp() - r.wall_seconds for r in done.values())
+        elapsed, first, walls = time.monotonic() - clock, math.inf, dict[str, dict[float, float]]()
+        for (name, _), run in pilot.items():
+            record = records.read(run.folder)
+            assert record is not None
+            first = min(first, datetime.datetime.fromisoformat(record.finished).timestamp() - record.wall_seconds)
+            walls.setdefault(name, {})[record.steps / self.steps] = record.wall_seconds
         shutil.rmtree(self._pilot)
-        start = min(elapsed, max(0.0, first - began.timestamp()))
-        units = next(iter(done.values())).steps / self.steps
-        return Pace.of({n: r.wall_seconds for n, r in done.items()}, units, elapsed, start, self._at_once)
+        return Pace.of(walls, elapsed, min(elapsed, max(0.0, first - began.timestamp())), self._at_once)
 
     @property
     def _pilot(self) -> Path:
