@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from subquad.sweep.slurm.job import RequestedRun, Size
+from subquad.sweep.requested import RequestedRun, Size
 
 ONE = Size(nodes=1, processes=1, gpus=0, cores=4)
 

@@ -39,6 +39,7 @@ SMALL = {
     "scripts/bench_vision.py": ["size=32", "batch=1", "rounds=1", "modes=[training]"],
     "scripts/check_attention.py": ["contract=false", "lengths=[64,128]"],
     "scripts/check_gpu.py": ["device=cpu", "quick=true", "attention=[softmax]", "parts=[parity]"],
+    "scripts/compare.py": ["scale=smoke", "attentions=[softmax,dba]", "rates=[1e-3]", "seeds=2", "hours=1"],
     "scripts/figure.py": ["scale=smoke"],
     "scripts/plan.py": ["scale=smoke", "data=synthetic", "rows=[DBA]", "columns=[Text]", "seeds=[0]"],
     "scripts/reproduce.py": ["scale=smoke", "data=synthetic", "rows=[DBA]", "columns=[Text]", "seeds=[0]"],
@@ -182,16 +183,16 @@ def _with_own_data(words: list[str], folder: Path) -> list[str]:
     """The words with the paths of data that are made here."""
     kind = "regression" if "task=tser/custom" in words else "classification"
     makers: dict[str, Callable[[Path], object]] = {
-        "data.folder=/path/to/folder": lambda to: TimeSeries.write_synthetic(to, "Mine", kind, train=24, test=24),
-        "data.folder=/path/to/images": own_folder.write_synthetic,
-        "data.folder=/path/to/texts": MaskedText.write_synthetic,
-        "data.train=/path/to/train.csv": lambda to: OwnTexts.write_synthetic(to.parent),
-        "data.train=/path/to/tokens": OwnTokens.write_synthetic,
+        "/path/to/folder": lambda to: TimeSeries.write_synthetic(to, "Mine", kind, train=24, test=24),
+        "/path/to/images": own_folder.write_synthetic,
+        "/path/to/texts": MaskedText.write_synthetic,
+        "/path/to/train.csv": lambda to: OwnTexts.write_synthetic(to.parent),
+        "/path/to/tokens": OwnTokens.write_synthetic,
     }
-    for word in {*words} & {*makers}:
-        path = folder / "own" / Path(word).name
+    for place in {word.partition("=")[2] for word in words if word.startswith("data")} & {*makers}:
+        path = folder / "own" / Path(place).name
         (path.parent if path.suffix else path).mkdir(parents=True)
-        makers[word](path)
+        makers[place](path)
     return [word.replace("/path/to", str(folder / "own")) for word in words]
 
 

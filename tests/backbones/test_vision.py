@@ -17,7 +17,7 @@ from subquad.attention.dba import DBA
 from subquad.attention.ecoformer import EcoFormer
 from subquad.attention.linear import Linear
 from subquad.attention.softmax import Softmax
-from subquad.backbones.vision import Pyramid, ViT, swap_attention
+from subquad.backbones.vision import Pyramid, ViT, stages_of, swap_attention
 from subquad.specs import DataSpec, ImageSpec, Pattern
 from subquad.utils.errors import UserError
 
@@ -61,6 +61,20 @@ def swapped(name, factory):
     model = MODELS[name]()
     swap_attention(model, SMALL, [factory] * (1 if name.startswith("vit") else 4))
     return model
+
+
+@pytest.mark.parametrize("name", ["vit", "pvt_v2", "twins"])
+def test_without_attention_the_rest_of_the_model_stays(name):
+    """All its parameters are trained, and it is what a block computes whose attention returns 0."""
+    model, silent = swapped(name, None), MODELS[name]()
+    silent.load_state_dict(model.state_dict(), strict=False)
+    for block in [block for stage in stages_of(silent) for block in stage]:
+        torch.nn.init.zeros_(block.attn.proj.weight)
+        torch.nn.init.zeros_(block.attn.proj.bias)
+    images = torch.randn(2, 3, 32, 32)
+    assert_close(model.eval()(images), silent.eval()(images))
+    model(images).sum().backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None] == []
 
 
 class Noting(StatelessAttention):

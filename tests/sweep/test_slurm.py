@@ -18,10 +18,11 @@ from slurm_requests import ONE, wanted
 
 from hydra_plugins.subquad.slurm_launcher import Slurm
 from subquad import records
+from subquad.sweep.requested import RequestedRun
 from subquad.sweep.slurm import job as slurm_job
 from subquad.sweep.slurm import queue as slurm_queue
 from subquad.sweep.slurm import submit as slurm
-from subquad.sweep.slurm.job import RequestedRun, SlurmJob
+from subquad.sweep.slurm.job import SlurmJob
 from subquad.sweep.slurm.submit import Jobs
 from subquad.training import distributed
 from subquad.training.trainer import build_trainer

@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from slurm_requests import wanted
 
 from subquad import records
+from subquad.sweep.requested import RequestedRun, Size
 from subquad.sweep.slurm import submit as slurm
-from subquad.sweep.slurm.job import RequestedRun, Size
 from subquad.sweep.slurm.queue import Queue, Ticket, failure_reason, queue, ticket
 from subquad.sweep.slurm.submit import Jobs, size_of
 from subquad.utils.errors import UserError

@@ -66,6 +66,8 @@ def test_ranges_and_lists_are_drawn_from_as_written():
         split(["optimizer.lr=tag(log,interval(0,1))"], {})
     with pytest.raises(UserError, match="Nothing is searched; give a range"):
         split(LINE, {})
+    with pytest.raises(UserError, match='There is no setting "optimzer"; did you mean optimizer'):
+        split(LINE, {"optimzer.lr": "interval(0.1,1)"})
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "abc", 2.5, True])
@@ -90,7 +92,9 @@ def test_an_interrupted_search_tries_its_running_trials_again_and_draws_others_a
         assert search.ask(2) == running
         [fresh] = search.ask(1)
         assert fresh not in [*ended, *running]
-        search.running = []
+        search.tell([0.25])
+        page = (search.folder / "index.html").read_text()
+        assert "5 trials (and 2 interrupted, which were tried again)" in page
     with searched(config, ["optimizer.lr=interval(0.1,0.8)"]) as other:
         assert other.asked == 0
 

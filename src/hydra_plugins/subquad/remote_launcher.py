@@ -31,8 +31,8 @@ class RemoteLauncher(Launcher):
         }
 
     def requested(self, overrides: Sequence[str], size_of: Callable[[DictConfig, Mapping[str, Any]], Any]) -> Any:
-        """A run as `subquad.sweep.slurm.job.RequestedRun`, with the resources that `size_of` gives it."""
-        from subquad.sweep.slurm.job import RequestedRun
+        """A run as `subquad.sweep.requested.RequestedRun`, with the resources that `size_of` gives it."""
+        from subquad.sweep.requested import RequestedRun
         from subquad.training.distributed import flags
 
         config = self.loader.load_sweep_config(self.config, list(overrides))

@@ -34,7 +34,7 @@ _LEAST_SIDE = 32
 
 
 def swap_attention(
-    model: nn.Module, spec: ImageSpec, factories: Sequence[AttentionFactory], copy_maps: bool = False
+    model: nn.Module, spec: ImageSpec, factories: Sequence[AttentionFactory | None], copy_maps: bool = False
 ) -> None:
     """Replaces every attention of a timm model; `factories` has one factory a stage, and a plain ViT is one stage.
 
@@ -42,7 +42,8 @@ def swap_attention(
     `blocks`). Width, heads and dropout of a site are those of the replaced module, tokens and grid those of an image
     of `spec.side`. The grid is None where there is a class token beside the image's tokens. `site.layer` and
     `site.layers` count the blocks of a stage, since `carry` has the width of the stage. The new attentions keep their
-    initial weights; with `copy_maps` the maps that both have (`Attention.softmax_maps`) are copied and logged.
+    initial weights; with `copy_maps` the maps that both have (`Attention.softmax_maps`) are copied and logged. A stage
+    whose factory is None has neither attention nor the norm in front of it.
     """
     stages = stages_of(model)
     sizes = calls_of(model, spec.channels, (spec.side, spec.side))
@@ -51,6 +52,9 @@ def swap_attention(
         slot = CarrySlot()
         for layer, block in enumerate(blocks):
             own = block.attn
+            if factory is None:
+                block.attn, block.norm1 = _Nothing(), nn.Identity()
+                continue
             tokens, dim, grid = sizes[own]
             site = Site(
                 pattern=Pattern.SELF, dim=dim, heads=own.num_heads, query_len=tokens, context_len=tokens,
@@ -105,6 +109,13 @@ class _Noted(nn.Module):
         return tokens, dim, (height, width) if height * width == tokens else None
 
 
+class _Nothing(nn.Module):
+    """Adds nothing to the residual in place of an attention."""
+
+    def forward(self, x: Tensor, *_: Any, **ignored: Any) -> Tensor:
+        return torch.zeros_like(x)
+
+
 class _ShapesOnly(TorchFunctionMode):
     """Computes only shapes for the operators that are slow on the device "meta"."""
 
@@ -143,7 +154,7 @@ class ImageBackbone(nn.Module, CheckedSettings, Pretrainable):
     section = "backbone"
 
     def __init__(
-        self, spec: ImageSpec, model: nn.Module, factories: Sequence[AttentionFactory],
+        self, spec: ImageSpec, model: nn.Module, factories: Sequence[AttentionFactory | None],
         multiple: Count, pretrained: str | None = None, name: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -207,7 +218,7 @@ class ViT(ImageBackbone):
     def __init__(
         self,
         spec: ImageSpec,
-        attention: AttentionFactory,
+        attention: AttentionFactory | None,
         layers: Count,
         dim: Count,
         heads: Count,
@@ -254,7 +265,7 @@ class Pyramid(ImageBackbone):
     def __init__(
         self,
         spec: ImageSpec,
-        attention: AttentionFactory,
+        attention: AttentionFactory | None,
         exact: AttentionFactory,
         model: PyramidName,
         stages: Sequence[Literal[1, 2, 3, 4]] = (1, 2, 3),

@@ -55,7 +55,8 @@ def _check_paths(overrides: Sequence[str]) -> None:
 def _check_keys(overrides: Sequence[str], known: Sequence[str]) -> None:
     """Raises UserError for a misspelt group or setting; with the + that Hydra suggests it would have no effect."""
     for override in overrides:
-        key = override.partition("=")[0].lstrip("+~")
+        whole = override.partition("=")[0]
+        key = whole.lstrip("~" if "." in whole else "+~").partition(".")[0]  # +group.key= may make a group
         if "=" not in override or not re.fullmatch(r"\w+", key) or key in known:
             continue
         if close := difflib.get_close_matches(key, known, n=1, cutoff=0.75):
@@ -137,12 +138,12 @@ def explain_composition_error(error: Exception) -> UserError | None:
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ConfigAttributeError | ConfigKeyError):
         cause = cause.__cause__
-    if cause is None or not isinstance(cause.parent_node, DictConfig) or "." not in str(cause.full_key):
+    if cause is None or not isinstance(cause.parent_node, DictConfig):
         return None
     group, _, name = str(cause.full_key).rpartition(".")
     known = [str(key) for key in cause.parent_node if not str(key).startswith("_")]
-    message = f'There is no setting "{name}" in {group}' + (f"; {hint(name, known)}" if known else ".")
-    if "did you mean" not in message:
+    message = f'There is no setting "{name}"{group and f" in {group}"}' + (f"; {hint(name, known)}" if known else ".")
+    if group and "did you mean" not in message:
         message += f" +{cause.full_key}= adds a further argument of its class."
     return UserError(message)
 

@@ -7,13 +7,14 @@ number, or text where the paper prints text; `Noted` adds how a number was measu
 measured here, and says what to do. Functions with a `seed` measure the trained run with that seed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from omegaconf import OmegaConf
 
 from subquad.config.compose import compose_run
+from subquad.utils.cores import usable_cores
 from subquad.utils.errors import UserError
 
 Mode = Literal["inference", "training"]
@@ -90,6 +91,37 @@ def relative_memory(
     rows, note = _fitting(sides, spec, mode, batch)
     ours, other = (peak_of(_program(w, spec, mode, rows)) for w in sides)
     return Noted(ours / other, note) if note else ours / other
+
+
+def step_costs(
+    sides: Mapping[str, Sequence[str]], spec: Any, batch: int, seconds: float = 20.0
+) -> dict[str, dict[str, float]]:
+    """Cost of a training step (forward and backward pass) of networks on rows of full length, measured in turn.
+
+    `seconds`: the median of rounds, as many as take about `seconds` in all (3 to 51). `bytes`: the peak of live tensors
+    on a CPU, of the allocator on a GPU. `parameters`: trainable numbers. All on the whole batch, or the part of it that
+    fits the memory, which is `rows`.
+
+    sides: overrides by name. Raises UserError for a network that cannot be built for `spec`.
+    """
+    import torch
+
+    from subquad.measure.benchmark import peak_of
+    from subquad.measure.timing import interleave
+
+    torch.set_num_threads(usable_cores())
+    rows, _ = _fitting(list(sides.values()), spec, "training", batch)
+    programs = {name: _program(overrides, spec, "training", rows) for name, overrides in sides.items()}
+    once = interleave(programs, 1)
+    rounds = max(3, min(51, int(seconds / sum(timing.median for timing in once.values()))))
+    timed = interleave(programs, rounds, warmup=0)
+    return {
+        name: {
+            "seconds": timed[name].median, "bytes": peak_of(run, _device()), "rows": rows,
+            "parameters": parameters(sides[name], spec),
+        }
+        for name, run in programs.items()
+    }  # fmt: skip
 
 
 def reference_overrides(overrides: Sequence[str], reference: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import ray
 from omegaconf import DictConfig
 
-from subquad.sweep.slurm.job import RequestedRun, Size
+from subquad.sweep.requested import RequestedRun, Size
 from subquad.sweep.workers import end_with_parent
 from subquad.utils.errors import UserError, first_line
 from subquad.utils.killed import why_killed

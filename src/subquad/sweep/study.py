@@ -26,6 +26,7 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 from subquad.config.overrides import as_override
+from subquad.config.validate import checked_overrides
 from subquad.training.callbacks.prune import PRUNED, TRIAL, storage_of
 from subquad.utils.atomic import atomic_write
 from subquad.utils.display import as_typed, counted
@@ -42,7 +43,7 @@ def split(arguments: Sequence[str], params: Mapping[str, str]) -> tuple[list[str
     parser = OverridesParser.create()
     given = parser.parse_overrides(list(arguments))
     keys = {override.get_key_element() for override in given}
-    more = [f"{key}={value}" for key, value in params.items() if key not in keys]
+    more = checked_overrides([f"{key}={value}" for key, value in params.items() if key not in keys])
     every = [*given, *parser.parse_overrides(more)]
     space = {o.get_key_element(): _distribution(o) for o in every if o.is_sweep_override()}
     if not space:

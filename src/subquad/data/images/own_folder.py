@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 
 Fit = Literal["crop", "pad", "stretch"]
 
-_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
-_READ = ", ".join(_ENDINGS)
+ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
+"""Names of files that are read as images."""
+_READ = ", ".join(ENDINGS)
 _LAYOUT = "<folder>/<class>/*.jpg, or in <folder>/train/<class> and <folder>/test/<class>"
 
 
@@ -59,14 +60,14 @@ def _folders(place: Path) -> list[Path]:
 
 
 def _of_split(split: str, place: Path) -> list[Listed]:
-    if stray := sorted(path for path in place.iterdir() if path.suffix.lower() in _ENDINGS and is_data(path.name)):
+    if stray := sorted(path for path in place.iterdir() if path.suffix.lower() in ENDINGS and is_data(path.name)):
         raise UserError(f"{stray[0]} is in no class ({len(stray)} such images); images are read from {_LAYOUT}.")
     if not (folders := _folders(place)):
         raise UserError(f"{place} has no folders; images are read from {_LAYOUT}.")
     images = []
     for folder in folders:
         files = files_below(folder)
-        paths = [path for path in files if path.suffix.lower() in _ENDINGS]
+        paths = [path for path in files if path.suffix.lower() in ENDINGS]
         if not paths:
             found = f"only files such as {files[0].name}" if files else "nothing"
             raise UserError(

@@ -16,6 +16,9 @@ from subquad.utils.errors import UserError, first_line
 LABELS = ("label", "labels", "class", "target", "category", "sentiment", "y")
 """Names by which a column of labels is found."""
 
+ARRAY = "tokens.npy"
+"""The file of a folder of token ids."""
+
 _NUMBERS = ("", "id", "idx", "index", "unnamed: 0")
 
 
@@ -104,7 +107,7 @@ class OwnTables:
         parts = []
         for number, (split, place) in enumerate(self.places.items()):
             (folder := scratch / str(number)).mkdir()
-            if split and (place / "tokens.npy").is_file():
+            if split and (place / ARRAY).is_file():
                 tables = {split: _arrays(place)}
             else:
                 tables = sources.read_tables(place, folder, self.encoding, self.quotes)

@@ -21,6 +21,7 @@ def write_study_page(path: Path, study: Any, keys: Sequence[str], fixed: Sequenc
         "name": study.study_name, "metric": metric, "fixed": " ".join(fixed), "keys": keys,
         "best": None if best is None else _row(best, keys, best),
         "figure": figure_svg(_figure(done, keys, metric)) if len(done) > 1 else None,
+        "again": sum("failure" not in t.user_attrs and t.state.name == "FAIL" for t in trials),
         "rows": [_row(trial, keys, best) for trial in order],
     })  # fmt: skip
 

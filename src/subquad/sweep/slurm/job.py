@@ -9,48 +9,18 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from subquad import records
 from subquad.config.overrides import as_override
+from subquad.sweep.requested import RequestedRun
 from subquad.training import distributed
 from subquad.utils.errors import UserError
 
 _FOLDERS = ("SUBQUAD_DATA", "SUBQUAD_OUTPUTS", "HF_HOME")
 _CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "SUBQUAD_KERNEL_CACHE": "kernels"}
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Resources of a run: machines, processes and GPUs on each machine, cores of each process (None: the cluster's)."""
-
-    nodes: int
-    processes: int
-    gpus: int
-    cores: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RequestedRun:
-    """A run that a sweep requests.
-
-    run: its folder. command: program and arguments that all runs of the sweep share. overrides: its own.
-    evaluations: the changes of its data on which it must be evaluated.
-    """
-
-    run: Path
-    command: tuple[str, ...]
-    overrides: tuple[str, ...]
-    size: Size
-    evaluations: tuple[Mapping[str, Any], ...] = ()
-
-    @property
-    def complete(self) -> bool:
-        """Whether its record and evaluations are there."""
-        return records.complete(self.run, self.evaluations)
 
 
 class SlurmJob:

@@ -12,7 +12,8 @@ from typing import Any
 from filelock import FileLock
 
 from subquad import records
-from subquad.sweep.slurm.job import RequestedRun, Size, SlurmJob
+from subquad.sweep.requested import RequestedRun, Size
+from subquad.sweep.slurm.job import SlurmJob
 from subquad.sweep.slurm.queue import Queue, Ticket, failure_reason, has_gpus, is_full, largest_array, queue, ticket
 from subquad.utils.display import counted
 from subquad.utils.errors import UserError
