@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from chromium import AXE, CHECK
 
 from subquad.report.html.charts import scatters
 from subquad.report.html.site import write_site
@@ -74,6 +75,31 @@ def test_scores_without_a_model_are_lines_unless_far_from_all_means(tmp_path):
     assert chart.spec["levels"] == [["nearest class", 78.0]]  # the means are 80.8 to 91
 
 
+def content_of(part):
+    return Content(
+        tables=[part], runs=[], own=[], project=[], outdated=[], broken=[], failed=[], unfinished=0, pictures=[],
+        benches=[], made="today",
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_names_of_close_points_cover_no_other_name(tmp_path, browse):
+    names = [f"mechanism {i}" for i in range(24)]
+    rows = "rows: {" + ", ".join(f"{name}: [attention=dba, seed={i}]" for i, name in enumerate(names)) + "}"
+    text = TABLE.partition("rows:")[0].replace("reference: softmax\n", "") + rows
+    near = {(name, "accuracy"): {0: 80.0 + i / 50} for i, name in enumerate(names[:-1])}
+    values = near | {(name, "speed"): {0: 1.0 + i / 500} for i, name in enumerate(names)}
+    values |= {(names[-1], "accuracy"): {0: 40.0}, (names[-1], "speed"): {0: 100.0}}
+    write_site(tmp_path, content_of(filled(tmp_path, text, values)))
+    shown = 'return [...document.querySelectorAll(".stage svg > text")].map((text) => text.textContent)'
+    page, axe = tmp_path / "tables/table.html", AXE.read_text(encoding="utf-8")
+    for width in (1440, 390):
+        assert browse(page, CHECK, width=width, before=axe)["overlaps"] == 0
+        drawn = browse(page, shown, width=width)
+        assert "mechanism 23" in drawn
+        assert len(drawn) > 5
+
+
 def test_the_page_says_what_differs_from_the_reference(part):
     [found] = table_facts(part, lambda run: "")["differences"]
     assert (found["scope"], found["columns"]) == (FULL, ["accuracy"])
@@ -85,11 +111,7 @@ def test_the_page_says_what_differs_from_the_reference(part):
 
 
 def test_where_nothing_is_printed_the_page_shows_what_differs_first_and_no_verdicts(part, tmp_path):
-    content = Content(
-        tables=[part], runs=[], own=[], project=[], outdated=[], broken=[], failed=[], unfinished=0, pictures=[],
-        benches=[], made="today",
-    )  # fmt: skip
-    write_site(tmp_path, content)
+    write_site(tmp_path, content_of(part))
     above, _, page = (tmp_path / "tables/table.html").read_text().partition('id="scatter"')
     differences, _, grid = page.partition('class="grid')
     assert 'id="differences"' in differences

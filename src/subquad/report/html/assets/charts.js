@@ -2,9 +2,12 @@
 // exports are light, as wide as a column of a paper, with their font.
 (() => {
   "use strict";
-  const SOFT = "var(--soft)", INK = "var(--ink)", LINE = "var(--line)", LETTER = 6.1, COLUMN = 317; // 3.3 inches
+  const SOFT = "var(--soft)", INK = "var(--ink)", LINE = "var(--line)", COLUMN = 317; // 3.3 inches
   const HALO = {"text-anchor": "start", stroke: "var(--paper)", "stroke-width": 3, "paint-order": "stroke"};
   const DASHES = ["", "7 3", "2 3", "9 3 2 3", "12 3"];
+  const ruler = document.createElement("canvas").getContext("2d");
+  ruler.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+  const wide = (text) => 1.02 * ruler.measureText(text).width; // in pixels
   const raw = (colour) => (typeof colour === "string" ? colour : `light-dark(${colour[0]}, ${colour[1]})`);
   const unscaled = (value) => ({value, scale: null});
   const svg = (name, attributes) => {
@@ -46,7 +49,7 @@
       const xs = points.map((p) => p[0]), ys = [...points.map((p) => p[1]), ...levels.map((l) => l[1])];
       const named = [...drawn.map((line) => [line.name, line.points.at(-1)[1], line.ink]), ...levels.map(([name, v]) => [name, v, INK])];
       const direct = width >= 400 && named.length < 9;
-      const right = direct ? Math.min(0.42 * width, 14 + LETTER * d3.max(named, ([name]) => name.length)) : 14;
+      const right = direct ? Math.min(0.42 * width, 14 + d3.max(named, ([name]) => wide(name))) : 14;
       const x = spec.log ? {listed: [...new Set(xs)].sort(d3.ascending).filter((_, i, all) => width > 480 || (all.length - 1 - i) % 2 === 0)} : {ticks: Math.max(2, width / 120)};
       const yDomain = spec.log ? logPadded(ys) : padded(ys);
       const y = spec.log ? {listed: logTicks(...yDomain)} : {ticks: 5};
@@ -88,8 +91,8 @@
 
     comparison(spec, width) {
       const rows = spec.rows, names = rows.map((row, i) => i);
-      const left = Math.min(0.42 * width, 12 + LETTER * d3.max(rows, (row) => row.name.length));
-      const letters = Math.floor((left - 10) / LETTER);
+      const left = Math.min(0.42 * width, 12 + d3.max(rows, (row) => wide(row.name)));
+      const letters = Math.floor((left - 10) / 6.3);
       const means = rows.flatMap((row) => [row.mean, ...(row.printed === null ? [] : [row.printed - row.spread, row.printed + row.spread])]);
       const span = d3.max(means) - d3.min(means);
       const domain = padded([...means, ...rows.flatMap((row) => row.half <= span ? [row.mean - row.half, row.mean + row.half] : [])]);
@@ -104,7 +107,7 @@
           Plot.axisX({tickSize: 0, label: null, color: SOFT, tickFormat: short, ticks: width / 110}),
           Plot.axisY({tickSize: 0, label: null, color: INK, tickFormat: (i) => {
             const name = rows[i].name;
-            return name.length > letters ? `${name.slice(0, letters / 3)}…${name.slice(1 + letters / 3 - letters)}` : name;
+            return wide(name) > left - 8 ? `${name.slice(0, letters / 3)}…${name.slice(1 + letters / 3 - letters)}` : name;
           }}),
           Plot.ruleY(printed.filter((row) => row.spread), {y: at, x1: (row) => held(row.printed - row.spread), x2: (row) => held(row.printed + row.spread), stroke: INK, strokeOpacity: 0.22, strokeWidth: 12}),
           Plot.tickX(printed, {y: at, x: "printed", stroke: INK, strokeWidth: 2}),
@@ -140,13 +143,13 @@
     const inside = (b) => b[0] >= 48 && b[2] <= width - 2 && b[1] >= 0 && b[3] <= height - 24;
     const free = (b) => inside(b) && !taken.some((t) => b[0] < t[2] && t[0] < b[2] && b[1] < t[3] && t[1] < b[3]);
     const put = (name, px, py, candidates, attributes) => {
-      const wide = LETTER * name.length + 2;
+      const size = wide(name) + 2;
       for (const [dx, dy] of candidates) {
-        const cx = px + dx, cy = py + dy, left = dx < -6 ? cx - wide : dx > 6 ? cx : cx - wide / 2;
-        const box = [left, cy - 7, left + wide, cy + 6];
+        const cx = px + dx, cy = py + dy, left = dx < -6 ? cx - size : dx > 6 ? cx : cx - size / 2;
+        const box = [left, cy - 7, left + size, cy + 6];
         if (!free(box)) continue;
         taken.push(box);
-        if (Math.hypot(dx, dy) > 18) made.append(svg("path", {d: `M${px},${py}L${Math.min(Math.max(px, left), left + wide)},${cy < py ? cy + 6 : cy - 7}`, stroke: SOFT, "stroke-opacity": 0.5, "stroke-width": 0.8}));
+        if (Math.hypot(dx, dy) > 18) made.append(svg("path", {d: `M${px},${py}L${Math.min(Math.max(px, left), left + size)},${cy < py ? cy + 6 : cy - 7}`, stroke: SOFT, "stroke-opacity": 0.5, "stroke-width": 0.8}));
         const text = svg("text", {x: left + 1, y: cy + 4, "pointer-events": "none", ...HALO, ...attributes});
         text.textContent = name;
         made.append(text);
@@ -161,11 +164,24 @@
     d3.range(points.length).sort((a, b) => crowd[a] - crowd[b]).forEach((i) => put(points[i].name, ...places[i], [...near, ...far], {fill: INK}));
   }
 
+  // Plot names its groups, which have no role that may have a name; here links have one.
+  function named(made) {
+    for (const group of made.querySelectorAll("g[aria-label]")) {
+      group.dataset.mark = group.getAttribute("aria-label");
+      group.removeAttribute("aria-label");
+    }
+    for (const link of made.querySelectorAll("a")) {
+      link.setAttribute("aria-label", link.firstChild.getAttribute("aria-label"));
+      link.firstChild.removeAttribute("aria-label");
+    }
+  }
+
   function draw(figure) {
     const {spec, hidden, stage} = figure.chart, width = Math.floor(stage.clientWidth);
     if (!width || figure.chart.width === width) return;
     figure.chart.width = width;
     const [made, entries] = KINDS[spec.kind](spec, width, hidden);
+    named(made);
     made.setAttribute("role", "group");
     made.setAttribute("aria-label", figure.dataset.title);
     stage.replaceChildren(made);
@@ -241,16 +257,16 @@
     canvas.toBlob((blob) => save(blob, name), "image/png");
   }
 
-  const resized = new ResizeObserver((entries) => entries.forEach(({target}) => draw(target.closest("figure"))));
+  const resized = new ResizeObserver((entries) => requestAnimationFrame(() => entries.forEach(({target}) => draw(target.closest("figure")))));
   for (const figure of document.querySelectorAll("figure.chart")) {
     const stage = document.createElement("div"), tools = document.createElement("span");
     stage.className = "stage";
     figure.chart = {spec: JSON.parse(figure.querySelector("script").textContent), hidden: new Set(), stage, width: 0};
-    const {x, y} = figure.chart.spec, named = document.createElement("p");
-    named.className = "axes";
-    named.textContent = y ? `↑ ${y}, → ${x}` : `→ ${x}`;
+    const {x, y} = figure.chart.spec, axes = document.createElement("p");
+    axes.className = "axes";
+    axes.textContent = y ? `↑ ${y}, → ${x}` : `→ ${x}`;
     if (figure.chart.spec.rows) stage.style.minHeight = `${20 * figure.chart.spec.rows.length + 40}px`;
-    figure.prepend(named, stage);
+    figure.prepend(axes, stage);
     tools.className = "tools";
     for (const kind of ["svg", "png"]) {
       const button = document.createElement("button");
