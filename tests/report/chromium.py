@@ -4,8 +4,11 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -30,6 +33,20 @@ CHECK = """
   };
 """
 """What a page looks like to the rules of level AA, to its window and to the keyboard; names in charts that overlap."""
+
+
+def browsing(profile: Path) -> Iterator[Callable[..., Any]]:
+    """A function that returns what a script returns on a page; an error at anything that the console complains of."""
+    if BROWSER is None:
+        pytest.skip("no Chromium here (chromium, chromium-browser or google-chrome)")
+    with Chromium(profile) as browser:
+
+        def visit(
+            page: Path, script: str, *, width: int = 1400, dark: bool = False, hash: str = "", before: str = ""
+        ) -> Any:
+            return browser.visit(page.as_uri() + hash, script, width=width, dark=dark, before=before)
+
+        yield visit
 
 
 class Chromium:

@@ -1,9 +1,10 @@
 """The pages in a real browser: no error, no overflow on a phone, filters act, text can be read in light and dark."""
 
 import json
+import re
 
 import pytest
-from chromium import AXE, CHECK
+from chromium import AXE, CHECK, browsing
 from made_pages import build
 
 pytestmark = pytest.mark.slow
@@ -47,6 +48,11 @@ def made(tmp_path_factory):
     return build(tmp_path_factory.getbasetemp() / "made_pages")
 
 
+@pytest.fixture(scope="module")
+def browse(tmp_path_factory):
+    yield from browsing(tmp_path_factory.mktemp("profile"))
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_no_page_violates_level_aa_or_is_wider_than_its_window(made, browse, dark):
     """axe-core, on a wide screen, a tablet and a phone; and no name in a chart covers another."""
@@ -83,6 +89,31 @@ def test_the_explorer_filters_searches_and_sorts_and_its_state_is_the_address(ma
     assert max(found["times"]) < 100
     again = browse(made.pages / "explorer.html", f"const STEPS = []; {EXPLORE}", hash=hashes[2])
     assert again["states"] == [[*found["states"][2]]]
+
+
+def test_a_chart_is_saved_as_wide_as_a_column_with_its_font(made, browse):
+    script = """
+      const saved = [];
+      URL.createObjectURL = (blob) => { saved.push(blob); return "#"; };
+      HTMLAnchorElement.prototype.click = () => {};
+      for (const button of document.querySelectorAll("#arena ~ figure .tools button, #speed ~ figure .tools button")) {
+        const before = saved.length;
+        button.click();
+        while (saved.length === before) await new Promise((done) => setTimeout(done, 20));
+      }
+      const picture = await createImageBitmap(saved[1]);
+      return {svg: await saved[0].text(), types: saved.map((blob) => blob.type), width: picture.width};
+    """
+    found = browse(made.pages / "index.html", script, dark=True)
+    assert found["types"] == ["image/svg+xml", "image/png"]
+    assert found["width"] == pytest.approx(600 * 3.3, abs=2)
+    svg = found["svg"]
+    assert re.search(r'^<svg [^>]*width="3.3', svg)
+    assert "font/woff2;base64,d09G" in svg
+    assert "var(" not in svg
+    assert "light-dark" not in svg
+    assert "softmax" in svg
+    assert 'fill="rgb(27, 31, 36)"' in svg  # of the light page
 
 
 def test_filters_hide_what_does_not_match_and_live_in_the_address(made, browse):

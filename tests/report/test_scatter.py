@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from chromium import AXE, CHECK
+from chromium import AXE, CHECK, browsing
 
 from subquad.report.html.charts import scatters
 from subquad.report.html.site import write_site
@@ -80,6 +80,11 @@ def content_of(part):
         tables=[part], runs=[], own=[], project=[], outdated=[], broken=[], failed=[], unfinished=0, pictures=[],
         benches=[], made="today",
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browse(tmp_path_factory):
+    yield from browsing(tmp_path_factory.mktemp("profile"))
 
 
 @pytest.mark.slow

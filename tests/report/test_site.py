@@ -254,7 +254,7 @@ def test_a_mechanism_and_a_data_set_lead_to_their_cells_and_back(made, pages):
         assert f"../tables/one/1.html#{part.anchor}" in pages[name].links
         assert f"../../{name}" in pages["tables/one/1.html"].links
     text = words(made.html("mechanisms/dba.html"))
-    assert "one/1: DBA / Accuracy digits accuracy % 50.0 70.0±0.1 … too few seeds 1" in text
+    assert "one/1: DBA / Accuracy 50.0 70.0±0.1 … too few seeds 1 accuracy % digits" in text
     assert "attention.d_p 16" in text
     assert "Are W'_r and W'_c normalised?" in text  # of docs/deviations.md
     assert "DBA / Accuracy" not in words(made.html("mechanisms/luna.html"))

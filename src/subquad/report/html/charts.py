@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -64,6 +64,11 @@ def scatters(part: TableResults, href: str = "") -> list[Chart]:
     """The charts that a table declares, in each scope in which at least two rows have both values."""
     drawn = [_scatter(part, x, y, scope, href) for x, y in part.table.charts for scope in part.scopes]
     return [chart for chart in drawn if chart is not None]
+
+
+def tall(chart: Chart) -> Chart:
+    """The chart for a place that is about as high as it is wide."""
+    return replace(chart, spec={**chart.spec, "tall": True})
 
 
 def _scatter(part: TableResults, x: str, y: str, scope: Scope, href: str) -> Chart | None:

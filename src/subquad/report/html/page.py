@@ -25,8 +25,13 @@ def _templates() -> Environment:
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.globals["asset"] = lambda name: Markup((ASSETS / name).read_text(encoding="utf-8"))
-    environment.filters["marked"] = _marked
+    environment.filters |= {"marked": _marked, "breaks": _breaks}
     return environment
+
+
+def _breaks(name: str) -> Markup:
+    """A name that may break between its words: FaceDetection."""
+    return Markup(re.sub(r"(?<=[a-z])(?=[A-Z])", "<wbr>", str(escape(name))))
 
 
 def _marked(text: str) -> Markup:

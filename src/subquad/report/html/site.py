@@ -22,7 +22,7 @@ from subquad.report.html.catalogue import (
     sections,
     task_facts,
 )
-from subquad.report.html.charts import cost_chart, scatters, speed_chart
+from subquad.report.html.charts import cost_chart, scatters, speed_chart, tall
 from subquad.report.html.page import copy_assets, write_page, write_whole
 from subquad.report.html.view_models import Cells, repeated_row, run_facts, run_row, table_facts
 from subquad.report.markdown_latex import latex, markdown
@@ -190,7 +190,7 @@ class _Site:
             "kinds": kinds, "cells_total": len(shown),
             "printed_total": sum(part.cell.printed is not None for part in shown), "tables_total": len(content.tables),
             "unavailable": sum(bool(part.cell.unavailable) for part in shown), "newest": rows[:6],
-            "arena_chart": next((c for c in charts if c.title.startswith("ListOps")), None),
+            "arena_chart": next((tall(chart) for chart in charts if chart.title.startswith("ListOps")), None),
             "arena_href": f"tables/{ARENA}.html",
             "speed_chart": speed_chart(content.project_bench) if content.project_bench else None,
             "bench_href": "bench/project.html", "charted": True,

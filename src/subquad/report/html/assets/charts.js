@@ -73,7 +73,7 @@
       const points = spec.points, dots = new Map(), yDomain = padded([...points.map((p) => p.y), ...spec.levels.map((l) => l[1])], 0.08);
       const xDomain = logPadded(points.map((p) => p.x), 0.05);
       const held = (v) => Math.min(Math.max(v, yDomain[0]), yDomain[1]);
-      const height = Math.round(Math.min(480, Math.max(240, (spec.tall ? 0.95 : 0.62) * width)));
+      const height = Math.round(Math.min(spec.tall ? 620 : 480, Math.max(240, (spec.tall ? 1.1 : 0.62) * width)));
       const made = Plot.plot({
         width, height, marginLeft: 46, marginRight: 16, marginTop: 12, marginBottom: 24,
         x: {type: "log", domain: xDomain}, y: {domain: yDomain},
@@ -113,7 +113,7 @@
           Plot.tickX(printed, {y: at, x: "printed", stroke: INK, strokeWidth: 2}),
           Plot.ruleY(rows, {y: at, x1: (row) => held(row.mean - row.half), x2: (row) => held(row.mean + row.half), stroke: ink, strokeWidth: 2}),
           Plot.dot(rows, {y: at, x: "mean", r: 4.5, fill: ink, href: "href", ariaLabel: (row) => `${row.name}: ${row.text}`}),
-          Plot.text(rows, {y: at, text: "sign", frameAnchor: "right", dx: 20, fill: ink, fontWeight: 600}),
+          Plot.text(rows, {y: at, text: "sign", frameAnchor: "right", textAnchor: "middle", dx: 16, fill: ink, fontWeight: 600}),
           Plot.tip(rows, Plot.pointerY({y: at, x: "mean", title: (row) => `${row.name}\n${row.text}`})),
         ],
       }), []];
@@ -137,7 +137,8 @@
 
   // The name of each point where it covers nothing, with a line to it where it stands apart; others wait for the pointer.
   function pointLabels(made, points, levels, width, height) {
-    const x = made.scale("x"), y = made.scale("y"), taken = [];
+    const x = made.scale("x"), y = made.scale("y"), taken = [], leaders = svg("g", {fill: "none", stroke: SOFT, "stroke-opacity": 0.5, "stroke-width": 0.8});
+    made.append(leaders);
     const places = points.map((p) => [x.apply(p.x), y.apply(p.y)]);
     for (const [px, py] of places) taken.push([px - 5, py - 5, px + 5, py + 5]);
     const inside = (b) => b[0] >= 48 && b[2] <= width - 2 && b[1] >= 0 && b[3] <= height - 24;
@@ -149,7 +150,7 @@
         const box = [left, cy - 7, left + size, cy + 6];
         if (!free(box)) continue;
         taken.push(box);
-        if (Math.hypot(dx, dy) > 18) made.append(svg("path", {d: `M${px},${py}L${Math.min(Math.max(px, left), left + size)},${cy < py ? cy + 6 : cy - 7}`, stroke: SOFT, "stroke-opacity": 0.5, "stroke-width": 0.8}));
+        if (Math.hypot(dx, dy) > 18) leaders.append(svg("path", {d: `M${px},${py}L${Math.min(Math.max(px, left), left + size)},${cy < py ? cy + 6 : cy - 7}`}));
         const text = svg("text", {x: left + 1, y: cy + 4, "pointer-events": "none", ...HALO, ...attributes});
         text.textContent = name;
         made.append(text);
@@ -223,7 +224,7 @@
       const style = getComputedStyle(element);
       for (const name of ["fill", "stroke", "stroke-opacity", "stroke-dasharray", "stroke-width"]) element.setAttribute(name, style.getPropertyValue(name));
     }
-    const [width, height] = ["width", "height"].map((name) => Number(made.getAttribute(name)));
+    const [width, tall] = ["width", "height"].map((name) => Number(made.getAttribute(name))), height = tall + 34;
     box.remove();
     if (!globalThis.INTER) await new Promise((done, failed) => {
       const script = document.createElement("script");
@@ -233,9 +234,14 @@
     made.querySelectorAll("style").forEach((style) => style.remove());
     const style = svg("style", {});
     style.textContent = `@font-face { font-family: Inter; src: url(data:font/woff2;base64,${INTER}) } text { white-space: pre; font: 11px Inter, sans-serif }`;
-    made.prepend(style, svg("rect", {width, height, fill: "#fff"}));
+    made.prepend(style, svg("rect", {y: -18, width, height, fill: "#fff"}));
+    for (const [text, at] of [[spec.y ? `↑ ${spec.y}` : "", {x: 4, y: -5, "text-anchor": "start"}], [`${spec.x} →`, {x: width - 4, y: tall + 11, "text-anchor": "end"}]]) {
+      const label = svg("text", {fill: "rgb(87, 96, 106)", ...at});
+      label.textContent = text;
+      made.append(label);
+    }
     made.removeAttribute("style");
-    for (const [name, value] of Object.entries({xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${width} ${height}`, width: `${COLUMN / 96}in`, height: `${height / 1.35 / 96}in`})) made.setAttribute(name, value);
+    for (const [name, value] of Object.entries({xmlns: "http://www.w3.org/2000/svg", viewBox: `0 -18 ${width} ${height}`, width: `${COLUMN / 96}in`, height: `${height / 1.35 / 96}in`})) made.setAttribute(name, value);
     return new XMLSerializer().serializeToString(made);
   }
 

@@ -15,9 +15,9 @@
   const number = (text) => Number(text.replace(/[,±].*/, "")) || 0;
   const by = (key) => (a, b) => a[key].localeCompare(b[key], "en", {numeric: true});
   const COLUMNS = [
-    ["cell", by("table")], ["mechanism", by("mechanism")], ["data set", by("task")], ["metric", by("metric")],
-    ["ours", (a, b) => number(a.mean) - number(b.mean)], ["printed", (a, b) => number(a.printed) - number(b.printed)],
-    ["verdict", by("verdict")], ["seeds", by("seeds")], ["scale", by("scale")], ["machine", by("machine")],
+    ["cell", by("table")], ["ours", (a, b) => number(a.mean) - number(b.mean)], ["printed", (a, b) => number(a.printed) - number(b.printed)],
+    ["verdict", by("verdict")], ["seeds", by("seeds")], ["metric", by("metric")], ["mechanism", by("mechanism")], ["data set", by("task")],
+    ["scale", by("scale")], ["machine", by("machine")],
   ];
   const RIGHT = new Set(["ours", "printed", "seeds"]);
   const SELECTS = [...form.querySelectorAll("select")].map((select) => select.name);
@@ -74,9 +74,10 @@
     const ours = element("td", {}, element("span", {className: "l"}, element("span", {className: "n"}, cell.mean || "—"), element("small", {}, cell.spread ? `±${cell.spread}` : "")));
     const sure = element("span", {className: `v c-${colour}`}, element("i", {ariaHidden: "true"}, sign), ` ${cell.verdict}`);
     const left = (...children) => element("td", {className: "left"}, ...children);
-    return element("tr", {}, where, left(cell.mechanism ? link(`mechanisms/${cell.mechanism}.html`, names[cell.mechanism]) : ""),
-      left(cell.task ? link(`datasets/${cell.task}.html`, cell.task) : ""), left(cell.metric), ours, element("td", {}, cell.printed || "—"), left(sure),
-      element("td", {}, cell.seeds), left(cell.scale), left(cell.machine));
+    const mechanism = left(cell.mechanism ? link(`mechanisms/${cell.mechanism}.html`, names[cell.mechanism]) : "");
+    mechanism.classList.add("name");
+    return element("tr", {}, where, ours, element("td", {}, cell.printed || "—"), left(sure), element("td", {}, cell.seeds), left(cell.metric),
+      mechanism, left(cell.task ? link(`datasets/${cell.task}.html`, cell.task) : ""), left(cell.scale), left(cell.machine));
   }
 
   function show() {
