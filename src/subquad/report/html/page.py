@@ -25,8 +25,13 @@ def _templates() -> Environment:
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.globals["asset"] = lambda name: Markup((ASSETS / name).read_text(encoding="utf-8"))
-    environment.filters |= {"marked": _marked, "breaks": _breaks}
+    environment.filters |= {"marked": _marked, "breaks": _breaks, "linked": _linked}
     return environment
+
+
+def _linked(text: str) -> Markup:
+    """A text whose addresses are links; the punctuation behind one is no part of it."""
+    return Markup(re.sub(r"https?://[^\s,;)]*[^\s,;).]", r'<a href="\g<0>">\g<0></a>', str(escape(text))))
 
 
 def _breaks(name: str) -> Markup:

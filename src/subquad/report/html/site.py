@@ -155,7 +155,8 @@ class _Site:
                 "about": about, "cells": len(lines), "arena": in_arena(self.lines, about.key), "charted": True,
                 "sections": sections([line for line in lines if line.table != ARENA], "../"),
             })  # fmt: skip
-            group |= {"name": about.name, "text": about.text, "colour": about.colour}
+            sentence = re.split(r"(?<!\.)\. ", about.text)[0]
+            group |= {"name": about.name, "text": sentence, "colour": about.colour}
             group["href"] = f"mechanisms/{about.key}.html"
         self.page("groups.html.j2", "mechanisms.html", {
             "title": "Mechanisms", "kind": "mechanism", "groups": groups,
