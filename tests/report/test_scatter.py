@@ -1,12 +1,12 @@
-"""Charts of one column against another put every row where its two values are."""
+"""Charts of one column against another, and differences to a reference."""
 
-import math
 import re
 from pathlib import Path
 
 import pytest
+from chromium import AXE, CHECK, browsing
 
-from subquad.report.html.scatter import scatters
+from subquad.report.html.charts import scatters
 from subquad.report.html.site import write_site
 from subquad.report.html.view_models import table_facts
 from subquad.results.model import FULL, CellResult, CellResults, Content, TableResults
@@ -60,44 +60,49 @@ def filled(folder, text, values_of, baselines=None):
     return TableResults(table=table, command="", cells=cells)
 
 
-def test_rows_with_both_values_are_points_on_a_logarithmic_axis(part):
+def test_rows_with_both_values_are_points_with_their_intervals(part):
     [chart] = scatters(part)
-    assert [point.name for point in chart.points] == ["softmax", "linear", "dba"]  # luna has no speed
-    softmax, linear, dba = chart.points
-    assert linear.x == pytest.approx((softmax.x + dba.x) / 2, abs=0.2)
-    assert chart.across.at(20) == pytest.approx(linear.x + (dba.x - linear.x) * math.log10(2), abs=0.2)
-    assert [text for _, text in chart.across.ticks] == ["1", "2", "5", "10", "20", "50", "100"]
-    assert softmax.y == chart.up.at(91)
-    assert softmax.high < softmax.y < softmax.low  # downwards
-    assert (dba.low, dba.high) == (chart.up.at(chart.up.low), chart.up.at(chart.up.high))  # an interval of +-184
-    assert linear.anchor == "linear-accuracy"
-    assert "linear: accuracy 80.8" in linear.text
+    softmax, linear, dba = chart.spec["points"]  # luna has no speed
+    assert [point["name"] for point in (softmax, linear, dba)] == ["softmax", "linear", "dba"]
+    assert (softmax["x"], softmax["y"]) == (1.0, pytest.approx(91))
+    assert dba["half"] == pytest.approx(184, abs=1)
+    assert linear["href"] == "#linear-accuracy"
+    assert "accuracy 80.8" in linear["text"]
 
 
 def test_scores_without_a_model_are_lines_unless_far_from_all_means(tmp_path):
     [chart] = scatters(filled(tmp_path, TABLE, VALUES, {"majority class": 10.0, "nearest class": 78.0}))
-    assert chart.levels == [("nearest class", chart.up.at(78.0))]  # the means are 80.8 to 91
-    assert chart.up.low > 70
+    assert chart.spec["levels"] == [["nearest class", 78.0]]  # the means are 80.8 to 91
 
 
-def test_names_cover_no_other_name_and_wait_for_the_pointer_where_there_is_no_room(tmp_path):
-    names = [f"mechanism {i}" for i in range(12)]
+def content_of(part):
+    return Content(
+        tables=[part], runs=[], own=[], project=[], outdated=[], broken=[], failed=[], unfinished=0, pictures=[],
+        benches=[], made="today",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browse(tmp_path_factory):
+    yield from browsing(tmp_path_factory.mktemp("profile"))
+
+
+@pytest.mark.slow
+def test_names_of_close_points_cover_no_other_name(tmp_path, browse):
+    names = [f"mechanism {i}" for i in range(24)]
     rows = "rows: {" + ", ".join(f"{name}: [attention=dba, seed={i}]" for i, name in enumerate(names)) + "}"
     text = TABLE.partition("rows:")[0].replace("reference: softmax\n", "") + rows
     near = {(name, "accuracy"): {0: 80.0 + i / 50} for i, name in enumerate(names[:-1])}
     values = near | {(name, "speed"): {0: 1.0 + i / 500} for i, name in enumerate(names)}
     values |= {(names[-1], "accuracy"): {0: 40.0}, (names[-1], "speed"): {0: 100.0}}
-    [chart] = scatters(filled(tmp_path, text, values))
-    *crowd, alone = chart.points
-    assert alone.label.is_shown
-    assert 2 <= sum(point.label.is_shown for point in crowd) < len(crowd)
-    boxes = []
-    for point in chart.points:
-        if point.label.is_shown:
-            left = point.label.x - (60 if point.label.side == "end" else 0)  # twelve letters or so
-            boxes.append((left, left + 60, point.label.y))
-    for i, (left, right, y) in enumerate(boxes):
-        assert not any(left < r and le < right and abs(y - other) < 11 for le, r, other in boxes[:i])
+    write_site(tmp_path, content_of(filled(tmp_path, text, values)))
+    shown = 'return [...document.querySelectorAll(".stage svg > text")].map((text) => text.textContent)'
+    page, axe = tmp_path / "tables/table.html", AXE.read_text(encoding="utf-8")
+    for width in (1440, 390):
+        assert browse(page, CHECK, width=width, before=axe)["overlaps"] == 0
+        drawn = browse(page, shown, width=width)
+        assert "mechanism 23" in drawn
+        assert len(drawn) > 5
 
 
 def test_the_page_says_what_differs_from_the_reference(part):
@@ -107,23 +112,19 @@ def test_the_page_says_what_differs_from_the_reference(part):
         "linear": ["worse"],  # -10, -9.5, -11
         "dba": [""],  # -20, +8
     }
-    assert found["rows"][0]["cells"][0]["text"].startswith("-10.2 [")
+    assert found["rows"][0]["cells"][0]["difference"] == "-10.2"
 
 
 def test_where_nothing_is_printed_the_page_shows_what_differs_first_and_no_verdicts(part, tmp_path):
-    content = Content(
-        tables=[part], runs=[], own=[], project=[], outdated=[], broken=[], failed=[], unfinished=0, pictures=[],
-        benches=[], made="today",
-    )  # fmt: skip
-    write_site(tmp_path, content)
+    write_site(tmp_path, content_of(part))
     above, _, page = (tmp_path / "tables/table.html").read_text().partition('id="scatter"')
-    differences, _, grid = page.partition('class="grid"')
+    differences, _, grid = page.partition('class="grid')
     assert 'id="differences"' in differences
-    assert "printed" not in above.partition("<h1>")[2].partition('class="bar"')[0]
+    assert "printed" not in re.sub("<[^>]*>", "", above.partition("<h1>")[2])
     shown = grid.partition("</table>")[0]
-    assert "91.0 ± 1.0" in shown
+    assert '<span class="n">91.0</span><small>±1.0</small>' in shown
     assert "not run" in shown
-    assert not re.search(r"nothing printed|\bnew\b", shown)
+    assert not re.search(r"nothing printed|\bnew\b", re.sub("<[^>]*>", " ", shown))
 
 
 @pytest.mark.parametrize(

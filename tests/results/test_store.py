@@ -90,7 +90,7 @@ def test_kept_results_fill_cells_of_somebody_who_has_run_nothing(place, monkeypa
     assert (width.within(FULL).text, width.within(PROJECT).text) == ("", "64")
     assert (len(content.runs), len(content.project), content.outdated) == (0, 2, [])
     assert "90.0 ± 1.4° (90.0±1.0), reproduced" in markdown(results)
-    assert "measured by the project: 2 cells<" in write_site(base / "pages", content).read_text()
+    assert "1 reproduced" in write_site(base / "pages", content).read_text()
     clean = replace(PROJECT, protocol="clean")  # sorts before the protocol of the papers by its name
     own = replace(accuracy, results=(*accuracy.results, replace(accuracy.results[1], scope=clean)))
     assert replace(results, cells={**results.cells, own.cell.place: own}).scopes == [FULL, PROJECT, clean]

@@ -4,6 +4,7 @@ python scripts/figure.py figure=primal_dual/1
 python scripts/figure.py figure=dba/4 scale=laptop            # lists the missing runs
 python scripts/figure.py figure=dba/4 scale=laptop run=true   # trains them first, then draws
 python scripts/figure.py figure=linformer/2 lengths=[512,1024] rounds=1
+python scripts/figure.py figure=primal_dual/1 width=6.75      # inches, as in a paper: 3.3 is a column of many
 
 Settings are those of configs/figure/<paper>/<number>.yaml. Overrides of train.py that do not change which runs the
 figure shows (scale=, data=, data.folder=, trainer=) go to every run, sweep.workers= and hydra/... to their sweep. A
@@ -25,7 +26,7 @@ from subquad.config.compose import compose_run
 from subquad.utils.display import as_typed
 from subquad.utils.errors import UserError
 
-OWN = {"figure": "???", "run": False, "output": None}
+OWN = {"figure": "???", "run": False, "output": None, "width": None}
 OF_SWEEP = ("hydra", "sweep.")
 PASSED = ("scale=", "data=", "data.", "limits.", "protocol=", "trainer", "logger", "paths.", "recipe.", *OF_SWEEP)
 
@@ -42,6 +43,7 @@ def main() -> int:
 
     from subquad.config.settings import check_settings
     from subquad.measure import machine
+    from subquad.report.figures.style import fit
     from subquad.results.run_store import RunStore
     from subquad.sweep.runner import train_all
     from subquad.utils.cores import usable_cores
@@ -69,8 +71,12 @@ def main() -> int:
     places = [override for override in choices if override.startswith("paths.")]
     folder = Path(config.output or f"{compose_run(places).paths.outputs}/figures/{name}")
     picture = figure.draw(numbers)
+    if config.width:
+        fit(picture, float(config.width))
     if any(map(_has_data, picture.axes)):
-        for path in save(picture, facts | {"numbers": numbers}, folder, Path(name).name):
+        for path in save(
+            picture, facts | {"numbers": numbers}, folder, Path(name).name, dpi=600 if config.width else 130
+        ):
             console.print(str(path), soft_wrap=True, markup=False)
     else:
         console.print("Nothing is drawn: no run of this figure has finished here.")

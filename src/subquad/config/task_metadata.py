@@ -45,16 +45,26 @@ def published_test_rows(name: str) -> int | None:
 
 def task_of(overrides: Iterable[str]) -> str:
     """The task that overrides of train.py choose by task= or experiment=; empty where neither does."""
-    chosen = dict(str(override).partition("=")[::2] for override in overrides)
-    path = choices.file_of("experiment", chosen.get("experiment", ""))
-    return chosen.get("task") or ("" if path is None else _experiment_task(path))
+    return chosen(overrides).get("task", "")
+
+
+def chosen(overrides: Iterable[str]) -> dict[str, str]:
+    """What overrides of train.py choose, by key, with the choices of groups that an experiment= makes for them."""
+    given = dict(str(override).partition("=")[::2] for override in overrides)
+    path = choices.file_of("experiment", given["experiment"]) if given.get("experiment") else None
+    return given if path is None else _of_experiment(path) | given
 
 
 @cache
-def _experiment_task(path: Path) -> str:
+def _of_experiment(path: Path) -> dict[str, str]:
     settings: Any = OmegaConf.load(path)
-    named = (entry.get("override /task") for entry in settings.get("defaults", []) if not isinstance(entry, str))
-    return next((str(task) for task in named if task), "")
+    entries = (entry.items() for entry in settings.get("defaults", []) if not isinstance(entry, str))
+    return {
+        key.removeprefix("override /"): str(value)
+        for entry in entries
+        for key, value in entry
+        if key.startswith("override /")
+    }
 
 
 def opening_comment(path: Path) -> list[str]:

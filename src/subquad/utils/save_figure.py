@@ -8,12 +8,15 @@ from typing import Any
 from subquad.utils.atomic import atomic_write
 
 
-def save(figure: Any, numbers: Mapping[str, Any], folder: Path, name: str) -> list[Path]:
-    """Writes <name>.png, <name>.svg and <name>.json to a folder; numbers are rounded to six digits."""
+def save(figure: Any, numbers: Mapping[str, Any], folder: Path, name: str, dpi: int = 130) -> list[Path]:
+    """Writes <name>.png, <name>.svg and <name>.json to a folder; numbers are rounded to six digits.
+
+    Letters of the SVG are drawn as shapes, so that no font is missing elsewhere.
+    """
     *images, data = paths = [folder / f"{name}.{kind}" for kind in ("png", "svg", "json")]
     for path in images:
         with atomic_write(path, several=True) as temporary:
-            figure.savefig(temporary, dpi=130, format=path.suffix[1:])
+            figure.savefig(temporary, dpi=dpi, format=path.suffix[1:])
     with atomic_write(data, several=True) as temporary:
         temporary.write_text(json.dumps(_rounded(numbers), indent=1), encoding="utf-8")
     return paths

@@ -22,6 +22,7 @@ from subquad.report.figures.attention_maps import draw_mixing, mixing
 from subquad.report.figures.compression import change, compressor, roughness
 from subquad.report.figures.figure_base import Figure
 from subquad.report.figures.spectrum import spectra_of
+from subquad.report.figures.style import fit, panels
 from subquad.results.cells import load_table
 from subquad.specs import DataSpec, Pattern, Site
 from subquad.utils.save_figure import save
@@ -379,3 +380,13 @@ def test_shares_are_those_of_the_counts_in_ecoformers_table(tmp_path):
             assert sum(share[what] for share in shares.values()) == pytest.approx(1)
     small, large = (models[name]["shares"]["feed-forward"]["energy_pj"] for name in models)
     assert small < large < models["pvt_v2_b1"]["shares"]["attention"]["energy_pj"]
+
+
+def test_a_figure_fits_into_a_column():
+    figure, [[panel]] = panels(1, 1)
+    panel.plot([1, 2], [1, 2])
+    panel.set(xlabel="tokens", title="a title")
+    fit(figure, 3.3)
+    assert tuple(figure.get_size_inches()) == pytest.approx((3.3, 3.4 * 3.3 / 4.2))
+    assert panel.title.get_fontsize() == 8
+    assert panel.xaxis.label.get_fontsize() == pytest.approx(10 * 3.3 / 4.2)

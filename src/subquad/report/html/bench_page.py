@@ -1,6 +1,6 @@
 """The page of a benchmark: every setting's table and curves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,28 @@ EXPLICIT, SOFTMAX = "softmax_explicit", "softmax"
 GROUP = ("level", "mode", "dim", "batch", "dtype", "compiled")
 """The settings that distinguish the tables of the page."""
 
+Draw = Callable[[Mapping[str, Mapping[int, float]], str], Any]
+"""Draws costs by attention and length, and their unit: markup, or a Chart for a page of the report."""
+
 
 def write_bench_page(path: Path, results: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> None:
     """Writes one HTML file. `results` are rows of scripts/bench.py, `facts` describe the machine and the benchmark."""
+    write_page("bench.html.j2", path, bench_facts(results, facts, _picture))
+
+
+def _picture(costs: Mapping[str, Mapping[int, float]], unit: str) -> Any:
+    return figure_svg(curves(costs, unit, NO_ATTENTION))
+
+
+def bench_facts(results: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], draw: Draw) -> dict[str, Any]:
+    """For bench_body.html.j2."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in results:
         groups.setdefault(tuple(row[key] for key in GROUP), []).append(row)
-    write_page("bench.html.j2", path, {**facts, "groups": [_group(key, rows) for key, rows in groups.items()]})
+    return {**facts, "groups": [_group(key, rows, draw) for key, rows in groups.items()]}
 
 
-def _group(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _group(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]], draw: Draw) -> dict[str, Any]:
     level, mode, dim, batch, dtype, compiled = key
     lengths = sorted({row["length"] for row in rows})
     sides = {name: {row["length"]: row for row in rows if row["attention"] == name} for name in _names(rows)}
@@ -33,8 +45,8 @@ def _group(key: tuple[Any, ...], rows: Sequence[Mapping[str, Any]]) -> dict[str,
     return {
         "title": f"{level.capitalize()}, {mode}: d = {dim}, batch {batch}, {dtype}{how_compiled(compiled)}",
         "lengths": lengths,
-        "speed": figure_svg(curves(milliseconds, "milliseconds", NO_ATTENTION)) if several else None,
-        "memory": figure_svg(curves(memory, "MiB", NO_ATTENTION)) if several else None,
+        "speed": draw(milliseconds, "milliseconds") if several else None,
+        "memory": draw(memory, "MiB") if several else None,
         "rows": [
             {
                 "name": name.replace("_", " "),

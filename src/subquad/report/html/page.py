@@ -1,17 +1,20 @@
 """Templates of this package to HTML files."""
 
-import base64
-import hashlib
+import re
+import shutil
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from subquad.utils.atomic import atomic_write
 from subquad.utils.display import as_typed
+
+ASSETS = Path(__file__).parent / "assets"
+"""Style sheets and scripts; vendor/ has those of others, with their licences."""
 
 
 @cache
@@ -20,14 +23,37 @@ def _templates() -> Environment:
         loader=PackageLoader("subquad.report.html"), autoescape=select_autoescape(default=True),
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.globals["hash_of"] = _hash_of
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    environment.globals["asset"] = lambda name: Markup((ASSETS / name).read_text(encoding="utf-8"))
+    environment.filters |= {"marked": _marked, "breaks": _breaks, "linked": _linked}
     return environment
 
 
-def _hash_of(template: str) -> str:
-    """The hash of a script as the content security policy of a page names it."""
-    digest = hashlib.sha256(_templates().get_template(template).render().encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"
+def _linked(text: str) -> Markup:
+    """A text whose addresses are links; the punctuation behind one is no part of it."""
+    return Markup(re.sub(r"https?://[^\s,;)]*[^\s,;).]", r'<a href="\g<0>">\g<0></a>', str(escape(text))))
+
+
+def _breaks(name: str) -> Markup:
+    """A name that may break between its words: FaceDetection."""
+    return Markup(re.sub(r"(?<=[a-z])(?=[A-Z])", "<wbr>", str(escape(name))))
+
+
+def _marked(text: str) -> Markup:
+    """A line of Markdown: code is code, and a link is its text, because pages of the documentation are not here."""
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text.replace("\\|", "|"))
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(plain))))
+
+
+def copy_assets(folder: Path) -> list[str]:
+    """Copies what pages of the report load into assets/ of their folder, where it changed; returns the names."""
+    names = [path.relative_to(ASSETS).as_posix() for path in sorted(ASSETS.rglob("*.*")) if path.is_file()]
+    for name in names:
+        source, target = ASSETS / name, folder / "assets" / name
+        if not target.is_file() or target.read_bytes() != source.read_bytes():
+            with atomic_write(target, several=True) as place:
+                shutil.copyfile(source, place)
+    return [f"assets/{name}" for name in names]
 
 
 def write_page(template: str, path: Path, content: dict[str, Any]) -> None:

@@ -4,17 +4,30 @@ import hashlib
 import json
 import re
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from subquad.report.html.bench_page import write_bench_page
-from subquad.report.html.page import write_page, write_whole
+from subquad.report.html.bench_page import bench_facts
+from subquad.report.html.catalogue import (
+    ARENA,
+    MISSING,
+    counts_of,
+    describe,
+    explorer_data,
+    grouped,
+    in_arena,
+    lines_of,
+    name_of,
+    sections,
+    task_facts,
+)
+from subquad.report.html.charts import cost_chart, scatters, speed_chart, tall
+from subquad.report.html.page import copy_assets, write_page, write_whole
 from subquad.report.html.view_models import Cells, repeated_row, run_facts, run_row, table_facts
 from subquad.report.markdown_latex import latex, markdown
 from subquad.report.verdict_style import MARKS
-from subquad.results.model import GROUPS, CellResults, Content, Run, TableResults
+from subquad.results.model import GROUPS, Content, Run, TableResults
 from subquad.results.repeats import repeats
 from subquad.results.verdict import Verdict
 from subquad.utils.atomic import atomic_write
@@ -24,12 +37,15 @@ MANIFEST = ".pages.json"
 """Lists the files of the last call; files that a call does not write again are removed."""
 SPEED_TABLES = ("dba/1", "dba/1_training")
 """Tables of measured time and memory."""
-_MISSING = (Verdict.NOT_RUN, Verdict.NEEDS_DATA)
 
 
 def write_site(folder: Path, content: Content) -> Path:
     """Writes all pages and returns the path of the first. Each appears whole, the first one last."""
     site = _Site(folder, content)
+    site.written.update(copy_assets(folder))
+    site.page("explorer.html.j2", "explorer.html", {"data": explorer_data(site.lines)}, here="explorer")
+    site.mechanisms()
+    site.datasets()
     for part in content.tables:
         site.page("table.html.j2", f"tables/{part.table.name}.html", table_facts(part, site.path))
         site.text(f"tables/{part.table.name}.md", markdown(part))
@@ -60,10 +76,10 @@ class _Site:
     def __init__(self, folder: Path, content: Content) -> None:
         self.folder, self.content = folder, content
         self.written: set[str] = set()
-        self.cells = Cells(content.tables)
+        self.cells, self.lines = Cells(content.tables), lines_of(content.tables)
         scopes = sorted({run.scope for run in content.runs} | {s for part in content.tables for s in part.scopes})
         self.shared: dict[str, Any] = {
-            "made": content.made, "scopes": scopes, "mark_of": MARKS,
+            "made": content.made, "scopes": scopes, "mark_of": MARKS, "name_of": name_of, "charted": False,
             "marks": [{"mark": mark, "word": verdict.value} for verdict, mark in MARKS.items()],
         }  # fmt: skip
 
@@ -109,8 +125,8 @@ class _Site:
             "threads": bench["machine"]["threads"], "rounds": settings["rounds"], "layers": settings["layers"],
             "cuda": bench["machine"]["gpu"] is not None, "command": as_typed("python scripts/bench.py"),
         }  # fmt: skip
-        write_bench_page(self.folder / name, bench["results"], {**bench, **about})
-        self.written.add(name)
+        facts = bench_facts(bench["results"], {**bench, **about}, lambda costs, unit: cost_chart(costs, unit, unit))
+        self.page("project_bench.html.j2", name, {**facts, "charted": True})
         return name
 
     def pictures(self) -> list[dict[str, str]]:
@@ -129,15 +145,56 @@ class _Site:
         self.written.add(plain)
         return {"href": plain, "name": name}
 
+    def mechanisms(self) -> None:
+        """A page for each mechanism with a cell, and their list."""
+        groups = grouped(self.lines, "mechanism")
+        for group in groups:
+            about = describe(group["key"])
+            lines = [line for line in self.lines if line.mechanism == about.key]
+            self.page("mechanism.html.j2", f"mechanisms/{about.key}.html", {
+                "about": about, "cells": len(lines), "arena": in_arena(self.lines, about.key), "charted": True,
+                "sections": sections([line for line in lines if line.table != ARENA], "../"),
+            })  # fmt: skip
+            sentence = re.split(r"(?<!\.)\. ", about.text)[0]
+            group |= {"name": about.name, "text": sentence, "colour": about.colour}
+            group["href"] = f"mechanisms/{about.key}.html"
+        self.page("groups.html.j2", "mechanisms.html", {
+            "title": "Mechanisms", "kind": "mechanism", "groups": groups,
+            "lead": "Each mechanism everywhere: printed and measured, speed, memory, settings and deviations.",
+        }, here="mechanisms")  # fmt: skip
+
+    def datasets(self) -> None:
+        """A page for each data set with a cell, and their list."""
+        groups = grouped(self.lines, "task")
+        for group in groups:
+            name, facts = group["key"], task_facts(group["key"])
+            lines = [line for line in self.lines if line.task == name]
+            self.page("dataset.html.j2", f"datasets/{name}.html", {
+                "name": name, "facts": {"what": ""} | facts, "cells": len(lines),
+                "sections": sections(lines, "../" * (1 + name.count("/"))),
+                "charted": True,
+            })  # fmt: skip
+            group |= {"name": name, "text": facts.get("what", ""), "colour": None, "href": f"datasets/{name}.html"}
+        self.page("groups.html.j2", "datasets.html", {
+            "title": "Data sets", "kind": "data set", "groups": groups,
+            "lead": "Each data set with all mechanisms that were measured, or are printed, on it.",
+        }, here="datasets")  # fmt: skip
+
     def overview(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The content of the first page."""
         content, shown = self.content, [part for table in self.content.tables for part in table.shown]
+        kinds = by_kind(content.tables)
+        arena = next((part for part in content.tables if part.table.name == ARENA), None)
+        charts = scatters(arena, f"tables/{ARENA}.html") if arena else []
         return {
-            "papers": self.papers(), "kinds": by_kind(content.tables), "cells_total": len(shown),
+            "papers": self.papers(), "trained_counts": next((k["counts"] for k in kinds if k["kind"] == "trained"), []),
+            "kinds": kinds, "cells_total": len(shown),
             "printed_total": sum(part.cell.printed is not None for part in shown), "tables_total": len(content.tables),
-            "unavailable": sum(bool(part.cell.unavailable) for part in shown), "by_verdict": self._by_verdict(),
-            "own_tables": measured_tables(content.tables, project=False),
-            "project_tables": measured_tables(content.tables, project=True), "newest": rows[:12],
+            "unavailable": sum(bool(part.cell.unavailable) for part in shown), "newest": rows[:6],
+            "arena_chart": next((tall(chart) for chart in charts if chart.title.startswith("ListOps")), None),
+            "arena_href": f"tables/{ARENA}.html",
+            "speed_chart": speed_chart(content.project_bench) if content.project_bench else None,
+            "bench_href": "bench/project.html", "charted": True,
             "runs_total": len(rows), "own_total": len(content.own), "machines": content.machines,
             "project_total": len(content.project), "outdated": len(content.outdated),
             "failed": len(content.failed), "broken": len(content.broken), "unfinished": content.unfinished,
@@ -148,43 +205,26 @@ class _Site:
         groups: dict[str, list[TableResults]] = {}
         for part in self.content.tables:
             groups.setdefault(part.paper, []).append(part)
-        return [_paper(key, parts) for key, parts in groups.items()]
+        return [self._paper(key, parts) for key, parts in groups.items()]
 
-    def _by_verdict(self) -> list[dict[str, Any]]:
-        """Cells with a number, by verdict."""
-        groups: dict[Verdict, list[dict[str, Any]]] = {}
-        for table in self.content.tables:
-            for part in table.shown:
-                groups.setdefault(part.verdict, []).append(_line(table, part))
-        return [
-            {"mark": mark, "word": verdict.value, "cells": groups[verdict]}
-            for verdict, mark in MARKS.items()
-            if verdict in groups and verdict not in _MISSING
-        ]
-
-
-def counted(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
-    """How many of each verdict, in the order of the legend."""
-    counts = Counter(verdicts)
-    return [{"mark": m, "word": v.value, "count": counts[v]} for v, m in MARKS.items() if counts[v]]
-
-
-def measured_tables(tables: Iterable[TableResults], project: bool) -> list[dict[str, Any]]:
-    """Tables with trained or measured cells whose number is of this machine, or of the project, and their verdicts."""
-    found = []
-    for table in tables:
-        cells = [
-            part
-            for part in table.shown
-            if part.verdict not in _MISSING and part.decisive.scope.project is project and table.kind(part) != "stated"
-        ]
-        if cells:
-            found.append({
-                "name": table.table.name, "title": table.table.title, "paper": table.paper,
-                "href": f"tables/{table.table.name}.html", "counts": counted(part.verdict for part in cells),
-                "cells": [_line(table, part) for part in cells if table.kind(part) == "trained"],
-            })  # fmt: skip
-    return found
+    def _paper(self, key: str, parts: Sequence[TableResults]) -> dict[str, Any]:
+        authors, _, rest = parts[0].table.source.partition(", http")
+        link = f"http{rest.split(',')[0]}" if rest else ""
+        name = f"{key}: {authors}"
+        trained = [line for line in self.lines if line.paper == key and line.group == "trained"]
+        order = list(MARKS)
+        return {
+            "key": key, "name": name, "link": link, "pair": (key, name), "trainable": len(trained),
+            "trained": sorted((x for x in trained if x.measured), key=lambda line: order.index(line.verdict)),
+            "tables": [
+                {
+                    "name": part.table.name, "title": part.table.title, "href": f"tables/{part.table.name}.html",
+                    "cells": len(part.shown), "measured": sum(cell.verdict not in MISSING for cell in part.shown),
+                    "counts": counts_of(cell.verdict for cell in part.shown),
+                }
+                for part in parts
+            ],
+        }  # fmt: skip
 
 
 def by_kind(tables: Iterable[TableResults]) -> list[dict[str, Any]]:
@@ -194,37 +234,7 @@ def by_kind(tables: Iterable[TableResults]) -> list[dict[str, Any]]:
         for part in table.shown:
             found[table.group(part)].append(part.verdict)
     return [
-        {"heading": GROUPS[kind], "cells": len(verdicts), "counts": counted(verdicts)}
+        {"kind": kind, "heading": GROUPS[kind], "cells": len(verdicts), "counts": counts_of(verdicts)}
         for kind, verdicts in found.items()
         if verdicts
     ]
-
-
-def _line(table: TableResults, part: CellResults) -> dict[str, Any]:
-    text = part.decisive.text
-    name = f"{table.table.name}: {part.cell.row} / {part.cell.column}"
-    printed = part.cell.printed.text if part.cell.printed else ""
-    href = f"tables/{table.table.name}.html#{part.anchor}"
-    verdict = {"mark": MARKS[part.verdict], "word": part.verdict.value}
-    return {"paper": table.paper, "href": href, "name": name, "text": text, "printed": printed} | verdict
-
-
-def _paper(key: str, parts: Sequence[TableResults]) -> dict[str, Any]:
-    authors, _, rest = parts[0].table.source.partition(", http")
-    link = f"http{rest.split(',')[0]}" if rest else ""
-    name = f"{key}: {authors}"
-    return {
-        "key": key, "name": name, "link": link, "pair": (key, name),
-        "kinds": by_kind(parts),
-        "tables": [
-            {
-                "name": part.table.name, "title": part.table.title, "href": f"tables/{part.table.name}.html",
-                "cells": len(part.shown), "counts": counted(cell.verdict for cell in part.shown),
-                "sizes": ";".join(dict.fromkeys(scope.size for scope in part.scopes)),
-                "protocols": ";".join(dict.fromkeys(scope.protocol for scope in part.scopes)),
-                "elsewhere": [(scope, filled) for scope in part.scopes[1:] if (filled := part.filled(scope))],
-                "command": part.command,
-            }
-            for part in parts
-        ],
-    }  # fmt: skip

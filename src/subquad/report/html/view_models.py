@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from subquad.report.html.chart import cell_curves, comparisons, run_curves
-from subquad.report.html.scatter import scatters
+from subquad.config.mechanisms import mechanism_of
+from subquad.config.task_metadata import task_of
+from subquad.report.html.charts import cell_curves, comparisons, run_curves, scatters
 from subquad.report.verdict_style import MARKS
 from subquad.results.compare import against_reference
 from subquad.results.model import FULL, PROJECT, CellResult, CellResults, Run, TableResults
@@ -19,10 +20,12 @@ Path = Callable[[Run], str]
 
 
 class Cells:
-    """Which cells a run fills."""
+    """Which cells a run fills, and which mechanisms and tasks have a page."""
 
     def __init__(self, tables: Sequence[TableResults]) -> None:
         self.known: dict[str, list[dict[str, str]]] = {}
+        overrides = [cell.cell.overrides for table in tables for cell in table.shown]
+        self.mechanisms, self.tasks = set(map(mechanism_of, overrides)), set(map(task_of, overrides))
         for table in tables:
             for part in table.cells.values():
                 link = {
@@ -36,32 +39,43 @@ class Cells:
         """Links to the cells of a run."""
         return self.known.get(run.key, [])
 
+    def mechanism(self, run: Run) -> str:
+        """The mechanism of a run, if it has a page."""
+        named = mechanism_of((f"backbone={run.record.attention}", f"attention={run.record.attention}"))
+        return named if named in self.mechanisms else ""
+
 
 def table_facts(part: TableResults, path: Path) -> dict[str, Any]:
     """For table.html.j2."""
     table = part.table
     columns = [column.name for column in table.columns]
+    rows: list[dict[str, Any]] = [
+        {
+            "name": row.name, "href": _page_of(part, row=row.name),
+            "cells": [_cell(part, part.cells.get((row.name, column)), path) for column in columns],
+        }
+        for row in table.rows
+    ]  # fmt: skip
+    cells = [cell for row in rows for cell in row["cells"] if cell is not None and not cell["empty"]]
     lines = side_lines(part, _counted)
     counts = part.counts()
     return {
-        "name": table.name, "title": table.title, "source": table.source, "seeds": table.counts, "columns": columns,
+        "name": table.name, "title": table.title, "source": table.source, "seeds": table.counts,
+        "columns": [{"name": name, "href": _page_of(part, column=name)} for name in columns],
         "command": part.command, "scopes": part.scopes, "files": table.name.rpartition("/")[2],
         "counts": [{"mark": m, "word": v.value, "count": counts[v]} for v, m in MARKS.items() if counts[v]],
         "trained": any(cell.trained for cell in table),
         "side": list(lines.side),
         "foot": [(name, [texts.get(column, "") for column in columns]) for name, texts in lines.foot.items()],
-        "rows": [
-            {
-                "name": row.name, "side": [texts.get(row.name, "") for texts in lines.side.values()],
-                "cells": [_cell(part, part.cells.get((row.name, column)), path) for column in columns],
-            }
-            for row in table.rows
-        ],
+        "rows": [row | {"side": [texts.get(row["name"], "") for texts in lines.side.values()]} for row in rows],
+        "spread": any(value["spread"] for cell in cells for value in cell["known"]),
+        "own": FULL in {value["scope"] for cell in cells for value in cell["known"] if value["text"]},
+        "flagged": any(cell["flags"] for cell in cells), "charted": True,
         "detail": [
             {"name": row.name, "cells": [_cell(part, p, path, curves=True) for p in _row(part, row.name)]}
             for row in table.rows
         ],
-        "charts": comparisons(part.shown, {verdict: mark.colour for verdict, mark in MARKS.items()}),
+        "charts": comparisons(part.shown),
         "printed": any(cell.printed for cell in table),
         "scatters": scatters(part), "reference": table.reference, "differences": list(_differences(part)),
     }  # fmt: skip
@@ -91,7 +105,19 @@ def _difference(found: Comparison | None) -> dict[str, str] | None:
     if found is None:
         return None
     word = "better" if found.beats else "worse" if found.loses else ""
-    return {"word": word, "text": f"{found.difference:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"}
+    interval = f"{found.low:+.1f} to {found.high:+.1f}"
+    return {"word": word, "difference": f"{found.difference:+.1f}", "interval": interval}
+
+
+def _page_of(part: TableResults, row: str | None = None, column: str | None = None) -> str:
+    """The page of the mechanism or data set that all cells of a row or column share; empty if there is no one."""
+    cells = [cell.cell for cell in part.shown if not cell.cell.mean]
+    own = [cell for cell in cells if row in (None, cell.row) and column in (None, cell.column)]
+    for folder, read in (("mechanisms", mechanism_of), ("datasets", task_of)):
+        found = {read(cell.overrides) for cell in own}
+        if len(found) == 1 and found != {""} and len({read(cell.overrides) for cell in cells}) > 1:
+            return f"{folder}/{found.pop()}.html"
+    return ""
 
 
 def _row(part: TableResults, row: str) -> Iterator[CellResults]:
@@ -103,20 +129,38 @@ def _cell(table: TableResults, part: CellResults | None, path: Path, curves: boo
         return None
     cell = part.cell
     shown = [result for result in part.results if result.text or result.remarks] or [part.results[0]]
+    printed = cell.printed
+    flags = (
+        ["quoted from elsewhere"] * cell.from_prior_work + [*cell.notes] + ["cannot be filled"] * bool(cell.unavailable)
+    )
     return {
         "anchor": part.anchor, "column": cell.column, "empty": part.empty, "notes": cell.notes,
         "from_prior_work": cell.from_prior_work, "unavailable": cell.unavailable,
-        "printed": cell.printed.text.replace("±", " ± ") if cell.printed else "", "unit": cell.metric.unit,
+        "printed": printed.text.partition("±")[0] if printed else "", "unit": cell.metric.unit,
+        "printed_spread": None if printed is None or printed.value is None else printed.text.partition("±")[2],
+        "flags": " ".join(flags), "mechanism": mechanism_of(cell.overrides), "task": task_of(cell.overrides),
         "command": part.command, "missing_data": part.results[0].missing_data,
         "hidden": cell.column not in {column.name for column in table.table.columns},
         "parts": [{"name": " / ".join(p), "anchor": table.cells[p].anchor} for p in cell.mean],
-        "known": [_result(cell, result, path, curves) for result in shown],
+        "known": [_result(cell, result, path, curves) | {"tag": _tag(result, shown)} for result in shown],
     }  # fmt: skip
+
+
+def _tag(result: CellResult, shown: Sequence[CellResult]) -> str:
+    """What distinguishes a number from others of its table; nothing for the paper's scale, if it is alone."""
+    if (
+        not result.text
+        or result.scope == FULL
+        or (result.scope == PROJECT and not any(r.scope == FULL and r.text for r in shown))
+    ):
+        return ""
+    return "project" if result.scope == PROJECT else result.scope.label.removeprefix(f"{PROJECT.label}, ")
 
 
 def _result(cell: Cell, result: CellResult, path: Path, curves: bool) -> dict[str, Any]:
     return {
-        "scope": result.scope, "verdict": result.verdict, "text": result.text, "summary": result.summary,
+        "scope": result.scope, "verdict": result.verdict, "text": result.text,
+        "mean": result.text.partition(" ± ")[0] if result.summary else "", "spread": result.text.partition(" ± ")[2],
         "interval": _interval(cell, result), "count": _count_of(result), "measurement": result.measurement,
         "remarks": [remark for remark in result.remarks if remark != result.measurement.get("note")],
         "baselines": [(name, _digits(cell, score)) for name, score in result.baselines.items()],
@@ -187,7 +231,11 @@ def run_facts(run: Run, cells: Cells) -> dict[str, Any]:
         "tags": ", ".join(map(str, record.tags)) if isinstance(record.tags, list) else record.tags,
     }  # fmt: skip
     return {
-        "run": {"attention": record.attention, "task": record.task, "seed": record.seed, "cells": cells.of(run)},
+        "run": {
+            "attention": record.attention, "task": record.task, "seed": record.seed, "cells": cells.of(run),
+            "mechanism": cells.mechanism(run), "known_task": record.task in cells.tasks,
+        },
+        "charted": True,
         "scope": run.scope, "command": run.command, "charts": run_curves(run),
         "metrics": [(name, _metric(name, record.metrics[name])) for name in sorted(record.metrics)],
         "baselines": [(name, _metric(run.monitor, score)) for name, score in record.baselines.items()],

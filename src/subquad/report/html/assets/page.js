@@ -18,6 +18,14 @@
     box.append(button);
   }
 
+  // The notes of a cell: Escape closes them, and the keyboard goes on where it was.
+  addEventListener("keydown", (event) => {
+    const notes = document.querySelector("article:target");
+    if (event.key !== "Escape" || !notes) return;
+    location.hash = "#table";
+    document.querySelector(`.grid a[href="#${notes.id}"]`)?.focus();
+  });
+
   const form = document.getElementById("filters");
   if (!form) return;
   const keys = [...form.querySelectorAll("select")].map((select) => select.name);
@@ -52,9 +60,6 @@
     }
     const told = Object.entries(counts).map(([kind, {left, all}]) => `${left} of ${all} ${kind}`);
     document.getElementById("shown").textContent = told.join(", ");
-    for (const link of document.querySelectorAll("a.keep")) {
-      link.hash = state.toString();
-    }
     return state.toString();
   }
 

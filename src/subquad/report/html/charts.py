@@ -1,0 +1,165 @@
+"""Charts as numbers, which assets/charts.js draws with Observable Plot in the colours of the page, light or dark."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+from subquad.config.mechanisms import mechanism_of
+from subquad.measure.benchmark import NO_ATTENTION
+from subquad.report.mechanism_style import colours
+from subquad.report.verdict_style import MARKS
+from subquad.results.model import CellResults, Run, Scope, TableResults
+
+POINTS = 160
+"""A curve is drawn with at most so many points."""
+ROWS = 60
+"""A comparison is drawn with at most so many rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart of one scope; None for one that no filter hides.
+
+    spec: kind (lines, scatter or comparison), the names of the axes, and the numbers.
+    """
+
+    title: str
+    caption: str
+    spec: Mapping[str, Any]
+    scope: Scope | None = None
+
+
+def comparisons(parts: Sequence[CellResults], tables: Sequence[str] = (), root: str = "") -> list[Chart]:
+    """Ours beside printed, one for each metric and scope with numbers; none for metrics without a better side.
+
+    tables: of each part, where they differ. root: where the folder of their pages is.
+    """
+    groups: dict[tuple[str, Scope], list[dict[str, Any]]] = {}
+    for part, table in zip_longest(parts, tables, fillvalue=""):
+        assert isinstance(part, CellResults)
+        for value in part.results:
+            if value.summary is not None and part.cell.metric.better != "equal" and math.isfinite(value.summary.mean):
+                label = " ".join(filter(None, (part.cell.metric.label or part.cell.metric.name, part.cell.metric.unit)))
+                printed = part.cell.printed
+                groups.setdefault((label, value.scope), []).append({
+                    "name": f"{table}{': ' if table else ''}{part.cell.row} / {part.cell.column}",
+                    "href": f"{f'{root}tables/{table}.html' if table else ''}#{part.anchor}",
+                    "verdict": MARKS[value.verdict].colour, "sign": MARKS[value.verdict].sign,
+                    "mean": value.summary.mean,
+                    "half": value.summary.half_width or 0, "printed": None if printed is None else printed.value,
+                    "spread": 0 if printed is None else printed.spread or 0,
+                    "text": f"ours {value.text}, printed {printed.text if printed else 'nothing'}, "
+                    f"{value.verdict.value}",
+                })  # fmt: skip
+    caption = "Dot: our mean with its 95 % interval; upright line: printed, with its spread."
+    return [
+        Chart(label, caption, {"kind": "comparison", "x": label, "rows": rows[:ROWS]}, scope)
+        for (label, scope), rows in sorted(groups.items(), key=lambda group: (not group[0][1].full, group[0][1].label))
+    ]
+
+
+def scatters(part: TableResults, href: str = "") -> list[Chart]:
+    """The charts that a table declares, in each scope in which at least two rows have both values."""
+    drawn = [_scatter(part, x, y, scope, href) for x, y in part.table.charts for scope in part.scopes]
+    return [chart for chart in drawn if chart is not None]
+
+
+def tall(chart: Chart) -> Chart:
+    """The chart for a place that is about as high as it is wide."""
+    return replace(chart, spec={**chart.spec, "tall": True})
+
+
+def _scatter(part: TableResults, x: str, y: str, scope: Scope, href: str) -> Chart | None:
+    points: list[dict[str, Any]] = []
+    baselines: Mapping[str, float] = {}
+    for row in part.table.rows:
+        cells = [part.cells.get((row.name, column)) for column in (x, y)]
+        found = [None if cell is None else cell.within(scope) for cell in cells]
+        across, up = (None if result is None else result.summary for result in found)
+        if across is None or up is None or across.mean <= 0 or not math.isfinite(across.mean + up.mean):
+            continue
+        cell, result = cells[1], found[1]
+        assert cell is not None
+        assert result is not None
+        baselines = result.baselines or baselines
+        points.append({
+            "name": row.name, "href": f"{href}#{cell.anchor}", "x": across.mean, "y": up.mean,
+            "half": up.half_width or 0, "colour": colours(mechanism_of(cell.cell.overrides)),
+            "text": f"{y} {result.text}, {x} {across.mean:.3g}",
+        })  # fmt: skip
+    if len(points) < 2:
+        return None
+    # A score without a model that is far from all means would press them together; the table names it too.
+    low, high = (edge(point["y"] for point in points) for edge in (min, max))
+    levels = [[name, s] for name, s in baselines.items() if 2 * low - high <= s <= 2 * high - low]
+    metrics = [part.cells[part.table.rows[0].name, column].cell.metric for column in (x, y)]
+    across_label, up_label = (f"{metric.label}{f', {metric.unit}' if metric.unit else ''}" for metric in metrics)
+    spec = {
+        "kind": "scatter", "x": x if across_label in x else f"{x} ({across_label})", "y": f"{y} ({up_label})",
+        "points": points, "levels": levels,
+    }  # fmt: skip
+    caption = (
+        "Mean with its 95 % interval, cut at the edge; lines: scores without a model. Each point leads to its cell."
+    )
+    return Chart(f"{y} against {x}", caption, spec, scope)
+
+
+def speed_chart(bench: Mapping[str, Any]) -> Chart:
+    """The times of the whole model in a benchmark, by length."""
+    costs: dict[str, dict[int, float]] = {}
+    for row in bench["results"]:
+        if (row["level"], row["mode"]) == ("model", "inference") and "median_s" in row:
+            costs.setdefault(row["attention"], {})[row["length"]] = 1e3 * row["median_s"]
+    settings, machine = bench["settings"], bench["machine"]
+    where = machine["gpu"] or f"{machine['threads']} threads of {machine['cpu']}"
+    caption = f"One forward pass, {settings['layers']} layers, d = {settings['dims'][0]}, on {where}. Lower is faster."
+    return cost_chart(costs, "milliseconds", "Speed", caption)
+
+
+def cost_chart(costs: Mapping[str, Mapping[int, float]], unit: str, title: str, caption: str = "") -> Chart:
+    """Costs of each attention by length, on logarithmic axes; references are dashed."""
+    lines = [
+        {
+            "name": name.replace("_", " "), "points": [[n, float(f"{cost:.5g}")] for n, cost in sorted(line.items())],
+            "dash": name in (NO_ATTENTION, "softmax_explicit"),
+            "colour": colours("" if name == NO_ATTENTION else mechanism_of((f"attention={name}",))),
+        }
+        for name, line in costs.items()
+    ]  # fmt: skip
+    return Chart(title, caption, {"kind": "lines", "x": "tokens", "y": unit, "log": True, "lines": lines, "levels": []})
+
+
+def run_curves(run: Run) -> list[Chart]:
+    """Losses, and the metric that picks the best epoch with its score on the test split and the baseline scores."""
+    losses = {name: _points(run, name) for name in ("train/loss", "val/loss")}
+    metric = {f"val/{run.monitor}": _points(run, f"val/{run.monitor}")}
+    levels = [(f"test/{run.monitor}", score) for score in [run.record.metrics.get(f"test/{run.monitor}")] if score]
+    levels += list(run.record.baselines.items())
+    drawn = [_curves("loss", losses, []), _curves(run.monitor, metric, levels) if run.monitor != "loss" else None]
+    return [chart for chart in drawn if chart is not None]
+
+
+def cell_curves(runs: Sequence[Run]) -> Chart | None:
+    """The validation metric of a cell's runs, seed by seed."""
+    if not runs or any(run.monitor != runs[0].monitor for run in runs):
+        return None
+    name = f"val/{runs[0].monitor}"
+    return _curves(name, {f"seed {run.record.seed}": _points(run, name) for run in runs}, [])
+
+
+def _points(run: Run, name: str) -> list[tuple[int, float]]:
+    points = [(step, row[name]) for step, row in sorted(run.history.items()) if name in row]
+    points = [(step, float(f"{value:.5g}")) for step, value in points if math.isfinite(value)]
+    stride = max(1, math.ceil(len(points) / POINTS))
+    return [*points[:-1:stride], *points[-1:]]
+
+
+def _curves(
+    title: str, series: Mapping[str, Sequence[tuple[int, float]]], levels: Sequence[tuple[str, float]]
+) -> Chart | None:
+    lines = [{"name": name, "points": points} for name, points in series.items() if len(points) > 1]
+    finite = [(name, value) for name, value in levels if math.isfinite(value)]
+    spec = {"kind": "lines", "x": "optimiser step", "y": title, "log": False, "lines": lines, "levels": finite}
+    return Chart(title, f"{title} by optimiser step.", spec) if lines else None
