@@ -196,7 +196,8 @@ def verdict_counts(tables: Sequence[TableResults], scopes: Sequence[Scope] = (FU
     """How many cells of each group have which verdict, each by its result in the first scope that has one."""
     lines = ["| | cells with a value | of | verdicts |", "|---|---:|---:|---|"]
     for group, heading in GROUPS.items():
-        cells = [cell for table in tables for cell in table.shown if table.group(cell) == group]
+        if not (cells := [cell for table in tables for cell in table.shown if table.group(cell) == group]):
+            continue
         found = [[r for r in map(cell.within, scopes) if r and r.text] for cell in cells]
         verdicts = Counter(results[0].verdict.value for results in found if results)
         said = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())

@@ -159,10 +159,11 @@ KINDS = {
 """Kinds of cells with their headings; agreement has a different meaning for each."""
 
 GROUPS = KINDS | {
+    "other trained": "Tables of other papers, trained", "other measured": "Tables of other papers, counted or measured",
     "own trained": "The arena and other own tables, trained: no paper prints them",
     "own measured": "The arena and other own tables, counted or measured",
 }  # fmt: skip
-"""The kinds of the papers' cells, then those of tables of no paper, with their headings."""
+"""The kinds of the papers' cells, then those of other papers and of none, with their headings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,10 +198,11 @@ class TableResults:
         return "stated" if is_stated(filled) else "measured"
 
     def group(self, cell: CellResults) -> str:
-        """One of GROUPS: the kind of a cell, or for a table that prints nothing whether it is trained."""
-        if any(each.printed for each in self.table):
+        """One of GROUPS: the kind of a cell of the five papers, else whose table it is and whether it is trained."""
+        whose = "other" if any(each.printed for each in self.table) else "own"
+        if whose == "other" and self.table.counted:
             return self.kind(cell)
-        return "own trained" if self.kind(cell) == "trained" else "own measured"
+        return f"{whose} {'trained' if self.kind(cell) == 'trained' else 'measured'}"
 
     @property
     def scopes(self) -> list[Scope]:

@@ -15,6 +15,7 @@ configs/table/<paper>/<number>.yaml holds
                       unavailable}, for single ones; names may be patterns of fnmatch, as in "* / [234]k"
     charts            pairs of columns [across, up] that the report draws against each other, one point a row
     reference         the row that the report compares every other row with, seed by seed
+    counted           false: its cells are not among those of the five papers, in counts of what is reproduced
     claims            which rows or columns the paper calls better than which others: [{ours: [DBA], over: [Luna]}];
                       without `over`, than all others. docs/differences.md says whether the printed numbers carry it
 
@@ -149,6 +150,7 @@ class Table:
 
     seeds: the number of runs of cells that do not have their own. charts: pairs of columns that the report draws
     against each other. reference: the row that it compares all others with; empty for none. claims: those of the paper.
+    counted: whether its cells are among those of the five papers.
     """
 
     name: str
@@ -161,6 +163,7 @@ class Table:
     charts: tuple[tuple[str, str], ...] = ()
     reference: str = ""
     claims: tuple[Claim, ...] = ()
+    counted: bool = True
 
     def __iter__(self) -> Iterator[Cell]:
         return iter(self.cells.values())
@@ -212,6 +215,7 @@ _KEYS = {
     "charts",
     "reference",
     "claims",
+    "counted",
 }
 _CELL_KEYS = {"overrides", "init_from", "eval_data", "measure", "seeds", "from_prior_work", "note", "unavailable"}
 EMPTY = "The paper leaves this cell empty."
@@ -272,6 +276,7 @@ def _table(node: Any, name: str) -> Table:
         name=name, title=node["title"], source=node["source"], seeds=int(node.get("seeds", 0)), rows=rows,
         columns=shown, cells=cells, charts=charts, reference=reference,
         claims=tuple(_claim(given, rows, shown) for given in node.get("claims", ())),
+        counted=bool(node.get("counted", True)),
     )  # fmt: skip
 
 
