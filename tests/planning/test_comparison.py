@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 from rich.console import Console
-from runs import FACTS, ROOT, program
+from runs import FACTS, ROOT, answer, program
+from runs import sentences as sentences_of
 from scipy import stats
 
 from subquad import records
@@ -187,6 +188,27 @@ def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, mon
     jobs.clear()
     assert comparison().train(Console())
     assert jobs == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "Say either data=<path> or task=<task>"),
+        (("data=/nowhere",), "data=/nowhere does not exist; it takes a folder of images"),
+        (("task=digits", "attentions=[softmax,lnformer]"), 'no attention "lnformer"; did you mean linformer'),
+        (("task=digits", "attentions=[dba]"), "needs two or more different rows"),
+        (("task=digits", "seeds=1"), "say seeds=2 or more"),
+        (("task=digits", "hours=0"), "hours is 0; choose a number above 0"),
+        (("task=digits", "rates=[0]"), "has to list learning rates above 0"),
+        (("task=digits", "atentions=[dba,none]"), "did you mean attentions?"),
+        (("task=digits", "attention=dba"), "chosen by this command; say attentions=[softmax,dba]"),
+        (("task=digits", "protocol=paper"), "may select on test rows"),
+    ],
+)
+def test_a_comparison_that_cannot_be_is_refused_in_a_sentence(words, said):
+    done = answer("scripts/compare.py", *words)
+    assert (done.returncode, len(sentences_of(done.stderr))) == (1, 1)
+    assert said in done.stderr
 
 
 README = re.findall(r"`python (scripts/compare\.py data=\S+ [^`]+)`", (ROOT / "README.md").read_text())

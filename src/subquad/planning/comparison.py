@@ -257,7 +257,7 @@ class Comparison:
         return True
 
     def _pace(self, console: Console) -> Pace | None:
-        """Trains each row for a moment, as it will be trained, in a folder of its own; None if a run failed."""
+        """Trains each row for a moment, as it will be trained, in a folder apart; None if a run failed."""
         least, most = _PILOT_STEPS
         overrides = [f"paths.outputs={as_override(self._pilot)}"]
         if self.steps > most and not self.by_steps:

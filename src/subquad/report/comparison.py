@@ -9,6 +9,7 @@ from rich.table import Table
 from subquad.planning.comparison import ComparedRow, ComparisonResult
 from subquad.report.html.page import figure_svg, write_page
 from subquad.results.pairs import Pair
+from subquad.utils.display import counted
 
 
 def show(result: ComparisonResult, console: Console) -> None:
@@ -44,8 +45,9 @@ def write(result: ComparisonResult) -> Path:
 def verdict(result: ComparisonResult) -> str:
     """Which differences are beyond chance, in a sentence or two."""
     if not (real := [pair for pair in result.pairs if pair.differs]):
+        pairs = counted(len(result.pairs), "pair")
         return (
-            f"No difference between two rows is beyond chance (5 %, corrected for {len(result.pairs)} pairs). "
+            f"No difference between two rows is beyond chance (5 %, corrected for {pairs}). "
             "More seeds=, more test rows or more hours= can show smaller ones."
         )
     ahead = [row.name for row in result.rows if _better(result, row.name)]
