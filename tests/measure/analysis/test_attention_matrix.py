@@ -25,8 +25,8 @@ from subquad.measure.analysis.attention_matrix import (
 from subquad.utils.errors import UserError
 
 NO_WEIGHTS = {
-    "dba_released", "fnet", "linformer_conv", "longformer", "luna", "reformer", "transformer_ls", "yoso",
-    "yoso_sampled",
+    "agent", "dba_released", "deltanet", "flatten", "fnet", "gated_deltanet", "hydra", "inline", "linformer_conv",
+    "longformer", "luna", "mega", "reformer", "transformer_ls", "xca", "yoso", "yoso_sampled",
 }  # fmt: skip
 """No value map, one mixing for each channel, or outputs that are not linear in the values."""
 
@@ -114,7 +114,7 @@ def test_encoders_show_their_latents_or_tokens(name):
     small = {"segment": 4, "latents": 3, "layers": 2, "d_state": 4}
     encoder, x = build(sized(load_factory(f"backbone={name}"), **small), 8, 8, 2)
     matrix = influence(encoder, x)
-    assert matrix.shape == (8 if name.startswith("s4") else 3, 8)
+    assert matrix.shape == (8 if name.startswith(("s4", "s5")) else 3, 8)
     assert (matrix > 0).all()
 
 
