@@ -23,6 +23,7 @@ from subquad.data.text.masked_text import MaskedText
 from subquad.data.text.own_texts import OwnTexts
 from subquad.data.text.own_tokens import OwnTokens
 from subquad.data.time_series.time_series import TimeSeries
+from subquad.results import store
 from subquad.results.cells import load_table
 from subquad.results.store import Store
 

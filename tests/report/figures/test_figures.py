@@ -46,9 +46,9 @@ def figure(name, **changes):
 
 
 def drawn(made, numbers, folder):
-    """The picture of the numbers as JSON keeps them is written with its numbers, and is no blank page."""
-    picture = made.draw(json.loads(json.dumps(numbers)))
-    png, svg, numbers_file = save(picture, {"numbers": numbers}, folder, "x")
+    """The picture is written with its numbers, which survive JSON, and is no blank page."""
+    assert json.loads(json.dumps(numbers)) == numbers
+    png, svg, numbers_file = save(made.draw(numbers), {"numbers": numbers}, folder, "x")
     from matplotlib.image import imread
 
     assert imread(png).std() > 0.01

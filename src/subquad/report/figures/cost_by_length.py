@@ -31,7 +31,7 @@ class CostByLength(Figure):
         self.longest, self.rounds, self.shown, self.device = longest or {}, rounds, shown, device
 
     def measure(self, store: RunStore) -> Numbers:
-        sides: dict[str, dict[int, Numbers]] = {name: {} for name in self.sides}
+        sides: dict[str, dict[str, Numbers]] = {name: {} for name in self.sides}
         missing = []
         factories = {name: self._factory(store, name) for name in self.sides}
         for length in self.lengths:
@@ -46,7 +46,7 @@ class CostByLength(Figure):
             found = measure({name: factories[name] for name in fits}, setting, self.rounds)
             for name in fits:
                 costs = found[name]
-                sides[name][length] = {
+                sides[name][str(length)] = {
                     "seconds_per_row": costs.timing.median / batch, "bytes_per_row": costs.peak / batch, "rows": batch,
                 }  # fmt: skip
         return {"sides": sides, "missing": missing}
