@@ -23,7 +23,7 @@ class DeltaNet(StatelessAttention):
         out = W_O RMSNorm((y + y') / 2)      y' is y of the tokens from the last to the first
 
     q, k, v = SiLU(conv(·)) of linear maps, q and k of length 1 in each head, β = σ(W_β x), for each direction its own.
-    Padding is 0 before and after the convolution, with β = g = 0, so that it leaves every state as it is.
+    Padding is 0 before the convolution and has β = g = 0, so that it leaves every state as it is.
     `site.dropout` is unused, because no attention weights exist.
 
     Args:
@@ -32,7 +32,7 @@ class DeltaNet(StatelessAttention):
         kernel: taps of the depthwise convolutions of q, k and v, odd; null: none, and no SiLU of v.
 
     Why the fast path is equal: what the tokens of a chunk write is the solution of a triangular system. An exported
-    program takes as many chunks, of 32 or 64 tokens, as its example has.
+    program takes as many chunks of 64 tokens as its example has.
 
     Examples:
         >>> import torch
@@ -70,7 +70,7 @@ class DeltaNet(StatelessAttention):
         p, real = self.projections, masks.context
         maps = [zero_padding(m(x), real) for m in (p.query, p.key, p.value)]
         if self.taps:
-            maps = [zero_padding(F.silu(depthwise(t, taps)), real) for t, taps in zip(maps, self.taps, strict=True)]
+            maps = [F.silu(depthwise(t, taps)) for t, taps in zip(maps, self.taps, strict=True)]
         wide = torch.promote_types(x.dtype, torch.float32)
         q, k, v = (p.split(t.to(wide)) for t in maps)
         q, k = unit(q) * q.shape[-1] ** -0.5, unit(k)

@@ -25,8 +25,8 @@ class Hydra(StatelessAttention):
         out = W_O (RMSNorm(y) ⊙ SiLU(z))
 
     x and z are `expand` d wide. The heads share B and C, one of each for both directions. The shift comes after the
-    sum: token i is read with C_{i-1} and C_{i+1}. Padding is 0 before and after the convolution and has Δ = 0, so that
-    it leaves every state as it is. `site.dropout` is unused, because no attention weights exist.
+    sum: token i is read with C_{i-1} and C_{i+1}. Padding is 0 before the convolution and has Δ = 0, so that it leaves
+    every state as it is, whatever the convolution makes of it. `site.dropout` is unused.
 
     Args:
         expand: width of x and z as a multiple of d.
@@ -70,7 +70,7 @@ class Hydra(StatelessAttention):
         z, mixed, steps = self.project_in(zero_padding(x, real)).split(
             [self.inner, self.inner + sum(sizes), 2 * heads], -1
         )
-        mixed = zero_padding(F.silu(depthwise(mixed, self.conv.weight, self.conv.bias)), real)
+        mixed = F.silu(depthwise(mixed, self.conv.weight, self.conv.bias))
         values, *maps = mixed.split([self.inner, *sizes], -1)
         steps = steps.to(torch.promote_types(steps.dtype, torch.float32)).unflatten(-1, (2, heads))
         steps = zero_padding(F.softplus(steps + self.step_bias).flatten(-2), real).mT.unflatten(1, (2, heads))

@@ -92,8 +92,11 @@ def _chunks(
 ) -> tuple[Tensor, ...]:
     """All in chunks `[*b, c, l, _]`, filled with tokens that change nothing; log gates as sums from a chunk's start."""
     length = q.shape[-2]
-    chunk = chunk or (32 if q.shape[-1] <= 32 else 64)  # of about the size of a state, which each chunk writes
-    size = chunk if torch.compiler.is_exporting() else min(chunk, max(length, 1))
+    if torch.compiler.is_exporting():  # one size for all lengths
+        size = 64
+    else:  # near the width of a state
+        width = q.shape[-1]
+        size = min(chunk or (64 if width > 32 else 32 if width > 16 else 16), max(length, 1))
     wide = torch.promote_types(q.dtype, torch.float32)
     filled = (
         F.pad(t.to(wide), (0, 0, 0, -length % size)).unflatten(-2, (-1, size))
