@@ -8,11 +8,9 @@ of results.
 import inspect
 import re
 import sys
-import tomllib
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 from typing import Any, get_type_hints
@@ -25,8 +23,8 @@ from subquad.config.compose import load_attention, load_factory, standalone_back
 answer_help(__doc__)
 prepare_process()
 
+from describe_parts import rooms, ways_in  # noqa: E402  after prepare_process
 from describe_settings import HEAD, escaped, in_yaml, row, settings_page  # noqa: E402  after prepare_process
-from describe_ways_in import ways_in  # noqa: E402  after prepare_process
 
 from subquad.attention.base import Attention, Discrete, Refreshable, SurrogateGradient  # noqa: E402  after prepare_process
 from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402
@@ -367,19 +365,6 @@ def _replaced(text: str, parts: dict[str, str]) -> str:
         rest = after.partition("\n\n")[2]
         text = f"{before}<!-- make docs: {name} -->\n\n{part}\n\n{rest}"
     return text
-
-
-def rooms() -> str:
-    """The folders and modules of the package in the order of its layers, each with its first sentence."""
-    project = tomllib.loads((CONFIGS.parent / "pyproject.toml").read_text())
-    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
-    names = [name for layer in layers for name in layer.split(" | ")]
-    said = (inspect.getdoc(import_module(f"subquad.{name}")) or "" for name in names)
-    lines = (
-        f"| `{name}` | {text.partition('. ')[0].partition(chr(10))[0].rstrip('.')} |"
-        for name, text in zip(names, said, strict=True)
-    )
-    return "\n".join(["| in `src/subquad/` | is |", "|---|---|", *lines])
 
 
 def pages() -> dict[Path, str]:
