@@ -116,7 +116,8 @@ def test_tags_are_words(data, outputs, word, kept):
         (
             "figure.py",
             "figure=linformer/1 x=1",
-            'There is no setting "x"; figure takes figure, run, output, title, source, overrides, rows, share, seed.',
+            'There is no setting "x"; figure takes figure, run, output, width, title, source, overrides, '
+            "rows, share, seed.",
         ),
         ("bench_refresh.py", "lengh=64", 'There is no setting "lengh"; did you mean length?'),
         ("bench_vision.py", "batch=many", "batch is many; choose a whole number from 1."),

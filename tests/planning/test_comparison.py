@@ -163,7 +163,7 @@ def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, mon
             f"paths.outputs={tmp_path}",
             f"paths.data={tmp_path}/data",
         ]
-        return Comparison(words, ["softmax", "dba"], [1e-3, 3e-3], 2, 0.05, [], named=True)
+        return Comparison(words, ["softmax", "dba"], [1e-3, 3e-3], 2, 0.03, [], named=True)
 
     made = comparison()
     die[0] = 7

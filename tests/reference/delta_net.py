@@ -26,7 +26,7 @@ def layer(
     if attention.decay is not None:
         log_gate = -attention.log_rate.exp() * (attention.decay(x) + attention.step_bias).exp().log1p()
     for h, (q, k, v) in enumerate(zip(*(m.chunk(heads, 1) for m in maps), strict=True)):
-        q, k = q / q.norm(dim=1, keepdim=True), k / k.norm(dim=1, keepdim=True)
+        q, k = (t / (t.square().sum(1, keepdim=True) + 1e-6).sqrt() for t in (q, k))
         left = read(q, k, v, beta[:, h], log_gate[:, h])
         other = (t.flip(0) for t in (q, k, v, beta[:, heads + h], log_gate[:, heads + h]))
         y = (left + read(*other).flip(0)) / 2

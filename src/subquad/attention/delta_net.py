@@ -11,7 +11,6 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.chunked_scan import both_ways, gated_delta_scan
 from subquad.ops.depthwise import depthwise
 from subquad.ops.masks import zero_padding
-from subquad.ops.unit import unit
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.setting_types import Odd
 
@@ -73,7 +72,7 @@ class DeltaNet(StatelessAttention):
             maps = [F.silu(depthwise(t, taps)) for t, taps in zip(maps, self.taps, strict=True)]
         wide = torch.promote_types(x.dtype, torch.float32)
         q, k, v = (p.split(t.to(wide)) for t in maps)
-        q, k = unit(q) * q.shape[-1] ** -0.5, unit(k)
+        q, k = _unit(q) * q.shape[-1] ** -0.5, _unit(k)
         beta = zero_padding(self.strength(x).to(wide).sigmoid(), real).mT.chunk(2, 1)
         left, right = both_ways(
             gated_delta_scan, (q, q), (k, k), (v, v), beta, self._decays(x, masks), axes=(-2, -2, -2, -1, -1)
@@ -89,6 +88,11 @@ class DeltaNet(StatelessAttention):
             return none, none
         steps = F.softplus(self.decay(x).to(wide) + self.step_bias)
         return zero_padding(-self.log_rate.exp() * steps, masks.context).mT.chunk(2, 1)
+
+
+def _unit(x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b h n e"]:
+    """x / |x|, with the released code's ε, so that it has all derivatives at 0."""
+    return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
 
 
 def _taps(dim: int, kernel: int | None) -> Tensor:
