@@ -109,6 +109,7 @@ def unsafe_calls(path: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_file_from_outside_can_run_code():
     assert [call for path in PROGRAMS for call in unsafe_calls(path)] == []
 

@@ -20,6 +20,7 @@ def test_equals_the_printed_form(lengths: str) -> None:
     agree(stack(InLine, Pattern.SELF), layer, lengths)
 
 
+@pytest.mark.slow
 def test_on_a_grid_it_convolves_rows_and_columns() -> None:
     layers = stack(partial(InLine, kernel=3), Pattern.SELF, grid=(6, 7), query_len=42, context_len=42)
     agree(layers, partial(layer, width=7), "37")

@@ -80,6 +80,7 @@ def test_the_path_of_a_gpu_equals_the_printed_form(name: str, lengths: str, on_g
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile", "ignore:The .grad attribute")
+@pytest.mark.slow
 def test_block_masks_are_kept_for_each_length_and_with_the_layer(
     on_gpu: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

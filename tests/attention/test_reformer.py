@@ -106,6 +106,7 @@ def test_dropout_keeps_the_mean(hashes: int) -> None:
 
 
 @several
+@pytest.mark.slow
 def test_gradients_with_dropout(hashes: int) -> None:
     attention = one(partial(Reformer, hashes=hashes, chunk=4), dim=8, heads=2, dropout=0.4)
 

@@ -107,6 +107,7 @@ def test_a_recomputed_model_is_the_same_model(name):
 
 
 @pytest.mark.parametrize("name", ["sequence", "mvts", "mcan", "vit", "tlb"])
+@pytest.mark.slow
 def test_activations_inside_layers_are_not_kept(name):
     make, batch, _ = MODELS[name]
     model, inputs = make().train(), batch()

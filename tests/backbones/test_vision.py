@@ -220,6 +220,7 @@ def test_stages_of_a_pyramid_start_anew():
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.slow
 def test_a_carry_compiles():
     model = ViT(SMALL, DBA, **SIZES).eval()
     images = torch.randn(2, 3, 32, 32)

@@ -4,9 +4,11 @@ import os
 import subprocess
 import sys
 
+import pytest
 from runs import ROOT
 
 
+@pytest.mark.slow
 def test_files_are_utf_8_in_any_locale_and_output_has_question_marks_for_what_it_cannot_show(tmp_path):
     """pyproject.toml and the table have letters outside of ASCII."""
     command = [sys.executable, "scripts/reproduce.py", "table=primal_dual/9", "rows=[Epilepsy]", "run=false"]

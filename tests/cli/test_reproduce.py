@@ -257,6 +257,7 @@ def test_an_outputs_folder_that_cannot_be_written_is_told_in_a_sentence(tmp_path
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_two_rows_are_compared_below_the_table(tmp_path, monkeypatch, real_store):
     runs = RunIndex([f"paths.outputs={tmp_path}"])
     table = load_table("primal_dual/9").select(["BasicMotions", "Epilepsy"], ["Softmax", "Attention-BN"])

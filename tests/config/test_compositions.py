@@ -148,6 +148,7 @@ def test_sizes_of_models_are_kept_until_code_changes(outputs, tmp_path, monkeypa
     assert (Compositions().parameters, Compositions().optimizer_states) == ({}, {})
 
 
+@pytest.mark.slow
 def test_a_look_for_data_loads_no_training_code():
     program = """
 import sys

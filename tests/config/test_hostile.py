@@ -15,6 +15,7 @@ from subquad.utils.errors import UserError
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 @given(st.data())
+@pytest.mark.slow
 def test_any_override_composes_or_is_refused_in_a_sentence(tmp_path_factory, data):
     base = data.draw(st.sampled_from(BASES))
     root = tmp_path_factory.getbasetemp()

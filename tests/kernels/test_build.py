@@ -51,6 +51,7 @@ def compiler(folder: Path, body: str) -> str:
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_compiles_once_and_keeps_it(compilations: list[list[str]]) -> None:
     assert library().forward
     assert library().forward
@@ -59,6 +60,7 @@ def test_compiles_once_and_keeps_it(compilations: list[list[str]]) -> None:
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_records_name_the_kernels_that_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "_in_use", set())
     assert facts()["versions"]["kernels"] == "none"
@@ -78,6 +80,7 @@ def test_another_processor_gets_a_kernel_of_its_own(
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_broken_file_is_made_again(compilations: list[list[str]]) -> None:
     program = "from subquad.kernels.build import library; library('short_attention')"
     subprocess.run(

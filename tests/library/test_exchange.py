@@ -145,6 +145,7 @@ def test_masks_of_every_form_are_read():
         real_tokens(additive[:, 0, 0])
 
 
+@pytest.mark.slow
 def test_compiled_models_read_the_same_masks_and_refuse_the_same():
     read = torch.compile(real_tokens, backend="aot_eager", fullgraph=True)
     additive = torch.zeros(3, 1, 20, 20).masked_fill(~REAL[:, None, None, :], torch.finfo(torch.float32).min)

@@ -105,6 +105,7 @@ def test_the_base_class_is_public():
     assert issubclass(subquad.DBA, Attention)
 
 
+@pytest.mark.slow
 def test_the_page_of_the_library_runs():
     page = (CONFIGS.parent / "docs" / "library.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)

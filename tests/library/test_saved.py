@@ -108,6 +108,7 @@ class Stop(transformers.TrainerCallback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_trainer_of_transformers_trains_saves_and_resumes(tmp_path):
     ids = torch.randint(4, 50, (40, 12), generator=torch.Generator().manual_seed(0))
     rows = [{"input_ids": row, "attention_mask": torch.ones_like(row), "labels": row[0] % 2} for row in ids]

@@ -67,6 +67,7 @@ def test_inputs_are_the_longest_of_the_task(data, outputs, task, shapes):
     assert [tuple(part.shape) for part in inputs if part is not None] == shapes
 
 
+@pytest.mark.slow
 def test_cells_of_tables_can_be_operations():
     overrides, spec = (
         ["attention=ecoformer", "task=imagenet", "backbone=pvt_v2"],

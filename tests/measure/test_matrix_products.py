@@ -54,6 +54,7 @@ def test_all_products_of_a_layer_are_there(mode, count: int) -> None:
     assert len(products(run)) == len(products(products_of(run))) == count
 
 
+@pytest.mark.slow
 def test_they_are_measured_beside_the_layer() -> None:
     setting = Setting(level="layer", mode="inference", length=32, dim=16)
     measured = measure({"ours": PlainSoftmax, "maps": FourMaps}, setting, rounds=2, alone="ours")

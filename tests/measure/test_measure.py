@@ -60,6 +60,7 @@ def test_work_in_place_and_old_tensors_cost_nothing():
     assert memory.peak == memory.live == 0
 
 
+@pytest.mark.slow
 def test_the_count_is_the_same_every_time():
     def count():
         with LiveTensors() as memory:

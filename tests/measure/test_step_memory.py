@@ -57,6 +57,7 @@ def fixed(module, states=0):
 
 
 @pytest.mark.parametrize("overrides", CELLS, ids=lambda words: " ".join(words[:2]))
+@pytest.mark.slow
 def test_the_trace_agrees_with_a_real_step(overrides, data):
     """Without dropout, whose masks take four bytes an entry on a CPU and one on a GPU."""
     module, spec = built(data, *overrides)
@@ -72,6 +73,7 @@ def test_the_trace_agrees_with_a_real_step(overrides, data):
 
 
 @pytest.mark.parametrize("overrides", ON_A_CPU, ids=lambda words: " ".join(words[:2]))
+@pytest.mark.slow
 def test_the_trace_of_a_cpu_agrees_with_its_real_steps_and_evaluations(overrides, data):
     """With dropout, mixed precision and the package's kernels; batches are alive before live tensors are counted."""
     module, spec = built(data, *overrides)
@@ -90,6 +92,7 @@ def test_the_trace_of_a_cpu_agrees_with_its_real_steps_and_evaluations(overrides
 
 
 @pytest.mark.parametrize("attention", ["softmax_explicit", "dba", "reformer"])
+@pytest.mark.slow
 def test_evaluation_batches_of_a_gpu_need_less_memory_than_a_training_step(attention, data):
     """Twice the rows of a training step; four times needed 1.1 of its memory with softmax written out on LRA Text."""
     module, spec = built(data, "task=lra/text", f"attention={attention}", *SIZES, "backbone.layers=4")
@@ -102,6 +105,7 @@ def test_evaluation_batches_of_a_gpu_need_less_memory_than_a_training_step(atten
     assert memory.peak < step
 
 
+@pytest.mark.slow
 def test_states_precision_and_rows_count(data):
     module, spec = built(data, "task=lra/listops", "attention=softmax", *SIZES)
     plain = step_peak(module, spec, ROWS, "32-true", states=0)
@@ -113,6 +117,7 @@ def test_states_precision_and_rows_count(data):
     assert 0.4 * activations < mixed < 0.9 * activations
 
 
+@pytest.mark.slow
 def test_a_whole_batch_counts_where_mechanisms_are_fitted_to_it_and_not_where_they_are_redrawn(data):
     def peaks(attention):
         module, spec = built(data, "task=uea/heartbeat", f"attention={attention}", *SIZES)
@@ -124,6 +129,7 @@ def test_a_whole_batch_counts_where_mechanisms_are_fitted_to_it_and_not_where_th
     assert whole > 1.5 * one
 
 
+@pytest.mark.slow
 def test_a_trace_changes_nothing(data):
     module, spec = built(data, "task=uea/heartbeat", "attention=ecoformer", *SIZES)
     before = {name: value.clone() for name, value in module.state_dict().items()}
@@ -134,6 +140,7 @@ def test_a_trace_changes_nothing(data):
     assert all(type(p) is torch.nn.Parameter and p.grad is None for p in module.parameters())
 
 
+@pytest.mark.slow
 def test_attention_counts_as_fused_and_written_out_weights_do_not(data):
     sizes = (*SIZES, "task=lra/listops", "data.max_length=1024")
     peaks = [

@@ -105,6 +105,7 @@ def test_it_is_measured_beside_ours() -> None:
     assert measured["public"].peak == measured["ours"].peak > 0
 
 
+@pytest.mark.slow
 def test_the_script_shows_the_ratio_of_this_run() -> None:
     """No peer was measured at 64 tokens before, and nothing is "-"."""
     overrides = ["attention=[fnet]", "public=true", "lengths=[64]", "rounds=1"]

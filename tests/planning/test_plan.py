@@ -196,6 +196,7 @@ def test_the_time_of_a_step_is_the_median_of_those_after_two(tmp_path, monkeypat
     assert (found.steps, found.seconds) == (3, 2.0)
 
 
+@pytest.mark.slow
 def test_too_little_memory_is_said_before_the_step(tmp_path, monkeypatch):
     """Also the module is not built, and its smallest step is named."""
     monkeypatch.setattr(memory_plan, "free_memory", lambda: 1000)
@@ -211,6 +212,7 @@ def test_a_batch_has_no_more_rows_than_the_training_set():
     assert setting_of(["task=uea/japanese_vowels"]).batch == 64
 
 
+@pytest.mark.slow
 def test_a_step_is_timed_as_the_run_would_do_it(tmp_path, monkeypatch):
     """With the memory that half a batch needs with recomputed layers, or the whole one where batches are normalised."""
     overrides = [
@@ -329,6 +331,7 @@ def test_no_word_of_a_plan_is_cut_at_eighty_columns(monkeypatch, capsys):
     assert "61.3 MB" in shown
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_makes_a_step_fit(data, capsys):
     """What was traced is used again, also for another memory."""
     overrides = ["task=lra/listops", "scale=smoke", "recipe.batch_size=8", f"paths.data={data}"]

@@ -172,6 +172,7 @@ def test_each_task_is_shown_once_with_its_metric(part, data, outputs):
     assert wandb_report.shown_tasks(part, FULL) == SHOWN
 
 
+@pytest.mark.slow
 def test_a_report_is_made_once_and_then_renewed(part, server):
     report = wandb_report.report(part, FULL, SHOWN, TARGET, "2026-01-05")
     address = wandb_report.send(report)

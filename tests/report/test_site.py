@@ -71,6 +71,7 @@ def card(made, row, column="Accuracy"):
     return words(made.html("tables/one/1.html").partition(f'<article id="{part.anchor}"')[2].partition("</article>")[0])
 
 
+@pytest.mark.slow
 def test_pages_are_well_formed_and_their_ids_are_their_own(pages):
     assert {"index.html", "runs.html", "costs.html", "tables/one/1.html", "tables/other/7.html"} <= pages.keys()
     assert {

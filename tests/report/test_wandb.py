@@ -131,6 +131,7 @@ def test_runs_have_the_tags_of_all_tables_that_need_them():
     assert jobs[1].init_from == start
 
 
+@pytest.mark.slow
 def test_a_run_of_a_table_is_grouped_and_tagged(data, outputs, capfd):
     record = trained(composed(data, outputs, *LINE, "attention=dba", *labels("dba/2")))
     said = [line for line in "".join(capfd.readouterr()).splitlines() if "wandb" in line or "W&B" in line]
@@ -146,6 +147,7 @@ def test_a_run_of_a_table_is_grouped_and_tagged(data, outputs, capfd):
     assert code == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_finished_without_it_is_logged_from_its_record_once(data, outputs):
     record = trained(composed(data, outputs, *LINE[:-1], "attention=dba"))
     config = composed(data, outputs, *LINE, "attention=dba", *labels("dba/2"))
@@ -162,6 +164,7 @@ def test_a_run_that_finished_without_it_is_logged_from_its_record_once(data, out
     assert losses == [row["val/loss"] for row in read_curve(folder, record).values() if "val/loss" in row]
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_closed_and_the_next_opens_its_own(data, outputs):
     with pytest.raises(RuntimeError, match="pulled the plug"), crash(0):
         trained(composed(data, outputs, *LINE, "seed=1"))

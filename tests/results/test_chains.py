@@ -146,6 +146,7 @@ def test_what_a_run_or_its_start_lacks_is_said_once(table, tmp_path, monkeypatch
     assert len(asked) == 2
 
 
+@pytest.mark.slow
 def test_a_run_starts_only_from_one_that_has_finished(data, outputs):
     words = ("task=lra/listops", "scale=smoke", "backbone=blrp", *ENCODER)
     first = composed(data, outputs, *words)

@@ -12,8 +12,8 @@ from subquad.config.compose import compose_run
 from subquad.config.compositions import Composition
 from subquad.records import write_json
 from subquad.report.html.site import write_site
+from subquad.results import cells, store
 from subquad.results import collect as gathering
-from subquad.results import store
 from subquad.results import table as tables
 from subquad.results.cells import RunIndex, load_table
 from subquad.results.model import FULL, Scope
@@ -30,6 +30,7 @@ def cell(made, row, column="Accuracy"):
     return made.content.tables[0].cells[row, column]
 
 
+@pytest.mark.slow
 def test_cells_have_the_means_and_verdicts_of_their_runs(made):
     softmax = cell(made, "Softmax").results[0]
     assert softmax.values == pytest.approx({0: 89.1, 1: 90.7})
@@ -84,6 +85,7 @@ def test_what_cannot_be_read_is_named(made):
     assert made.content.unfinished == 1
 
 
+@pytest.mark.slow
 def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
     (tmp_path / "other.yaml").write_text(OTHER.replace("Performer: []}", 'Performer: [], Luna: ["attention=luna"]}'))
     table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
@@ -110,6 +112,7 @@ def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
         assert not re.search(r"""[ "',(](nan|-?inf)[ "',)]""", "".join(re.findall("<svg.*?</svg>", page.read_text())))
 
 
+@pytest.mark.slow
 def test_seeds_that_were_trained_on_other_data_are_in_no_mean(tmp_path, monkeypatch):
     (tmp_path / "one.yaml").write_text(ONE)
     table, words = load(tmp_path / "one.yaml", "one/1"), (f"paths.outputs={tmp_path}/outputs",)
@@ -186,6 +189,7 @@ def test_a_wrong_table_is_read_once_whatever_asks_for_measured_cells(tmp_path, m
     read = []
     monkeypatch.setattr(tables, "load", lambda file, name: (read.append(name), load(file, name))[1])
     store._measured_cells.cache_clear()
+    cells._loaded.cache_clear()
     assert len(store._measured_cells()) == len(store._measured_cells()) > 900
     assert (read.count("mine/1"), read.count("dba/1")) == (1, 1)
     store._measured_cells.cache_clear()
@@ -221,6 +225,7 @@ def composed(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 def test_without_runs_only_data_are_asked_for_and_every_cell_is_a_dash(tmp_path, monkeypatch, composed):
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
     names = ["dba/1", "ecoformer/2", "linformer/2", "primal_dual/9", "blrp/1"]
@@ -239,6 +244,7 @@ def test_one_table_composes_nothing_of_the_others(tmp_path, monkeypatch, real_st
     assert not any("arena" in word for words in composed for word in words)
 
 
+@pytest.mark.slow
 def test_a_cell_whose_data_are_missing_says_so(tmp_path, monkeypatch):
     words = [f"paths.outputs={tmp_path}/outputs", f"paths.data={tmp_path}/data"]
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))

@@ -86,6 +86,7 @@ def test_the_peak_of_shapes_is_that_of_a_computation(attention):
     assert peak_of_shapes(network, inputs) == live.peak > 0
 
 
+@pytest.mark.slow
 def test_the_gain_in_memory_is_softmax_over_ours():
     softmax, ours = (
         peak_of_shapes(*encoder(words, 64)) for words in ([*TINY, "attention=softmax_explicit"], OURS)
@@ -93,6 +94,7 @@ def test_the_gain_in_memory_is_softmax_over_ours():
     assert measures.inference_gain(OURS, "memory", 64) == softmax / ours > 1
 
 
+@pytest.mark.slow
 def test_the_gain_in_time_is_softmax_over_ours(monkeypatch):
     def interleave(sides, rounds, warmup):
         for run in sides.values():
@@ -188,6 +190,7 @@ def test_measured_anew_where_asked(table, tmp_path, monkeypatch):
     assert measure_cells(one, runs, again=True)[0]["Width", "Value"].value == 7
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_halved_and_the_record_says_so(table, tmp_path, monkeypatch):
     asked = []
 

@@ -35,6 +35,7 @@ def lacking(table, runs):
     return {place: result.missing_data for place, result in results.items() if result.missing_data}
 
 
+@pytest.mark.slow
 def test_empty_cells_without_data_say_what_they_need(choices, tmp_path, monkeypatch):
     table = load_table("primal_dual/9").select(["BasicMotions", "Cricket", "Epilepsy"], ["Softmax", "Attention-BN"])
     asked = []

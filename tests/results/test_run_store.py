@@ -14,6 +14,7 @@ from subquad.utils.errors import UserError
 WORDS = ["task=uea/basic_motions", "attention=softmax", "data=synthetic", "scale=smoke", *TINY]
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_found_with_its_weights(data, outputs, monkeypatch):
     monkeypatch.setenv("SUBQUAD_DATA", str(data))
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(outputs))

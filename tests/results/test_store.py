@@ -70,6 +70,7 @@ def add(monkeypatch, *arguments):
     return command.main()
 
 
+@pytest.mark.slow
 def test_kept_results_fill_cells_of_somebody_who_has_run_nothing(place, monkeypatch, capsys):
     base, table = place
     assert add(monkeypatch, "add", base / "outputs") == 0
@@ -154,6 +155,7 @@ def test_repeated_runs_have_the_same_numbers_or_those_that_differ_are_named(plac
     assert "0 runs trained again; 0 with other numbers, 2 failed" in said
 
 
+@pytest.mark.slow
 def test_kept_results_stand_behind_ones_own(place, monkeypatch, capsys):
     base, table = place
     add(monkeypatch, "add", base / "outputs")
@@ -265,6 +267,7 @@ def test_a_line_that_contradicts_its_overrides_is_outdated(place, change, reason
     assert reason in problem.message
 
 
+@pytest.mark.slow
 def test_seeds_with_different_data_are_named(place):
     one, other = (stored_run(folder(seed), Compositions()) for seed in (0, 1))
     other = replace(other, data_fingerprint="another release")

@@ -14,12 +14,14 @@ def overrides(case):
 
 
 @pytest.mark.parametrize("case", [*KINDS[:2], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[2:])])
+@pytest.mark.slow
 def test_parts_train_to_the_numbers_of_whole_batches(data, tmp_path, case):
     for k in (1, 4):
         trained(composed(data, tmp_path / str(k), *overrides(case), f"trainer.accumulate_grad_batches={k}"))
     assert_same(run_of(tmp_path / "4"), run_of(tmp_path / "1"))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_parts_where_it_was_interrupted_whole(data, tmp_path):
     trained(composed(data, tmp_path / "whole", *overrides("redrawn")))
     for step, k in ((3, 1), (5, 3)):  # killed after whole batches, and between microbatches

@@ -129,6 +129,7 @@ def _backbone(config, spec):
     return instantiate(config.backbone, _convert_="all")(spec=spec)
 
 
+@pytest.mark.slow
 def test_the_neighbours_of_a_hidden_token_are_put_to_use(data, outputs):
     """The perplexity falls below that of token frequencies, because each synthetic text has one subject."""
     overrides = (

@@ -115,6 +115,7 @@ def test_an_encoder_of_one_sequence_is_refused(data, outputs):
         trained(composed(data, outputs, *SMOKE[:3], "backbone=tlb"))
 
 
+@pytest.mark.slow
 def test_dba_learns_a_batch(data):
     source = VQAv2(root=str(data), synthetic=True, batch_size=8, seed=0)
     source.prepare_data()

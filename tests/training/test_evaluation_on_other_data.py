@@ -26,6 +26,7 @@ def evaluated(run, split="test", **changes):
         return evaluate(run, split, changes)
 
 
+@pytest.mark.slow
 def test_one_copy_is_the_run_itself_and_more_are_longer(finished):
     recorded = records.read(finished).metrics["test/accuracy"]
     assert evaluated(finished, multiply=1) == ("test/accuracy", recorded, recorded)
@@ -54,6 +55,7 @@ def test_the_network_is_given_the_longer_expressions(finished, monkeypatch):
     assert len(once) == 32
 
 
+@pytest.mark.slow
 def test_figures_evaluate_the_same_longer_expressions(finished, data):
     overrides = [*WORDS, "backbone=blrp", *ENCODER]
     store = RunStore([f"paths.data={data}", f"paths.outputs={finished.parents[4]}"])

@@ -19,6 +19,7 @@ WORDS = (
 """Validates after 5 batches, while a pass over the 24 cases of training has 4."""
 
 
+@pytest.mark.slow
 def test_a_run_fits_at_its_first_batch_and_after_so_many_passes_and_resumes_to_the_same_end(data, tmp_path):
     seen, intact = [], EcoFormer.due
 

@@ -25,6 +25,7 @@ def softmax_run(tmp_path_factory, data):
     return folder(config)
 
 
+@pytest.mark.slow
 def test_ecoformer_starts_from_a_run_with_softmax(softmax_run, data, outputs, caplog):
     overrides = ("attention=ecoformer", f"ckpt_path={softmax_run}/checkpoints/best.ckpt", "optimizer.lr=0")
     config = composed(data, outputs, *DIGITS, *overrides)

@@ -39,6 +39,7 @@ def step(tmp_path, again, count, *overrides):
 
 
 @pytest.mark.parametrize("attention", ["softmax", "attention_bn", "attention_sh", "attention_bn_sh"])
+@pytest.mark.slow
 def test_a_step_that_is_made_to_fit_is_the_plain_step(tmp_path, attention):
     """Without dropout all ways; with dropout and batch normalisation recomputed layers, to the bit."""
     chosen = f"attention={attention}"

@@ -49,6 +49,7 @@ def free(monkeypatch):
     return lambda needed: monkeypatch.setattr(memory_plan, "free_memory", lambda: int(needed / USABLE) + 1)
 
 
+@pytest.mark.slow
 def test_layers_are_recomputed_and_every_bit_stays(data, outputs, free):
     plain = trained(composed(data, outputs / "plain", *NORMALISED))
     config = composed(data, outputs / "less", *NORMALISED)
@@ -64,6 +65,7 @@ def test_layers_are_recomputed_and_every_bit_stays(data, outputs, free):
     assert not list(outputs.rglob("memory.txt"))
 
 
+@pytest.mark.slow
 def test_microbatches_where_recomputing_is_not_enough(data, outputs, free, caplog):
     plain = trained(composed(data, outputs / "plain", *LAYER_NORM))
     config = composed(data, outputs / "less", *LAYER_NORM)
@@ -79,6 +81,7 @@ def test_microbatches_where_recomputing_is_not_enough(data, outputs, free, caplo
     assert evaluate(record_of(outputs / "less"), "test")[1] == less.metrics["test/accuracy"]
 
 
+@pytest.mark.slow
 def test_batches_with_batch_normalisation_are_never_divided(data, outputs, free):
     config = composed(data, outputs, *NORMALISED)
     free((step_of(config).peak(True, 1) - 2) * USABLE)
@@ -87,6 +90,7 @@ def test_batches_with_batch_normalisation_are_never_divided(data, outputs, free)
     assert (Path(config.paths.run) / records.ERROR).exists()
 
 
+@pytest.mark.slow
 def test_a_set_with_fewer_rows_than_a_batch_needs_the_memory_of_its_rows(tmp_path, free):
     """Also one of the user's own, which is read where a whole batch would not fit; twice, as it is then prepared."""
     header = "@univariate false\n@dimensions 1\n@equalLength true\n@seriesLength 9\n@classLabel true a b\n@data\n"
@@ -104,6 +108,7 @@ def test_a_set_with_fewer_rows_than_a_batch_needs_the_memory_of_its_rows(tmp_pat
         assert "memory" not in trained(composed(tmp_path, tmp_path / outputs, *own)).runtime
 
 
+@pytest.mark.slow
 def test_what_cannot_fit_is_refused_before_its_data_are_read(tmp_path, free):
     free(10**6)
     config = composed(tmp_path, tmp_path, "task=uea/stand_walk_jump", "attention=softmax", "trainer=cpu")

@@ -38,6 +38,7 @@ def assert_same(run: Path, expected: Path) -> None:
     assert records.read(run).metrics == records.read(expected).metrics
 
 
+@pytest.mark.slow
 def test_series_are_validated_after_the_first_every_second_and_the_last_epoch(undisturbed):
     history = records.read_history(undisturbed[EPOCHS][1] / "metrics.csv")
     assert [step // 4 for step, row in history.items() if "val/accuracy" in row] == [0, 1, 3, 4]
@@ -167,6 +168,7 @@ def test_an_interrupted_run_whose_data_changed_is_refused(data, outputs, tmp_pat
         trained(composed(data, outputs, *overrides))
 
 
+@pytest.mark.slow
 def test_a_finished_run_whose_data_changed_is_not_shown_as_if_nothing_had(data, outputs, tmp_path):
     overrides = (*own_files(tmp_path / "own", 24), "limits.epochs=1", f"paths.data={data}", f"paths.outputs={outputs}")
     trained(compose_run(overrides))
@@ -195,6 +197,7 @@ def test_a_damaged_checkpoint_of_a_run_is_named(data, outputs, interrupted, name
 
 
 @pytest.mark.parametrize("change", ["optimizer.lr=0.02", "seed=1"])
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_with_the_same_model_is_refused(data, outputs, interrupted, change):
     run = interrupted
     other = composed(data, outputs, *STEPS, change)
@@ -244,6 +247,7 @@ def test_a_checkpoint_holds_no_path_of_this_machine(crashed, interrupted):
     assert str(crashed) not in repr(content)
 
 
+@pytest.mark.slow
 def test_a_run_read_by_worker_processes_is_the_same_run(data, outputs, undisturbed):
     overrides = (*EPOCHS, "data.num_workers=1")
     with crash(5), pytest.raises(RuntimeError, match="plug"):

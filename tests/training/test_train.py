@@ -213,6 +213,7 @@ def test_a_failed_run_is_tried_again_and_its_error_goes(data, outputs, monkeypat
     assert not error.exists()
 
 
+@pytest.mark.slow
 def test_a_second_process_on_the_same_run_says_so(data, outputs):
     config = composed(data, outputs, *MOTIONS)
     Path(config.paths.run).mkdir(parents=True)

@@ -80,6 +80,7 @@ def test_the_commands_of_the_page_on_training_compose():
         assert compose_run(command.split()).task.name == "lra/listops"
 
 
+@pytest.mark.slow
 def test_half_precision_trains_recomputed_parts(data, outputs):
     more = ("trainer.precision=bf16-mixed", "trainer.accumulate_grad_batches=2", "checkpoint_activations=true")
     config = composed(data, outputs, *MOTIONS, "recipe.batch_size=4", *more)

@@ -66,6 +66,7 @@ def test_a_measured_network_finds_the_memory_that_others_left_returned(monkeypat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 def test_spared_memory_is_returned_as_soon_as_it_is_freed(monkeypatch):
     inside, after = printed(SPARED, monkeypatch)
     assert inside < 50  # MiB, of 381

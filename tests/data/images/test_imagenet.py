@@ -129,6 +129,7 @@ def shard(home, split="train"):
     return home / "data" / f"{imagenet_files.PREFIX[split]}-00000-of-00001.parquet"
 
 
+@pytest.mark.slow
 def test_a_damaged_image_in_a_shard_is_named(home, tmp_path):
     table = parquet.read_table(shard(home))
     rows = table["image"].to_pylist()

@@ -30,6 +30,7 @@ def test_an_image_depends_on_its_seed_and_number_alone():
     assert not np.array_equal(first, draw(SETTINGS[32], 4, 7)[0])
 
 
+@pytest.mark.slow
 def test_brightness_is_stretched_to_eight_bits(images):
     pictures, _ = images
     assert pictures.dtype == np.uint8

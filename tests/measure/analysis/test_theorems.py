@@ -30,6 +30,7 @@ def result_of(paper, place, statement=""):
     return finding
 
 
+@pytest.mark.slow
 def test_every_topic_is_checked():
     topics = {module.name for module in pkgutil.iter_modules(subquad.measure.analysis.theorems.__path__)} - {"finding"}
     assert topics == {"hamming", "johnson_lindenstrauss", "lossless_compression", "low_rank", "support_vectors"}

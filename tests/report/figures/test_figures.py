@@ -175,6 +175,7 @@ def sides(name, count):
 
 
 @pytest.mark.parametrize("name", [pytest.param("blrp/4_right", marks=pytest.mark.slow), "linformer/2"])
+@pytest.mark.slow
 def test_costs_are_those_of_the_bench(name, tmp_path):
     both = sides(name, 1) | {"Transformer": figure(name).sides["Transformer"]}
     made = figure(name, longest={"Transformer": 16}, sides=both)
@@ -209,6 +210,7 @@ def products(length, dim, scales, layers=1, classes=10):
     return layers * (attention + 2 * n * dim * 2 * dim) + dim * classes
 
 
+@pytest.mark.slow
 def test_ratios_of_operations_are_those_of_the_formulas(tmp_path):
     made = figure("primal_dual/2", lengths=[128])
     numbers = drawn(made, made.measure(FakeStore()), tmp_path)
@@ -227,6 +229,7 @@ SLOWER = [pytest.param(name, marks=pytest.mark.slow) for name in ("1", "4", "1_l
 
 
 @pytest.mark.parametrize("name", ["3", *SLOWER])
+@pytest.mark.slow
 def test_other_ratios_are_below_one_where_the_paper_says_so(name):
     made = figure(f"primal_dual/{name}", lengths=[128], ours=_small(name, "ours"), baseline=_small(name, "baseline"))
     numbers = made.measure(FakeStore())
@@ -357,6 +360,7 @@ def test_the_spectrum_is_that_of_the_attention_matrices(tmp_path):
     assert spectra_of(network, rows, 1)[1] == 1
 
 
+@pytest.mark.slow
 def test_the_viewer_draws_weights_beside_softmax(tmp_path):
     for name, sides in (("linear", 2), ("fnet", 2), ("softmax", 1)):
         numbers = mixing(name, load_attention(name), length=6, dim=8, heads=2)
