@@ -222,6 +222,7 @@ def _keys(node: object, prefix: str = "") -> set[str]:
     return set(named).union(*(_keys(value, f"{key}.") for key, value in named.items()))
 
 
+@pytest.mark.slow
 def test_the_index_of_deviations_names_keys_that_exist() -> None:
     page, key = (ROOT / "docs" / "deviations.md").read_text(), r"`\+?([a-z_]+(?:\.[a-z_]+)+)(?:=[^`]*)?`"
     rows = re.findall(r"^\| ((?:[^|\\]|\\.)*) \| ((?:[^|\\]|\\.)*) \|", page, re.MULTILINE)

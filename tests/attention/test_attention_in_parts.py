@@ -131,6 +131,7 @@ def test_the_seed_decides() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float, torch.double, torch.bfloat16])
+@pytest.mark.slow
 def test_memory_is_linear(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WEIGHTS", 1 << 14)
 
@@ -146,6 +147,7 @@ def test_memory_is_linear(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -
     assert many < 2 * 2000 * 2000  # a byte for each weight
 
 
+@pytest.mark.slow
 def test_a_step_of_64_long_series_takes_less_than_4_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     """The step of softmax in Table 3 of DBA on SelfRegulationSCP2; all weights at once took 20 GiB."""
     monkeypatch.undo()

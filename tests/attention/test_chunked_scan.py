@@ -91,6 +91,7 @@ def test_the_second_direction_starts_at_the_last_token() -> None:
 
 
 @pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.slow
 def test_memory_of_training_is_linear_in_the_tokens(delta: bool) -> None:
     peaks = []
     for length in (1024, 2048):

@@ -38,6 +38,7 @@ def count_of_encoder(factory: Callable[..., StandaloneEncoder]) -> dict[str, int
     return {"encoder": sum(p.numel() for p in encoder.parameters())}
 
 
+@pytest.mark.slow
 def test_golden_counts(request: pytest.FixtureRequest) -> None:
     now = {name: counts(made("attention", name)) for name in mechanisms()}
     now |= {name: count_of_encoder(load_factory(f"backbone={name}")) for name in encoders()}

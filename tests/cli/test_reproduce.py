@@ -74,6 +74,7 @@ def test_cells_that_share_a_run_share_its_job(table, runs):
     assert not any(job.finished for job in jobs)
 
 
+@pytest.mark.slow
 def test_each_cell_has_as_many_runs_as_it_declares_and_those_that_are_asked_for(runs):
     table = load_table("blrp/1").select(["BLRP"], ["ListOps", "CIFAR-10 64", "CIFAR-10 128"])
     assert {place[1]: len(jobs) for place, jobs in runs.cells(table, None).items()} == {

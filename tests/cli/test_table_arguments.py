@@ -36,6 +36,7 @@ def test_no_table_is_refused():
         chosen_tables(config(table=None))
 
 
+@pytest.mark.slow
 def test_words_that_make_other_runs_allow_no_verdict():
     tables = chosen_tables(config(rows=["BasicMotions"]))
     smoke = scope_of(RunIndex(["scale=smoke", "data=synthetic", "trainer=cpu"]), tables)

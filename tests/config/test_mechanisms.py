@@ -7,6 +7,7 @@ from subquad.config.compose import load_attention, standalone_backbones
 from subquad.config.mechanisms import choice_of, mechanism_of, mechanisms
 
 
+@pytest.mark.slow
 def test_every_choice_belongs_to_the_module_of_its_class():
     found = {choice.name: mechanism for mechanism, choices in mechanisms().items() for choice in choices}
     assert found.keys() == {*options("attention"), *standalone_backbones()}

@@ -150,6 +150,7 @@ def test_a_run_says_where_its_tokenizer_is_every_time(data, outputs, caplog):
         caplog.clear()
 
 
+@pytest.mark.slow
 def test_the_table_of_made_up_data_says_so(data, outputs, capsys):
     for overrides, said in ((("data=synthetic",), True), ((), False)):
         shutil.rmtree(outputs, ignore_errors=True)

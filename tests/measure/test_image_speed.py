@@ -24,6 +24,7 @@ class Noting(nn.Module):
 
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.slow
 def test_models_run_in_turn_in_the_mode_that_is_measured(mode):
     models = {"a": Noting(), "b": Noting()}
     results = measure_images(models, SPEC, mode, batch=2, rounds=3)

@@ -88,6 +88,7 @@ def test_sides_take_turns_and_warm_up_uncounted():
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize("level", ["layer", "model"])
+@pytest.mark.slow
 def test_a_benchmark_returns_every_side(level, mode):
     setting = Setting(level=level, mode=mode, length=16, dim=8, heads=2, ffn=16, layers=1)
 

@@ -97,6 +97,7 @@ def test_only_mechanisms_of_the_table_have_public_code() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_it_is_measured_beside_ours() -> None:
     factory = public("fnet", None)
     assert factory is not None

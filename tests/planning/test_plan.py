@@ -59,6 +59,7 @@ def test_steps_are_those_of_the_recipe(overrides, steps):
     assert setting_of(overrides).steps == steps
 
 
+@pytest.mark.slow
 def test_a_run_of_the_same_family_tells_time_parameters_and_disk(data, outputs):
     """Compares the size of checkpoints with the files of a real run, and the family with that of its record."""
     overrides = [*LINE, "scale=smoke", "trainer=cpu"]

@@ -188,6 +188,7 @@ def test_a_report_is_made_once_and_then_renewed(part, server):
     assert "2026-01-06" in server.reports[key]["spec"]
 
 
+@pytest.mark.slow
 def test_no_entity_is_the_account_s_own(part, server):
     report = wandb_report.report(part, FULL, [], wandb_report.Target(project="papers"), "")
     assert "/me/papers/" in wandb_report.send(report)

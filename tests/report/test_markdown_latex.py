@@ -23,6 +23,7 @@ def cells(line):
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
 
 
+@pytest.mark.slow
 def test_markdown_has_every_cell_in_its_place(part):
     text = markdown(part)
     lines = [line for line in text.splitlines() if line.startswith("|")]

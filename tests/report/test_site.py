@@ -86,6 +86,7 @@ def test_pages_are_well_formed_and_their_ids_are_their_own(pages):
         assert len(page.ids) == len(set(page.ids)), name
 
 
+@pytest.mark.slow
 def test_every_link_and_anchor_leads_somewhere(made, pages):
     checked = 0
     for name, page in pages.items():

@@ -70,6 +70,7 @@ def test_weights_of_a_run_are_known_by_the_run_wherever_it_lies(tmp_path):
     assert run_of(Path("/a/other_project/checkpoints/best.ckpt")) is None
 
 
+@pytest.mark.slow
 def test_outputs_may_move_and_a_run_that_starts_from_another_is_found_again(table, tmp_path):
     def found(outputs):
         return RunIndex([f"paths.outputs={outputs}", "scale=smoke"]).run_of(table.cells["Tuned", "x1"], 1).folder
@@ -77,6 +78,7 @@ def test_outputs_may_move_and_a_run_that_starts_from_another_is_found_again(tabl
     assert found(tmp_path / "a").relative_to(tmp_path / "a") == found(tmp_path / "b").relative_to(tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_a_start_comes_first_is_shared_and_has_seed_0(table, runs):
     jobs = runs.specs(table, [0, 1])
     start = runs.spec(("task=lra/listops", "backbone=blrp"), 0)
@@ -114,6 +116,7 @@ def test_values_of_changes_are_written_as_the_command_line_reads_them():
     assert compose_run(job.command).evaluate == [changes]
 
 
+@pytest.mark.slow
 def test_a_start_is_not_trained_for_what_has_finished(table, runs):
     only = table.select(["Tuned"])
     start, *tuned = runs.specs(only, [0])

@@ -125,6 +125,7 @@ def test_seeds_that_were_trained_on_other_data_are_in_no_mean(tmp_path, monkeypa
     assert "was trained on other data than" in found.remarks[0]
 
 
+@pytest.mark.slow
 def test_a_strange_record_or_measurement_is_named_and_stops_no_page(tmp_path, monkeypatch):
     (tmp_path / "other.yaml").write_text(OTHER)
     table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
@@ -149,6 +150,7 @@ def test_a_strange_record_or_measurement_is_named_and_stops_no_page(tmp_path, mo
     assert write_site(tmp_path / "pages", content).exists()
 
 
+@pytest.mark.slow
 def test_a_metric_that_no_record_has_is_named(tmp_path, monkeypatch):
     (tmp_path / "other.yaml").write_text(OTHER.replace("test/accuracy", "test/acuracy"))
     table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
@@ -197,6 +199,7 @@ def test_a_wrong_table_is_read_once_whatever_asks_for_measured_cells(tmp_path, m
     assert (problem.path, problem.message.partition(":")[0]) == (str(own / "1.yaml"), "cannot be read (line 2")
 
 
+@pytest.mark.slow
 def test_a_run_by_the_default_protocol_of_its_task_is_shown_once(tmp_path, monkeypatch):
     overrides = ["task=uea/custom", "data.dataset=Mine", f"data.folder={tmp_path}", "attention=performer"]
     (tmp_path / "own.yaml").write_text(OTHER.replace("[task=digits, recipe=small_vit]", str(overrides)))

@@ -79,6 +79,7 @@ def encoder(words, length):
 
 
 @pytest.mark.parametrize("attention", ["softmax_explicit", "linformer_layer"])
+@pytest.mark.slow
 def test_the_peak_of_shapes_is_that_of_a_computation(attention):
     network, inputs = encoder([*TINY, f"attention={attention}"], 300)
     with torch.no_grad(), LiveTensors() as live:
@@ -270,12 +271,14 @@ def test_costs_are_measured_without_the_weights_that_a_run_starts_from():
     assert measures.parameters([*words, "backbone.pretrained=/nowhere/weights.pth"], spec) == expected > 3e6
 
 
+@pytest.mark.slow
 def test_a_network_that_reads_pairs_is_given_two_sequences():
     overrides = ["task=lra/retrieval", "backbone=s4", "scale=smoke"]
     spec = DataSpec(max_len=16, vocab=9, classes=2)
     assert measures.relative_memory(overrides, spec, ["backbone=s4"], mode="training") == 1
 
 
+@pytest.mark.slow
 def test_a_network_without_attention_is_measured_beside_one_with_it():
     overrides = ["task=arena/digits", "attention=softmax", "backbone.attention=null"]
     spec = DataSpec(max_len=256, vocab=9, classes=2)

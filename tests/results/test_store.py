@@ -117,6 +117,7 @@ def test_a_table_of_kept_results_has_only_their_rows_columns_and_notes(place, mo
     assert [word for word in words if word in kept] == ["Softmax", "Kept."]
 
 
+@pytest.mark.slow
 def test_a_measurement_is_looked_for_in_its_own_scope_only(place, monkeypatch):
     base, table = place
     add(monkeypatch, "add", base / "outputs")
@@ -169,6 +170,7 @@ def test_kept_results_stand_behind_ones_own(place, monkeypatch, capsys):
     assert "50.0 ± 0.0 90.0 ± 1.4° (90.0±1.0)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_kept_result_is_replaced_on_request_only(place, monkeypatch, capsys):
     base, _ = place
     add(monkeypatch, "add", base / "outputs")
@@ -276,6 +278,7 @@ def test_seeds_with_different_data_are_named(place):
     assert "another seed has other data" in problem.message
 
 
+@pytest.mark.slow
 def test_a_line_of_synthetic_data_is_outdated(place):
     words = [*OVERRIDES, "data=synthetic"]
     name = RunIndex().spec(words, 0).folder.name
@@ -314,6 +317,7 @@ def test_nothing_kept_is_a_problem(place, monkeypatch, capsys):
     assert "holds no result" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_outdated_and_damaged_lines_are_named_and_fill_no_cell(place, monkeypatch, capsys):
     base, _ = place
     add(monkeypatch, "add", base / "outputs")

@@ -63,6 +63,7 @@ def test_a_crash_is_the_failure_of_its_run_alone(data, outputs, tmp_path, capsys
             assert identical(weights(outputs / run.relative_to(tmp_path / "alone"), name), weights(run, name))
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_named_with_its_estimate_and_the_others_go_on(data, outputs):
     def task(*words):
         def run(tell):

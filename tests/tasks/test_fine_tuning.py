@@ -28,6 +28,7 @@ def pretrained(tmp_path_factory, data):
 
 
 @pytest.mark.parametrize("task", ["glue/sst2", "text/imdb"])
+@pytest.mark.slow
 def test_the_encoder_of_a_language_model_is_taken_over(data, outputs, pretrained, task):
     checkpoint, tokenizer = pretrained
     overrides = (f"task={task}", *SMALL, f"ckpt_path={checkpoint}", f"data.tokenizer={tokenizer}", "optimizer.lr=0")

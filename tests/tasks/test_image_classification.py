@@ -107,6 +107,7 @@ def test_the_schedule_is_timms():
 
 
 @pytest.mark.parametrize("attention", [DBA, Softmax])
+@pytest.mark.slow
 def test_one_batch_is_learnt_by_heart(tmp_path, attention):
     data = DigitImages(root=str(tmp_path), batch_size=16, seed=0, synthetic=True)
     data.prepare_data()

@@ -43,6 +43,7 @@ def classification(attention):
 
 
 @pytest.mark.parametrize("attention", [Softmax, functools.partial(DBA, d_p=4, d_in=8)], ids=["softmax", "dba"])
+@pytest.mark.slow
 def test_classification_fits_one_batch(attention):
     module, batch = classification(attention), tokens()
     assert fitted(module, batch, 80) < 0.1
@@ -56,6 +57,7 @@ def regression():
     return Regression(SERIES, encoder, torch.optim.Adam, constant)
 
 
+@pytest.mark.slow
 def test_regression_fits_one_batch():
     valid = torch.arange(12) < torch.randint(4, 13, (16, 1))
     batch = SequenceBatch(torch.randn(16, 12, 3) * valid[..., None], valid, torch.randn(16) * 5)

@@ -37,6 +37,7 @@ def test_one_copy_is_the_run_itself_and_more_are_longer(finished):
     assert evaluated(finished, "val", multiply=4)[1] == records.read(finished).metrics["val/accuracy"]
 
 
+@pytest.mark.slow
 def test_the_network_is_given_the_longer_expressions(finished, monkeypatch):
     from subquad.backbones.blrp import BLRPEncoder
 

@@ -40,6 +40,7 @@ def test_ecoformer_starts_from_a_run_with_softmax(softmax_run, data, outputs, ca
     assert after[f"{place}.fitted"]
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_a_file_of_weights_and_is_evaluated_without_it(softmax_run, data, outputs, tmp_path):
     file = tmp_path / "weights.pth"
     from timm.models.vision_transformer import VisionTransformer
@@ -85,6 +86,7 @@ def test_encoders_of_sequences_read_patches_at_any_size(data, outputs, backbone)
         assert 0 <= evaluate(folder(config), "test", {"size": 16})[1] <= 1
 
 
+@pytest.mark.slow
 def test_a_network_trains_in_evaluation_mode_where_the_recipe_says_so(data, outputs, monkeypatch):
     from subquad.backbones.vision import ViT
 

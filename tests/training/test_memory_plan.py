@@ -123,6 +123,7 @@ def test_a_size_that_is_stated_counts_in_place_of_the_free_memory(data, outputs,
     assert record.config["trainer"]["accumulate_grad_batches"] == 1
 
 
+@pytest.mark.slow
 def test_evaluation_batches_shrink(data, outputs, free, monkeypatch):
     sizes = []
     monkeypatch.setattr(split_data, "EvalBatches", lambda *args: sizes.append(args[1]) or EvalBatches(*args))

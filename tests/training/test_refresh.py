@@ -177,6 +177,7 @@ def test_a_failure_leaves_the_model_as_it_was() -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.slow
 def test_a_compiled_model_is_renewed_and_computes_with_what_is_new() -> None:
     torch.compiler.reset()
     model, rows = module(), batch()

@@ -45,6 +45,7 @@ def test_series_are_validated_after_the_first_every_second_and_the_last_epoch(un
 
 
 @pytest.mark.parametrize("step", [1, 9, 13], ids="step{}".format)
+@pytest.mark.slow
 def test_a_run_of_epochs_that_crashed_ends_as_one_that_did_not(data, outputs, undisturbed, step):
     config = composed(data, outputs, *EPOCHS)
     with crash(step), pytest.raises(RuntimeError, match="plug"):
@@ -62,6 +63,7 @@ def test_a_run_of_steps_that_crashed_ends_as_one_that_did_not(data, outputs, und
     assert_same(Path(config.paths.run), undisturbed[STEPS][1])
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_a_checkpoint_is_written_is_no_failure(data, outputs, undisturbed):
     """torch then raises an error of its own when it closes the file."""
     config = composed(data, outputs, *EPOCHS)
@@ -84,6 +86,7 @@ def test_ctrl_c_while_a_checkpoint_is_written_is_no_failure(data, outputs, undis
     assert_same(Path(config.paths.run), undisturbed[EPOCHS][1])
 
 
+@pytest.mark.slow
 def test_a_run_that_crashed_again_and_again_ends_as_one_that_did_not(data, outputs, undisturbed):
     for _ in range(2):  # each try gets one epoch further
         with crash(5), pytest.raises(RuntimeError, match="plug"):
@@ -104,6 +107,7 @@ def test_a_run_killed_after_training_and_before_its_record_keeps_its_numbers(dat
 
 
 @pytest.mark.parametrize(("overrides", "step"), [(STEPS, 11), (EPOCHS, 99)], ids=["in training", "before its record"])
+@pytest.mark.slow
 def test_an_interrupted_run_that_moved_ends_as_one_that_did_not(data, outputs, undisturbed, tmp_path, overrides, step):
     """The best epoch is the first one, which is trained before the move."""
     with (
@@ -225,6 +229,7 @@ def test_one_changed_bit_of_a_weight_is_noticed(data, outputs, interrupted, name
 @pytest.mark.parametrize(
     ("step", "text"), [*((11, text) for text in (None, "", "step\nx", "step,val/loss\n2,0.5\n5,0.5\n")), (99, None)]
 )
+@pytest.mark.slow
 def test_a_lost_or_changed_history_is_written_again(data, outputs, undisturbed, step, text):
     """Of a run that crashed in training, or before its record."""
     config = composed(data, outputs, *STEPS)

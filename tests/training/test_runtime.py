@@ -79,6 +79,7 @@ def test_an_operator_that_is_not_deterministic_is_named():
         raise RuntimeError("something else")
 
 
+@pytest.mark.slow
 def test_a_deterministic_run_is_the_same_run_and_its_record_says_how_it_was_computed(data, outputs, monkeypatch):
     intact, seen = Supervised.training_step, []
 

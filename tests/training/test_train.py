@@ -135,6 +135,7 @@ def test_regression_runs_from_end_to_end(data, outputs):
     assert record.baselines.keys() == {"train mean (RMSE)"}
 
 
+@pytest.mark.slow
 def test_the_paper_protocol_tests_on_what_it_validates_on_and_the_clean_one_does_not(data, outputs):
     paper = trained(composed(data, outputs, *MOTIONS, "protocol=paper"))
     clean = trained(composed(data, outputs, *MOTIONS, "protocol=clean"))
@@ -222,6 +223,7 @@ def test_a_second_process_on_the_same_run_says_so(data, outputs):
     assert trained(config).steps > 0
 
 
+@pytest.mark.slow
 def test_weights_to_start_from_are_used(data, outputs, tmp_path):
     first = composed(data, outputs, *MOTIONS)
     trained(first)

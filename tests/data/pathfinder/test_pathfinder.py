@@ -38,6 +38,7 @@ def test_brightness_is_stretched_to_eight_bits(images):
     assert (pictures.max((1, 2)) == 255).all()
 
 
+@pytest.mark.slow
 def test_statistics_are_the_published_generators(images):
     """3,000 images of the public code: mean .0788, sd .200, 66.0 % zeros, 8.5 % above 127, 348 (sd 39) not zero."""
     pictures, labels = images
@@ -118,6 +119,7 @@ def test_the_release_is_read_with_its_labels(release, tmp_path):
     assert checked == len(pictures) == 40
 
 
+@pytest.mark.slow
 def test_its_split_is_torchs_seeded_permutation(release, tmp_path):
     import torch
 

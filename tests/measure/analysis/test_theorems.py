@@ -39,6 +39,7 @@ def test_every_topic_is_checked():
     assert {f.paper for f in findings()} == {"DBA", "Linformer", "Primal-Dual", "EcoFormer"}
 
 
+@pytest.mark.slow
 def test_what_fails_is_explained_and_all_numbers_are_numbers():
     for finding in findings():
         assert finding.verdict == "holds" or finding.note

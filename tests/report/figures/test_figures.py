@@ -194,6 +194,7 @@ def test_costs_are_those_of_the_bench(name, tmp_path):
             assert found["seconds_per_row"] > 0
 
 
+@pytest.mark.slow
 def test_fixed_tokens_share_a_batch(tmp_path):
     made = figure("linformer/2", tokens=64, longest={}, sides=sides("linformer/2", 1))
     numbers = made.measure(FakeStore())
@@ -241,6 +242,7 @@ def _small(name, side):
     return [*words, "attention.block=8", "attention.summary=1"] if words[0].startswith("sparse") else words
 
 
+@pytest.mark.slow
 def test_bubbles_take_the_mean_over_tasks_only_where_all_are_run(tmp_path):
     made = figure("dba/1", tasks=[["task=a"], ["task=b"]])
     metrics = {
@@ -259,6 +261,7 @@ def encoder(attention, length=6):
     return SequenceEncoder(DataSpec(max_len=length, channels=2, classes=3), attention, 1, 8, 2, 8, order="post").eval()
 
 
+@pytest.mark.slow
 def test_compression_is_the_papers_formula_on_the_real_tokens(tmp_path):
     networks = {
         "dba": encoder(lambda site: DBA(site, d_p=3)), "linformer": encoder(lambda site: Linformer(site, k=3)),
@@ -372,6 +375,7 @@ def test_the_viewer_draws_weights_beside_softmax(tmp_path):
     assert {p.suffix for p in tmp_path.iterdir()} == {".png", ".svg", ".json"}
 
 
+@pytest.mark.slow
 def test_shares_are_those_of_the_counts_in_ecoformers_table(tmp_path):
     made = figure("ecoformer/2", models=["pvt_v2_b0", "pvt_v2_b1"])
     models = drawn(made, made.measure(FakeStore()), tmp_path)["models"]
