@@ -11,8 +11,8 @@ from subquad.specs import Pattern
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrises by fixture name.
 
-    `factory`: every choice; `cell`: every choice in every wiring; `first_cell`: one choice of each class;
-    `setting`: every constructor argument of an attention or a backbone that is a setting.
+    `factory`: every choice; `cell`: every choice in every wiring, slow but for one choice of each class; `first_cell`:
+    that one alone; `setting`: every constructor argument of an attention or a backbone that is a setting.
     """
     if "setting" in metafunc.fixturenames:
         settings = settings_of_classes(metafunc.config)
@@ -24,11 +24,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if fixture == "factory":
             metafunc.parametrize(fixture, choices.values(), ids=choices)
             continue
-        if fixture == "first_cell":
-            choices = first_of_each_class(choices)
-        cells = {
-            f"{name}-{pattern.value}": Cell(shrunk(factory), pattern)
+        first = first_of_each_class(choices)
+        cells = [
+            pytest.param(
+                Cell(shrunk(factory), pattern), id=f"{name}-{pattern.value}",
+                marks=[] if name in first else pytest.mark.slow,
+            )
             for (name, factory), pattern in itertools.product(choices.items(), Pattern)
-            if pattern in declared(factory)
-        }
-        metafunc.parametrize(fixture, cells.values(), ids=cells)
+            if pattern in declared(factory) and (name in first or fixture == "cell")
+        ]  # fmt: skip
+        metafunc.parametrize(fixture, cells)
