@@ -243,6 +243,7 @@ def test_measured_numbers_of_the_documentation_are_those_of_the_store(
     real_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("subquad.results.store.FOLDER", real_store)
+    monkeypatch.setattr("subquad.results.store.BENCHES", real_store / "bench")
     monkeypatch.syspath_prepend(ROOT / "scripts")
     from describe import measured
 

@@ -125,9 +125,9 @@ def test_it_fills_tables_and_writes_the_page(installed, folder):
     assert ("softmax", 3) in runs(folder)
     assert "linformer/1: Complexity" in execute(installed, "reproduce", "table=linformer/1", "run=false", cwd=folder)
     execute(installed, "report", cwd=folder)
-    page = (folder / "outputs" / "report" / "index.html").read_text()
-    assert "subquad reproduce table=" in page
-    assert "python scripts/" not in page
+    pages = [(folder / "outputs" / "report" / name).read_text() for name in ("index.html", "tables/linformer/1.html")]
+    assert "subquad reproduce table=" in pages[1]
+    assert not [page for page in pages if "python scripts/" in page]
 
 
 def test_a_class_and_a_configuration_of_the_users_own_are_found(installed, tmp_path):

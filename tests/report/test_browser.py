@@ -1,11 +1,15 @@
 """The pages in a real browser: no error, no overflow on a phone, filters act, text can be read in light and dark."""
 
+import dataclasses
 import json
 import re
 
 import pytest
 from chromium import AXE, CHECK, browsing
+from conftest import RESULTS
 from made_pages import build
+
+from subquad.report.html.site import write_site
 
 pytestmark = pytest.mark.slow
 FILTERS = """
@@ -45,7 +49,12 @@ EXPLORE = """
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    return build(tmp_path_factory.getbasetemp() / "made_pages")
+    """The pages with the benchmark of the project."""
+    built = build(tmp_path_factory.getbasetemp() / "made_pages")
+    bench = json.loads(min((RESULTS / "bench").iterdir()).read_text())
+    pages = tmp_path_factory.mktemp("pages")
+    write_site(pages, dataclasses.replace(built.content, project_bench=bench))
+    return dataclasses.replace(built, pages=pages)
 
 
 @pytest.fixture(scope="module")
