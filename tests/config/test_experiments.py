@@ -125,6 +125,7 @@ TASKS = {
 
 
 @pytest.mark.parametrize("experiment", TASKS)
+@pytest.mark.slow
 def test_every_task_of_an_experiment_composes(experiment):
     for task in TASKS[experiment]:
         config = read(f"experiment={experiment}", f"task={task}")

@@ -263,6 +263,7 @@ def test_a_measurement_that_no_cell_asks_for_is_refused_and_named(place, monkeyp
         ({"commit": "abc123+changes"}, "nobody can look up its source abc123+changes"),
     ],
 )
+@pytest.mark.slow
 def test_a_line_that_contradicts_its_overrides_is_outdated(place, change, reason):
     kept = replace(stored_run(folder(0), Compositions()), **change)
     [problem] = Store({kept.name: kept}).outdated(Compositions())

@@ -135,6 +135,7 @@ def test_one_batch_is_learnt_by_heart(tmp_path, attention):
     ],
     ids=" ".join,
 )
+@pytest.mark.slow
 def test_a_run_trains_on_the_synthetic(data, outputs, overrides):
     record = trained(composed(data, outputs, *overrides, *TINY, "scale=smoke", "data=synthetic"))
     assert record.steps >= 1

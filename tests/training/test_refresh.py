@@ -243,6 +243,7 @@ def seeded(rank, model):
 
 @pytest.mark.parametrize("overrides", MODELS, ids=lambda words: " ".join(words[:2]))
 @pytest.mark.parametrize("attention", ["performer", "yoso_sampled"])
+@pytest.mark.slow
 def test_redrawing_reads_no_batch_and_draws_in_every_process_what_a_pass_draws(attention, overrides, data, outputs):
     """The strategy of no process has a broadcast."""
     model, spec = built(data, outputs, *overrides, f"attention={attention}")
