@@ -96,6 +96,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-golden") and "-m" not in config.invocation_params.args:
+        config.option.markexpr = "not release and not gpu"  # what is recorded is a slow test
     if config.getoption("--attention"):
         sys.path.insert(0, str(config.invocation_params.dir))
         for marker in ("slow", "release", "gpu"):  # `subquad check` reads no pyproject.toml

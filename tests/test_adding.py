@@ -4,6 +4,7 @@ import re
 import tomllib
 
 import pytest
+import yaml
 from runs import ROOT
 
 from subquad.cli import new
@@ -53,6 +54,27 @@ def test_a_folder_is_made_and_entered_in_pyproject(folder, monkeypatch):
     entered = tomllib.loads((folder / "pyproject.toml").read_text())
     assert entered == {"project": {"name": "x"}, "tool": {"subquad": {"configs": "subquad_configs"}}}
     assert (folder / "subquad_configs" / "table" / "mine" / "1.yaml").exists()
+
+
+def test_in_the_repository_files_have_the_places_of_their_kind(folder, monkeypatch, capsys):
+    monkeypatch.setattr(new, "CHECKOUT", folder)
+    (folder / "src" / "subquad" / "data" / "recall").mkdir(parents=True)
+    (folder / "src" / "subquad" / "data" / "recall" / "__init__.py").touch()
+    for arguments in (("attention", "mean_value"), ("task", "recall/parity"), ("task", "odd"), ("table", "mine/1")):
+        make(monkeypatch, *arguments)
+    files = [path for path in folder.rglob("*.*") if path.stat().st_size]
+    assert {path.relative_to(folder).as_posix() for path in files} == {
+        "src/subquad/attention/mean_value.py", "configs/attention/mean_value.yaml",
+        "tests/attention/test_mean_value.py", "src/subquad/data/recall/parity.py", "configs/task/recall/parity.yaml",
+        "src/subquad/data/odd.py", "configs/task/odd.yaml", "configs/table/mine/1.yaml",
+    }  # fmt: skip
+    read = {path.name: path.read_text() for path in files}
+    assert "from subquad.attention.mean_value import MeanValue" in read["test_mean_value.py"]
+    assert "_target_: subquad.attention.mean_value.MeanValue" in read["mean_value.yaml"]
+    assert "_target_: subquad.data.recall.parity.Parity" in read["parity.yaml"]
+    assert "_target_: subquad.data.odd.Odd" in read["odd.yaml"]
+    assert {"about", "task", "data"} <= yaml.safe_load(read["odd.yaml"]).keys()
+    assert "python -m tests.gpu.budgets mean_value --record" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_complexity_is_stated(factory: Callable[..., Attention]) -> None:
 
 
 def test_module_names_its_source(factory: Callable[..., Attention]) -> None:
-    assert URL.search(sys.modules[mechanism(factory).__module__].__doc__ or "")
+    assert URL.search(sys.modules[mechanism(factory).__module__].__doc__ or ""), "no address of the paper at the top"
 
 
 @pytest.mark.parametrize("name", names("attention"))
@@ -46,7 +46,7 @@ def test_config_names_its_source(name: str) -> None:
 def test_mechanism_has_a_naive_function_and_tests(factory: Callable[..., Attention]) -> None:
     """At the top of its own file, or in tests/reference."""
     test = TESTS / f"attention/test_{stem(factory)}.py"
-    assert test.is_file()
+    assert test.is_file(), f"no {test.name}"
     naive = [name for name in vars(sys.modules[mechanism(factory).__module__]) if name.startswith("naive_")]
-    assert naive or (TESTS / f"reference/{stem(factory)}.py").is_file()
-    assert not naive or "naive" in test.read_text()
+    assert naive or (TESTS / f"reference/{stem(factory)}.py").is_file(), "no function naive_..., and no reference"
+    assert not naive or "naive" in test.read_text(), "the test does not use the naive function"

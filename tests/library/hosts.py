@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -11,8 +12,17 @@ from timm.models.twins import Twins
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from subquad.library.implementations import PREFIX
+
 TOKENS, LENGTHS = 20, [20, 12, 5]
 REAL = torch.arange(TOKENS) < torch.tensor(LENGTHS)[:, None]
+
+PAGE = (Path(__file__).parents[2] / "docs" / "library.md").read_text()
+
+
+def takes_heads(name: str) -> bool:
+    """Whether docs/library.md says that an attention can be an attention implementation of transformers."""
+    return f"`{PREFIX}{name}`" in PAGE
 
 
 @dataclass(frozen=True)

@@ -230,3 +230,18 @@ def test_an_argument_that_no_attention_reads_is_named():
     swap(model, "dba")
     with pytest.raises(UserError, match="The model passes sinusoidal_pos to its attentions, which no attention here"):
         text(model)
+
+
+def test_attentions_of_anything_but_rows_of_tokens_are_refused():
+    model = seen("VitDet")
+    swap(model, "softmax")
+    with pytest.raises(UserError, match=r"passes \[2, 4, 4, 32\] to its attentions, and attentions here take \[batch"):
+        image(model)
+    sizes = {"img_size": 64, "embed_dim": 32, "depth": 2, "num_heads": 4}
+    with pytest.raises(UserError, match=r"VisionTransformerSAM passes \[1, .*\] to its attentions"):
+        swap(timm.create_model("samvit_base_patch16", **sizes), "softmax")
+
+
+def test_an_attention_of_a_model_without_a_grid_is_named():
+    with pytest.raises(UserError, match="has temperature, which no attention here has"):
+        swap(timm.create_model("xcit_nano_12_p16_224", depth=2), "softmax")

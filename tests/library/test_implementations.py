@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from conftest import made, mechanisms
-from library.hosts import REAL, image, text
+from library.hosts import REAL, image, takes_heads, text
 from library.test_hosts import seen, speech, spoken, written
 from torch import nn
 from torch.testing import assert_close
@@ -72,26 +72,11 @@ def heads(*counts, length=20, width=8):
     return [torch.randn(2, count, length, width) for count in counts]
 
 
-REFUSED = [
-    "mega",
-    "deltanet", "gated_deltanet", "hydra", "lion_d", "lion_s",
-    "agent", "flare", "flatten", "inline", "xca",
-    "attention_bn_learned", "attention_bn_sh_learned", "attention_conv1d", "attention_conv2d",
-    "dba", "dba_full_d", "dba_full_n", "dba_per_head",
-    "dba_printed", "dba_propagate", "dba_released", "ecoformer",
-    "ecoformer_klsh", "ecoformer_released", "fnet", "linformer",
-    "linformer_conv", "linformer_kv", "linformer_layer", "linformer_none",
-    "luna", "synthesizer_dense", "synthesizer_factorized", "synthesizer_factorized_dense",
-    "synthesizer_fixed", "synthesizer_mixed", "synthesizer_mixed_dense", "synthesizer_random",
-    "transformer_ls",
-]  # fmt: skip
-
-
 @pytest.mark.parametrize("name", mechanisms())
 def test_every_mechanism_of_queries_keys_and_values_ignores_padding_or_is_refused(name):
     qkv, mask, module = heads(4, 4, 4), REAL[1:, None, None], nn.Identity().eval()
     module.config = transformers.BertConfig(max_position_embeddings=40)
-    if name in REFUSED:
+    if not takes_heads(name):
         with pytest.raises(UserError, match=r"use subquad\.swap|grid"):
             attended(name, *qkv, module=module, mask=mask)
         return

@@ -16,17 +16,6 @@ LENGTH = 61
 REAL = torch.arange(LENGTH) < torch.tensor([[40], [LENGTH]])
 
 
-NOT = [
-    "mega",
-    "deltanet", "gated_deltanet", "hydra", "lion_s",
-    "dba", "dba_full_d", "dba_full_n", "dba_per_head", "dba_printed",
-    "dba_propagate", "dba_released", "flare", "fnet", "inline", "longformer", "luna",
-    "synthesizer_dense", "synthesizer_factorized", "synthesizer_factorized_dense", "synthesizer_fixed",
-    "synthesizer_mixed_dense", "synthesizer_random", "transformer_ls",
-]  # fmt: skip
-"""What reads the tokens by other maps, or has no queries."""
-
-
 @pytest.mark.parametrize("on", [nullcontext, as_on_a_gpu], ids=["cpu", "as_on_a_gpu"])
 @pytest.mark.parametrize("name", mechanisms())
 def test_from_projected_tokens_comes_what_the_attention_makes_of_tokens(name, on):
@@ -35,9 +24,8 @@ def test_from_projected_tokens_comes_what_the_attention_makes_of_tokens(name, on
         site=site(Pattern.SELF, query_len=LENGTH, context_len=LENGTH, grid=grid)
     )
     attention, maps = attention.double().eval(), attention.softmax_maps()
-    assert reads_heads(attention) == (name not in NOT)
-    if name in NOT:
-        return
+    if not reads_heads(attention):
+        return  # docs/library.md says which these are, and a test compares it
     x = torch.randn(2, LENGTH, DIM, dtype=torch.double, requires_grad=True)
     masks = Masks(REAL, REAL)
 

@@ -55,7 +55,7 @@ def test_unknown_names_are_attribute_errors():
 def test_the_examples_of_docstrings_run(name):
     public = getattr(subquad, name)
     [test] = doctest.DocTestFinder(recurse=False).find(public, name, globs={})
-    assert test.examples or inspect.isabstract(public)
+    assert test.examples or inspect.isabstract(public), "no paragraph `Examples:` in the docstring"
     results = []
     doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=results.append)
     assert results == []

@@ -7,6 +7,7 @@ from runs import finish
 
 from subquad.config.choices import options
 from subquad.config.compose import compose_run
+from subquad.config.task_metadata import about_task
 from subquad.report.terminal import NEEDS_DATA, show_table
 from subquad.results import cells
 from subquad.results.cells import RunIndex, load_table
@@ -16,8 +17,9 @@ from subquad.results.model import FULL, Scope
 from subquad.results.verdict import Verdict, cell_verdict
 from subquad.utils.errors import UserError
 
-MADE = {"digits", "digits_pixels", "lra/listops", "lra/pathfinder32", "uea/basic_motions", "tser/covid3month"}
-MADE |= {task for task in options("task") if task.startswith("arena/")}
+MADE = {name for name in options("task") if about_task(name).get("download") == "nothing"}
+MADE |= {"uea/basic_motions", "arena/basic_motions", "tser/covid3month"}
+MADE -= {name for name in MADE if name.endswith("/custom")}
 """Drawn by this package, or brought along by scikit-learn and sktime."""
 ONE_OF_MANY = [
     *(name for name in options("task") if not name.startswith(("uea/", "tser/", "lra/pathfinder"))),

@@ -104,7 +104,12 @@ class _Noted(nn.Module):
 
     def call(self, model: Any) -> tuple[int, int, tuple[int, int] | None]:
         """Tokens, width and grid of the call."""
-        height, width = self.size or model.patch_embed.grid_size
+        if len(self.shape) != 3:
+            raise UserError(
+                f"{type(model).__name__} passes {list(self.shape)} to its attentions, and attentions here take "
+                "[batch, tokens, width]."
+            )
+        height, width = self.size or getattr(model.patch_embed, "grid_size", (0, 0))
         _, tokens, dim = self.shape
         return tokens, dim, (height, width) if height * width == tokens else None
 

@@ -1,4 +1,4 @@
-"""Writes a runnable attention, task or table into your own folder, to start from.
+"""Writes a runnable attention, task or table, to start from: into your own folder, or into the repository.
 
 python scripts/new.py attention mean_value   # a class, its configuration and its tests
 python scripts/new.py task parity            # data and their configuration
@@ -6,7 +6,8 @@ python scripts/new.py table mine/1           # two attentions, a counted and a t
 
 Configurations go to the first folder that --config-dir, SUBQUAD_CONFIGS or [tool.subquad] of a pyproject.toml names. If
 there is none, they go to subquad_configs/, which is then entered in the pyproject.toml of the working folder. Classes
-and tests go to the working folder. Existing files stay as they are.
+and tests go to the working folder. In the folder of the repository, all go to the places of their kind, such as
+src/subquad/attention/, configs/attention/ and tests/attention/. Existing files stay as they are.
 """
 
 import importlib.util
@@ -35,23 +36,42 @@ NEXT = {
     "task": ("subquad prepare task={name}", "subquad train task={name} attention=softmax"),
     "table": ("subquad plan table={name}", "subquad reproduce table={name}"),
 }  # fmt: skip
+NEXT_HERE = {
+    "attention": (
+        "python scripts/check_attention.py attention={name}",
+        "python -m pytest tests/attention/test_num_params.py --record-golden",
+        "python -m tests.gpu.budgets {name} --record", "make docs",
+        "python -m pytest tests -k '{module} or {class_name}' -m 'slow or not slow'",
+    ),
+    "task": (
+        "python train.py task={name} attention=softmax", "add it to TASKS of tests/data/test_data_contract.py",
+        "make docs", "python -m pytest tests -k {module} -m 'slow or not slow'",
+    ),
+    "table": ("python scripts/reproduce.py table={name} scale=smoke", "make docs"),
+}  # fmt: skip
+"""What follows in the repository: docs/adding.md explains it."""
 
 
 def main() -> None:
     """Writes the files and prints their paths and the commands that use them."""
     kind, name = _arguments(sys.argv[1:])
     module = name.rpartition("/")[2]
-    names = {"name": name, "module": module, "class_name": "".join(part.capitalize() for part in module.split("_"))}
-    files = {Path(file.format(module=module)): _template(kind, file) for file in KINDS[kind]}
-    _check(kind, name, module if files else None, [*files])
-    files[_folder() / kind / f"{name}.yaml"] = f"{kind}.yaml"
+    here = CHECKOUT is not None and Path.cwd() == CHECKOUT
+    files = {_place(kind, name, file, here): _template(kind, file) for file in KINDS[kind]}
+    _check(kind, name, None if here or not files else module, [*files])
+    names = {
+        "name": name, "module": module, "here": here,
+        "class_name": "".join(part.capitalize() for part in module.split("_")),
+        "package": ".".join(next(iter(files), Path(module)).with_suffix("").parts).removeprefix("src."),
+    }  # fmt: skip
+    files[(Path("configs") if here else _folder()) / kind / f"{name}.yaml"] = f"{kind}.yaml"
     loader = FileSystemLoader(Path(__file__).with_name("templates"))
     templates = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     for path, template in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(templates.get_template(template).render(names), encoding="utf-8")
         print(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
-    print("\n".join(["Then:", *(f"  {line.format(**names)}" for line in NEXT[kind])]))
+    print("\n".join(["Then:", *(f"  {line.format(**names)}" for line in (NEXT_HERE if here else NEXT)[kind])]))
 
 
 def _arguments(arguments: list[str]) -> tuple[str, str]:
@@ -66,14 +86,28 @@ def _arguments(arguments: list[str]) -> tuple[str, str]:
 
 
 def _check(kind: str, name: str, module: str | None, files: list[Path]) -> None:
-    """Raises UserError if something of this name exists, or if the working folder is the repository."""
-    if CHECKOUT is not None and Path.cwd() == CHECKOUT:
-        raise UserError("This is the repository of Subquad; run it in a folder of your own (see docs/adding.md).")
+    """Raises UserError if something of this name exists."""
     taken = [choices.file_of(kind, name), *(file for file in files if file.exists())]
     if found := [file for file in taken if file is not None]:
         raise UserError(f"{found[0]} exists; choose another name.")
     if module is not None and importlib.util.find_spec(module) is not None:
         raise UserError(f"{module} is the name of an installed module, which would be found first; choose another.")
+
+
+def _place(kind: str, name: str, file: str, here: bool) -> Path:
+    """Where a class or a test is written: in the working folder, or in the folder of its kind in the repository.
+
+    Data lie in the folder of the first part of the task's name, if there is one.
+    """
+    path, family = Path(file.format(module=name.rpartition("/")[2])), Path(name).parent
+    if not here:
+        return path
+    if path.name.startswith("test_"):
+        return Path("tests") / kind / path
+    if kind == "attention":
+        return Path("src/subquad/attention") / path
+    data = Path("src/subquad/data")
+    return (data / family if (data / family / "__init__.py").exists() else data) / path
 
 
 def _folder() -> Path:

@@ -58,6 +58,10 @@ class InTransformers(Rotating):
         for name in self.arguments:  # others pass through the attentions of transformers too
             if not _is_plain(given.get(name)) and name not in (*UNREAD, *self.ignored):
                 raise UserError(f"The model passes {name} to its attentions, which no attention here reads.")
+        if x.dim() != 3:
+            raise UserError(
+                f"The model passes {list(x.shape)} to its attentions, and attentions here take [batch, tokens, width]."
+            )
         real = (real_tokens_of_window if self.windowed else real_tokens)(mask)
         y = self.dropout(self.attend_rotated(x, Masks(real, real), rotate))
         y = y if self.norm is None else getattr(self, self.norm)(x + y)

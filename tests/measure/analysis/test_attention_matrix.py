@@ -63,7 +63,7 @@ def test_the_weights_of_a_scaled_head_are_spread_over_its_windows():
 def test_weights_give_the_outputs_or_are_refused(name):
     attention, x = build(made("attention", name), 16, 16, 2)
     weights = value_weights(attention, x)
-    assert (weights is None) == (name in NO_WEIGHTS)
+    assert (weights is None) == (name in NO_WEIGHTS), "if that is right, change NO_WEIGHTS"
     if weights is not None:
         maps = getattr(attention, "projections", attention)
         values = maps.value(x)[0]

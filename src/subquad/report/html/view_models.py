@@ -195,13 +195,16 @@ def _digits(cell: Cell, number: float) -> str:
 
 
 def run_row(run: Run, cells: Cells, path: Path) -> dict[str, Any]:
-    """For lists of runs."""
+    """For lists of runs: `columns` are texts by their heading; one that begins with "<" is aligned to the left."""
     record, links = run.record, cells.of(run)
-    return {
-        "key": run.key, "path": path(run), "attention": record.attention, "task": record.task, "seed": record.seed,
-        "score": _score(run), "scope": run.scope, "steps": _count(record.steps), "cells": links[:3],
-        "papers": ";".join(dict.fromkeys(link["paper"] for link in links)), "duration": _duration(record.wall_seconds),
+    columns = {
+        "score": _score(run), "seed": record.seed, "<scale, protocol": f"{run.scope.size}, {run.scope.protocol}",
+        "steps": _count(record.steps), "duration": _duration(record.wall_seconds),
         "finished": str(record.finished)[:16].replace("T", " "),
+    }  # fmt: skip
+    return {
+        "key": run.key, "path": path(run), "attention": record.attention, "task": record.task, "columns": columns,
+        "scope": run.scope, "cells": links[:3], "papers": ";".join(dict.fromkeys(link["paper"] for link in links)),
     }  # fmt: skip
 
 
