@@ -41,7 +41,6 @@ def _report(config: Any, composed: Any, paths: list[str]) -> None:
     from subquad.results.model import FULL
 
     scope = chosen_scope(config)
-    logger = composed.logger.wandb
     logger, outputs = composed.logger.wandb, Path(str(composed.paths.outputs))
     target = wandb_report.Target(project=logger.project, entity=logger.entity)
     name = "-".join(["dashboard", *(override.partition("=")[2] for override in scope.choices)])
