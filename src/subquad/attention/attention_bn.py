@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.masks import masked_mean, zero_padding
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import NonNegative
 
 
@@ -66,9 +66,7 @@ class AttentionBN(StatelessAttention):
         self.variance, self.eps = variance, eps
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         mean = p.key(masked_mean(context, masks.context))
         q, k = p.query(x) - self.beta * mean, p.key(context)

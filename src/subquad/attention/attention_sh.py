@@ -12,7 +12,7 @@ from subquad.ops.kernel_attention_on_gpu import weights_of
 from subquad.ops.scaled_heads import ScaleGroup, at_scales, mean_keys, scale_groups
 from subquad.ops.scaled_heads_on_gpu import Operands, attend_by_scale
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.devices import eager_on_gpu
 from subquad.utils.setting_types import Count
 
@@ -70,9 +70,7 @@ class AttentionSH(StatelessAttention):
         self.recentred = learned or beta != 0
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         dropout = self.site.dropout if self.training else 0.0
         if eager_on_gpu(x) and x.shape[2] == self.site.dim:

@@ -15,7 +15,7 @@ from subquad.ops.dropout import dropout
 from subquad.ops.masks import masked_softmax
 from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
 from subquad.ops.softmax_attention import fused_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count
 
 Factorization = Literal["fixed", "logn", "axial"]
@@ -126,15 +126,13 @@ class Combiner(StatelessAttention):
         self.span = span or (2 if factorization == "logn" else None)
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         q, k, v = p.query(x), p.key(context), p.value(context)
         y = {"fixed": self._fixed, "logn": self._logn, "axial": self._axial}[self.factorization](q, k, v, masks.context)
         return p.out(y)
 
-    def _size(self, q: Float[Tensor, "b n d"]) -> int:
+    def _size(self, q: Tokens) -> int:
         """Tokens of a span, leaf or row."""
         longest = self.longest(q, q)[1]
         return min(self.span or math.isqrt(longest - 1) + 1, longest)
@@ -146,7 +144,7 @@ class Combiner(StatelessAttention):
     def _heads(self, x: Float[Tensor, "*k w d"]) -> Float[Tensor, "*k h w e"]:
         return x.unflatten(-1, (self.site.heads, -1)).transpose(-3, -2)
 
-    def _pooled(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, size: int) -> Float[Tensor, "b r d"]:
+    def _pooled(self, x: Tokens, mask: Mask, size: int) -> Float[Tensor, "b r d"]:
         return (max_pool if self.pooling == "max" else mean_pool)(x, mask, size)[0]
 
     def _pool_pairs(self, x: Float[Tensor, "b r d"], counts: Int[Tensor, "b r"]) -> Float[Tensor, "b s d"]:
@@ -159,8 +157,8 @@ class Combiner(StatelessAttention):
     def _values(
         self,
         queries: Float[Tensor, "b r d"],
-        k: Float[Tensor, "b n d"],
-        v: Float[Tensor, "b n d"],
+        k: Tokens,
+        v: Tokens,
         real: Bool[Tensor, "b r w"],
     ) -> Float[Tensor, "b r d"]:
         """v̄ of consecutive spans of equal size: attention of the span's pooled query to the span's tokens.
@@ -188,11 +186,11 @@ class Combiner(StatelessAttention):
 
     def _fixed(
         self,
-        q: Float[Tensor, "b n d"],
-        k: Float[Tensor, "b n d"],
-        v: Float[Tensor, "b n d"],
-        mask: Bool[Tensor, "b n"] | None,
-    ) -> Float[Tensor, "b n d"]:
+        q: Tokens,
+        k: Tokens,
+        v: Tokens,
+        mask: Mask,
+    ) -> Tokens:
         """Every span is a block of queries, whose keys are the tokens of the span and then all pooled spans."""
         (batch, length, _), size = q.shape, self._size(q)
         real = window_mask(mask, length, size, q.device).expand(batch, -1, -1)
@@ -212,11 +210,11 @@ class Combiner(StatelessAttention):
 
     def _logn(
         self,
-        q: Float[Tensor, "b n d"],
-        k: Float[Tensor, "b n d"],
-        v: Float[Tensor, "b n d"],
-        mask: Bool[Tensor, "b n"] | None,
-    ) -> Float[Tensor, "b n d"]:
+        q: Tokens,
+        k: Tokens,
+        v: Tokens,
+        mask: Mask,
+    ) -> Tokens:
         """Keys of a block of queries: its tokens, the nodes inside the block, the far nodes that all its queries see.
 
         Node r of level l holds the leaves r 2^l to (r + 1) 2^l - 1, that is, `leaf << l` tokens.
@@ -261,11 +259,11 @@ class Combiner(StatelessAttention):
 
     def _axial(
         self,
-        q: Float[Tensor, "b n d"],
-        k: Float[Tensor, "b n d"],
-        v: Float[Tensor, "b n d"],
-        mask: Bool[Tensor, "b n"] | None,
-    ) -> Float[Tensor, "b n d"]:
+        q: Tokens,
+        k: Tokens,
+        v: Tokens,
+        mask: Mask,
+    ) -> Tokens:
         """One softmax over own row, spans and own column, whose logits come from two products.
 
         Queries are batched by row for the own row and the spans, logits [b, row, h, column, key], and by column for the

@@ -12,7 +12,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.depthwise import depthwise
 from subquad.ops.masks import zero_padding
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Odd
 
@@ -86,9 +86,7 @@ class AttentionConv(StatelessAttention):
         self.kernel = nn.Parameter(torch.zeros(site.heads, *shape))
         nn.init.ones_(self.kernel.data[:, shape[0] // 2, shape[1] // 2])
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         q, k = (p.split(self._convolve(zero_padding(y, masks.context))) for y in (p.query(x), p.key(context)))
         v = p.split(p.value(context))
@@ -96,7 +94,7 @@ class AttentionConv(StatelessAttention):
         dropout = self.site.dropout if self.training else 0.0
         return p.merge(softmax_attention(q, k, v, attn_mask=visible, dropout_p=dropout))
 
-    def _convolve(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def _convolve(self, x: Tokens) -> Tokens:
         tokens = x[:, self.leading :]
         if not tokens.shape[1]:
             return x

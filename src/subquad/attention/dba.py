@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry
@@ -14,7 +14,7 @@ from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
 from subquad.ops.masks import count, masked_softmax
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.derivatives import seen_by_torch
 from subquad.utils.devices import on_cpu
 from subquad.utils.errors import UserError
@@ -181,9 +181,7 @@ class DBA(Attention):
         updates = z_mode == "propagate" and site.layer < site.layers - 1
         self.norm = nn.LayerNorm(dim) if updates else None
 
-    def attend_with_carry(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
-    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+    def attend_with_carry(self, x: Tokens, context: Context, masks: Masks, carry: Carry) -> tuple[Tokens, Carry]:
         self.check_lengths(x, context)
         if self.mask == "none":
             masks = Masks()
@@ -198,9 +196,7 @@ class DBA(Attention):
     def carry_of_weights(self) -> Carry:
         return self._latent(None) if self.optimize_n and self.z_mode == "shared" else None
 
-    def compression(
-        self, context: Float[Tensor, "b m d"], masks: Masks, carry: Carry, keys: bool = False
-    ) -> Float[Tensor, "b gp m"]:
+    def compression(self, context: Context, masks: Masks, carry: Carry, keys: bool = False) -> Float[Tensor, "b gp m"]:
         """W_r of the context tokens (W_r2 in cross-attention), or W_c with `keys`; 0 at padding."""
         keep = None if masks.context is None or self.mask == "none" else masks.context[:, None, :]
         logits = self._compressor(self._latent(carry), self.key if keys else self.query) @ context.mT
@@ -286,7 +282,7 @@ class DBA(Attention):
         return linear.weight @ source.weight, linear.weight @ source.bias + linear.bias
 
     def _weights(
-        self, w: Float[Tensor, "b r n"], mask: Bool[Tensor, "b n"] | None
+        self, w: Float[Tensor, "b r n"], mask: Mask
     ) -> tuple[Float[Tensor, "b r n"], Float[Tensor, "b gp 1"] | None]:
         """W_r, W_c and W'_cᵀ from their logits, 0 at padding; and row sums of W'_cᵀ, or None if they are 1."""
         keep = None if mask is None else mask[:, None, :]
@@ -333,14 +329,14 @@ class DBA(Attention):
         """b_O if the rows of W'_r sum to 1, so that W'_r (U + 1 b_Oᵀ) = W'_r U + b_O."""
         return self.out.bias if self.out is not None and self.recon_norm == "softmax" else None
 
-    def _expand(self, u: Float[Tensor, "b gp d"], w_r: Float[Tensor, "b gp n"]) -> Float[Tensor, "b n d"]:
+    def _expand(self, u: Float[Tensor, "b gp d"], w_r: Float[Tensor, "b gp n"]) -> Tokens:
         """Y = W'_r U + b_O."""
         if self.recon_norm == "softmax":
             parts = w_r if self.groups == 1 else w_r.unflatten(1, (self.groups, -1))
             return torch.bmm(parts.softmax(-2).view_as(w_r).mT, u)
         return torch.bmm(w_r.mT, u) if self.out is None else torch.baddbmm(self.out.bias, w_r.mT, u)
 
-    def _reduce(self, x: Float[Tensor, "b n d"], key: bool) -> Float[Tensor, "b h n e"]:
+    def _reduce(self, x: Tokens, key: bool) -> Float[Tensor, "b h n e"]:
         """Q R or K R, split into heads."""
         if not self.optimize_d:
             return split_heads(x, self.maps)

@@ -11,7 +11,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.kernel_attention import divisor, expand, head_dot
 from subquad.ops.masks import zero_padding
 from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count, NonNegative
 
 
@@ -82,9 +82,7 @@ class LinearBNSH(StatelessAttention):
         self.eps = eps
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         scaled = at_scales(context, masks.context, self.groups)
         shift = self.beta * mean_keys(p.key, scaled, self.groups)

@@ -14,7 +14,7 @@ from subquad.ops.linformer_on_gpu import linformer
 from subquad.ops.masks import zero_padding
 from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, ContextMask, Masks, Pattern, Site, Tokens
 from subquad.utils.devices import eager_on_gpu
 from subquad.utils.errors import UserError
 from subquad.utils.fixed_weights import once
@@ -107,9 +107,7 @@ class Linformer(Attention):
 
         return one(), one() if self.sharing in ("none", "headwise") else nn.ParameterList()
 
-    def attend_with_carry(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
-    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+    def attend_with_carry(self, x: Tokens, context: Context, masks: Masks, carry: Carry) -> tuple[Tokens, Carry]:
         self.check_lengths(x, context)
         key_map, value_map, carry = self._shared(carry)
         p = self.projections
@@ -149,7 +147,7 @@ class Linformer(Attention):
         return [own], [], own
 
     def _compress(
-        self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None, maps: Sequence[Tensor], linear: nn.Linear
+        self, x: Context, mask: ContextMask, maps: Sequence[Tensor], linear: nn.Linear
     ) -> tuple[list[Float[Tensor, "b h k e"]], Bool[Tensor, "c k"] | None]:
         """Keys or values of the slots, as one tensor of all heads or one for each head, and which slots are real."""
         p, window = self.projections, math.ceil(self.longest(x, x)[1] / self.slots[0])

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Affine, StatelessAttention
@@ -14,7 +14,7 @@ from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.pooling import window_mask, windows
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.ops.state_space import two_sided_convolution
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count
 
 
@@ -83,9 +83,7 @@ class Mega(StatelessAttention):
             nn.Parameter(torch.randn(2, dim, states)),
         )
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         real = masks.context
         moved = F.silu(self._average(zero_padding(x, real)) + self.skip * x).to(x.dtype)
         gate, z, reset, hidden = self.from_average(moved).split(self.sizes, -1)
@@ -95,7 +93,7 @@ class Mega(StatelessAttention):
         hidden = F.silu(hidden + self.from_values(read * F.silu(reset)))
         return gate.sigmoid() * (hidden - x)
 
-    def _average(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def _average(self, x: Tokens) -> Tokens:
         """Σ_s h_s / √N with h_t = p β x_t + (1 - p α) h_{t-1}, read by η, from the first token and from the last."""
         p, q = self.inflow.sigmoid(), 1 - self.inflow.sigmoid() * self.damping.sigmoid()
         wide = torch.promote_types(x.dtype, torch.float32)
@@ -109,7 +107,7 @@ class Mega(StatelessAttention):
 
     def _within_chunks(
         self, q: Float[Tensor, "b n z"], k: Float[Tensor, "b n z"], v: Float[Tensor, "b n e"],
-        real: Bool[Tensor, "b n"] | None,
+        real: Mask,
     ) -> Float[Tensor, "b n e"]:  # fmt: skip
         length = q.shape[1]
         size = length if self.chunk is None else self.chunk

@@ -17,7 +17,7 @@ from subquad.ops.nystromformer_on_gpu import nystromformer
 from subquad.ops.pooling import mean_pool
 from subquad.ops.pseudo_inverse_on_gpu import pseudo_inverse
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.devices import eager_on_gpu
 from subquad.utils.setting_types import Count, Odd
 
@@ -113,9 +113,7 @@ class Nystromformer(StatelessAttention):
         self.approximates_softmax = self.filters is None
         self.narrow = self.filters is None and site.heads * landmarks <= site.dim
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         query_segment, segment = (math.ceil(length / self.landmarks) for length in self.longest(x, context))
         dropout = self.site.dropout if self.training else 0.0
@@ -164,9 +162,7 @@ class Nystromformer(StatelessAttention):
             inverse = torch.linalg.pinv(a) if self.pinv == "exact" else iterate(a.flatten(0, 1), self.iterations)
         return inverse.view(k.shape[:3] + q.shape[2:3]).to(q.dtype)
 
-    def _convolved(
-        self, values: Float[Tensor, "b h n e"], mask: Bool[Tensor, "b n"] | None
-    ) -> Float[Tensor, "b h n e"]:
+    def _convolved(self, values: Float[Tensor, "b h n e"], mask: Mask) -> Float[Tensor, "b h n e"]:
         """Each head's values, filtered along the tokens."""
         assert self.filters is not None
         # As an image of width 1 in channels-last order: torch's one-dimensional convolution is several times slower.
@@ -176,9 +172,7 @@ class Nystromformer(StatelessAttention):
         return y.squeeze(-1).unflatten(1, values.shape[1::2]).mT
 
 
-def _landmarks(
-    x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, segment: int
-) -> tuple[Float[Tensor, "b s d"], Bool[Tensor, "b s"] | None]:
+def _landmarks(x: Tokens, mask: Mask, segment: int) -> tuple[Float[Tensor, "b s d"], Bool[Tensor, "b s"] | None]:
     """Means of the segments, and which segments hold a token; None where all do."""
     pooled, real = mean_pool(x, mask, segment)
     return pooled, None if mask is None else real

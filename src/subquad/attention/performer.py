@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, Redrawn, StatelessAttention, copy_drawn
@@ -14,7 +14,7 @@ from subquad.ops.kernel_attention_on_gpu import serves, weights_of
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.performer_on_gpu import performer
 from subquad.ops.random_features import orthogonal_directions
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, ContextMask, Masks, Pattern, Site, Tokens
 from subquad.utils.derivatives import by_torch, first_order
 from subquad.utils.errors import UserError
 from subquad.utils.fixed_weights import once
@@ -102,9 +102,7 @@ class Performer(StatelessAttention, Redrawn):
         self.projections = Projections(site.dim, site.heads)
         self.register_buffer("directions", orthogonal_directions(self.features, width))
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         if serves(x, context):
             weights = weights_of(p.query, p.key, p.value, p.out)
@@ -140,7 +138,7 @@ class Performer(StatelessAttention, Redrawn):
         k: Float[Tensor, "b h m e"],
         directions: Float[Tensor, "f e"],
         values: Float[Tensor, "b h m v"],
-        mask: Bool[Tensor, "b m"] | None,
+        mask: ContextMask,
     ) -> Float[Tensor, "b h f v"]:
         """Σ_j φ(k_j) v_jᵀ, up to a factor of each row and head; φ(k) is 0 at padding."""
         padding = None if mask is None else ~mask[:, None, :, None]

@@ -1,12 +1,11 @@
 """PixelFly (Chen et al. 2022, https://arxiv.org/abs/2112.00029, Section 3: flat block butterfly and low rank)."""
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import attend, block_sparse, flex, runs_flex
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count, Natural
 
 
@@ -49,9 +48,7 @@ class PixelFly(StatelessAttention):
         butterfly = ((apart & (apart - 1)) == 0) & (apart < 2**self.factors)
         return butterfly | (a < self.global_blocks) | (b < self.global_blocks)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, heads, mask = self.projections, self.site.heads, masks.context
         q, k, v = p.query(x), p.key(context), p.value(context)
         dropout = self.site.dropout if self.training else 0.0

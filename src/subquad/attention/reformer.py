@@ -12,7 +12,7 @@ from torch import Tensor
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention
 from subquad.ops.softmax_attention import fused_attention
 from subquad.ops.unit import unit
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.derivatives import by_torch, first_order, one_at_a_time
 from subquad.utils.devices import at_once, fused
 from subquad.utils.setting_types import Count, Even
@@ -92,9 +92,7 @@ class Reformer(Discrete, StatelessAttention):
         joint = {name: (weight[:, part], bias[:, part]) for part, name in enumerate(("query", "value"))}
         return {**joint, "out": (self.out.weight, self.out.bias)}
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         length = x.shape[1]
         filling = -length % self.chunk
         real = x.new_ones(1, length, dtype=torch.bool) if masks.context is None else masks.context

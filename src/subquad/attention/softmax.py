@@ -3,14 +3,12 @@
 import math
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.dropout import dropout
 from subquad.ops.masks import masked_softmax
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count
 
@@ -47,9 +45,7 @@ class Softmax(StatelessAttention):
         self.fused, self.heads_at_once = fused, heads_at_once or site.heads
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         q, k, v = p.qkv(x, context)
         keys = None if masks.context is None else masks.context[:, None, None, :]

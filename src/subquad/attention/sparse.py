@@ -3,14 +3,13 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import flex, runs_flex
 from subquad.ops.sparse_patterns import check_pattern, sparse_pattern
 from subquad.ops.sparse_patterns_on_gpu import fixed
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.devices import eager_on_gpu
 from subquad.utils.setting_types import Count
 
@@ -70,9 +69,7 @@ class Sparse(StatelessAttention):
             visible = ((query - key).abs() <= b) | ((query - key) % b == 0)
         return visible & (key <= query) if self.causal else visible
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, heads = self.projections, self.site.heads
         q, k, v = p.query(x), p.key(context), p.value(context)
         dropout = self.site.dropout if self.training else 0.0

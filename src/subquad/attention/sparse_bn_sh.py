@@ -15,7 +15,7 @@ from subquad.ops.scaled_heads import ScaleGroup, at_scales, mean_keys, scale_gro
 from subquad.ops.scaled_heads_on_gpu import Operands, attend_by_scale
 from subquad.ops.sparse_patterns import check_pattern, sparse_pattern
 from subquad.ops.sparse_patterns_on_gpu import fixed
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.devices import eager_on_gpu
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Even
@@ -106,9 +106,7 @@ class SparseBNSH(StatelessAttention):
         self.recentred = learned or beta != 0
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         if eager_on_gpu(x) and x.shape[2] == self.site.dim:
             weights, beta = weights_of(p.query, p.key, p.value, p.out), self.beta if self.recentred else None

@@ -13,7 +13,7 @@ from subquad.ops.binary_codes import code
 from subquad.ops.masks import zero_padding
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.unit import unit
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.derivatives import by_torch, first_order
 from subquad.utils.devices import at_once, fused
 from subquad.utils.setting_types import Count
@@ -57,9 +57,7 @@ class YOSO(StatelessAttention, SurrogateGradient):
         self.bits = bits
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         values = p.split(zero_padding(p.value(context), masks.context))
         q, k = p.split(p.query(x)), p.split(p.key(context))

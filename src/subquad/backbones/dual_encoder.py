@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from subquad.backbones.encoder import Encoder, Grouped
 from subquad.blocks.head import output_head
 from subquad.blocks.parameter_groups import parameter_groups
-from subquad.specs import DataSpec
+from subquad.specs import DataSpec, Mask
 from subquad.utils.setting_types import CheckedSettings, Count
 
 Combine = Literal["concat", "concat_reversed", "nli", "nli_difference_first"]
@@ -61,9 +61,9 @@ class DualEncoder(nn.Module, CheckedSettings, Grouped):
     def forward(
         self,
         first: Int[Tensor, "b n"],
-        first_valid: Bool[Tensor, "b n"] | None,
+        first_valid: Mask,
         second: Int[Tensor, "b n"],
-        second_valid: Bool[Tensor, "b n"] | None,
+        second_valid: Mask,
     ) -> Float[Tensor, "b outputs"]:
         valid = None
         if first_valid is not None or second_valid is not None:

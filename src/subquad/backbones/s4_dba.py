@@ -4,13 +4,13 @@ import math
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.backbones.s4 import S4Encoder
 from subquad.ops.masks import masked_softmax
 from subquad.ops.softmax_attention import fused_attention
-from subquad.specs import DataSpec
+from subquad.specs import ContextMask, DataSpec, Mask
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count
 
@@ -67,9 +67,7 @@ class S4DBAEncoder(S4Encoder):
         self.mix = RowAttention(dim, heads, dim // 2 if d_in is None else d_in) if mix == "attention" else None
         self.normalised, self.residual = restore_norm == "softmax", residual
 
-    def encoded(
-        self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None
-    ) -> tuple[Float[Tensor, "b d m"], Bool[Tensor, "b m"] | None]:
+    def encoded(self, x: Float[Tensor, "b d n"], valid: Mask) -> tuple[Float[Tensor, "b d m"], ContextMask]:
         first, *others = self.blocks
         tokens = first(x, valid)
         real = None if valid is None else valid[:, None, None]
@@ -100,7 +98,7 @@ class RowWeights(nn.Module):
         self.map = nn.Linear(dim, dim, bias=False) if guided else nn.Linear(dim, groups * rows)
         self.log_sharpness = nn.Parameter(torch.zeros(1)) if locality == "learned" else None
 
-    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b g p n"]:
+    def forward(self, x: Float[Tensor, "b d n"], valid: Mask) -> Float[Tensor, "b g p n"]:
         if self.latent is None:
             weight, bias = self.map.weight, self.map.bias
         else:
@@ -119,7 +117,7 @@ class RowWeights(nn.Module):
         """x times weights; each group of channels has its own weights."""
         return (x.unflatten(1, (self.groups, -1)) @ weights).flatten(1, 2)
 
-    def _places(self, x: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "*b n"]:
+    def _places(self, x: Tensor, valid: Mask) -> Float[Tensor, "*b n"]:
         """The position of each real token on the scale of the rows, evenly spaced from -1/2 to d_p - 1/2."""
         if valid is None:
             rank, count = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device), x.shape[-1]

@@ -21,7 +21,7 @@ from subquad.backbones.pretrained import (
     resampled,
     transfer_weights,
 )
-from subquad.specs import ImageSpec, Masks, Pattern, Site
+from subquad.specs import ImageSpec, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import BelowOne, CheckedSettings, Count
 
@@ -134,9 +134,7 @@ class InBlock(Carrying):
         super().__init__(attention, slot)
         self.dropout = dropout
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], size: Any = None, *, attn_mask: Any = None, is_causal: bool = False
-    ) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens, size: Any = None, *, attn_mask: Any = None, is_causal: bool = False) -> Tokens:
         if attn_mask is not None or is_causal:
             raise UserError("No attention of this package has a causal or other mask of pairs; pass no `attn_mask`.")
         return self.dropout(self.attend(x, Masks()))

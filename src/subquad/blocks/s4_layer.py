@@ -4,13 +4,14 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.blocks.channel_norm import NORMS
 from subquad.blocks.state_space_parameters import StateSpace
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.state_space import two_sided_convolution
+from subquad.specs import Mask
 
 
 class S4Layer(nn.Module):
@@ -29,7 +30,7 @@ class S4Layer(nn.Module):
         self.dropout = nn.Dropout1d(dropout)
         self.out = nn.Linear(dim, 2 * dim)
 
-    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d n"]:
+    def forward(self, x: Float[Tensor, "b d n"], valid: Mask) -> Float[Tensor, "b d n"]:
         if valid is not None:
             x = x.masked_fill(~valid[:, None], 0)
         with without_autocast(x):
@@ -56,6 +57,6 @@ class S4Block(nn.Module):
         self.layer = layer
         self.dropout = nn.Dropout1d(dropout)
 
-    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d n"]:
+    def forward(self, x: Float[Tensor, "b d n"], valid: Mask) -> Float[Tensor, "b d n"]:
         y = x + self.dropout(self.layer(self.norm(x, valid) if self.pre else x, valid))
         return y if self.pre else self.norm(y, valid)
