@@ -14,13 +14,9 @@ from subquad.utils.setting_types import NonNegative
 
 
 def naive_attention_bn(
-    q: Float[Tensor, "n e"],
-    k: Float[Tensor, "m e"],
-    v: Float[Tensor, "m e"],
-    beta: float | Tensor = 1.0,
-    variance: bool = False,
-    eps: float = 1e-5,
-) -> Float[Tensor, "n e"]:
+    q: Float[Tensor, "n e"], k: Float[Tensor, "m e"], v: Float[Tensor, "m e"], beta: float | Tensor = 1.0,
+    variance: bool = False, eps: float = 1e-5,
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head as in the paper, for one sequence without padding."""
     mean = k.mean(0)  # Eq. 23
     std = ((k - mean).square().mean(0) + eps).sqrt() if variance else 1.0  # Eq. 23; Eq. 26 omits the division

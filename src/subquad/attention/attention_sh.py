@@ -18,13 +18,9 @@ from subquad.utils.setting_types import Count
 
 
 def naive_attention_sh(
-    q: Float[Tensor, "n e"],
-    context: Float[Tensor, "m d"],
-    key: Callable[[Tensor], Tensor],
-    value: Callable[[Tensor], Tensor],
-    scale: int,
-    beta: float | Tensor = 0.0,
-) -> Float[Tensor, "n e"]:
+    q: Float[Tensor, "n e"], context: Float[Tensor, "m d"], key: Callable[[Tensor], Tensor],
+    value: Callable[[Tensor], Tensor], scale: int, beta: float | Tensor = 0.0,
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head as in the paper, for one sequence without padding; `key` and `value` are the head's linear maps."""
     pooled = torch.stack([window.mean(0) for window in context.split(scale)])  # Remark 5: downsample, then project
     k, v = key(pooled), value(pooled)

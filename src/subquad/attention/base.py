@@ -102,14 +102,9 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
         return given
 
     def forward(
-        self,
-        x: Tokens,
-        context: Context | None = None,
-        masks: Masks | None = None,
-        carry: Carry = None,
-        mask: Tensor | None = None,
-        context_mask: Tensor | None = None,
-    ) -> Tokens | tuple[Tokens, Carry]:
+        self, x: Tokens, context: Context | None = None, masks: Masks | None = None, carry: Carry = None,
+        mask: Tensor | None = None, context_mask: Tensor | None = None,
+    ) -> Tokens | tuple[Tokens, Carry]:  # fmt: skip
         """Returns the output for each query token; if `masks` is given, also the `carry` of the next layer."""
         if masks is not None:
             _check_boolean(masks.query)

@@ -18,13 +18,9 @@ from subquad.utils.setting_types import Odd
 
 
 def naive_attention_conv(
-    q: Float[Tensor, "n e"],
-    k: Float[Tensor, "n e"],
-    v: Float[Tensor, "n e"],
-    kernel: Float[Tensor, "s t"],
-    width: int,
+    q: Float[Tensor, "n e"], k: Float[Tensor, "n e"], v: Float[Tensor, "n e"], kernel: Float[Tensor, "s t"], width: int,
     leading: int = 0,
-) -> Float[Tensor, "n e"]:
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head as in the paper, for one sequence without padding.
 
     `width` tokens are one row of the grid (all tokens for Conv1D); the first `leading` tokens precede the grid.

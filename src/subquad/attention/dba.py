@@ -122,25 +122,15 @@ class DBA(Attention):
     complexity = "time O(n d_p d + d_p² d_in), memory O(n (d + d_p))"
 
     def __init__(
-        self,
-        site: Site,
-        d_p: Count = 16,
-        d_in: Count = 24,
+        self, site: Site, d_p: Count = 16, d_in: Count = 24,
         z_mode: Literal["shared", "propagate", "per_layer"] = "shared",
-        compress_heads: Literal["shared", "per_head"] = "shared",
-        phi_scale: Literal["none", "sqrt_d"] = "none",
-        recon_source: Literal["x", "qk"] = "x",
-        recon_norm: Literal["none", "inv_len", "softmax"] = "softmax",
-        mask: Literal["logits", "none"] = "logits",
-        d_in_mode: Literal["total", "per_head", "single_map"] = "total",
-        scale: Literal["per_head", "total"] = "per_head",
-        r_shared: bool = True,
-        r_bias: bool = False,
-        r_init: Literal["unbiased", "printed", "xavier"] = "unbiased",
-        out_proj: bool = True,
-        optimize_n: bool = True,
+        compress_heads: Literal["shared", "per_head"] = "shared", phi_scale: Literal["none", "sqrt_d"] = "none",
+        recon_source: Literal["x", "qk"] = "x", recon_norm: Literal["none", "inv_len", "softmax"] = "softmax",
+        mask: Literal["logits", "none"] = "logits", d_in_mode: Literal["total", "per_head", "single_map"] = "total",
+        scale: Literal["per_head", "total"] = "per_head", r_shared: bool = True, r_bias: bool = False,
+        r_init: Literal["unbiased", "printed", "xavier"] = "unbiased", out_proj: bool = True, optimize_n: bool = True,
         optimize_d: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(site)
         dim, heads = site.dim, site.heads
         self.cross = site.pattern is Pattern.CROSS

@@ -139,18 +139,10 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
     fitted: Tensor
 
     def __init__(
-        self,
-        site: Site,
-        bits: Count = 16,
-        anchors: Count = 25,
-        neighbours: Count = 10,
-        read_out: ReadOut = "paper",
-        fit: Fit = "released",
-        anchors_from: Literal["first", "all"] = "first",
-        refit_epochs: Count | None = 30,
-        fit_batch: Natural = 0,
-        fit_rows: Count | None = None,
-    ) -> None:
+        self, site: Site, bits: Count = 16, anchors: Count = 25, neighbours: Count = 10, read_out: ReadOut = "paper",
+        fit: Fit = "released", anchors_from: Literal["first", "all"] = "first", refit_epochs: Count | None = 30,
+        fit_batch: Natural = 0, fit_rows: Count | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(site)
         self.bits, self.neighbours, self.read_out, self.fit = bits, neighbours, read_out, fit
         self.anchors_from, self.refit_epochs, self.fit_batch, self.fit_rows = (

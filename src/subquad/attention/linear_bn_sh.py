@@ -16,15 +16,10 @@ from subquad.utils.setting_types import Count, NonNegative
 
 
 def naive_linear_bn_sh(
-    q: Float[Tensor, "n e"],
-    context: Float[Tensor, "m d"],
-    key: Callable[[Tensor], Tensor],
-    value: Callable[[Tensor], Tensor],
-    scale: int,
-    beta: float | Tensor = 1.0,
-    eps: float = 1e-6,
+    q: Float[Tensor, "n e"], context: Float[Tensor, "m d"], key: Callable[[Tensor], Tensor],
+    value: Callable[[Tensor], Tensor], scale: int, beta: float | Tensor = 1.0, eps: float = 1e-6,
     centre_keys: bool = True,
-) -> Float[Tensor, "n e"]:
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head for one sequence without padding; `key` and `value` are the head's linear maps.
 
     The paper's Eq. 50 and 51 (Attention-BN+SH) with the softmax replaced by the similarity of its linear attention
@@ -69,13 +64,9 @@ class LinearBNSH(StatelessAttention):
     complexity = "time O(n d²), memory O(n d)"
 
     def __init__(
-        self,
-        site: Site,
-        beta: float = 1.0,
-        learned: bool = False,
-        scales: Count | Sequence[Count] | None = None,
+        self, site: Site, beta: float = 1.0, learned: bool = False, scales: Count | Sequence[Count] | None = None,
         eps: NonNegative = 1e-6,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(site)
         self.groups = scale_groups(scales, site.dim, site.heads)
         self.beta = nn.Parameter(torch.tensor([float(beta)])) if learned else beta

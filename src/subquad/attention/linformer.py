@@ -25,12 +25,9 @@ Projection = Literal["linear", "mean", "max", "conv"]
 
 
 def naive_linformer(
-    q: Float[Tensor, "n w"],
-    k: Float[Tensor, "m w"],
-    v: Float[Tensor, "m w"],
-    e: Float[Tensor, "s m"],
+    q: Float[Tensor, "n w"], k: Float[Tensor, "m w"], v: Float[Tensor, "m w"], e: Float[Tensor, "s m"],
     f: Float[Tensor, "s m"],
-) -> Float[Tensor, "n w"]:
+) -> Float[Tensor, "n w"]:  # fmt: skip
     """One head as in the paper, for one sequence without padding; E and F compress m tokens to s slots."""
     keys, values = e @ k, f @ v
     return (q @ keys.T / math.sqrt(q.shape[1])).softmax(1) @ values  # Eq. 7
@@ -67,12 +64,9 @@ class Linformer(Attention):
     complexity = "time O(n k d), memory O(n k)"
 
     def __init__(
-        self,
-        site: Site,
-        k: Count | Sequence[Count] | Sequence[Sequence[Count]] = 256,
-        sharing: Sharing = "headwise",
+        self, site: Site, k: Count | Sequence[Count] | Sequence[Sequence[Count]] = 256, sharing: Sharing = "headwise",
         projection: Projection = "linear",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(site)
         self.slots = _slots(k, site)
         self.sharing, self.projection = sharing, projection

@@ -71,11 +71,7 @@ class Longformer(StatelessAttention):
         return p.out(y)
 
     def _global(
-        self,
-        x: Float[Tensor, "b g d"],
-        context: Context,
-        mask: ContextMask,
-        dropout: float,
+        self, x: Float[Tensor, "b g d"], context: Context, mask: ContextMask, dropout: float
     ) -> Float[Tensor, "b g d"]:
         heads = self.site.heads
         key, value = (linear.weight.unflatten(0, (heads, -1)) for linear in (self.global_key, self.global_value))

@@ -53,14 +53,9 @@ class Mega(StatelessAttention):
     complexity = "time O(n d (c + d) + n d log n), memory O(n (c + d))"
 
     def __init__(
-        self,
-        site: Site,
-        chunk: Count | None = 128,
-        function: Literal["softmax", "laplace"] = "softmax",
-        states: Count = 16,
-        expand: Count = 2,
-        query: Count | None = None,
-    ) -> None:
+        self, site: Site, chunk: Count | None = 128, function: Literal["softmax", "laplace"] = "softmax",
+        states: Count = 16, expand: Count = 2, query: Count | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(site)
         dim, inner, width = site.dim, expand * site.dim, query or max(1, site.dim // 4)
         if chunk is None:

@@ -23,13 +23,9 @@ from subquad.utils.setting_types import Count, Odd
 
 
 def naive_nystromformer(
-    q: Float[Tensor, "n e"],
-    k: Float[Tensor, "m e"],
-    v: Float[Tensor, "m e"],
-    segments: tuple[int, int],
-    iterations: int | None = 6,
-    taps: Float[Tensor, " t"] | None = None,
-) -> Float[Tensor, "n e"]:
+    q: Float[Tensor, "n e"], k: Float[Tensor, "m e"], v: Float[Tensor, "m e"], segments: tuple[int, int],
+    iterations: int | None = 6, taps: Float[Tensor, " t"] | None = None,
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head as in the paper, for one sequence without padding.
 
     segments: tokens that one landmark averages, of the queries and of the keys. iterations: None takes the exact
@@ -95,13 +91,9 @@ class Nystromformer(StatelessAttention):
     complexity = "time O(n m d + m³) with m landmarks, memory O(n (d + h m))"
 
     def __init__(
-        self,
-        site: Site,
-        landmarks: Count = 64,
-        kernel: Odd | None = 35,
-        pinv: Literal["iterative", "exact"] = "iterative",
-        iterations: Count = 6,
-    ) -> None:
+        self, site: Site, landmarks: Count = 64, kernel: Odd | None = 35,
+        pinv: Literal["iterative", "exact"] = "iterative", iterations: Count = 6,
+    ) -> None:  # fmt: skip
         super().__init__(site)
         self.landmarks, self.pinv, self.iterations = landmarks, pinv, iterations
         self.scale = (site.dim // site.heads) ** -0.5
@@ -145,12 +137,9 @@ class Nystromformer(StatelessAttention):
         return p.merge(y + self._convolved(values, masks.context))
 
     def _inverse(
-        self,
-        q: Float[Tensor, "b h s e"],
-        k: Float[Tensor, "b h r e"],
-        slots_q: Bool[Tensor, "c s"] | None,
+        self, q: Float[Tensor, "b h s e"], k: Float[Tensor, "b h r e"], slots_q: Bool[Tensor, "c s"] | None,
         slots: Bool[Tensor, "c r"] | None,
-    ) -> Float[Tensor, "b h r s"]:
+    ) -> Float[Tensor, "b h r s"]:  # fmt: skip
         """Z, in float32 at least; 0 in rows and columns that are no landmarks."""
         with without_autocast(q):
             precise = torch.promote_types(q.dtype, torch.float32)

@@ -62,15 +62,9 @@ class Reformer(Discrete, StatelessAttention):
     complexity = "time O(r n (c + b) d + r n log n), memory O(r n (d + h (c + b)))"
 
     def __init__(
-        self,
-        site: Site,
-        hashes: Count = 4,
-        chunk: Count = 64,
-        buckets: Even | None = None,
-        across_buckets: bool = False,
-        duplicates: bool = False,
-        scaled: bool = True,
-    ) -> None:
+        self, site: Site, hashes: Count = 4, chunk: Count = 64, buckets: Even | None = None,
+        across_buckets: bool = False, duplicates: bool = False, scaled: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__(site)
         if buckets is None:
             self.fix_length("its hash functions (without attention.buckets)")
@@ -121,13 +115,9 @@ class Reformer(Discrete, StatelessAttention):
         return codes.squeeze(-1).permute(3, 0, 1, 2)
 
     def _bias(
-        self,
-        groups: Int[Tensor, "r b h n"],
-        places: Int[Tensor, "r b h n"],
-        orders: Int[Tensor, "r b h n"],
-        some: slice,
-        dtype: torch.dtype,
-    ) -> Float[Tensor, "g k c w"]:
+        self, groups: Int[Tensor, "r b h n"], places: Int[Tensor, "r b h n"], orders: Int[Tensor, "r b h n"],
+        some: slice, dtype: torch.dtype,
+    ) -> Float[Tensor, "g k c w"]:  # fmt: skip
         """−m_ij in the orders of some rounds: −log N_ij, with 10⁵ less at i = j, and −∞ at what i does not see."""
         alone = max(ALONE, torch.finfo(dtype).min / 2)
         itself = F.pad(torch.eye(self.chunk, dtype=dtype, device=groups.device) * alone, (self.chunk, 0))
@@ -145,12 +135,9 @@ class Reformer(Discrete, StatelessAttention):
         return of_tokens.unflatten(-1, (-1, self.chunk))[..., None], keys[..., None, :]
 
     def _rounds(
-        self,
-        rows: Float[Tensor, "b n h w"],
-        orders: Int[Tensor, "r b h n"],
-        seats: Int[Tensor, "r b h n"],
+        self, rows: Float[Tensor, "b n h w"], orders: Int[Tensor, "r b h n"], seats: Int[Tensor, "r b h n"],
         bias: Float[Tensor, "g k c s"],
-    ) -> tuple[Float[Tensor, "r b n h e"], Float[Tensor, "r b n h 1"] | None]:
+    ) -> tuple[Float[Tensor, "r b n h e"], Float[Tensor, "r b n h 1"] | None]:  # fmt: skip
         """Some rounds: the outputs of each token, in the order of the tokens, and z if there are several rounds."""
         count, batch, heads, length = orders.shape
         row = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1)

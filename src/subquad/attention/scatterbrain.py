@@ -69,11 +69,7 @@ class Scatterbrain(StatelessAttention):
         return p.out(y.flatten(-2).to(x.dtype))
 
     def _combined(
-        self,
-        q: Float[Tensor, "b n h e"],
-        k: Float[Tensor, "b n h e"],
-        v: Float[Tensor, "b n h e"],
-        mask: Mask,
+        self, q: Float[Tensor, "b n h e"], k: Float[Tensor, "b n h e"], v: Float[Tensor, "b n h e"], mask: Mask
     ) -> Float[Tensor, "b n h e"]:
         features_q, features_k, scale = self._features(q, k, mask)
         sums = features_k.permute(0, 2, 3, 1) @ F.pad(v, (0, 1), value=1).transpose(1, 2)

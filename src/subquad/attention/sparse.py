@@ -48,13 +48,9 @@ class Sparse(StatelessAttention):
     complexity = "time O(n √n d), memory O(n (d + √n))"
 
     def __init__(
-        self,
-        site: Site,
-        form: Literal["fixed", "strided"] = "fixed",
-        block: Count = 64,
-        summary: Count = 8,
+        self, site: Site, form: Literal["fixed", "strided"] = "fixed", block: Count = 64, summary: Count = 8,
         causal: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(site)
         check_pattern(form, block, summary)
         self.form, self.block, self.summary, self.causal = form, block, summary, causal

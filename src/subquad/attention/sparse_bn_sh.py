@@ -22,14 +22,9 @@ from subquad.utils.setting_types import Count, Even
 
 
 def naive_sparse_bn_sh(
-    q: Float[Tensor, "n e"],
-    context: Float[Tensor, "m d"],
-    key: Callable[[Tensor], Tensor],
-    value: Callable[[Tensor], Tensor],
-    visible: Bool[Tensor, "n k"],
-    scale: int,
-    beta: float | Tensor = 1.0,
-) -> Float[Tensor, "n e"]:
+    q: Float[Tensor, "n e"], context: Float[Tensor, "m d"], key: Callable[[Tensor], Tensor],
+    value: Callable[[Tensor], Tensor], visible: Bool[Tensor, "n k"], scale: int, beta: float | Tensor = 1.0,
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head for one sequence without padding; `key` and `value` are the head's linear maps.
 
     visible: M of Eq. 16, which windows of `scale` tokens each query sees.
@@ -83,16 +78,9 @@ class SparseBNSH(StatelessAttention):
     complexity = "time O(n √n d), memory O(n (d + √n))"
 
     def __init__(
-        self,
-        site: Site,
-        form: Literal["fixed", "strided", "band"] = "fixed",
-        block: Count = 64,
-        summary: Count = 8,
-        window: Even = 256,
-        beta: float = 1.0,
-        learned: bool = False,
-        scales: Count | Sequence[Count] | None = None,
-    ) -> None:
+        self, site: Site, form: Literal["fixed", "strided", "band"] = "fixed", block: Count = 64, summary: Count = 8,
+        window: Even = 256, beta: float = 1.0, learned: bool = False, scales: Count | Sequence[Count] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(site)
         if form == "band":
             if window < 2 or window % 2:

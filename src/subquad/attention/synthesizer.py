@@ -147,13 +147,9 @@ class Synthesizer(StatelessAttention):
         return y / total.masked_fill(total == 0, 1)[..., None]
 
     def _own(
-        self,
-        table: Float[Tensor, "*b h n m"] | None,
-        q: Float[Tensor, "b h n w"] | None,
-        k: Float[Tensor, "b h m w"] | None,
-        v: Float[Tensor, "b h m e"],
-        keys: Bool[Tensor, "b 1 1 m"] | None,
-    ) -> Float[Tensor, "b h n e"]:
+        self, table: Float[Tensor, "*b h n m"] | None, q: Float[Tensor, "b h n w"] | None,
+        k: Float[Tensor, "b h m w"] | None, v: Float[Tensor, "b h m e"], keys: Bool[Tensor, "b 1 1 m"] | None,
+    ) -> Float[Tensor, "b h n e"]:  # fmt: skip
         """Weights of each row of the batch."""
         dropout_p = self.site.dropout if self.training else 0.0
         if q is None or k is None:

@@ -60,13 +60,9 @@ class TransformerLS(StatelessAttention):
     complexity = "time O(n (r + w) d), memory O(n (r + d)) for windows of w tokens"
 
     def __init__(
-        self,
-        site: Site,
-        window: Count = 8,
-        rank: Natural = 32,
-        scores: Literal["input", "keys"] = "input",
+        self, site: Site, window: Count = 8, rank: Natural = 32, scores: Literal["input", "keys"] = "input",
         kernel: Odd | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(site)
         self.window, self.rank, self.scores = window, rank, scores
         self.projections = Projections(site.dim, site.heads)
@@ -98,12 +94,9 @@ class TransformerLS(StatelessAttention):
         return p.out(torch.cat([own.transpose(1, 2).flatten(-2), self._filtered(rows, values, of_tokens)], 1))
 
     def _read(
-        self,
-        x: Tokens,
-        context: Context,
-        mask: ContextMask,
+        self, x: Tokens, context: Context, mask: ContextMask,
         token: tuple[Float[Tensor, "b 1 d"], Float[Tensor, "b 1 d"]] | None = None,
-    ) -> tuple[Tokens, Context]:
+    ) -> tuple[Tokens, Context]:  # fmt: skip
         """Outputs of all heads and the normalised values; `token`: key and value of a class token."""
         p = self.projections
         raw = p.key(context)
@@ -138,10 +131,7 @@ class TransformerLS(StatelessAttention):
         return weights.to(x.dtype).unflatten(-1, (self.site.heads, -1)).permute(0, 2, 3, 1)
 
     def _rows(
-        self,
-        x: Context,
-        weights: Float[Tensor, "b h r m"] | None,
-        token: Float[Tensor, "b 1 d"] | None = None,
+        self, x: Context, weights: Float[Tensor, "b h r m"] | None, token: Float[Tensor, "b 1 d"] | None = None
     ) -> list[Float[Tensor, "blocks h _ e"]]:
         """The rows of x that a block of queries sees: class token, summaries, and the window around the block."""
         split = self.projections.split

@@ -131,12 +131,9 @@ class SampledYOSO(YOSO, Redrawn, Discrete):
 
 
 def _weighed(
-    q: Float[Tensor, "b h n e"],
-    k: Float[Tensor, "b h m e"],
-    v: Float[Tensor, "b h m e"],
-    bits: int,
+    q: Float[Tensor, "b h n e"], k: Float[Tensor, "b h m e"], v: Float[Tensor, "b h m e"], bits: int,
     codes: tuple[Int[Tensor, "s b*h n"], Int[Tensor, "s b*h m"]] | None = None,
-) -> Float[Tensor, "b h n e"]:
+) -> Float[Tensor, "b h n e"]:  # fmt: skip
     """Σ_j w_ij v_j with the surrogate gradient; `codes`, where given, are those of the hashes of queries and keys.
 
     Where torch differentiates, w_ij exp(τ/2 (c - c')) has the value and the surrogate gradient of w_ij, if c is the

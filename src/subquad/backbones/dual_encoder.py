@@ -42,14 +42,9 @@ class DualEncoder(nn.Module, CheckedSettings, Grouped):
     section = "backbone"
 
     def __init__(
-        self,
-        spec: DataSpec,
-        encoder: Callable[..., Encoder],
-        combine: Combine = "nli",
-        head_hidden: Count | None = None,
-        head_layers: Count = 1,
-        activation: Literal["relu", "gelu"] = "relu",
-    ) -> None:
+        self, spec: DataSpec, encoder: Callable[..., Encoder], combine: Combine = "nli",
+        head_hidden: Count | None = None, head_layers: Count = 1, activation: Literal["relu", "gelu"] = "relu",
+    ) -> None:  # fmt: skip
         super().__init__()
         self.combine = combine
         self.tower = encoder(spec=spec)
@@ -59,11 +54,7 @@ class DualEncoder(nn.Module, CheckedSettings, Grouped):
         self.head = output_head(width, spec.outputs, head_hidden, head_layers, _ACTIVATIONS[activation])
 
     def forward(
-        self,
-        first: Int[Tensor, "b n"],
-        first_valid: Mask,
-        second: Int[Tensor, "b n"],
-        second_valid: Mask,
+        self, first: Int[Tensor, "b n"], first_valid: Mask, second: Int[Tensor, "b n"], second_valid: Mask
     ) -> Float[Tensor, "b outputs"]:
         valid = None
         if first_valid is not None or second_valid is not None:

@@ -40,19 +40,10 @@ class LanguageEncoder(nn.Module, CheckedSettings):
     tokenizer: Tensor
 
     def __init__(
-        self,
-        spec: DataSpec,
-        attention: AttentionFactory | None,
-        layers: Count,
-        dim: Count,
-        heads: Count,
-        ffn: Count,
-        dropout: BelowOne = 0.1,
-        attention_dropout: BelowOne = 0.1,
-        order: Literal["pre", "post"] = "post",
-        position: Literal["learned", "sinusoidal", "none"] = "learned",
-        convolution: Odd | None = None,
-    ) -> None:
+        self, spec: DataSpec, attention: AttentionFactory | None, layers: Count, dim: Count, heads: Count, ffn: Count,
+        dropout: BelowOne = 0.1, attention_dropout: BelowOne = 0.1, order: Literal["pre", "post"] = "post",
+        position: Literal["learned", "sinusoidal", "none"] = "learned", convolution: Odd | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         if not isinstance(spec, TextSpec) or spec.vocab is None:
             raise UserError(

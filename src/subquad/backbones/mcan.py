@@ -93,18 +93,10 @@ class MCAN(nn.Module, CheckedSettings):
     section = "backbone"
 
     def __init__(
-        self,
-        spec: VQASpec,
-        attention: AttentionFactory,
-        exact: AttentionFactory,
-        layers: Count,
-        dim: Count,
-        heads: Count,
-        ffn: Count,
-        dropout: BelowOne = 0.1,
-        studied: Sequence[Place] | None = None,
+        self, spec: VQASpec, attention: AttentionFactory, exact: AttentionFactory, layers: Count, dim: Count,
+        heads: Count, ffn: Count, dropout: BelowOne = 0.1, studied: Sequence[Place] | None = None,
         image_self: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.image_map = nn.Linear(spec.image_dim, dim)
         self.question = question_encoder(spec, dim)
@@ -138,11 +130,7 @@ class MCAN(nn.Module, CheckedSettings):
         self.head = nn.Linear(2 * dim, spec.classes)
 
     def forward(
-        self,
-        image: Float[Tensor, "b n c"],
-        image_valid: Mask,
-        question: Tensor,
-        question_valid: ContextMask,
+        self, image: Float[Tensor, "b n c"], image_valid: Mask, question: Tensor, question_valid: ContextMask
     ) -> Float[Tensor, "b classes"]:
         """`question` holds token ids `[b, m]` or features `[b, m, e]`; the masks are True at real tokens."""
         text, carries = self.question(question, question_valid), (None, None)

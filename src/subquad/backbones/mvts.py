@@ -51,18 +51,10 @@ class MVTSEncoder(Encoder):
     """
 
     def __init__(
-        self,
-        spec: DataSpec,
-        attention: AttentionFactory | None,
-        layers: Count,
-        dim: Count,
-        heads: Count,
-        ffn: Count,
-        dropout: BelowOne = 0.1,
-        norm: Literal["batch", "layer"] = "batch",
-        position: Literal["learned", "sinusoidal"] = "learned",
-        final_norm: bool = False,
-    ) -> None:
+        self, spec: DataSpec, attention: AttentionFactory | None, layers: Count, dim: Count, heads: Count, ffn: Count,
+        dropout: BelowOne = 0.1, norm: Literal["batch", "layer"] = "batch",
+        position: Literal["learned", "sinusoidal"] = "learned", final_norm: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         if spec.channels is None:
             raise UserError(

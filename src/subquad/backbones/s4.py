@@ -53,26 +53,14 @@ class S4Encoder(StandaloneEncoder, Grouped):
     complexity = "time O(n (d log n + d² + N d)), memory O(n (d + N d)) in training; one kernel for all rows of a batch"
 
     def __init__(
-        self,
-        spec: DataSpec,
-        dim: Count,
-        layers: Count = 6,
-        dropout: BelowOne = 0.0,
-        kernel: Literal["low_rank", "diagonal"] = "low_rank",
-        init: Literal["legs", "lin", "inv"] = "legs",
-        discretization: Literal["zoh", "bilinear"] = "zoh",
-        d_state: Count = 64,
-        n_ssm: Count | None = None,
-        dt_min: Positive = 0.001,
-        dt_max: Positive = 0.1,
-        order: Literal["pre", "post"] = "pre",
-        norm: Literal["batch", "layer"] = "batch",
-        readout: Literal["mean", "last"] = "mean",
-        ssm_lr: NonNegative | None = None,
-        dt_lr: NonNegative | None = None,
-        c_lr: NonNegative | None = None,
+        self, spec: DataSpec, dim: Count, layers: Count = 6, dropout: BelowOne = 0.0,
+        kernel: Literal["low_rank", "diagonal"] = "low_rank", init: Literal["legs", "lin", "inv"] = "legs",
+        discretization: Literal["zoh", "bilinear"] = "zoh", d_state: Count = 64, n_ssm: Count | None = None,
+        dt_min: Positive = 0.001, dt_max: Positive = 0.1, order: Literal["pre", "post"] = "pre",
+        norm: Literal["batch", "layer"] = "batch", readout: Literal["mean", "last"] = "mean",
+        ssm_lr: NonNegative | None = None, dt_lr: NonNegative | None = None, c_lr: NonNegative | None = None,
         inner_len: Count | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(spec)
 
         def model(length: int) -> StateSpace:
@@ -86,15 +74,9 @@ class S4Encoder(StandaloneEncoder, Grouped):
         self._build(spec, mixers, dim, dropout, order, norm, readout)
 
     def _build(
-        self,
-        spec: DataSpec,
-        mixers: Iterable[nn.Module],
-        dim: int,
-        dropout: float,
-        order: Literal["pre", "post"],
-        norm: Literal["batch", "layer"],
-        readout: Literal["mean", "last"],
-    ) -> None:
+        self, spec: DataSpec, mixers: Iterable[nn.Module], dim: int, dropout: float, order: Literal["pre", "post"],
+        norm: Literal["batch", "layer"], readout: Literal["mean", "last"],
+    ) -> None:  # fmt: skip
         """The parts around the layers that mix the tokens."""
         self.embed = _embedding(spec, dim)
         self.blocks = nn.ModuleList(S4Block(dim, mixer, dropout, order, norm) for mixer in mixers)

@@ -44,20 +44,11 @@ class S4DBAEncoder(S4Encoder):
     complexity = "time O(n d_p d + (n + d_p) (d log n + d² + N d)), memory O(n d_p + n (d + N d)) in training"
 
     def __init__(
-        self,
-        spec: DataSpec,
-        dim: Count,
-        d_p: Count | None = None,
-        locality: Literal["learned", "none"] = "learned",
-        restore_norm: Literal["softmax", "none"] = "softmax",
-        heads: Count = 4,
-        compress_heads: Literal["shared", "per_head"] = "shared",
-        mix: Literal["none", "attention"] = "none",
-        d_in: Count | None = None,
-        read_from: Literal["tokens", "rows"] = "tokens",
-        residual: bool = False,
-        **s4: Any,
-    ) -> None:
+        self, spec: DataSpec, dim: Count, d_p: Count | None = None, locality: Literal["learned", "none"] = "learned",
+        restore_norm: Literal["softmax", "none"] = "softmax", heads: Count = 4,
+        compress_heads: Literal["shared", "per_head"] = "shared", mix: Literal["none", "attention"] = "none",
+        d_in: Count | None = None, read_from: Literal["tokens", "rows"] = "tokens", residual: bool = False, **s4: Any,
+    ) -> None:  # fmt: skip
         d_p = (spec.max_len + 1) // 2 if d_p is None else d_p
         super().__init__(spec, dim, inner_len=d_p, **s4)
         groups = heads if compress_heads == "per_head" else 1

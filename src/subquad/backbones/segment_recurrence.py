@@ -81,18 +81,11 @@ class Pass(nn.Module):
         return x.unflatten(0, segments.x.shape[:2])
 
     def sweep(
-        self,
-        within: Float[Tensor, "b s t d"],
-        segments: Segments,
-        start: Float[Tensor, "b l d"],
-        initial: Float[Tensor, "b l d"],
-        *,
-        residual: bool = False,
-        backward: bool = False,
-        earlier: Sequence[Tensor] = (),
-        each_step: Callable[[Tensor], Tensor] = lambda latent: latent,
+        self, within: Float[Tensor, "b s t d"], segments: Segments, start: Float[Tensor, "b l d"],
+        initial: Float[Tensor, "b l d"], *, residual: bool = False, backward: bool = False,
+        earlier: Sequence[Tensor] = (), each_step: Callable[[Tensor], Tensor] = lambda latent: latent,
         pad_aware: bool = True,
-    ) -> Swept:
+    ) -> Swept:  # fmt: skip
         """Carries the latents over the segments; only this part is sequential.
 
         X̃_i = Θ_X(X_i, L), where L is `initial` at the first step of a row and the latents of the step before later on;
@@ -138,17 +131,10 @@ class SegmentEncoder(StandaloneEncoder):
     """
 
     def __init__(
-        self,
-        spec: DataSpec,
-        dim: Count,
-        segment: Count,
-        latents: Count,
-        dropout: BelowOne = 0.0,
-        position: Literal["sinusoidal", "learned"] = "sinusoidal",
-        token_std: NonNegative = 1.0,
-        pool: Literal["mean", "flatten", "first"] = "mean",
-        head_hidden: Count | None = None,
-    ) -> None:
+        self, spec: DataSpec, dim: Count, segment: Count, latents: Count, dropout: BelowOne = 0.0,
+        position: Literal["sinusoidal", "learned"] = "sinusoidal", token_std: NonNegative = 1.0,
+        pool: Literal["mean", "flatten", "first"] = "mean", head_hidden: Count | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(spec)
         self.segment_len, self.latent_len, self.pool = segment, latents, pool
         self.embed = embedding(spec, dim, token_std)

@@ -34,25 +34,13 @@ class SequenceEncoder(Encoder):
     """
 
     def __init__(
-        self,
-        spec: DataSpec,
-        attention: AttentionFactory | None,
-        layers: Count,
-        dim: Count,
-        heads: Count,
-        ffn: Count,
-        dropout: BelowOne = 0.0,
-        attention_dropout: BelowOne = 0.0,
-        order: Literal["pre", "post"] = "pre",
-        embed_norm: bool = False,
-        pooling: Pooling = "mean",
-        position: Literal["learned", "sinusoidal", "none"] = "learned",
-        position_scale: NonNegative = 0.02,
-        token_std: NonNegative = 0.02,
-        tie_layers: bool = False,
-        init_std: NonNegative | None = None,
+        self, spec: DataSpec, attention: AttentionFactory | None, layers: Count, dim: Count, heads: Count, ffn: Count,
+        dropout: BelowOne = 0.0, attention_dropout: BelowOne = 0.0, order: Literal["pre", "post"] = "pre",
+        embed_norm: bool = False, pooling: Pooling = "mean",
+        position: Literal["learned", "sinusoidal", "none"] = "learned", position_scale: NonNegative = 0.02,
+        token_std: NonNegative = 0.02, tie_layers: bool = False, init_std: NonNegative | None = None,
         head_hidden: Count | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         length = spec.max_len + (pooling in ("cls", "cls_apart"))
         self.max_len, self.pooling = spec.max_len, pooling

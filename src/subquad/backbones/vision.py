@@ -214,20 +214,10 @@ class ViT(ImageBackbone):
     """
 
     def __init__(
-        self,
-        spec: ImageSpec,
-        attention: AttentionFactory | None,
-        layers: Count,
-        dim: Count,
-        heads: Count,
-        ffn: Count,
-        patch: Count,
-        class_token: bool = False,
-        dropout: BelowOne = 0.0,
-        attention_dropout: BelowOne = 0.0,
-        drop_path: BelowOne = 0.0,
-        pretrained: str | None = None,
-    ) -> None:
+        self, spec: ImageSpec, attention: AttentionFactory | None, layers: Count, dim: Count, heads: Count, ffn: Count,
+        patch: Count, class_token: bool = False, dropout: BelowOne = 0.0, attention_dropout: BelowOne = 0.0,
+        drop_path: BelowOne = 0.0, pretrained: str | None = None,
+    ) -> None:  # fmt: skip
         _check_images(spec)
         if spec.side % patch:
             raise UserError(
@@ -261,17 +251,10 @@ class Pyramid(ImageBackbone):
     """
 
     def __init__(
-        self,
-        spec: ImageSpec,
-        attention: AttentionFactory | None,
-        exact: AttentionFactory,
-        model: PyramidName,
-        stages: Sequence[Literal[1, 2, 3, 4]] = (1, 2, 3),
-        dropout: BelowOne = 0.0,
-        attention_dropout: BelowOne = 0.0,
-        drop_path: BelowOne = 0.0,
-        pretrained: str | None = None,
-    ) -> None:
+        self, spec: ImageSpec, attention: AttentionFactory | None, exact: AttentionFactory, model: PyramidName,
+        stages: Sequence[Literal[1, 2, 3, 4]] = (1, 2, 3), dropout: BelowOne = 0.0, attention_dropout: BelowOne = 0.0,
+        drop_path: BelowOne = 0.0, pretrained: str | None = None,
+    ) -> None:  # fmt: skip
         _check_images(spec)
         if spec.side < _LEAST_SIDE:
             raise UserError(

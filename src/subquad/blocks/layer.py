@@ -54,14 +54,9 @@ class TransformerLayer(Layer):
     """
 
     def __init__(
-        self,
-        attention: Attention | None,
-        dim: int,
-        ffn: int,
-        dropout: float,
-        order: Literal["pre", "post"],
+        self, attention: Attention | None, dim: int, ffn: int, dropout: float, order: Literal["pre", "post"],
         norm: Norm = nn.LayerNorm,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.attention = attention
         self.attention_norm = nn.Identity() if attention is None else norm(dim)

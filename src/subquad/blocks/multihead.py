@@ -20,13 +20,9 @@ class MultiHead(nn.Module):
     """
 
     def __init__(
-        self,
-        dim: int,
-        heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
+        self, dim: int, heads: int, dropout: float = 0.0, bias: bool = True,
         scale: Literal["d_head", "d_model"] = "d_head",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         head_dim = math.ceil(dim / heads)
         self.heads, self.dropout = heads, dropout
@@ -42,10 +38,7 @@ class MultiHead(nn.Module):
                 nn.init.zeros_(linear.bias)
 
     def forward(
-        self,
-        queries: Float[Tensor, "b n w"],
-        memory: Float[Tensor, "b m two_w"],
-        mask: Bool[Tensor, "c m"] | None,
+        self, queries: Float[Tensor, "b n w"], memory: Float[Tensor, "b m two_w"], mask: Bool[Tensor, "c m"] | None
     ) -> Tokens:
         """Attention of `queries` (from `query`) to `memory` (from `key_value`) where `mask` is True."""
         q = queries.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -60,15 +53,9 @@ class _PreNorm(nn.Module):
     """Base of the blocks: x ← x + dropout(gathered), then x ← x + dropout(feed-forward(norm(x)))."""
 
     def __init__(
-        self,
-        dim: int,
-        heads: int,
-        ffn: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        bias: bool = True,
+        self, dim: int, heads: int, ffn: int, dropout: float = 0.0, attention_dropout: float = 0.0, bias: bool = True,
         scale: Literal["d_head", "d_model"] = "d_head",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.query_norm = nn.LayerNorm(dim)
         self.attention = MultiHead(dim, heads, attention_dropout, bias, scale)
@@ -96,15 +83,9 @@ class CrossBlock(_PreNorm):
     """
 
     def __init__(
-        self,
-        dim: int,
-        heads: int,
-        ffn: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        bias: bool = True,
+        self, dim: int, heads: int, ffn: int, dropout: float = 0.0, attention_dropout: float = 0.0, bias: bool = True,
         scale: Literal["d_head", "d_model"] = "d_head",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(dim, heads, ffn, dropout, attention_dropout, bias, scale)
         self.memory_norm = nn.LayerNorm(dim)
 
@@ -117,10 +98,7 @@ class CrossBlock(_PreNorm):
         return self.attention.key_value(self.memory_norm(context))
 
     def forward(
-        self,
-        x: Tokens,
-        queries: Float[Tensor, "b n w"],
-        memory: Float[Tensor, "b m two_w"],
+        self, x: Tokens, queries: Float[Tensor, "b n w"], memory: Float[Tensor, "b m two_w"],
         mask: Bool[Tensor, "c m"] | None,
-    ) -> Tokens:
+    ) -> Tokens:  # fmt: skip
         return self._after(x, self.attention(queries, memory, mask))

@@ -44,13 +44,9 @@ class S4Block(nn.Module):
     """pre: x ← x + dropout(layer(norm(x))); post: x ← norm(x + dropout(layer(x))); the layer is S4, S4D or S5."""
 
     def __init__(
-        self,
-        dim: int,
-        layer: nn.Module,
-        dropout: float,
-        order: Literal["pre", "post"],
+        self, dim: int, layer: nn.Module, dropout: float, order: Literal["pre", "post"],
         norm: Literal["batch", "layer"],
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.pre = order == "pre"
         self.norm = NORMS[norm](dim)

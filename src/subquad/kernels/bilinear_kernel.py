@@ -59,14 +59,9 @@ def takes(x: Tensor, z: Tensor, weights: Sequence[Tensor], heads: int, gradients
 
 
 def bilinear(
-    x: Tokens,
-    z: Float[Tensor, "#b p d"],
-    weights: Sequence[Tensor],
-    keep: Mask,
-    heads: int,
-    scale: float,
+    x: Tokens, z: Float[Tensor, "#b p d"], weights: Sequence[Tensor], keep: Mask, heads: int, scale: float,
     gradients: bool = False,
-) -> tuple[Tokens, Float[Tensor, "b 3*p d"], Float[Tensor, " _"]]:
+) -> tuple[Tokens, Float[Tensor, "b 3*p d"], Float[Tensor, " _"]]:  # fmt: skip
     """DBA's self-attention, for operands that `takes` accepts.
 
     Args:
@@ -87,17 +82,9 @@ def bilinear(
 
 
 def backward(
-    dy: Tokens,
-    d_a: Float[Tensor, "b 3*p d"] | None,
-    x: Tokens,
-    z: Float[Tensor, "#b p d"],
-    weights: Sequence[Tensor],
-    keep: Mask,
-    heads: int,
-    scale: float,
-    a: Float[Tensor, "b 3*p d"],
-    kept: Float[Tensor, " _"],
-) -> list[Tensor]:
+    dy: Tokens, d_a: Float[Tensor, "b 3*p d"] | None, x: Tokens, z: Float[Tensor, "#b p d"], weights: Sequence[Tensor],
+    keep: Mask, heads: int, scale: float, a: Float[Tensor, "b 3*p d"], kept: Float[Tensor, " _"],
+) -> list[Tensor]:  # fmt: skip
     """Gradients of X, Z and the weights, given those of Y and A."""
     x, z, keep = x.contiguous(), z.contiguous(), None if keep is None else keep.contiguous()
     dy, d_a = dy.contiguous(), None if d_a is None else d_a.contiguous()

@@ -86,12 +86,9 @@ class Measured:
 
 
 def measure(
-    attentions: Mapping[str, AttentionFactory],
-    setting: Setting,
-    rounds: int,
-    alone: str | None = None,
+    attentions: Mapping[str, AttentionFactory], setting: Setting, rounds: int, alone: str | None = None,
     partial: bool = False,
-) -> dict[str, Measured]:
+) -> dict[str, Measured]:  # fmt: skip
     """Measures all attentions in turn, and at level "model" also a model without attention.
 
     `alone` names an attention whose matrix products alone are measured too, as PRODUCTS_ALONE. With `partial`, what

@@ -26,16 +26,9 @@ Map = tuple[Tensor, Tensor]
 
 
 def bilinear(
-    x: Tokens,
-    z: Float[Tensor, "#b p d"],
-    keep: Mask,
-    maps: Sequence[Map],
-    r: Float[Tensor, "e d"],
-    dropout_p: float,
-    heads: int,
-    logit_scale: float,
-    scale: float,
-) -> tuple[Tokens, Float[Tensor, "b 3*p d"]]:
+    x: Tokens, z: Float[Tensor, "#b p d"], keep: Mask, maps: Sequence[Map], r: Float[Tensor, "e d"], dropout_p: float,
+    heads: int, logit_scale: float, scale: float,
+) -> tuple[Tokens, Float[Tensor, "b 3*p d"]]:  # fmt: skip
     """Y and A of `subquad.attention.dba.DBA` with one compression for all heads and both W' normalised.
 
         A = [W_r; W_c; W'_cᵀ] X = softmax_n([Z W_Q; Z W_K; F_c] Xᵀ) X     over the tokens that `keep` shows

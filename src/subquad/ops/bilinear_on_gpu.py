@@ -19,15 +19,9 @@ from subquad.utils.fixed_weights import keeps_products, once
 
 
 def bilinear(
-    x: Tokens,
-    z: Float[Tensor, "#b p d"],
-    keep: Mask,
-    weights: tuple[Tensor, ...],
-    dropout_p: float,
-    heads: int,
-    logit_scale: float,
-    scale: float,
-) -> tuple[Tokens, Float[Tensor, "b 3*p d"]]:
+    x: Tokens, z: Float[Tensor, "#b p d"], keep: Mask, weights: tuple[Tensor, ...], dropout_p: float, heads: int,
+    logit_scale: float, scale: float,
+) -> tuple[Tokens, Float[Tensor, "b 3*p d"]]:  # fmt: skip
     """Y and A of `subquad.ops.bilinear.bilinear`, with dropout of the weights P.
 
     Args:

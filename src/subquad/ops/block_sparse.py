@@ -34,13 +34,9 @@ Visible: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def attend(
-    q: Tokens,
-    k: Context,
-    v: Float[Tensor, "b m c"],
-    visible: Shaped[Tensor, "#b #h #n #m"] | None,
-    heads: int,
+    q: Tokens, k: Context, v: Float[Tensor, "b m c"], visible: Shaped[Tensor, "#b #h #n #m"] | None, heads: int,
     dropout: float = 0.0,
-) -> Float[Tensor, "b n c"]:
+) -> Float[Tensor, "b n c"]:  # fmt: skip
     """Softmax attention in each head; queries that see no key get zeros.
 
     Args:
@@ -53,18 +49,9 @@ def attend(
 
 
 def sliding_window(
-    q: Tokens,
-    k: Context,
-    v: Float[Tensor, "b m c"],
-    mask: ContextMask,
-    *,
-    heads: int,
-    before: int,
-    after: int,
-    stride: int = 1,
-    first: int = 0,
-    dropout: float = 0.0,
-) -> Float[Tensor, "b n c"]:
+    q: Tokens, k: Context, v: Float[Tensor, "b m c"], mask: ContextMask, *, heads: int, before: int, after: int,
+    stride: int = 1, first: int = 0, dropout: float = 0.0,
+) -> Float[Tensor, "b n c"]:  # fmt: skip
     """Query i sees the keys j with i // stride - before <= j <= i // stride + after, and those with j < first.
 
     One softmax in each head over the visible real keys (`mask`, None if all are real). Queries that see no key get
@@ -95,14 +82,7 @@ def sliding_window(
 
 
 def within_blocks(
-    q: Tokens,
-    k: Tokens,
-    v: Float[Tensor, "b n c"],
-    mask: Mask,
-    *,
-    size: int,
-    heads: int,
-    dropout: float = 0.0,
+    q: Tokens, k: Tokens, v: Float[Tensor, "b n c"], mask: Mask, *, size: int, heads: int, dropout: float = 0.0
 ) -> Float[Tensor, "b n c"]:
     """Softmax attention inside each block of `size` tokens, over its real keys."""
     batch, length = q.shape[:2]
@@ -115,16 +95,9 @@ def within_blocks(
 
 
 def block_sparse(
-    q: Tokens,
-    k: Tokens,
-    v: Tokens,
-    mask: Mask,
-    key_blocks: Int[Tensor, "c g a s"],
-    *,
-    block: int,
-    heads: int,
+    q: Tokens, k: Tokens, v: Tokens, mask: Mask, key_blocks: Int[Tensor, "c g a s"], *, block: int, heads: int,
     dropout: float = 0.0,
-) -> Float[Tensor, "b aw d"]:
+) -> Float[Tensor, "b aw d"]:  # fmt: skip
     """Softmax attention of blocks of queries to listed blocks of keys. Memory O(n s d).
 
     The last block is padded, so the output has more than n rows; the caller removes them.
@@ -218,15 +191,9 @@ def runs_flex(q: Tokens, heads: int, dropout: float) -> bool:
 
 
 def flex(
-    q: Tokens,
-    k: Context,
-    v: Context,
-    mask: ContextMask,
-    visible: Visible,
-    heads: int,
-    layer: nn.Module,
+    q: Tokens, k: Context, v: Context, mask: ContextMask, visible: Visible, heads: int, layer: nn.Module,
     state: Tensor | None = None,
-) -> Tokens:
+) -> Tokens:  # fmt: skip
     """Softmax attention to the real keys that `visible` shows, by flex attention, compiled on a GPU.
 
     Block masks, which list the blocks with visible keys, are built for the first call of each length.

@@ -9,10 +9,7 @@ from subquad.specs import Tokens
 
 
 def depthwise(
-    x: Tokens,
-    kernel: Float[Tensor, "d s t"],
-    bias: Float[Tensor, " d"] | None = None,
-    width: int | None = None,
+    x: Tokens, kernel: Float[Tensor, "d s t"], bias: Float[Tensor, " d"] | None = None, width: int | None = None
 ) -> Tokens:
     """Convolves each feature with its kernel of s x t taps, both odd; 0 beyond the ends.
 

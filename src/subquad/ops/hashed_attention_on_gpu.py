@@ -30,14 +30,9 @@ from subquad.specs import Mask, Tokens
 
 
 def hashed_attention(
-    x: Tokens,
-    mask: Mask,
-    weights: Sequence[Tensor],
-    anchors: Float[Tensor, "h m e"],
-    mean: Float[Tensor, "h m"],
-    planes: Float[Tensor, "h k m"],
-    bias: int,
-) -> Tokens:
+    x: Tokens, mask: Mask, weights: Sequence[Tensor], anchors: Float[Tensor, "h m e"], mean: Float[Tensor, "h m"],
+    planes: Float[Tensor, "h k m"], bias: int,
+) -> Tokens:  # fmt: skip
     """The output of `subquad.attention.ecoformer.EcoFormer` with read_out "paper".
 
     Args:

@@ -71,14 +71,9 @@ def with_bias(codes: Float[Tensor, "b n h k"]) -> tuple[Float[Tensor, "b n h k+1
 
 
 def shared_attention(
-    features: Float[Tensor, "b n h k"],
-    x: Tokens,
-    mask: Mask,
-    value: nn.Linear,
-    out: nn.Linear,
-    scale: Float[Tensor, " k"],
-    own_value: bool = False,
-) -> Tokens:
+    features: Float[Tensor, "b n h k"], x: Tokens, mask: Mask, value: nn.Linear, out: nn.Linear,
+    scale: Float[Tensor, " k"], own_value: bool = False,
+) -> Tokens:  # fmt: skip
     """`out` of Σ_i w_ti v_i / Σ_i w_ti in each head, over the real tokens i; w_ti = Σ_k scale_k f_tk f_ik.
 
     The normaliser is computed in the type of the features, the sums of values in that of x. Both are divided by the

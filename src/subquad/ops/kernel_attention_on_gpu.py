@@ -47,12 +47,7 @@ def in_one_type(x: Tensor, weights: Sequence[Tensor], keep: bool) -> tuple[Tenso
 
 
 def linear_attention(
-    x: Tokens,
-    mask: Mask,
-    weights: Sequence[Tensor],
-    heads: int,
-    eps: float,
-    wave: Float[Tensor, "n 2"] | None = None,
+    x: Tokens, mask: Mask, weights: Sequence[Tensor], heads: int, eps: float, wave: Float[Tensor, "n 2"] | None = None
 ) -> Tokens:
     """y_i = W_O (φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / w_i) in each head with w_i = φ(q_i)ᵀ Σ_j φ(k_j).
 

@@ -23,14 +23,9 @@ def compress(queries: Float[Tensor, "b r d"], x: Context, mask: ContextMask) -> 
 
 
 def expand(
-    x: Tokens,
-    keys: Float[Tensor, "b h r d"],
-    bias: Float[Tensor, "b h r"],
-    values: Float[Tensor, "b h r d"],
-    out_bias: Float[Tensor, " d"],
-    mask: Bool[Tensor, "c r"] | None,
-    dropout_p: float,
-) -> Tokens:
+    x: Tokens, keys: Float[Tensor, "b h r d"], bias: Float[Tensor, "b h r"], values: Float[Tensor, "b h r d"],
+    out_bias: Float[Tensor, " d"], mask: Bool[Tensor, "c r"] | None, dropout_p: float,
+) -> Tokens:  # fmt: skip
     """Σ_h softmax(x keys_hᵀ + bias_h) values_h + out_bias over the real rows; `dropout_p` acts on the weights.
 
     On a CPU, long inputs are processed in chunks of tokens, so that logits and weights stay in the cache.

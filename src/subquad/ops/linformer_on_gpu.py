@@ -20,14 +20,9 @@ from subquad.utils.fixed_weights import once
 
 
 def linformer(
-    x: Tokens,
-    context: Context,
-    mask: ContextMask,
-    weights: Sequence[Tensor],
-    maps: Sequence[Float[Tensor, "s longest"]],
-    heads: int,
-    dropout_p: float,
-) -> Tokens:
+    x: Tokens, context: Context, mask: ContextMask, weights: Sequence[Tensor],
+    maps: Sequence[Float[Tensor, "s longest"]], heads: int, dropout_p: float,
+) -> Tokens:  # fmt: skip
     """The output of `subquad.attention.linformer.Linformer` with learned maps of equal size.
 
     Args:

@@ -20,15 +20,9 @@ _softmax_backward = torch.ops.aten._softmax_backward_data
 
 
 def luna(
-    x: Tokens,
-    context: Context,
-    latent: Float[Tensor, "c l d"],
-    mask: ContextMask,
-    slots: Bool[Tensor, "s l"] | None,
-    weights: Sequence[Tensor],
-    heads: int,
-    dropout_p: float,
-) -> tuple[Tokens, Float[Tensor, "b l d"]]:
+    x: Tokens, context: Context, latent: Float[Tensor, "c l d"], mask: ContextMask, slots: Bool[Tensor, "s l"] | None,
+    weights: Sequence[Tensor], heads: int, dropout_p: float,
+) -> tuple[Tokens, Float[Tensor, "b l d"]]:  # fmt: skip
     """Y and P' of `subquad.attention.luna.Luna`, with dropout of the weights of unpacking.
 
     Args:

@@ -19,15 +19,9 @@ from subquad.utils.fixed_weights import once
 
 
 def nystromformer(
-    x: Tokens,
-    mask: Mask,
-    weights: Sequence[Tensor],
-    filters: Float[Tensor, "h t"] | None,
-    heads: int,
-    segment: int,
-    iterations: int,
-    dropout_p: float,
-) -> Tokens:
+    x: Tokens, mask: Mask, weights: Sequence[Tensor], filters: Float[Tensor, "h t"] | None, heads: int, segment: int,
+    iterations: int, dropout_p: float,
+) -> Tokens:  # fmt: skip
     """The output of `subquad.attention.nystromformer.Nystromformer` with the iterative inverse.
 
     Args:

@@ -22,14 +22,9 @@ _LEAST = 1e-24
 
 
 def performer(
-    x: Tokens,
-    mask: Mask,
-    weights: Sequence[Tensor],
-    directions: Float[Tensor, "f e"],
-    count: int,
-    heads: int,
+    x: Tokens, mask: Mask, weights: Sequence[Tensor], directions: Float[Tensor, "f e"], count: int, heads: int,
     eps: float | None,
-) -> Tokens:
+) -> Tokens:  # fmt: skip
     """The output of `subquad.attention.performer.Performer` in self-attention.
 
     Args:

@@ -34,14 +34,9 @@ class Operands(NamedTuple):
 
 
 def attend_by_scale(
-    x: Tokens,
-    context: Context,
-    mask: ContextMask,
-    weights: Sequence[Tensor],
-    groups: Sequence[ScaleGroup],
-    beta: float | nn.Parameter | None,
-    attend: Callable[[ScaleGroup, Operands], Tensor],
-) -> Tokens:
+    x: Tokens, context: Context, mask: ContextMask, weights: Sequence[Tensor], groups: Sequence[ScaleGroup],
+    beta: float | nn.Parameter | None, attend: Callable[[ScaleGroup, Operands], Tensor],
+) -> Tokens:  # fmt: skip
     """The output map of what `attend` returns for each group of heads, side by side.
 
     Args:

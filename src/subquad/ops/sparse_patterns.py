@@ -31,19 +31,9 @@ def check_pattern(form: str, block: int, summary: int) -> None:
 
 
 def sparse_pattern(
-    q: Tokens,
-    k: Context,
-    v: Context,
-    mask: ContextMask,
-    *,
-    form: str,
-    block: int,
-    summary: int,
-    heads: int,
-    stride: int = 1,
-    causal: bool = False,
-    dropout: float = 0.0,
-) -> Tokens:
+    q: Tokens, k: Context, v: Context, mask: ContextMask, *, form: str, block: int, summary: int, heads: int,
+    stride: int = 1, causal: bool = False, dropout: float = 0.0,
+) -> Tokens:  # fmt: skip
     """Softmax attention in each head over the real keys (`mask`, None if all are real) that the pattern shows.
 
     With `stride` s, keys are pooled: key j stands for the tokens s j to s j + s - 1, and m = ⌈n / s⌉. The pattern then
@@ -62,17 +52,9 @@ def sparse_pattern(
 
 
 def _fixed(
-    q: Tokens,
-    k: Context,
-    v: Context,
-    mask: ContextMask,
-    block: int,
-    summary: int,
-    heads: int,
-    stride: int,
-    causal: bool,
-    dropout: float,
-) -> Tokens:
+    q: Tokens, k: Context, v: Context, mask: ContextMask, block: int, summary: int, heads: int, stride: int,
+    causal: bool, dropout: float,
+) -> Tokens:  # fmt: skip
     """A few blocks of queries at a time attend to their own keys and to the summary keys of all blocks."""
     m = k.shape[1]
     first = block - summary  # place in a block of its first summary key
@@ -108,15 +90,9 @@ def _ends_before(stop: int, block: int, summary: int) -> int:
 
 
 def _strided(
-    q: Float[Tensor, "b n h e"],
-    k: Float[Tensor, "b m h e"],
-    v: Float[Tensor, "b m h e"],
-    mask: ContextMask,
-    block: int,
-    stride: int,
-    causal: bool,
-    dropout_p: float,
-) -> Float[Tensor, "b n he"]:
+    q: Float[Tensor, "b n h e"], k: Float[Tensor, "b m h e"], v: Float[Tensor, "b m h e"], mask: ContextMask,
+    block: int, stride: int, causal: bool, dropout_p: float,
+) -> Float[Tensor, "b n he"]:  # fmt: skip
     """Some heads. Keys of equal remainder modulo `block` form a short sequence of m / block keys.
 
     Their logits and those of the neighbourhood are in one softmax. The key at distance `block` has an equal remainder,
