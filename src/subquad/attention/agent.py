@@ -65,10 +65,9 @@ class Agent(StatelessAttention):
         parts = self._parts(real, q)
         pooled = parts.to(q.dtype) @ q / parts.sum(-1, keepdim=True).clamp(min=1).to(q.dtype)
         agents, queries, keys, values = (p.split(t) for t in (pooled, q, p.key(context), v))
-        dropout = self.site.dropout if self.training else 0.0
-        encoded = softmax_attention(agents, keys, values, self._encoding(real, q), dropout)
+        encoded = softmax_attention(agents, keys, values, self._encoding(real, q), self._dropout)
         bias = self._bias("decode", q)
-        y = softmax_attention(queries, agents, encoded, None if bias is None else bias.mT, dropout)
+        y = softmax_attention(queries, agents, encoded, None if bias is None else bias.mT, self._dropout)
         local = depthwise(v, self.local.weight[:, 0], self.local.bias, self.grid[1] if self.grid else None)
         return p.out(y.transpose(1, 2).flatten(-2) + local)
 

@@ -74,6 +74,5 @@ class AttentionBN(StatelessAttention):
             inverse = (masked_mean(wide.square(), masks.context) + self.eps).rsqrt()
             q, k = (q * inverse).to(q.dtype), (wide * inverse).to(k.dtype)
         visible = None if masks.context is None else masks.context[:, None, None, :]
-        dropout = self.site.dropout if self.training else 0.0
         q, k, v = p.split(q), p.split(k), p.split(p.value(context))
-        return p.merge(softmax_attention(q, k, v, attn_mask=visible, dropout_p=dropout))
+        return p.merge(softmax_attention(q, k, v, attn_mask=visible, dropout_p=self._dropout))

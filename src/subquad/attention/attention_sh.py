@@ -68,13 +68,12 @@ class AttentionSH(StatelessAttention):
 
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
-        dropout = self.site.dropout if self.training else 0.0
         if eager_on_gpu(x) and x.shape[2] == self.site.dim:
 
             def of_group(group: ScaleGroup, part: Operands) -> Tensor:
                 q, k, v = map(group.split, (part.q, *part.kv.chunk(2, -1)))
                 bias = None if part.bias is None else part.bias[:, None, None]
-                return softmax_attention(q, k, v, attn_mask=bias, dropout_p=dropout).transpose(1, 2).flatten(-2)
+                return softmax_attention(q, k, v, attn_mask=bias, dropout_p=self._dropout).transpose(1, 2).flatten(-2)
 
             weights, beta = weights_of(p.query, p.key, p.value, p.out), self.beta if self.recentred else None
             return attend_by_scale(x, context, masks.context, weights, self.groups, beta, of_group)
@@ -87,6 +86,6 @@ class AttentionSH(StatelessAttention):
             tokens, real = scaled[group.scale]
             k, v = (group.split(group.project(linear, tokens)) for linear in (p.key, p.value))
             visible = None if real is None else real[:, None, None, :]
-            y = softmax_attention(group.split(q[..., group.features]), k, v, attn_mask=visible, dropout_p=dropout)
+            y = softmax_attention(group.split(q[..., group.features]), k, v, attn_mask=visible, dropout_p=self._dropout)
             heads.append(y.transpose(1, 2).flatten(-2))
         return p.out(torch.cat(heads, -1))

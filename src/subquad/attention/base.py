@@ -91,6 +91,11 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
             )
         self.site = site
 
+    @property
+    def _dropout(self) -> float:
+        """The probability of dropping an attention weight: that of the site in training, 0 in evaluation."""
+        return self.site.dropout if self.training else 0.0
+
     @classmethod
     def _arguments(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
         """Makes the site of the keywords that are values of a site."""

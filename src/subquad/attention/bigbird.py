@@ -61,19 +61,18 @@ class BigBird(StatelessAttention):
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, heads, mask = self.projections, self.site.heads, masks.context
         q, k, v = p.query(x), p.key(context), p.value(context)
-        dropout = self.site.dropout if self.training else 0.0
         last = self._last(context, mask)
         # With padding, rows have different last blocks: a mask of blocks would be built for every batch.
-        if mask is None and runs_flex(q, heads, dropout):
+        if mask is None and runs_flex(q, heads, self._dropout):
             final = last[0]
             visible = lambda _, head, i, j: self.visible(head, i, j, final)  # noqa: E731
             return p.out(flex(q, k, v, mask, visible, heads, self, state=self.random))
         # A query may see every block: a mask is cheaper than copies of keys.
         if -(-x.shape[1] // self.block) <= 5 + self.random.shape[-1]:
-            return p.out(attend(q, k, v, self._matrix(last, mask, x.shape[1]), heads, dropout))
+            return p.out(attend(q, k, v, self._matrix(last, mask, x.shape[1]), heads, self._dropout))
         key_blocks = self._key_blocks(last, x.shape[1])
-        y = block_sparse(q, k, v, mask, key_blocks, block=self.block, heads=heads, dropout=dropout)
-        return p.out(self._with_global_rows(y, q, k, v, mask, last, dropout))
+        y = block_sparse(q, k, v, mask, key_blocks, block=self.block, heads=heads, dropout=self._dropout)
+        return p.out(self._with_global_rows(y, q, k, v, mask, last, self._dropout))
 
     def _last(self, context: Context, mask: ContextMask) -> Int[Tensor, " b"]:
         """The block of each row's last real token."""

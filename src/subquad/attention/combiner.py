@@ -128,10 +128,6 @@ class Combiner(StatelessAttention):
         longest = self.longest(q, q)[1]
         return min(self.span or math.isqrt(longest - 1) + 1, longest)
 
-    @property
-    def _dropout(self) -> float:
-        return self.site.dropout if self.training else 0.0
-
     def _heads(self, x: Float[Tensor, "*k w d"]) -> Float[Tensor, "*k h w e"]:
         return x.unflatten(-1, (self.site.heads, -1)).transpose(-3, -2)
 

@@ -87,8 +87,7 @@ class AttentionConv(StatelessAttention):
         q, k = (p.split(self._convolve(zero_padding(y, masks.context))) for y in (p.query(x), p.key(context)))
         v = p.split(p.value(context))
         visible = None if masks.context is None else masks.context[:, None, None, :]
-        dropout = self.site.dropout if self.training else 0.0
-        return p.merge(softmax_attention(q, k, v, attn_mask=visible, dropout_p=dropout))
+        return p.merge(softmax_attention(q, k, v, attn_mask=visible, dropout_p=self._dropout))
 
     def _convolve(self, x: Tokens) -> Tokens:
         tokens = x[:, self.leading :]

@@ -210,7 +210,7 @@ class DBA(Attention):
             maps = (self.query, self.key, self.value, self.contract, self.expand, self.out)
             return bilinear(
                 x, z, masks.context, [(m.weight, m.bias) for m in maps], self.r_query.weight,
-                dropout_p=self.site.dropout if self.training else 0.0,
+                dropout_p=self._dropout,
                 heads=self.maps, logit_scale=self.phi_scale, scale=self.scale,
             )  # fmt: skip
         f_c, c_bias = self._reconstructor(self.contract, self.key)
@@ -250,8 +250,7 @@ class DBA(Attention):
         keys = None if masks.context is None else masks.context[:, None, None, :]
         q, k = self._reduce(self.query(x), key=False), self._reduce(self.key(context), key=True)
         v = split_heads(self.value(context), self.maps)
-        dropout = self.site.dropout if self.training else 0.0
-        y = softmax_attention(q, k, v, attn_mask=keys, dropout_p=dropout, scale=self.scale)
+        y = softmax_attention(q, k, v, attn_mask=keys, dropout_p=self._dropout, scale=self.scale)
         y = y.transpose(1, 2).flatten(-2)
         return y if self.out is None else self.out(y)
 

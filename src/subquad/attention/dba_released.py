@@ -95,7 +95,7 @@ class DBAReleased(Attention):
         keys = rows_of_heads(self.expand, self.heads).expand(x.shape[0], -1, -1, -1)
         bias = self.expand.bias.view(self.heads, -1).expand(x.shape[0], -1, -1)
         values = split_heads(rows, self.heads) @ columns_of_heads(self.out, self.heads)
-        return expand(x, keys, bias, values, self.out.bias, None, self.site.dropout if self.training else 0.0)
+        return expand(x, keys, bias, values, self.out.bias, None, self._dropout)
 
     def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.site.dropout, self.training)

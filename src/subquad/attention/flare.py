@@ -43,7 +43,6 @@ class FLARE(StatelessAttention):
         k, v = split_heads(self.key(context), self.heads), split_heads(self.value(context), self.heads)
         latent = self.latent.to(k.dtype).expand(x.shape[0], -1, -1, -1)
         real = None if masks.context is None else masks.context[:, None, None, :]
-        dropout = self.site.dropout if self.training else 0.0
-        z = softmax_attention(latent, k, v, attn_mask=real, dropout_p=dropout, scale=1.0)
-        y = softmax_attention(k, latent, z, dropout_p=dropout, scale=1.0)
+        z = softmax_attention(latent, k, v, attn_mask=real, dropout_p=self._dropout, scale=1.0)
+        y = softmax_attention(k, latent, z, dropout_p=self._dropout, scale=1.0)
         return self.out(y.transpose(1, 2).flatten(-2))

@@ -106,9 +106,8 @@ class Linformer(Attention):
         key_map, value_map, carry = self._shared(carry)
         p = self.projections
         if self._few_operators(x, context, key_map):
-            dropout = self.site.dropout if self.training else 0.0
             weights, maps = weights_of(p.query, p.key, p.value, p.out), [*key_map, *value_map]
-            return linformer(x, context, masks.context, weights, maps, p.heads, dropout), carry
+            return linformer(x, context, masks.context, weights, maps, p.heads, self._dropout), carry
         keys, slots = self._compress(context, masks.context, key_map, p.key)
         values, _ = self._compress(context, masks.context, value_map or key_map, p.value)
         return p.merge(self._attend(p.split(p.query(x)), keys, values, slots)), carry
@@ -175,13 +174,12 @@ class Linformer(Attention):
     def _attend(
         self, q: Float[Tensor, "b h n e"], keys: list[Tensor], values: list[Tensor], slots: Bool[Tensor, "c k"] | None
     ) -> Float[Tensor, "b h n e"]:
-        dropout = self.site.dropout if self.training else 0.0
         if len(set(self.slots)) == 1:
             k, v = torch.cat(keys, 1), torch.cat(values, 1)
             visible = None if slots is None else slots[:, None, None, :]
-            return softmax_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
+            return softmax_attention(q, k, v, attn_mask=visible, dropout_p=self._dropout)
         per_head = zip(q.split(1, dim=1), keys, values, strict=True)
-        return torch.cat([softmax_attention(a, k, v, dropout_p=dropout) for a, k, v in per_head], 1)
+        return torch.cat([softmax_attention(a, k, v, dropout_p=self._dropout) for a, k, v in per_head], 1)
 
 
 def _slots(k: int | Sequence[int] | Sequence[Sequence[int]], site: Site) -> list[int]:

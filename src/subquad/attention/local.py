@@ -50,10 +50,11 @@ class Local(StatelessAttention):
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, heads = self.projections, self.site.heads
         q, k, v = p.query(x), p.key(context), p.value(context)
-        dropout = self.site.dropout if self.training else 0.0
-        if runs_flex(q, heads, dropout):
+        if runs_flex(q, heads, self._dropout):
             return p.out(flex(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads, self))
         if self.blockwise:
-            return p.out(within_blocks(q, k, v, masks.context, size=self.window, heads=heads, dropout=dropout))
+            return p.out(within_blocks(q, k, v, masks.context, size=self.window, heads=heads, dropout=self._dropout))
         half = self.window // 2
-        return p.out(sliding_window(q, k, v, masks.context, heads=heads, before=half, after=half, dropout=dropout))
+        return p.out(
+            sliding_window(q, k, v, masks.context, heads=heads, before=half, after=half, dropout=self._dropout)
+        )

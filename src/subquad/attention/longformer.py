@@ -60,7 +60,7 @@ class Longformer(StatelessAttention):
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, heads, mask = self.projections, self.site.heads, masks.context
         q, k, v = p.query(x), p.key(context), p.value(context)
-        dropout, half = self.site.dropout if self.training else 0.0, self.window // 2
+        dropout, half = self._dropout, self.window // 2
         first = min(self.global_tokens, x.shape[1])
         if runs_flex(q, heads, dropout):
             y = flex(q, k, v, mask, lambda _, *places: self.visible(*places), heads, self)

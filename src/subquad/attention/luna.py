@@ -89,8 +89,7 @@ class Luna(Attention):
             latent = self._latent(carry, x.shape[0], alike=True)
             maps = self.pack_value, self.query, self.key, self.value, self.out
             weights = [*weights_of(self.pack_query), self.pack_key.weight, *weights_of(*maps)]
-            dropout_p = self.site.dropout if self.training else 0.0
-            y, packed = luna(x, context, latent, masks.context, slots, weights, self.heads, dropout_p)
+            y, packed = luna(x, context, latent, masks.context, slots, weights, self.heads, self._dropout)
         else:
             latent = self._latent(carry, x.shape[0])
             packed = self._pack(latent, context, masks.context)
@@ -141,15 +140,16 @@ class Luna(Attention):
 
     def _unpack(self, x: Tokens, packed: Float[Tensor, "b l d"], mask: Bool[Tensor, "c l"] | None) -> Tokens:
         keys, values = self._split(self.key(packed)), self._split(self.value(packed))
-        dropout = self.site.dropout if self.training else 0.0
         if self._narrow:
             keys = keys * self._scale
             bias = (keys @ self.query.bias.view(self.heads, -1, 1)).squeeze(-1)
             rows = values @ columns_of_heads(self.out, self.heads)
-            return expand(x, keys @ rows_of_heads(self.query, self.heads), bias, rows, self.out.bias, mask, dropout)
+            return expand(
+                x, keys @ rows_of_heads(self.query, self.heads), bias, rows, self.out.bias, mask, self._dropout
+            )
         slots = None if mask is None else mask[:, None, None, :]
         queries = self._split(self.query(x))
-        return self.out(self._join(softmax_attention(queries, keys, values, attn_mask=slots, dropout_p=dropout)))
+        return self.out(self._join(softmax_attention(queries, keys, values, attn_mask=slots, dropout_p=self._dropout)))
 
     @property
     def _narrow(self) -> bool:

@@ -114,8 +114,7 @@ class Mega(StatelessAttention):
         bias = self.bias[places - places[:, None] + len(self.bias) // 2].to(q.dtype)
         if self.function == "softmax":
             mask = torch.where(seen, bias, torch.finfo(bias.dtype).min).expand(q.shape[0], -1, -1, -1)
-            dropout = self.site.dropout if self.training else 0.0
-            return _first(softmax_attention(q, k, v, mask, dropout).flatten(1, 2), length)
+            return _first(softmax_attention(q, k, v, mask, self._dropout).flatten(1, 2), length)
         logits = q @ k.mT / seen.sum(-1, keepdim=True).clamp(min=1).to(q.dtype) + bias
         # The normal distribution with the mean √½ and the deviation √(1/4π), close to the square of ReLU.
         weights = (0.5 + 0.5 * torch.erf((logits - math.sqrt(0.5)) * math.sqrt(2 * math.pi))) * seen

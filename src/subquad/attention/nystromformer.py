@@ -108,10 +108,9 @@ class Nystromformer(StatelessAttention):
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         query_segment, segment = (math.ceil(length / self.landmarks) for length in self.longest(x, context))
-        dropout = self.site.dropout if self.training else 0.0
         if context is x and self.pinv == "iterative" and not self.narrow and eager_on_gpu(x):
             weights, sizes = weights_of(p.query, p.key, p.value, p.out), (p.heads, segment, self.iterations)
-            return nystromformer(x, masks.context, weights, self.filters, *sizes, dropout)
+            return nystromformer(x, masks.context, weights, self.filters, *sizes, self._dropout)
         pooled, slots = _landmarks(context, masks.context, segment)
         k = p.split(p.key(pooled)) * self.scale
         pooled_x, slots_x = pooled, slots
@@ -126,12 +125,12 @@ class Nystromformer(StatelessAttention):
             values = compressed @ rows_of_heads(p.value, p.heads).mT + p.value.bias.view(p.heads, 1, -1)
             expanders, bias = k @ rows_of_heads(p.query, p.heads), (k @ p.query.bias.view(p.heads, -1, 1)).squeeze(-1)
             rows = inverse @ values @ columns_of_heads(p.out, p.heads)
-            return expand(x, expanders, bias, rows, p.out.bias, slots, dropout)
+            return expand(x, expanders, bias, rows, p.out.bias, slots, self._dropout)
         queries, keys, values = p.qkv(x, context)
         real = None if masks.context is None else masks.context[:, None, None, :]
         rows = inverse @ softmax_attention(q, keys, values, attn_mask=real)
         visible = None if slots is None else slots[:, None, None, :]
-        y = softmax_attention(queries, k, rows, attn_mask=visible, dropout_p=dropout, scale=1.0)
+        y = softmax_attention(queries, k, rows, attn_mask=visible, dropout_p=self._dropout, scale=1.0)
         if self.filters is None:
             return p.merge(y)
         return p.merge(y + self._convolved(values, masks.context))

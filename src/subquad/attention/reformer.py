@@ -150,14 +150,13 @@ class Reformer(Discrete, StatelessAttention):
         q, v = moved.unflatten(0, (group.numel(), -1)).chunk(2, -1)
         k, v = (_windows(t, self.chunk) for t in (_unit(q), v))
         q = q[:, self.chunk :].unflatten(1, (-1, self.chunk))
-        dropout = self.site.dropout if self.training else 0.0
 
         y: Tensor
         z: Tensor | None
         if self.hashes == 1:
-            y, z = fused_attention(q, k, v, bias, dropout, scale=self.scale), None
+            y, z = fused_attention(q, k, v, bias, self._dropout, scale=self.scale), None
         else:
-            keep = F.dropout(torch.ones_like(bias), dropout) if dropout else None
+            keep = F.dropout(torch.ones_like(bias), self._dropout) if self._dropout else None
             attend = _attend if by_torch() else _Attend.apply
             y, z = attend(q, k, v, bias, keep, self.scale)
         back = source + torch.arange(count, device=rows.device)[:, None, None, None] * source[0].numel()

@@ -66,7 +66,7 @@ class Sinkhorn(StatelessAttention):
             keys,
             values,
             attn_mask=self._visible(masks.context, context),
-            dropout_p=self.site.dropout if self.training else 0.0,
+            dropout_p=self._dropout,
         )
         return p.out(unblocks(y.transpose(1, 2).flatten(-2), batch, length))
 

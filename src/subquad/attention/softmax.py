@@ -49,11 +49,10 @@ class Softmax(StatelessAttention):
         p = self.projections
         q, k, v = p.qkv(x, context)
         keys = None if masks.context is None else masks.context[:, None, None, :]
-        dropout_p = self.site.dropout if self.training else 0.0
         if self.fused:
-            return p.merge(softmax_attention(q, k, v, attn_mask=keys, dropout_p=dropout_p))
+            return p.merge(softmax_attention(q, k, v, attn_mask=keys, dropout_p=self._dropout))
         parts = []
         for query, key, value in zip(*(t.split(self.heads_at_once, 1) for t in (q, k, v)), strict=True):
             weights = masked_softmax(query @ key.mT / math.sqrt(q.shape[-1]), keys)
-            parts.append(dropout(weights, dropout_p, self.training) @ value)
+            parts.append(dropout(weights, self._dropout, self.training) @ value)
         return p.merge(parts[0] if len(parts) == 1 else torch.cat(parts, 1))

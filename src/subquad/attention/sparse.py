@@ -68,16 +68,15 @@ class Sparse(StatelessAttention):
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, heads = self.projections, self.site.heads
         q, k, v = p.query(x), p.key(context), p.value(context)
-        dropout = self.site.dropout if self.training else 0.0
-        if runs_flex(q, heads, dropout):
+        if runs_flex(q, heads, self._dropout):
             return p.out(flex(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads, self))
         if eager_on_gpu(q) and self.form == "fixed" and not self.causal:
             bias = None if masks.context is None else torch.log(masks.context, out=q.new_empty(q.shape[:2]))
             kv = torch.cat([k, v], -1)
             del k, v
-            return p.out(fixed(q, kv, bias, self.block, self.summary, heads, 1, dropout, q.shape[2]))
+            return p.out(fixed(q, kv, bias, self.block, self.summary, heads, 1, self._dropout, q.shape[2]))
         y = sparse_pattern(
             q, k, v, masks.context, form=self.form, block=self.block, summary=self.summary, heads=heads,
-            causal=self.causal, dropout=dropout,
+            causal=self.causal, dropout=self._dropout,
         )  # fmt: skip
         return p.out(y)

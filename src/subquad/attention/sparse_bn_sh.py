@@ -115,18 +115,16 @@ class SparseBNSH(StatelessAttention):
             k, v = part.kv.chunk(2, -1)
             return self._attend_group(group, part.q, k, v, part.real)
         block, summary = (math.ceil(size / group.scale) for size in (self.block, self.summary))
-        dropout = self.site.dropout if self.training else 0.0
-        return fixed(part.q, part.kv, part.bias, block, summary, group.heads, group.scale, dropout, self.site.dim)
+        return fixed(part.q, part.kv, part.bias, block, summary, group.heads, group.scale, self._dropout, self.site.dim)
 
     def _attend_group(self, group: ScaleGroup, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
         """Softmax attention of the heads of one scale over the visible windows."""
-        dropout = self.site.dropout if self.training else 0.0
         if self.form == "band":
             reach = math.ceil(self.window / 2 / group.scale)
             return sliding_window(
-                q, k, v, real, heads=group.heads, before=reach, after=reach, stride=group.scale, dropout=dropout
+                q, k, v, real, heads=group.heads, before=reach, after=reach, stride=group.scale, dropout=self._dropout
             )
         return sparse_pattern(
             q, k, v, real, form=self.form, block=self.block, summary=self.summary, heads=group.heads,
-            stride=group.scale, dropout=dropout,
+            stride=group.scale, dropout=self._dropout,
         )  # fmt: skip

@@ -151,15 +151,14 @@ class Synthesizer(StatelessAttention):
         k: Float[Tensor, "b h m w"] | None, v: Float[Tensor, "b h m e"], keys: Bool[Tensor, "b 1 1 m"] | None,
     ) -> Float[Tensor, "b h n e"]:  # fmt: skip
         """Weights of each row of the batch."""
-        dropout_p = self.site.dropout if self.training else 0.0
         if q is None or k is None:
             assert table is not None
-            return dropout(masked_softmax(table, keys), dropout_p, self.training) @ v
+            return dropout(masked_softmax(table, keys), self._dropout, self.training) @ v
         bias = keys if table is None else table if keys is None else table.masked_fill(~keys, -math.inf)
         # The fused kernels take vectors of one width only.
         width = max(q.shape[-1], v.shape[-1])
         q, k, v_wide = (F.pad(t, (0, width - t.shape[-1])) for t in (q, k, v))
-        return fused_attention(q, k, v_wide, bias, dropout_p, scale=1.0)[..., : v.shape[-1]]
+        return fused_attention(q, k, v_wide, bias, self._dropout, scale=1.0)[..., : v.shape[-1]]
 
     def _split(self, x: Tokens) -> Float[Tensor, "b h n e"]:
         return split_heads(x, self.site.heads)

@@ -111,7 +111,7 @@ class TransformerLS(StatelessAttention):
             keys,
             self._rows(values, weights, extra_value),
             attn_mask=self._visible(mask, context, self.rank + (token is not None)),
-            dropout_p=self.site.dropout if self.training else 0.0,
+            dropout_p=self._dropout,
         )
         del keys
         return unblocks(y.transpose(1, 2).flatten(-2), *x.shape[:2]), values
