@@ -13,8 +13,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from subquad.cli.command import script_settings
 from subquad.config.compose import compose_run
 from subquad.utils.errors import UserError
@@ -26,9 +24,7 @@ PASSED = ("logger", "paths.")
 def main() -> None:
     """Prints where the report is kept, and its address where it is sent."""
     passed = [override for override in sys.argv[1:] if override.startswith(PASSED)]
-    config = script_settings(
-        OmegaConf.create(DEFAULTS), [override for override in sys.argv[1:] if override not in passed]
-    )
+    config = script_settings(DEFAULTS, [override for override in sys.argv[1:] if override not in passed])
     composed = compose_run(["logger=wandb", *(override for override in passed if override != "logger=wandb")])
     _report(config, composed, [override for override in passed if override.startswith("paths.")])
 
