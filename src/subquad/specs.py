@@ -286,7 +286,6 @@ class SequenceBatch(Batch):
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None]:
-        """Tokens or steps, and the mask of real ones."""
         return self.inputs, self.valid
 
 
@@ -299,7 +298,6 @@ class ImageBatch(Batch):
 
     @property
     def network_inputs(self) -> tuple[Tensor]:
-        """The images."""
         return (self.images,)
 
 
@@ -322,13 +320,11 @@ class MaskedBatch(Batch):
 
     @property
     def weight(self) -> int:
-        """The number of masked tokens."""
         assert self.places is not None
         return len(self.places)
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Tokens, the mask of real ones, and the places of those to predict."""
         assert self.places is not None
         return self.inputs, self.valid, self.places
 
@@ -358,7 +354,6 @@ class PairBatch(Batch):
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-        """Tokens of both sides, each followed by its mask of real tokens."""
         return self.first, self.first_valid, self.second, self.second_valid
 
 
@@ -382,5 +377,4 @@ class VQABatch(Batch):
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-        """Tokens of images and of questions, each followed by its mask of real tokens."""
         return self.image, self.image_valid, self.question, self.question_valid
