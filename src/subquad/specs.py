@@ -88,6 +88,15 @@ SITE_SETTINGS = ("max_len", *(field.name for field in dataclasses.fields(Site)))
 """The keywords of `Site.of`."""
 
 
+Tokens = Float[Tensor, "b n d"]
+"""n tokens of width d in each of b rows: the queries of an attention, and in self-attention its context."""
+Context = Float[Tensor, "b m d"]
+"""The m tokens that an attention reads."""
+Mask = Bool[Tensor, "b n"] | None
+"""True at real tokens, False at padding; None if no row has padding."""
+ContextMask = Bool[Tensor, "b m"] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Masks:
     """Which tokens are real: True = a real token, False = padding, None = no padding anywhere.
@@ -107,8 +116,8 @@ class Masks:
         >>> y, carry = Softmax(dim=8, heads=2, max_len=6)(x, x, Masks(query=real, context=real))
     """
 
-    query: Bool[Tensor, "b n"] | None = None
-    context: Bool[Tensor, "b m"] | None = None
+    query: Mask = None
+    context: ContextMask = None
     class_token: bool = False
 
 
@@ -272,12 +281,11 @@ class SequenceBatch(Batch):
     padding = (("inputs", "valid", "max_len"),)
 
     inputs: Int[Tensor, "b n"] | Float[Tensor, "b n c"]
-    valid: Bool[Tensor, "b n"] | None
+    valid: Mask
     target: Int[Tensor, " b"] | Float[Tensor, " b"]
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None]:
-        """Tokens or steps, and the mask of real ones."""
         return self.inputs, self.valid
 
 
@@ -290,7 +298,6 @@ class ImageBatch(Batch):
 
     @property
     def network_inputs(self) -> tuple[Tensor]:
-        """The images."""
         return (self.images,)
 
 
@@ -303,7 +310,7 @@ class MaskedBatch(Batch):
     """
 
     inputs: Int[Tensor, "b n"]
-    valid: Bool[Tensor, "b n"] | None
+    valid: Mask
     target: Int[Tensor, "b n"]
     places: Int[Tensor, "m 2"] | None = None
 
@@ -313,13 +320,11 @@ class MaskedBatch(Batch):
 
     @property
     def weight(self) -> int:
-        """The number of masked tokens."""
         assert self.places is not None
         return len(self.places)
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Tokens, the mask of real ones, and the places of those to predict."""
         assert self.places is not None
         return self.inputs, self.valid, self.places
 
@@ -342,14 +347,13 @@ class PairBatch(Batch):
     padding = (("first", "first_valid", "max_len"), ("second", "second_valid", "max_len"))
 
     first: Int[Tensor, "b n"]
-    first_valid: Bool[Tensor, "b n"] | None
+    first_valid: Mask
     second: Int[Tensor, "b n"]
-    second_valid: Bool[Tensor, "b n"] | None
+    second_valid: Mask
     target: Int[Tensor, " b"]
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-        """Tokens of both sides, each followed by its mask of real tokens."""
         return self.first, self.first_valid, self.second, self.second_valid
 
 
@@ -364,14 +368,13 @@ class VQABatch(Batch):
     padding = (("image", "image_valid", "image_len"), ("question", "question_valid", "text_len"))
 
     image: Float[Tensor, "b n c"]
-    image_valid: Bool[Tensor, "b n"] | None
+    image_valid: Mask
     question: Int[Tensor, "b m"] | Float[Tensor, "b m e"]
-    question_valid: Bool[Tensor, "b m"] | None
+    question_valid: ContextMask
     scores: Float[Tensor, "b classes"]
     answer_type: Int[Tensor, " b"]
     target: Float[Tensor, "b classes"]  # last, because dataclass takes the property of Batch for its default value
 
     @property
     def network_inputs(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-        """Tokens of images and of questions, each followed by its mask of real tokens."""
         return self.image, self.image_valid, self.question, self.question_valid

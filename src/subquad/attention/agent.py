@@ -11,7 +11,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.depthwise import depthwise
 from subquad.ops.masks import zero_padding
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Odd
 
@@ -59,22 +59,19 @@ class Agent(StatelessAttention):
                     self.register_parameter(f"{side}_{name}", nn.Parameter(table))
         self.local = nn.Conv2d(site.dim, site.dim, (kernel, kernel) if site.grid else (1, kernel), groups=site.dim)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, real = self.projections, masks.context
         q, v = zero_padding(p.query(x), real), zero_padding(p.value(context), real)
         parts = self._parts(real, q)
         pooled = parts.to(q.dtype) @ q / parts.sum(-1, keepdim=True).clamp(min=1).to(q.dtype)
         agents, queries, keys, values = (p.split(t) for t in (pooled, q, p.key(context), v))
-        dropout = self.site.dropout if self.training else 0.0
-        encoded = softmax_attention(agents, keys, values, self._encoding(real, q), dropout)
+        encoded = softmax_attention(agents, keys, values, self._encoding(real, q), self._dropout)
         bias = self._bias("decode", q)
-        y = softmax_attention(queries, agents, encoded, None if bias is None else bias.mT, dropout)
+        y = softmax_attention(queries, agents, encoded, None if bias is None else bias.mT, self._dropout)
         local = depthwise(v, self.local.weight[:, 0], self.local.bias, self.grid[1] if self.grid else None)
         return p.out(y.transpose(1, 2).flatten(-2) + local)
 
-    def _parts(self, real: Bool[Tensor, "b n"] | None, q: Float[Tensor, "b n d"]) -> Bool[Tensor, "c m n"]:
+    def _parts(self, real: Mask, q: Tokens) -> Bool[Tensor, "c m n"]:
         """Which real tokens an agent is the mean of."""
         places = torch.arange(q.shape[1], device=q.device)
         if self.grid:
@@ -88,14 +85,14 @@ class Agent(StatelessAttention):
             return _windows(places[None], q.shape[1], self.agents)
         return _windows(real.cumsum(1) - 1, real.sum(1)[:, None, None], self.agents) & real[:, None]
 
-    def _encoding(self, real: Bool[Tensor, "b n"] | None, q: Float[Tensor, "b n d"]) -> Tensor | None:
+    def _encoding(self, real: Mask, q: Tokens) -> Tensor | None:
         """The mask of the first softmax, or its biases with the mask in them."""
         bias, seen = self._bias("encode", q), None if real is None else real[:, None, None, :]
         if bias is None or seen is None:
             return seen if bias is None else bias
         return torch.where(seen, bias, torch.finfo(bias.dtype).min)
 
-    def _bias(self, side: str, q: Float[Tensor, "b n d"]) -> Float[Tensor, "1 h m n"] | None:
+    def _bias(self, side: str, q: Tokens) -> Float[Tensor, "1 h m n"] | None:
         if self.grid is None:
             return None
         table, rows, columns = (getattr(self, f"{side}_{name}") for name in ("map", "rows", "columns"))

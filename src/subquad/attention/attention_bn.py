@@ -9,18 +9,14 @@ from torch import Tensor, nn
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.masks import masked_mean, zero_padding
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import NonNegative
 
 
 def naive_attention_bn(
-    q: Float[Tensor, "n e"],
-    k: Float[Tensor, "m e"],
-    v: Float[Tensor, "m e"],
-    beta: float | Tensor = 1.0,
-    variance: bool = False,
-    eps: float = 1e-5,
-) -> Float[Tensor, "n e"]:
+    q: Float[Tensor, "n e"], k: Float[Tensor, "m e"], v: Float[Tensor, "m e"], beta: float | Tensor = 1.0,
+    variance: bool = False, eps: float = 1e-5,
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head as in the paper, for one sequence without padding."""
     mean = k.mean(0)  # Eq. 23
     std = ((k - mean).square().mean(0) + eps).sqrt() if variance else 1.0  # Eq. 23; Eq. 26 omits the division
@@ -66,9 +62,7 @@ class AttentionBN(StatelessAttention):
         self.variance, self.eps = variance, eps
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         mean = p.key(masked_mean(context, masks.context))
         q, k = p.query(x) - self.beta * mean, p.key(context)
@@ -80,6 +74,5 @@ class AttentionBN(StatelessAttention):
             inverse = (masked_mean(wide.square(), masks.context) + self.eps).rsqrt()
             q, k = (q * inverse).to(q.dtype), (wide * inverse).to(k.dtype)
         visible = None if masks.context is None else masks.context[:, None, None, :]
-        dropout = self.site.dropout if self.training else 0.0
         q, k, v = p.split(q), p.split(k), p.split(p.value(context))
-        return p.merge(softmax_attention(q, k, v, attn_mask=visible, dropout_p=dropout))
+        return p.merge(softmax_attention(q, k, v, attn_mask=visible, dropout_p=self._dropout))

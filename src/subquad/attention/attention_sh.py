@@ -12,19 +12,15 @@ from subquad.ops.kernel_attention_on_gpu import weights_of
 from subquad.ops.scaled_heads import ScaleGroup, at_scales, mean_keys, scale_groups
 from subquad.ops.scaled_heads_on_gpu import Operands, attend_by_scale
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.devices import eager_on_gpu
 from subquad.utils.setting_types import Count
 
 
 def naive_attention_sh(
-    q: Float[Tensor, "n e"],
-    context: Float[Tensor, "m d"],
-    key: Callable[[Tensor], Tensor],
-    value: Callable[[Tensor], Tensor],
-    scale: int,
-    beta: float | Tensor = 0.0,
-) -> Float[Tensor, "n e"]:
+    q: Float[Tensor, "n e"], context: Float[Tensor, "m d"], key: Callable[[Tensor], Tensor],
+    value: Callable[[Tensor], Tensor], scale: int, beta: float | Tensor = 0.0,
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head as in the paper, for one sequence without padding; `key` and `value` are the head's linear maps."""
     pooled = torch.stack([window.mean(0) for window in context.split(scale)])  # Remark 5: downsample, then project
     k, v = key(pooled), value(pooled)
@@ -70,17 +66,14 @@ class AttentionSH(StatelessAttention):
         self.recentred = learned or beta != 0
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
-        dropout = self.site.dropout if self.training else 0.0
         if eager_on_gpu(x) and x.shape[2] == self.site.dim:
 
             def of_group(group: ScaleGroup, part: Operands) -> Tensor:
                 q, k, v = map(group.split, (part.q, *part.kv.chunk(2, -1)))
                 bias = None if part.bias is None else part.bias[:, None, None]
-                return softmax_attention(q, k, v, attn_mask=bias, dropout_p=dropout).transpose(1, 2).flatten(-2)
+                return softmax_attention(q, k, v, attn_mask=bias, dropout_p=self._dropout).transpose(1, 2).flatten(-2)
 
             weights, beta = weights_of(p.query, p.key, p.value, p.out), self.beta if self.recentred else None
             return attend_by_scale(x, context, masks.context, weights, self.groups, beta, of_group)
@@ -93,6 +86,6 @@ class AttentionSH(StatelessAttention):
             tokens, real = scaled[group.scale]
             k, v = (group.split(group.project(linear, tokens)) for linear in (p.key, p.value))
             visible = None if real is None else real[:, None, None, :]
-            y = softmax_attention(group.split(q[..., group.features]), k, v, attn_mask=visible, dropout_p=dropout)
+            y = softmax_attention(group.split(q[..., group.features]), k, v, attn_mask=visible, dropout_p=self._dropout)
             heads.append(y.transpose(1, 2).flatten(-2))
         return p.out(torch.cat(heads, -1))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from subquad.ops.affine import Activation, affine
 from subquad.ops.heads import split_heads
-from subquad.specs import SITE_SETTINGS, UNKNOWN, Masks, Pattern, Site
+from subquad.specs import SITE_SETTINGS, UNKNOWN, Context, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import CheckedSettings
 
@@ -91,6 +91,11 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
             )
         self.site = site
 
+    @property
+    def _dropout(self) -> float:
+        """The probability of dropping an attention weight: that of the site in training, 0 in evaluation."""
+        return self.site.dropout if self.training else 0.0
+
     @classmethod
     def _arguments(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
         """Makes the site of the keywords that are values of a site."""
@@ -102,14 +107,9 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
         return given
 
     def forward(
-        self,
-        x: Float[Tensor, "b n d"],
-        context: Float[Tensor, "b m d"] | None = None,
-        masks: Masks | None = None,
-        carry: Carry = None,
-        mask: Tensor | None = None,
-        context_mask: Tensor | None = None,
-    ) -> Float[Tensor, "b n d"] | tuple[Float[Tensor, "b n d"], Carry]:
+        self, x: Tokens, context: Context | None = None, masks: Masks | None = None, carry: Carry = None,
+        mask: Tensor | None = None, context_mask: Tensor | None = None,
+    ) -> Tokens | tuple[Tokens, Carry]:  # fmt: skip
         """Returns the output for each query token; if `masks` is given, also the `carry` of the next layer."""
         if masks is not None:
             _check_boolean(masks.query)
@@ -134,9 +134,7 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
         return self.attend_with_carry(x, context, Masks(mask, context_mask), None)[0]
 
     @abc.abstractmethod
-    def attend_with_carry(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
-    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+    def attend_with_carry(self, x: Tokens, context: Context, masks: Masks, carry: Carry) -> tuple[Tokens, Carry]:
         """Returns the output for each query token and the `carry` of the next layer."""
 
     def carry_of_weights(self) -> Carry:
@@ -194,16 +192,12 @@ _SOFTMAX_MAPS = ("query", "key", "value", "out")
 class StatelessAttention(Attention):
     """An attention that passes nothing to the next layer; subclasses implement `attend`."""
 
-    def attend_with_carry(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
-    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+    def attend_with_carry(self, x: Tokens, context: Context, masks: Masks, carry: Carry) -> tuple[Tokens, Carry]:
         self.check_lengths(x, context)
         return self.attend(x, context, masks), carry
 
     @abc.abstractmethod
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         """Returns the output for each query token."""
 
 
@@ -219,7 +213,7 @@ class Refreshable(abc.ABC):
         """Whether to refresh before batch `batch` of pass `epoch` (both from 0), after `step` steps."""
 
     @abc.abstractmethod
-    def refresh(self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks) -> None:
+    def refresh(self, x: Tokens, context: Context, masks: Masks) -> None:
         """Updates the state."""
 
 
@@ -230,7 +224,7 @@ class Redrawn(Refreshable):
     def redraw(self) -> None:
         """Draws the state anew, by torch's generator of the CPU: several processes then draw the same numbers."""
 
-    def refresh(self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks) -> None:
+    def refresh(self, x: Tokens, context: Context, masks: Masks) -> None:
         self.redraw()
 
 
@@ -272,16 +266,16 @@ class Projections(nn.Module):
         self.heads = heads
         self.query, self.key, self.value, self.out = (Affine(dim, dim) for _ in range(4))
 
-    def split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
+    def split(self, x: Tokens) -> Float[Tensor, "b h n e"]:
         """Splits the width into heads."""
         return split_heads(x, self.heads)
 
     def qkv(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"]
+        self, x: Tokens, context: Context
     ) -> tuple[Float[Tensor, "b h n e"], Float[Tensor, "b h m e"], Float[Tensor, "b h m e"]]:
         """Queries of x, keys and values of the context, in heads."""
         return self.split(self.query(x)), self.split(self.key(context)), self.split(self.value(context))
 
-    def merge(self, y: Float[Tensor, "b h n e"]) -> Float[Tensor, "b n d"]:
+    def merge(self, y: Float[Tensor, "b h n e"]) -> Tokens:
         """Joins the heads and applies the output map."""
         return self.out(y.transpose(1, 2).flatten(-2))

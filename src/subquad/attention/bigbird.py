@@ -1,13 +1,13 @@
 """BigBird (Zaheer et al. 2020, https://arxiv.org/abs/2007.14062, Section 2 and Appendix D), internal global blocks."""
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import attend, block_sparse, flex, runs_flex
 from subquad.ops.blocks import blocks
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, ContextMask, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count, Natural
 
 
@@ -58,33 +58,28 @@ class BigBird(StatelessAttention):
             visible = visible | (chosen[head, a] == b)
         return visible
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, heads, mask = self.projections, self.site.heads, masks.context
         q, k, v = p.query(x), p.key(context), p.value(context)
-        dropout = self.site.dropout if self.training else 0.0
         last = self._last(context, mask)
         # With padding, rows have different last blocks: a mask of blocks would be built for every batch.
-        if mask is None and runs_flex(q, heads, dropout):
+        if mask is None and runs_flex(q, heads, self._dropout):
             final = last[0]
             visible = lambda _, head, i, j: self.visible(head, i, j, final)  # noqa: E731
             return p.out(flex(q, k, v, mask, visible, heads, self, state=self.random))
         # A query may see every block: a mask is cheaper than copies of keys.
         if -(-x.shape[1] // self.block) <= 5 + self.random.shape[-1]:
-            return p.out(attend(q, k, v, self._matrix(last, mask, x.shape[1]), heads, dropout))
+            return p.out(attend(q, k, v, self._matrix(last, mask, x.shape[1]), heads, self._dropout))
         key_blocks = self._key_blocks(last, x.shape[1])
-        y = block_sparse(q, k, v, mask, key_blocks, block=self.block, heads=heads, dropout=dropout)
-        return p.out(self._with_global_rows(y, q, k, v, mask, last, dropout))
+        y = block_sparse(q, k, v, mask, key_blocks, block=self.block, heads=heads, dropout=self._dropout)
+        return p.out(self._with_global_rows(y, q, k, v, mask, last, self._dropout))
 
-    def _last(self, context: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None) -> Int[Tensor, " b"]:
+    def _last(self, context: Context, mask: ContextMask) -> Int[Tensor, " b"]:
         """The block of each row's last real token."""
         places = torch.arange(context.shape[1], device=context.device).expand(context.shape[:2])
         return (places if mask is None else places * mask).amax(1) // self.block
 
-    def _matrix(
-        self, last: Int[Tensor, " b"], mask: Bool[Tensor, "b n"] | None, length: int
-    ) -> Bool[Tensor, "c h n n"]:
+    def _matrix(self, last: Int[Tensor, " b"], mask: Mask, length: int) -> Bool[Tensor, "c h n n"]:
         """The full mask of visible keys, which is smaller than copies of keys while there are few blocks."""
         heads = torch.arange(self.site.heads, device=last.device)[:, None, None]
         starts = torch.arange(0, length, self.block, device=last.device)
@@ -110,7 +105,7 @@ class BigBird(StatelessAttention):
 
     def _with_global_rows(
         self, y: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, last: Tensor, dropout: float
-    ) -> Float[Tensor, "b n d"]:
+    ) -> Tokens:
         """Replaces the outputs of the first block and of each row's last block, whose queries see everything."""
         rows = torch.arange(q.shape[0], device=q.device)
         cut = blocks(q, self.block).unflatten(0, (q.shape[0], -1))

@@ -15,7 +15,7 @@ from subquad.ops.dropout import dropout
 from subquad.ops.masks import masked_softmax
 from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
 from subquad.ops.softmax_attention import fused_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count
 
 Factorization = Literal["fixed", "logn", "axial"]
@@ -29,14 +29,9 @@ QUERIES = 64
 
 
 def naive_combiner(
-    q: Float[Tensor, "n e"],
-    k: Float[Tensor, "n e"],
-    v: Float[Tensor, "n e"],
-    factorization: Factorization,
-    span: int,
-    pooling: Pooling = "max",
-    size_offset: bool = False,
-) -> Float[Tensor, "n e"]:
+    q: Float[Tensor, "n e"], k: Float[Tensor, "n e"], v: Float[Tensor, "n e"], factorization: Factorization, span: int,
+    pooling: Pooling = "max", size_offset: bool = False,
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head as in the paper (Eq. 7-10), for one sequence without padding: an expectation over tokens and spans."""
     scale, rows = math.sqrt(q.shape[1]), []
     pool = torch.amax if pooling == "max" else torch.mean
@@ -111,13 +106,9 @@ class Combiner(StatelessAttention):
     approximates_softmax = True
 
     def __init__(
-        self,
-        site: Site,
-        factorization: Factorization = "fixed",
-        span: Count | None = None,
-        pooling: Pooling = "max",
+        self, site: Site, factorization: Factorization = "fixed", span: Count | None = None, pooling: Pooling = "max",
         size_offset: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(site)
         self.factorization, self.pooling, self.size_offset = factorization, pooling, size_offset
         if factorization == "axial" and span is None and site.grid:
@@ -126,27 +117,21 @@ class Combiner(StatelessAttention):
         self.span = span or (2 if factorization == "logn" else None)
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         q, k, v = p.query(x), p.key(context), p.value(context)
         y = {"fixed": self._fixed, "logn": self._logn, "axial": self._axial}[self.factorization](q, k, v, masks.context)
         return p.out(y)
 
-    def _size(self, q: Float[Tensor, "b n d"]) -> int:
+    def _size(self, q: Tokens) -> int:
         """Tokens of a span, leaf or row."""
         longest = self.longest(q, q)[1]
         return min(self.span or math.isqrt(longest - 1) + 1, longest)
 
-    @property
-    def _dropout(self) -> float:
-        return self.site.dropout if self.training else 0.0
-
     def _heads(self, x: Float[Tensor, "*k w d"]) -> Float[Tensor, "*k h w e"]:
         return x.unflatten(-1, (self.site.heads, -1)).transpose(-3, -2)
 
-    def _pooled(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, size: int) -> Float[Tensor, "b r d"]:
+    def _pooled(self, x: Tokens, mask: Mask, size: int) -> Float[Tensor, "b r d"]:
         return (max_pool if self.pooling == "max" else mean_pool)(x, mask, size)[0]
 
     def _pool_pairs(self, x: Float[Tensor, "b r d"], counts: Int[Tensor, "b r"]) -> Float[Tensor, "b s d"]:
@@ -157,11 +142,7 @@ class Combiner(StatelessAttention):
         return sums / counts.unflatten(1, (-1, 2)).sum(2).clamp(min=1)[..., None].to(x.dtype)
 
     def _values(
-        self,
-        queries: Float[Tensor, "b r d"],
-        k: Float[Tensor, "b n d"],
-        v: Float[Tensor, "b n d"],
-        real: Bool[Tensor, "b r w"],
+        self, queries: Float[Tensor, "b r d"], k: Tokens, v: Tokens, real: Bool[Tensor, "b r w"]
     ) -> Float[Tensor, "b r d"]:
         """v̄ of consecutive spans of equal size: attention of the span's pooled query to the span's tokens.
 
@@ -186,13 +167,7 @@ class Combiner(StatelessAttention):
             return visible
         return tokens.clamp(min=1).to(dtype).log().masked_fill(~visible, torch.finfo(dtype).min)
 
-    def _fixed(
-        self,
-        q: Float[Tensor, "b n d"],
-        k: Float[Tensor, "b n d"],
-        v: Float[Tensor, "b n d"],
-        mask: Bool[Tensor, "b n"] | None,
-    ) -> Float[Tensor, "b n d"]:
+    def _fixed(self, q: Tokens, k: Tokens, v: Tokens, mask: Mask) -> Tokens:
         """Every span is a block of queries, whose keys are the tokens of the span and then all pooled spans."""
         (batch, length, _), size = q.shape, self._size(q)
         real = window_mask(mask, length, size, q.device).expand(batch, -1, -1)
@@ -210,13 +185,7 @@ class Combiner(StatelessAttention):
         y = attend(blocks(q, size), keys, values, bias, self.site.heads, self._dropout)
         return unblocks(y, batch, length)
 
-    def _logn(
-        self,
-        q: Float[Tensor, "b n d"],
-        k: Float[Tensor, "b n d"],
-        v: Float[Tensor, "b n d"],
-        mask: Bool[Tensor, "b n"] | None,
-    ) -> Float[Tensor, "b n d"]:
+    def _logn(self, q: Tokens, k: Tokens, v: Tokens, mask: Mask) -> Tokens:
         """Keys of a block of queries: its tokens, the nodes inside the block, the far nodes that all its queries see.
 
         Node r of level l holds the leaves r 2^l to (r + 1) 2^l - 1, that is, `leaf << l` tokens.
@@ -259,13 +228,7 @@ class Combiner(StatelessAttention):
         key, value = (torch.cat(t, 2).flatten(0, 1) for t in (keys, values))
         return unblocks(attend(blocks(q, block), key, value, bias, self.site.heads, self._dropout), batch, length)
 
-    def _axial(
-        self,
-        q: Float[Tensor, "b n d"],
-        k: Float[Tensor, "b n d"],
-        v: Float[Tensor, "b n d"],
-        mask: Bool[Tensor, "b n"] | None,
-    ) -> Float[Tensor, "b n d"]:
+    def _axial(self, q: Tokens, k: Tokens, v: Tokens, mask: Mask) -> Tokens:
         """One softmax over own row, spans and own column, whose logits come from two products.
 
         Queries are batched by row for the own row and the spans, logits [b, row, h, column, key], and by column for the
@@ -302,12 +265,9 @@ class Combiner(StatelessAttention):
         return y.transpose(2, 3).flatten(-2).flatten(1, 2)[:, :length]
 
     def _above(
-        self,
-        q: Float[Tensor, "b r c d"],
-        k: Float[Tensor, "b r c d"],
-        v: Float[Tensor, "b r c d"],
+        self, q: Float[Tensor, "b r c d"], k: Float[Tensor, "b r c d"], v: Float[Tensor, "b r c d"],
         real: Bool[Tensor, "b r c"],
-    ) -> tuple[Float[Tensor, "b r c d"], Float[Tensor, "b r c d"], Int[Tensor, "b r c"]]:
+    ) -> tuple[Float[Tensor, "b r c d"], Float[Tensor, "b r c d"], Int[Tensor, "b r c"]]:  # fmt: skip
         """For each row and column: pooled key and value of the column's part above the row, and its real tokens."""
         # Exclusive sums along the rows: the tokens strictly above.
         counts = real.cumsum(1) - real.long()

@@ -12,19 +12,15 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.depthwise import depthwise
 from subquad.ops.masks import zero_padding
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Odd
 
 
 def naive_attention_conv(
-    q: Float[Tensor, "n e"],
-    k: Float[Tensor, "n e"],
-    v: Float[Tensor, "n e"],
-    kernel: Float[Tensor, "s t"],
-    width: int,
+    q: Float[Tensor, "n e"], k: Float[Tensor, "n e"], v: Float[Tensor, "n e"], kernel: Float[Tensor, "s t"], width: int,
     leading: int = 0,
-) -> Float[Tensor, "n e"]:
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head as in the paper, for one sequence without padding.
 
     `width` tokens are one row of the grid (all tokens for Conv1D); the first `leading` tokens precede the grid.
@@ -86,17 +82,14 @@ class AttentionConv(StatelessAttention):
         self.kernel = nn.Parameter(torch.zeros(site.heads, *shape))
         nn.init.ones_(self.kernel.data[:, shape[0] // 2, shape[1] // 2])
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         q, k = (p.split(self._convolve(zero_padding(y, masks.context))) for y in (p.query(x), p.key(context)))
         v = p.split(p.value(context))
         visible = None if masks.context is None else masks.context[:, None, None, :]
-        dropout = self.site.dropout if self.training else 0.0
-        return p.merge(softmax_attention(q, k, v, attn_mask=visible, dropout_p=dropout))
+        return p.merge(softmax_attention(q, k, v, attn_mask=visible, dropout_p=self._dropout))
 
-    def _convolve(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def _convolve(self, x: Tokens) -> Tokens:
         tokens = x[:, self.leading :]
         if not tokens.shape[1]:
             return x

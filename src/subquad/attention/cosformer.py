@@ -10,7 +10,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.cosine_attention import expand, kv_state
 from subquad.ops.kernel_attention_on_gpu import in_half, linear_attention, serves, weights_of
 from subquad.ops.masks import zero_padding
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Positive
 
 
@@ -46,9 +46,7 @@ class CosFormer(StatelessAttention):
         self.eps = eps
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, longest = self.projections, max(self.longest(x, context))
         if serves(x, context) and not in_half(x):  # 1 / eps exceeds the range of float16
             weights = weights_of(p.query, p.key, p.value, p.out)
@@ -63,7 +61,7 @@ class CosFormer(StatelessAttention):
         # In float32 until here, because 1 / eps exceeds the range of float16.
         return p.out(expand(q, self._wave(x, longest), *sums, self.eps).flatten(-2).to(dtype))
 
-    def _wave(self, x: Float[Tensor, "b n d"], longest: int) -> Float[Tensor, "n 2"]:
+    def _wave(self, x: Tokens, longest: int) -> Float[Tensor, "n 2"]:
         """[cos, sin] of π/2 · i / M."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         place = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=dtype)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry
@@ -14,7 +14,7 @@ from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
 from subquad.ops.masks import count, masked_softmax
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.derivatives import seen_by_torch
 from subquad.utils.devices import on_cpu
 from subquad.utils.errors import UserError
@@ -122,25 +122,15 @@ class DBA(Attention):
     complexity = "time O(n d_p d + d_p² d_in), memory O(n (d + d_p))"
 
     def __init__(
-        self,
-        site: Site,
-        d_p: Count = 16,
-        d_in: Count = 24,
+        self, site: Site, d_p: Count = 16, d_in: Count = 24,
         z_mode: Literal["shared", "propagate", "per_layer"] = "shared",
-        compress_heads: Literal["shared", "per_head"] = "shared",
-        phi_scale: Literal["none", "sqrt_d"] = "none",
-        recon_source: Literal["x", "qk"] = "x",
-        recon_norm: Literal["none", "inv_len", "softmax"] = "softmax",
-        mask: Literal["logits", "none"] = "logits",
-        d_in_mode: Literal["total", "per_head", "single_map"] = "total",
-        scale: Literal["per_head", "total"] = "per_head",
-        r_shared: bool = True,
-        r_bias: bool = False,
-        r_init: Literal["unbiased", "printed", "xavier"] = "unbiased",
-        out_proj: bool = True,
-        optimize_n: bool = True,
+        compress_heads: Literal["shared", "per_head"] = "shared", phi_scale: Literal["none", "sqrt_d"] = "none",
+        recon_source: Literal["x", "qk"] = "x", recon_norm: Literal["none", "inv_len", "softmax"] = "softmax",
+        mask: Literal["logits", "none"] = "logits", d_in_mode: Literal["total", "per_head", "single_map"] = "total",
+        scale: Literal["per_head", "total"] = "per_head", r_shared: bool = True, r_bias: bool = False,
+        r_init: Literal["unbiased", "printed", "xavier"] = "unbiased", out_proj: bool = True, optimize_n: bool = True,
         optimize_d: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(site)
         dim, heads = site.dim, site.heads
         self.cross = site.pattern is Pattern.CROSS
@@ -181,9 +171,7 @@ class DBA(Attention):
         updates = z_mode == "propagate" and site.layer < site.layers - 1
         self.norm = nn.LayerNorm(dim) if updates else None
 
-    def attend_with_carry(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
-    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+    def attend_with_carry(self, x: Tokens, context: Context, masks: Masks, carry: Carry) -> tuple[Tokens, Carry]:
         self.check_lengths(x, context)
         if self.mask == "none":
             masks = Masks()
@@ -198,9 +186,7 @@ class DBA(Attention):
     def carry_of_weights(self) -> Carry:
         return self._latent(None) if self.optimize_n and self.z_mode == "shared" else None
 
-    def compression(
-        self, context: Float[Tensor, "b m d"], masks: Masks, carry: Carry, keys: bool = False
-    ) -> Float[Tensor, "b gp m"]:
+    def compression(self, context: Context, masks: Masks, carry: Carry, keys: bool = False) -> Float[Tensor, "b gp m"]:
         """W_r of the context tokens (W_r2 in cross-attention), or W_c with `keys`; 0 at padding."""
         keep = None if masks.context is None or self.mask == "none" else masks.context[:, None, :]
         logits = self._compressor(self._latent(carry), self.key if keys else self.query) @ context.mT
@@ -224,7 +210,7 @@ class DBA(Attention):
             maps = (self.query, self.key, self.value, self.contract, self.expand, self.out)
             return bilinear(
                 x, z, masks.context, [(m.weight, m.bias) for m in maps], self.r_query.weight,
-                dropout_p=self.site.dropout if self.training else 0.0,
+                dropout_p=self._dropout,
                 heads=self.maps, logit_scale=self.phi_scale, scale=self.scale,
             )  # fmt: skip
         f_c, c_bias = self._reconstructor(self.contract, self.key)
@@ -264,8 +250,7 @@ class DBA(Attention):
         keys = None if masks.context is None else masks.context[:, None, None, :]
         q, k = self._reduce(self.query(x), key=False), self._reduce(self.key(context), key=True)
         v = split_heads(self.value(context), self.maps)
-        dropout = self.site.dropout if self.training else 0.0
-        y = softmax_attention(q, k, v, attn_mask=keys, dropout_p=dropout, scale=self.scale)
+        y = softmax_attention(q, k, v, attn_mask=keys, dropout_p=self._dropout, scale=self.scale)
         y = y.transpose(1, 2).flatten(-2)
         return y if self.out is None else self.out(y)
 
@@ -286,7 +271,7 @@ class DBA(Attention):
         return linear.weight @ source.weight, linear.weight @ source.bias + linear.bias
 
     def _weights(
-        self, w: Float[Tensor, "b r n"], mask: Bool[Tensor, "b n"] | None
+        self, w: Float[Tensor, "b r n"], mask: Mask
     ) -> tuple[Float[Tensor, "b r n"], Float[Tensor, "b gp 1"] | None]:
         """W_r, W_c and W'_cᵀ from their logits, 0 at padding; and row sums of W'_cᵀ, or None if they are 1."""
         keep = None if mask is None else mask[:, None, :]
@@ -333,14 +318,14 @@ class DBA(Attention):
         """b_O if the rows of W'_r sum to 1, so that W'_r (U + 1 b_Oᵀ) = W'_r U + b_O."""
         return self.out.bias if self.out is not None and self.recon_norm == "softmax" else None
 
-    def _expand(self, u: Float[Tensor, "b gp d"], w_r: Float[Tensor, "b gp n"]) -> Float[Tensor, "b n d"]:
+    def _expand(self, u: Float[Tensor, "b gp d"], w_r: Float[Tensor, "b gp n"]) -> Tokens:
         """Y = W'_r U + b_O."""
         if self.recon_norm == "softmax":
             parts = w_r if self.groups == 1 else w_r.unflatten(1, (self.groups, -1))
             return torch.bmm(parts.softmax(-2).view_as(w_r).mT, u)
         return torch.bmm(w_r.mT, u) if self.out is None else torch.baddbmm(self.out.bias, w_r.mT, u)
 
-    def _reduce(self, x: Float[Tensor, "b n d"], key: bool) -> Float[Tensor, "b h n e"]:
+    def _reduce(self, x: Tokens, key: bool) -> Float[Tensor, "b h n e"]:
         """Q R or K R, split into heads."""
         if not self.optimize_d:
             return split_heads(x, self.maps)

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry
@@ -11,7 +11,7 @@ from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
 from subquad.ops.latent_attention import columns_of_heads, expand, rows_of_heads
 from subquad.ops.masks import masked_softmax
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count
 
@@ -62,9 +62,7 @@ class DBAReleased(Attention):
         self.expand = nn.Linear(dim, self.heads * d_p)
         self.scale = (width // self.heads) ** -0.5
 
-    def attend_with_carry(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b n d"], masks: Masks, carry: Carry
-    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+    def attend_with_carry(self, x: Tokens, context: Tokens, masks: Masks, carry: Carry) -> tuple[Tokens, Carry]:
         self.check_lengths(x, context)
         rows = self._compress(self._latent(carry, x.shape[0]), context, masks.context)
         return self._expand(x, self._mix(rows)), rows
@@ -78,9 +76,7 @@ class DBAReleased(Attention):
             )
         return self._drop(self.latent.expand(batch, -1, -1))
 
-    def _compress(
-        self, z: Float[Tensor, "b p d"], x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None
-    ) -> Float[Tensor, "b p d"]:
+    def _compress(self, z: Float[Tensor, "b p d"], x: Tokens, mask: Mask) -> Float[Tensor, "b p d"]:
         """C; after dropout the rows of W_r do not sum to 1, so the bias of A_v is weighted by their sums."""
         queries = split_heads(self.latent_query(z), self.heads) * self.scale @ rows_of_heads(self.key, self.heads)
         logits = queries.flatten(1, 2) @ x.mT
@@ -94,12 +90,12 @@ class DBAReleased(Attention):
         q, k, v = (split_heads(m(rows), self.heads) for m in (self.row_query, self.row_key, self.row_value))
         return self.norm(_join(self._drop((q @ k.mT * self.scale).softmax(-1)) @ v))
 
-    def _expand(self, x: Float[Tensor, "b n d"], rows: Float[Tensor, "b p d"]) -> Float[Tensor, "b n d"]:
+    def _expand(self, x: Tokens, rows: Float[Tensor, "b p d"]) -> Tokens:
         """Y = W'_r LayerNorm(U) W_O."""
         keys = rows_of_heads(self.expand, self.heads).expand(x.shape[0], -1, -1, -1)
         bias = self.expand.bias.view(self.heads, -1).expand(x.shape[0], -1, -1)
         values = split_heads(rows, self.heads) @ columns_of_heads(self.out, self.heads)
-        return expand(x, keys, bias, values, self.out.bias, None, self.site.dropout if self.training else 0.0)
+        return expand(x, keys, bias, values, self.out.bias, None, self._dropout)
 
     def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.site.dropout, self.training)

@@ -11,7 +11,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.chunked_scan import both_ways, gated_delta_scan
 from subquad.ops.depthwise import depthwise
 from subquad.ops.masks import zero_padding
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Odd
 
 
@@ -63,9 +63,7 @@ class DeltaNet(StatelessAttention):
             steps = torch.exp(math.log(0.001) + torch.rand(2 * heads) * math.log(100))
             self.step_bias = nn.Parameter(steps + torch.log(-torch.expm1(-steps)))
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, real = self.projections, masks.context
         maps = [zero_padding(m(x), real) for m in (p.query, p.key, p.value)]
         if self.taps:
@@ -80,7 +78,7 @@ class DeltaNet(StatelessAttention):
         y = self.norm(((left + right) / 2).to(self.norm.weight.dtype)).transpose(1, 2).flatten(-2)
         return p.out((y if self.gate is None else y * F.silu(self.gate(x))).to(x.dtype))
 
-    def _decays(self, x: Float[Tensor, "b n d"], masks: Masks) -> tuple[Float[Tensor, "b h n"], ...]:
+    def _decays(self, x: Tokens, masks: Masks) -> tuple[Float[Tensor, "b h n"], ...]:
         """g of both directions."""
         wide = torch.promote_types(x.dtype, torch.float32)
         if self.decay is None:

@@ -15,7 +15,7 @@ from subquad.ops.hashed_attention_on_gpu import hashed_attention
 from subquad.ops.hashing import anchor_similarity, norms, power_bias, shared_attention, sign
 from subquad.ops.kernel_attention_on_gpu import serves, weights_of
 from subquad.ops.mixed_precision import without_autocast
-from subquad.specs import UNKNOWN, Masks, Pattern, Site
+from subquad.specs import UNKNOWN, Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count, Natural
 
 log = logging.getLogger(__name__)
@@ -139,18 +139,10 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
     fitted: Tensor
 
     def __init__(
-        self,
-        site: Site,
-        bits: Count = 16,
-        anchors: Count = 25,
-        neighbours: Count = 10,
-        read_out: ReadOut = "paper",
-        fit: Fit = "released",
-        anchors_from: Literal["first", "all"] = "first",
-        refit_epochs: Count | None = 30,
-        fit_batch: Natural = 0,
-        fit_rows: Count | None = None,
-    ) -> None:
+        self, site: Site, bits: Count = 16, anchors: Count = 25, neighbours: Count = 10, read_out: ReadOut = "paper",
+        fit: Fit = "released", anchors_from: Literal["first", "all"] = "first", refit_epochs: Count | None = 30,
+        fit_batch: Natural = 0, fit_rows: Count | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(site)
         self.bits, self.neighbours, self.read_out, self.fit = bits, neighbours, read_out, fit
         self.anchors_from, self.refit_epochs, self.fit_batch, self.fit_rows = (
@@ -170,9 +162,7 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
         named = (("query", self.shared), ("value", self.value), ("out", self.out))
         return {name: (linear.weight, linear.bias) for name, linear in named}
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         if serves(x, context) and self.read_out == "paper":
             weights, wide = weights_of(self.shared, self.value, self.out), torch.promote_types(x.dtype, torch.float32)
             anchors, mean, planes = (t.to(wide) for t in (self.anchors, self.mean, self.planes))
@@ -183,7 +173,7 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
             scale = F.pad(codes.new_ones(self.bits), (0, 1), value=self.bias)
         return shared_attention(codes, x, masks.context, self.value, self.out, scale, self.read_out == "released")
 
-    def _codes(self, q: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b n h k"]:
+    def _codes(self, q: Tokens, mask: Mask) -> Float[Tensor, "b n h k"]:
         """Codes of all heads, [b, n, h, bits + 1]: the last entry is sign(1) = 1, which passes no gradient."""
         q = q.unflatten(-1, (self.site.heads, -1))
         anchors, mean, planes = (t.to(q.dtype) for t in (self.anchors, self.mean, self.planes))
@@ -200,7 +190,7 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
         return (self.refit_epochs is not None and epoch % self.refit_epochs == 0) or not self.fitted
 
     @torch.no_grad()
-    def refresh(self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks) -> None:
+    def refresh(self, x: Tokens, context: Context, masks: Masks) -> None:
         """Draws anchors and fits A and μ to the rows of x that have real tokens; without such rows nothing changes."""
         mask = masks.context if masks.context is not None else x.new_ones(x.shape[:2], dtype=torch.bool)
         rows = mask.any(1).nonzero()[: self.fit_rows, 0]

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention, SurrogateGradient
@@ -11,7 +11,7 @@ from subquad.ops.affine import affine
 from subquad.ops.hashing import norms, shared_attention, sign, with_bias
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.random_features import orthogonal_directions
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count
 
 
@@ -74,9 +74,7 @@ class FPEcoFormer(StatelessAttention):
         named = (("query", self.shared), ("value", self.value), ("out", self.out))
         return {name: (linear.weight, linear.bias) for name, linear in named}
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         q = self.shared(x).unflatten(-1, (self.site.heads, -1))
         with without_autocast(x):
             q = q.to(torch.promote_types(x.dtype, torch.float32))
@@ -88,7 +86,7 @@ class FPEcoFormer(StatelessAttention):
         return shared_attention(features, x, masks.context, self.value, self.out, scale)
 
     def _features(
-        self, phi: Float[Tensor, "b n h f"], mask: Bool[Tensor, "b n"] | None
+        self, phi: Float[Tensor, "b n h f"], mask: Mask
     ) -> tuple[Float[Tensor, "b n h k"], Float[Tensor, " k"]]:
         """The vectors whose inner products are the weights, and the scale of each of their entries."""
         return phi, phi.new_ones(phi.shape[-1])
@@ -116,7 +114,7 @@ class BiEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
     complexity = "time O(n d (d + F)), memory O(n (d + h F))"
 
     def _features(
-        self, phi: Float[Tensor, "b n h f"], mask: Bool[Tensor, "b n"] | None
+        self, phi: Float[Tensor, "b n h f"], mask: Mask
     ) -> tuple[Float[Tensor, "b n h k"], Float[Tensor, " k"]]:
         if mask is None:
             mean = phi.mean((1, 3), keepdim=True)
@@ -154,6 +152,6 @@ class LSHEcoFormer(FPEcoFormer, Discrete, SurrogateGradient):
         self.register_buffer("planes", torch.randn(site.heads, bits, features))
 
     def _features(
-        self, phi: Float[Tensor, "b n h f"], mask: Bool[Tensor, "b n"] | None
+        self, phi: Float[Tensor, "b n h f"], mask: Mask
     ) -> tuple[Float[Tensor, "b n h k"], Float[Tensor, " k"]]:
         return with_bias(sign(torch.einsum("bnhf,hkf->bnhk", phi, self.planes.to(phi.dtype))))

@@ -1,13 +1,12 @@
 """FLARE: fast low-rank attention routing (Puri et al. 2025, https://arxiv.org/abs/2508.12594, Section 3)."""
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from subquad.attention.base import Affine, StatelessAttention
 from subquad.ops.heads import split_heads
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count
 
 
@@ -40,13 +39,10 @@ class FLARE(StatelessAttention):
         self.latent = nn.Parameter(0.1 * torch.randn(site.heads, latents, site.dim // site.heads))
         self.key, self.value, self.out = (Affine(site.dim, site.dim) for _ in range(3))
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         k, v = split_heads(self.key(context), self.heads), split_heads(self.value(context), self.heads)
         latent = self.latent.to(k.dtype).expand(x.shape[0], -1, -1, -1)
         real = None if masks.context is None else masks.context[:, None, None, :]
-        dropout = self.site.dropout if self.training else 0.0
-        z = softmax_attention(latent, k, v, attn_mask=real, dropout_p=dropout, scale=1.0)
-        y = softmax_attention(k, latent, z, dropout_p=dropout, scale=1.0)
+        z = softmax_attention(latent, k, v, attn_mask=real, dropout_p=self._dropout, scale=1.0)
+        y = softmax_attention(k, latent, z, dropout_p=self._dropout, scale=1.0)
         return self.out(y.transpose(1, 2).flatten(-2))

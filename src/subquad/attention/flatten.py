@@ -11,7 +11,7 @@ from subquad.ops.kernel_attention import divisor, head_dot
 from subquad.ops.masks import count, zero_padding
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.unit import unit
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count, Odd, Positive
 
 
@@ -60,9 +60,7 @@ class FLatten(StatelessAttention):
         width = site.dim // site.heads
         self.local = nn.Conv2d(width, width, shape, groups=width)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, real = self.projections, masks.context
         k = p.key(context)
         if self.positions is not None:
@@ -79,7 +77,7 @@ class FLatten(StatelessAttention):
         taps = self.local.weight[:, 0].repeat(p.heads, 1, 1)
         return p.out(y + depthwise(v, taps, self._bias().repeat(p.heads), self.width))
 
-    def _focused(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def _focused(self, x: Tokens) -> Tokens:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         r = (F.relu(wide) + self.eps) / F.softplus(self.scale)
         size = r.square().sum(-1, keepdim=True).sqrt()

@@ -1,7 +1,7 @@
 """Flowformer (Wu et al. 2022, https://arxiv.org/abs/2202.06258, Section 3.2)."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
@@ -9,7 +9,7 @@ from subquad.ops.flow_attention_on_gpu import flow_attention
 from subquad.ops.kernel_attention import expand, head_dot, kv_state
 from subquad.ops.kernel_attention_on_gpu import serves, weights_of
 from subquad.ops.masks import masked_softmax, zero_padding
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import NonNegative
 
 
@@ -49,9 +49,7 @@ class Flowformer(StatelessAttention):
         self.eps = eps
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         if serves(x, context) and (masks.query is None) == (masks.context is None):
             return flow_attention(x, masks.context, weights_of(p.query, p.key, p.value, p.out), p.heads, self.eps)
@@ -85,6 +83,6 @@ def _scaled(x: Float[Tensor, "b n h e"], by: Float[Tensor, "b n h 1"]) -> Float[
     return (x * by).to(x.dtype) if torch.is_grad_enabled() else x.mul_(by)
 
 
-def _count(mask: Bool[Tensor, "b n"] | None, x: Float[Tensor, "b n h e"]) -> Tensor | int:
+def _count(mask: Mask, x: Float[Tensor, "b n h e"]) -> Tensor | int:
     """Real tokens of each row, at least 1."""
     return x.shape[1] if mask is None else mask.sum(1).clamp(min=1)[:, None, None, None]

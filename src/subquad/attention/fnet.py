@@ -3,12 +3,11 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import StatelessAttention
 from subquad.ops.masks import zero_padding
-from subquad.specs import Masks, Pattern
+from subquad.specs import Context, Masks, Pattern, Tokens
 from subquad.utils.derivatives import by_torch, one_at_a_time
 
 
@@ -35,9 +34,7 @@ class FNet(StatelessAttention):
     patterns = frozenset({Pattern.SELF})
     complexity = "time O(n d log(n d)), memory O(n d)"
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         transform = _real_fourier if by_torch() else _RealFourier.apply
         y: Tensor = transform(zero_padding(x, masks.context), self.longest(x, x)[0])
         return y
@@ -57,7 +54,7 @@ class _RealFourier(torch.autograd.Function):
         return _real_fourier(gradient, ctx.length), None
 
 
-def _real_fourier(x: Float[Tensor, "b n d"], length: int) -> Float[Tensor, "b n d"]:
+def _real_fourier(x: Tokens, length: int) -> Tokens:
     """Rows 0 to n - 1 of the real part of the two-dimensional transform of `length` x d numbers."""
     n, d = x.shape[1:]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))

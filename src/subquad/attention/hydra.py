@@ -4,15 +4,14 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from subquad.attention.base import Affine, StatelessAttention
 from subquad.ops.chunked_scan import both_ways, gated_scan
 from subquad.ops.depthwise import depthwise
 from subquad.ops.heads import split_heads
 from subquad.ops.masks import zero_padding
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count, Odd
 
 
@@ -63,9 +62,7 @@ class Hydra(StatelessAttention):
         self.norm = nn.RMSNorm(inner, eps=1e-5)
         self.project_out = Affine(inner, site.dim, bias=False)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         heads, real, sizes = self.site.heads, masks.context, [self.state] * 4
         z, mixed, steps = self.project_in(zero_padding(x, real)).split(
             [self.inner, self.inner + sum(sizes), 2 * heads], -1

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.depthwise import depthwise_by_row
 from subquad.ops.masks import count, masked_mean, zero_padding
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Odd
 
 
@@ -50,9 +50,7 @@ class InLine(StatelessAttention):
         self.hidden = nn.Linear(own, site.dim)
         self.kernels = nn.Linear(own, site.dim * self.taps[0] * self.taps[1])
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, real = self.projections, masks.context
         q, k, v = p.query(x), zero_padding(p.key(context), real), zero_padding(p.value(context), real)
         n = count(real, v.shape[1])

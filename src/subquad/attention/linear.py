@@ -11,7 +11,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.kernel_attention import divisor, expand, head_dot, kv_state
 from subquad.ops.kernel_attention_on_gpu import linear_attention, serves, weights_of
 from subquad.ops.masks import zero_padding
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.derivatives import by_torch, one_at_a_time
 from subquad.utils.setting_types import NonNegative
 
@@ -47,9 +47,7 @@ class Linear(StatelessAttention):
         self.eps = eps
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         if serves(x, context):
             weights = weights_of(p.query, p.key, p.value, p.out)
@@ -62,7 +60,7 @@ class Linear(StatelessAttention):
         return expand(q * divisor(normaliser, masks.context).reciprocal(), kv_state(k, context, p.value), p.out)
 
     @staticmethod
-    def _features(linear: nn.Linear, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n e"]:
+    def _features(linear: nn.Linear, x: Tokens) -> Float[Tensor, "b n e"]:
         x = linear(x)
         features: Tensor = F.elu(x) + 1 if by_torch() else _EluPlusOne.apply(x)
         return features

@@ -11,20 +11,15 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.kernel_attention import divisor, expand, head_dot
 from subquad.ops.masks import zero_padding
 from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count, NonNegative
 
 
 def naive_linear_bn_sh(
-    q: Float[Tensor, "n e"],
-    context: Float[Tensor, "m d"],
-    key: Callable[[Tensor], Tensor],
-    value: Callable[[Tensor], Tensor],
-    scale: int,
-    beta: float | Tensor = 1.0,
-    eps: float = 1e-6,
+    q: Float[Tensor, "n e"], context: Float[Tensor, "m d"], key: Callable[[Tensor], Tensor],
+    value: Callable[[Tensor], Tensor], scale: int, beta: float | Tensor = 1.0, eps: float = 1e-6,
     centre_keys: bool = True,
-) -> Float[Tensor, "n e"]:
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head for one sequence without padding; `key` and `value` are the head's linear maps.
 
     The paper's Eq. 50 and 51 (Attention-BN+SH) with the softmax replaced by the similarity of its linear attention
@@ -69,22 +64,16 @@ class LinearBNSH(StatelessAttention):
     complexity = "time O(n d²), memory O(n d)"
 
     def __init__(
-        self,
-        site: Site,
-        beta: float = 1.0,
-        learned: bool = False,
-        scales: Count | Sequence[Count] | None = None,
+        self, site: Site, beta: float = 1.0, learned: bool = False, scales: Count | Sequence[Count] | None = None,
         eps: NonNegative = 1e-6,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(site)
         self.groups = scale_groups(scales, site.dim, site.heads)
         self.beta = nn.Parameter(torch.tensor([float(beta)])) if learned else beta
         self.eps = eps
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         scaled = at_scales(context, masks.context, self.groups)
         shift = self.beta * mean_keys(p.key, scaled, self.groups)

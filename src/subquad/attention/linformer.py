@@ -14,7 +14,7 @@ from subquad.ops.linformer_on_gpu import linformer
 from subquad.ops.masks import zero_padding
 from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, ContextMask, Masks, Pattern, Site, Tokens
 from subquad.utils.devices import eager_on_gpu
 from subquad.utils.errors import UserError
 from subquad.utils.fixed_weights import once
@@ -25,12 +25,9 @@ Projection = Literal["linear", "mean", "max", "conv"]
 
 
 def naive_linformer(
-    q: Float[Tensor, "n w"],
-    k: Float[Tensor, "m w"],
-    v: Float[Tensor, "m w"],
-    e: Float[Tensor, "s m"],
+    q: Float[Tensor, "n w"], k: Float[Tensor, "m w"], v: Float[Tensor, "m w"], e: Float[Tensor, "s m"],
     f: Float[Tensor, "s m"],
-) -> Float[Tensor, "n w"]:
+) -> Float[Tensor, "n w"]:  # fmt: skip
     """One head as in the paper, for one sequence without padding; E and F compress m tokens to s slots."""
     keys, values = e @ k, f @ v
     return (q @ keys.T / math.sqrt(q.shape[1])).softmax(1) @ values  # Eq. 7
@@ -67,12 +64,9 @@ class Linformer(Attention):
     complexity = "time O(n k d), memory O(n k)"
 
     def __init__(
-        self,
-        site: Site,
-        k: Count | Sequence[Count] | Sequence[Sequence[Count]] = 256,
-        sharing: Sharing = "headwise",
+        self, site: Site, k: Count | Sequence[Count] | Sequence[Sequence[Count]] = 256, sharing: Sharing = "headwise",
         projection: Projection = "linear",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(site)
         self.slots = _slots(k, site)
         self.sharing, self.projection = sharing, projection
@@ -107,16 +101,13 @@ class Linformer(Attention):
 
         return one(), one() if self.sharing in ("none", "headwise") else nn.ParameterList()
 
-    def attend_with_carry(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
-    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+    def attend_with_carry(self, x: Tokens, context: Context, masks: Masks, carry: Carry) -> tuple[Tokens, Carry]:
         self.check_lengths(x, context)
         key_map, value_map, carry = self._shared(carry)
         p = self.projections
         if self._few_operators(x, context, key_map):
-            dropout = self.site.dropout if self.training else 0.0
             weights, maps = weights_of(p.query, p.key, p.value, p.out), [*key_map, *value_map]
-            return linformer(x, context, masks.context, weights, maps, p.heads, dropout), carry
+            return linformer(x, context, masks.context, weights, maps, p.heads, self._dropout), carry
         keys, slots = self._compress(context, masks.context, key_map, p.key)
         values, _ = self._compress(context, masks.context, value_map or key_map, p.value)
         return p.merge(self._attend(p.split(p.query(x)), keys, values, slots)), carry
@@ -149,7 +140,7 @@ class Linformer(Attention):
         return [own], [], own
 
     def _compress(
-        self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None, maps: Sequence[Tensor], linear: nn.Linear
+        self, x: Context, mask: ContextMask, maps: Sequence[Tensor], linear: nn.Linear
     ) -> tuple[list[Float[Tensor, "b h k e"]], Bool[Tensor, "c k"] | None]:
         """Keys or values of the slots, as one tensor of all heads or one for each head, and which slots are real."""
         p, window = self.projections, math.ceil(self.longest(x, x)[1] / self.slots[0])
@@ -183,13 +174,12 @@ class Linformer(Attention):
     def _attend(
         self, q: Float[Tensor, "b h n e"], keys: list[Tensor], values: list[Tensor], slots: Bool[Tensor, "c k"] | None
     ) -> Float[Tensor, "b h n e"]:
-        dropout = self.site.dropout if self.training else 0.0
         if len(set(self.slots)) == 1:
             k, v = torch.cat(keys, 1), torch.cat(values, 1)
             visible = None if slots is None else slots[:, None, None, :]
-            return softmax_attention(q, k, v, attn_mask=visible, dropout_p=dropout)
+            return softmax_attention(q, k, v, attn_mask=visible, dropout_p=self._dropout)
         per_head = zip(q.split(1, dim=1), keys, values, strict=True)
-        return torch.cat([softmax_attention(a, k, v, dropout_p=dropout) for a, k, v in per_head], 1)
+        return torch.cat([softmax_attention(a, k, v, dropout_p=self._dropout) for a, k, v in per_head], 1)
 
 
 def _slots(k: int | Sequence[int] | Sequence[Sequence[int]], site: Site) -> list[int]:

@@ -13,7 +13,7 @@ from subquad.ops.kernel_attention import divisor
 from subquad.ops.masks import zero_padding
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.unit import unit
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import NonNegative
 
 
@@ -58,9 +58,7 @@ class LION(StatelessAttention):
         self.rate = nn.Parameter(torch.randn(site.heads)) if decay == "fixed" else None
         self.gate = nn.Linear(site.dim, site.heads) if decay == "selective" else None
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, real = self.projections, masks.context
         q, k = (self._features(p.split(t)) for t in (p.query(x), p.key(context)))
         v = p.split(zero_padding(p.value(context), real)).to(k.dtype)
@@ -82,7 +80,7 @@ class LION(StatelessAttention):
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         return F.elu(x) + 1 if self.decay == "none" else unit(F.silu(x) + 0.5)
 
-    def _log_decay(self, x: Float[Tensor, "b n d"], masks: Masks) -> Float[Tensor, "b h n"]:
+    def _log_decay(self, x: Tokens, masks: Masks) -> Float[Tensor, "b h n"]:
         """log λ = log σ(a) or log(1 - σ(w x)), without a logarithm of a small difference; 0 at padding."""
         if self.rate is not None:
             log_decay = -F.softplus(-self.rate)[:, None].expand(x.shape[0], -1, x.shape[1])

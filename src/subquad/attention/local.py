@@ -1,11 +1,10 @@
 """Local attention (Parmar et al. 2018, https://arxiv.org/abs/1802.05751, Section 3.3), in one dimension."""
 
-from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import flex, runs_flex, sliding_window, within_blocks
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Natural
 
@@ -48,15 +47,14 @@ class Local(StatelessAttention):
             return query // self.window == key // self.window
         return 2 * (query - key).abs() <= self.window
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, heads = self.projections, self.site.heads
         q, k, v = p.query(x), p.key(context), p.value(context)
-        dropout = self.site.dropout if self.training else 0.0
-        if runs_flex(q, heads, dropout):
+        if runs_flex(q, heads, self._dropout):
             return p.out(flex(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads, self))
         if self.blockwise:
-            return p.out(within_blocks(q, k, v, masks.context, size=self.window, heads=heads, dropout=dropout))
+            return p.out(within_blocks(q, k, v, masks.context, size=self.window, heads=heads, dropout=self._dropout))
         half = self.window // 2
-        return p.out(sliding_window(q, k, v, masks.context, heads=heads, before=half, after=half, dropout=dropout))
+        return p.out(
+            sliding_window(q, k, v, masks.context, heads=heads, before=half, after=half, dropout=self._dropout)
+        )

@@ -3,14 +3,14 @@
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import flex, runs_flex, sliding_window
 from subquad.ops.heads import split_heads
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, ContextMask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Natural
 
 
@@ -57,12 +57,10 @@ class Longformer(StatelessAttention):
         near = 2 * (query - key).abs() <= self.window
         return near | (query < self.global_tokens) | (key < self.global_tokens)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, heads, mask = self.projections, self.site.heads, masks.context
         q, k, v = p.query(x), p.key(context), p.value(context)
-        dropout, half = self.site.dropout if self.training else 0.0, self.window // 2
+        dropout, half = self._dropout, self.window // 2
         first = min(self.global_tokens, x.shape[1])
         if runs_flex(q, heads, dropout):
             y = flex(q, k, v, mask, lambda _, *places: self.visible(*places), heads, self)
@@ -73,11 +71,7 @@ class Longformer(StatelessAttention):
         return p.out(y)
 
     def _global(
-        self,
-        x: Float[Tensor, "b g d"],
-        context: Float[Tensor, "b m d"],
-        mask: Bool[Tensor, "b m"] | None,
-        dropout: float,
+        self, x: Float[Tensor, "b g d"], context: Context, mask: ContextMask, dropout: float
     ) -> Float[Tensor, "b g d"]:
         heads = self.site.heads
         key, value = (linear.weight.unflatten(0, (heads, -1)) for linear in (self.global_key, self.global_value))

@@ -11,7 +11,7 @@ from subquad.ops.kernel_attention_on_gpu import weights_of
 from subquad.ops.latent_attention import columns_of_heads, compress, expand, rows_of_heads
 from subquad.ops.luna_on_gpu import luna
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, ContextMask, Masks, Pattern, Site, Tokens
 from subquad.utils.devices import at_once, eager_on_gpu
 from subquad.utils.errors import UserError
 from subquad.utils.fixed_weights import once
@@ -82,17 +82,14 @@ class Luna(Attention):
         named = (("query", self.query), ("key", self.pack_key), ("value", self.pack_value), ("out", self.out))
         return {name: (linear.weight, linear.bias) for name, linear in named}
 
-    def attend_with_carry(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carry: Carry
-    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+    def attend_with_carry(self, x: Tokens, context: Context, masks: Masks, carry: Carry) -> tuple[Tokens, Carry]:
         self.check_lengths(x, context)
         slots = self._latent_mask(masks.context, context)
         if self._few_operators(x, context):
             latent = self._latent(carry, x.shape[0], alike=True)
             maps = self.pack_value, self.query, self.key, self.value, self.out
             weights = [*weights_of(self.pack_query), self.pack_key.weight, *weights_of(*maps)]
-            dropout_p = self.site.dropout if self.training else 0.0
-            y, packed = luna(x, context, latent, masks.context, slots, weights, self.heads, dropout_p)
+            y, packed = luna(x, context, latent, masks.context, slots, weights, self.heads, self._dropout)
         else:
             latent = self._latent(carry, x.shape[0])
             packed = self._pack(latent, context, masks.context)
@@ -122,18 +119,14 @@ class Luna(Attention):
     def _dropped(self, latent: Float[Tensor, "b l d"]) -> Float[Tensor, "b l d"]:
         return dropout(latent, self.latent_dropout, self.training)
 
-    def _latent_mask(
-        self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"]
-    ) -> Bool[Tensor, "c l"] | None:
+    def _latent_mask(self, mask: ContextMask, context: Context) -> Bool[Tensor, "c l"] | None:
         length = context.shape[1]
         if not self.dynamic or (mask is None and length >= self.l):
             return None
         slots = torch.arange(self.l, device=context.device)[None]
         return slots < (length if mask is None else mask.sum(1, keepdim=True))
 
-    def _pack(
-        self, latent: Float[Tensor, "b l d"], context: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None
-    ) -> Float[Tensor, "b l d"]:
+    def _pack(self, latent: Float[Tensor, "b l d"], context: Context, mask: ContextMask) -> Float[Tensor, "b l d"]:
         queries = self._split(self.pack_query(latent))
         if self._narrow:
             # (P W_pq)(C W_pk)ᵀ = (P W_pq W_pkᵀ) Cᵀ.
@@ -145,19 +138,18 @@ class Luna(Attention):
         real = None if mask is None else mask[:, None, None, :]
         return self._join(softmax_attention(queries, keys, values, attn_mask=real))
 
-    def _unpack(
-        self, x: Float[Tensor, "b n d"], packed: Float[Tensor, "b l d"], mask: Bool[Tensor, "c l"] | None
-    ) -> Float[Tensor, "b n d"]:
+    def _unpack(self, x: Tokens, packed: Float[Tensor, "b l d"], mask: Bool[Tensor, "c l"] | None) -> Tokens:
         keys, values = self._split(self.key(packed)), self._split(self.value(packed))
-        dropout = self.site.dropout if self.training else 0.0
         if self._narrow:
             keys = keys * self._scale
             bias = (keys @ self.query.bias.view(self.heads, -1, 1)).squeeze(-1)
             rows = values @ columns_of_heads(self.out, self.heads)
-            return expand(x, keys @ rows_of_heads(self.query, self.heads), bias, rows, self.out.bias, mask, dropout)
+            return expand(
+                x, keys @ rows_of_heads(self.query, self.heads), bias, rows, self.out.bias, mask, self._dropout
+            )
         slots = None if mask is None else mask[:, None, None, :]
         queries = self._split(self.query(x))
-        return self.out(self._join(softmax_attention(queries, keys, values, attn_mask=slots, dropout_p=dropout)))
+        return self.out(self._join(softmax_attention(queries, keys, values, attn_mask=slots, dropout_p=self._dropout)))
 
     @property
     def _narrow(self) -> bool:
@@ -167,8 +159,8 @@ class Luna(Attention):
     def _scale(self) -> float:
         return (self.site.dim // self.heads) ** -0.5
 
-    def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
+    def _split(self, x: Tokens) -> Float[Tensor, "b h n e"]:
         return split_heads(x, self.heads)
 
-    def _join(self, x: Float[Tensor, "b h n e"]) -> Float[Tensor, "b n d"]:
+    def _join(self, x: Float[Tensor, "b h n e"]) -> Tokens:
         return x.transpose(1, 2).flatten(-2)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Affine, StatelessAttention
@@ -14,7 +14,7 @@ from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.pooling import window_mask, windows
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.ops.state_space import two_sided_convolution
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count
 
 
@@ -53,14 +53,9 @@ class Mega(StatelessAttention):
     complexity = "time O(n d (c + d) + n d log n), memory O(n (c + d))"
 
     def __init__(
-        self,
-        site: Site,
-        chunk: Count | None = 128,
-        function: Literal["softmax", "laplace"] = "softmax",
-        states: Count = 16,
-        expand: Count = 2,
-        query: Count | None = None,
-    ) -> None:
+        self, site: Site, chunk: Count | None = 128, function: Literal["softmax", "laplace"] = "softmax",
+        states: Count = 16, expand: Count = 2, query: Count | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(site)
         dim, inner, width = site.dim, expand * site.dim, query or max(1, site.dim // 4)
         if chunk is None:
@@ -83,9 +78,7 @@ class Mega(StatelessAttention):
             nn.Parameter(torch.randn(2, dim, states)),
         )
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         real = masks.context
         moved = F.silu(self._average(zero_padding(x, real)) + self.skip * x).to(x.dtype)
         gate, z, reset, hidden = self.from_average(moved).split(self.sizes, -1)
@@ -95,7 +88,7 @@ class Mega(StatelessAttention):
         hidden = F.silu(hidden + self.from_values(read * F.silu(reset)))
         return gate.sigmoid() * (hidden - x)
 
-    def _average(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def _average(self, x: Tokens) -> Tokens:
         """Σ_s h_s / √N with h_t = p β x_t + (1 - p α) h_{t-1}, read by η, from the first token and from the last."""
         p, q = self.inflow.sigmoid(), 1 - self.inflow.sigmoid() * self.damping.sigmoid()
         wide = torch.promote_types(x.dtype, torch.float32)
@@ -109,7 +102,7 @@ class Mega(StatelessAttention):
 
     def _within_chunks(
         self, q: Float[Tensor, "b n z"], k: Float[Tensor, "b n z"], v: Float[Tensor, "b n e"],
-        real: Bool[Tensor, "b n"] | None,
+        real: Mask,
     ) -> Float[Tensor, "b n e"]:  # fmt: skip
         length = q.shape[1]
         size = length if self.chunk is None else self.chunk
@@ -121,8 +114,7 @@ class Mega(StatelessAttention):
         bias = self.bias[places - places[:, None] + len(self.bias) // 2].to(q.dtype)
         if self.function == "softmax":
             mask = torch.where(seen, bias, torch.finfo(bias.dtype).min).expand(q.shape[0], -1, -1, -1)
-            dropout = self.site.dropout if self.training else 0.0
-            return _first(softmax_attention(q, k, v, mask, dropout).flatten(1, 2), length)
+            return _first(softmax_attention(q, k, v, mask, self._dropout).flatten(1, 2), length)
         logits = q @ k.mT / seen.sum(-1, keepdim=True).clamp(min=1).to(q.dtype) + bias
         # The normal distribution with the mean √½ and the deviation √(1/4π), close to the square of ReLU.
         weights = (0.5 + 0.5 * torch.erf((logits - math.sqrt(0.5)) * math.sqrt(2 * math.pi))) * seen

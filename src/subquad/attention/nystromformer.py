@@ -17,19 +17,15 @@ from subquad.ops.nystromformer_on_gpu import nystromformer
 from subquad.ops.pooling import mean_pool
 from subquad.ops.pseudo_inverse_on_gpu import pseudo_inverse
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.devices import eager_on_gpu
 from subquad.utils.setting_types import Count, Odd
 
 
 def naive_nystromformer(
-    q: Float[Tensor, "n e"],
-    k: Float[Tensor, "m e"],
-    v: Float[Tensor, "m e"],
-    segments: tuple[int, int],
-    iterations: int | None = 6,
-    taps: Float[Tensor, " t"] | None = None,
-) -> Float[Tensor, "n e"]:
+    q: Float[Tensor, "n e"], k: Float[Tensor, "m e"], v: Float[Tensor, "m e"], segments: tuple[int, int],
+    iterations: int | None = 6, taps: Float[Tensor, " t"] | None = None,
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head as in the paper, for one sequence without padding.
 
     segments: tokens that one landmark averages, of the queries and of the keys. iterations: None takes the exact
@@ -95,13 +91,9 @@ class Nystromformer(StatelessAttention):
     complexity = "time O(n m d + m³) with m landmarks, memory O(n (d + h m))"
 
     def __init__(
-        self,
-        site: Site,
-        landmarks: Count = 64,
-        kernel: Odd | None = 35,
-        pinv: Literal["iterative", "exact"] = "iterative",
-        iterations: Count = 6,
-    ) -> None:
+        self, site: Site, landmarks: Count = 64, kernel: Odd | None = 35,
+        pinv: Literal["iterative", "exact"] = "iterative", iterations: Count = 6,
+    ) -> None:  # fmt: skip
         super().__init__(site)
         self.landmarks, self.pinv, self.iterations = landmarks, pinv, iterations
         self.scale = (site.dim // site.heads) ** -0.5
@@ -113,15 +105,12 @@ class Nystromformer(StatelessAttention):
         self.approximates_softmax = self.filters is None
         self.narrow = self.filters is None and site.heads * landmarks <= site.dim
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         query_segment, segment = (math.ceil(length / self.landmarks) for length in self.longest(x, context))
-        dropout = self.site.dropout if self.training else 0.0
         if context is x and self.pinv == "iterative" and not self.narrow and eager_on_gpu(x):
             weights, sizes = weights_of(p.query, p.key, p.value, p.out), (p.heads, segment, self.iterations)
-            return nystromformer(x, masks.context, weights, self.filters, *sizes, dropout)
+            return nystromformer(x, masks.context, weights, self.filters, *sizes, self._dropout)
         pooled, slots = _landmarks(context, masks.context, segment)
         k = p.split(p.key(pooled)) * self.scale
         pooled_x, slots_x = pooled, slots
@@ -136,23 +125,20 @@ class Nystromformer(StatelessAttention):
             values = compressed @ rows_of_heads(p.value, p.heads).mT + p.value.bias.view(p.heads, 1, -1)
             expanders, bias = k @ rows_of_heads(p.query, p.heads), (k @ p.query.bias.view(p.heads, -1, 1)).squeeze(-1)
             rows = inverse @ values @ columns_of_heads(p.out, p.heads)
-            return expand(x, expanders, bias, rows, p.out.bias, slots, dropout)
+            return expand(x, expanders, bias, rows, p.out.bias, slots, self._dropout)
         queries, keys, values = p.qkv(x, context)
         real = None if masks.context is None else masks.context[:, None, None, :]
         rows = inverse @ softmax_attention(q, keys, values, attn_mask=real)
         visible = None if slots is None else slots[:, None, None, :]
-        y = softmax_attention(queries, k, rows, attn_mask=visible, dropout_p=dropout, scale=1.0)
+        y = softmax_attention(queries, k, rows, attn_mask=visible, dropout_p=self._dropout, scale=1.0)
         if self.filters is None:
             return p.merge(y)
         return p.merge(y + self._convolved(values, masks.context))
 
     def _inverse(
-        self,
-        q: Float[Tensor, "b h s e"],
-        k: Float[Tensor, "b h r e"],
-        slots_q: Bool[Tensor, "c s"] | None,
+        self, q: Float[Tensor, "b h s e"], k: Float[Tensor, "b h r e"], slots_q: Bool[Tensor, "c s"] | None,
         slots: Bool[Tensor, "c r"] | None,
-    ) -> Float[Tensor, "b h r s"]:
+    ) -> Float[Tensor, "b h r s"]:  # fmt: skip
         """Z, in float32 at least; 0 in rows and columns that are no landmarks."""
         with without_autocast(q):
             precise = torch.promote_types(q.dtype, torch.float32)
@@ -164,9 +150,7 @@ class Nystromformer(StatelessAttention):
             inverse = torch.linalg.pinv(a) if self.pinv == "exact" else iterate(a.flatten(0, 1), self.iterations)
         return inverse.view(k.shape[:3] + q.shape[2:3]).to(q.dtype)
 
-    def _convolved(
-        self, values: Float[Tensor, "b h n e"], mask: Bool[Tensor, "b n"] | None
-    ) -> Float[Tensor, "b h n e"]:
+    def _convolved(self, values: Float[Tensor, "b h n e"], mask: Mask) -> Float[Tensor, "b h n e"]:
         """Each head's values, filtered along the tokens."""
         assert self.filters is not None
         # As an image of width 1 in channels-last order: torch's one-dimensional convolution is several times slower.
@@ -176,9 +160,7 @@ class Nystromformer(StatelessAttention):
         return y.squeeze(-1).unflatten(1, values.shape[1::2]).mT
 
 
-def _landmarks(
-    x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, segment: int
-) -> tuple[Float[Tensor, "b s d"], Bool[Tensor, "b s"] | None]:
+def _landmarks(x: Tokens, mask: Mask, segment: int) -> tuple[Float[Tensor, "b s d"], Bool[Tensor, "b s"] | None]:
     """Means of the segments, and which segments hold a token; None where all do."""
     pooled, real = mean_pool(x, mask, segment)
     return pooled, None if mask is None else real

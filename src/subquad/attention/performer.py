@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, Redrawn, StatelessAttention, copy_drawn
@@ -14,7 +14,7 @@ from subquad.ops.kernel_attention_on_gpu import serves, weights_of
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.performer_on_gpu import performer
 from subquad.ops.random_features import orthogonal_directions
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, ContextMask, Masks, Pattern, Site, Tokens
 from subquad.utils.derivatives import by_torch, first_order
 from subquad.utils.errors import UserError
 from subquad.utils.fixed_weights import once
@@ -24,13 +24,9 @@ FeatureMap = Literal["softmax", "relu"]
 
 
 def naive_performer(
-    q: Float[Tensor, "n e"],
-    k: Float[Tensor, "m e"],
-    v: Float[Tensor, "m e"],
-    directions: Float[Tensor, "f e"],
-    feature_map: FeatureMap = "softmax",
-    eps: float = 1e-3,
-) -> Float[Tensor, "n e"]:
+    q: Float[Tensor, "n e"], k: Float[Tensor, "m e"], v: Float[Tensor, "m e"], directions: Float[Tensor, "f e"],
+    feature_map: FeatureMap = "softmax", eps: float = 1e-3,
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head as in the paper, for one sequence without padding; `directions` are the rows w_1 to w_M."""
     features = naive_softmax_features if feature_map == "softmax" else partial(naive_relu_features, eps=eps)
     similarity = features(q, directions) @ features(k, directions).T
@@ -85,13 +81,9 @@ class Performer(StatelessAttention, Redrawn):
     directions: Tensor
 
     def __init__(
-        self,
-        site: Site,
-        features: Count | None = None,
-        feature_map: FeatureMap = "softmax",
-        redraw: Natural = 1000,
+        self, site: Site, features: Count | None = None, feature_map: FeatureMap = "softmax", redraw: Natural = 1000,
         eps: NonNegative = 1e-3,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(site)
         width = site.dim // site.heads
         self.features = max(1, int(width * math.log(width))) if features is None else features
@@ -102,9 +94,7 @@ class Performer(StatelessAttention, Redrawn):
         self.projections = Projections(site.dim, site.heads)
         self.register_buffer("directions", orthogonal_directions(self.features, width))
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         if serves(x, context):
             weights = weights_of(p.query, p.key, p.value, p.out)
@@ -136,12 +126,9 @@ class Performer(StatelessAttention, Redrawn):
         return _exp_times(projected, -projected.detach().amax(-1, keepdim=True), sums, transposed=False)
 
     def _keys(
-        self,
-        k: Float[Tensor, "b h m e"],
-        directions: Float[Tensor, "f e"],
-        values: Float[Tensor, "b h m v"],
-        mask: Bool[Tensor, "b m"] | None,
-    ) -> Float[Tensor, "b h f v"]:
+        self, k: Float[Tensor, "b h m e"], directions: Float[Tensor, "f e"], values: Float[Tensor, "b h m v"],
+        mask: ContextMask,
+    ) -> Float[Tensor, "b h f v"]:  # fmt: skip
         """Σ_j φ(k_j) v_jᵀ, up to a factor of each row and head; φ(k) is 0 at padding."""
         padding = None if mask is None else ~mask[:, None, :, None]
         projected = k @ directions.mT
@@ -173,12 +160,9 @@ class Performer(StatelessAttention, Redrawn):
 
 
 def _exp_times(
-    projected: Float[Tensor, "b h n f"],
-    shift: Float[Tensor, "b h n 1"],
-    x: Float[Tensor, "b h k v"],
-    *,
+    projected: Float[Tensor, "b h n f"], shift: Float[Tensor, "b h n 1"], x: Float[Tensor, "b h k v"], *,
     transposed: bool,
-) -> Float[Tensor, "b h l v"]:
+) -> Float[Tensor, "b h l v"]:  # fmt: skip
     """φ x, or φᵀ x if `transposed`, with φ = exp(projected + shift), which overwrites `projected`."""
     if by_torch():
         features = (projected + shift).exp()

@@ -1,12 +1,11 @@
 """PixelFly (Chen et al. 2022, https://arxiv.org/abs/2112.00029, Section 3: flat block butterfly and low rank)."""
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import attend, block_sparse, flex, runs_flex
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count, Natural
 
 
@@ -49,13 +48,10 @@ class PixelFly(StatelessAttention):
         butterfly = ((apart & (apart - 1)) == 0) & (apart < 2**self.factors)
         return butterfly | (a < self.global_blocks) | (b < self.global_blocks)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, heads, mask = self.projections, self.site.heads, masks.context
         q, k, v = p.query(x), p.key(context), p.value(context)
-        dropout = self.site.dropout if self.training else 0.0
-        if runs_flex(q, heads, dropout):
+        if runs_flex(q, heads, self._dropout):
             return p.out(flex(q, k, v, mask, lambda _, *places: self.visible(*places), heads, self))
         count = -(-x.shape[1] // self.block)
         own = torch.arange(count, device=x.device)
@@ -63,8 +59,10 @@ class PixelFly(StatelessAttention):
         partners = [own ^ 2**s for s in range(self.factors) if 2**s < count]
         everywhere = [torch.full_like(own, i) for i in range(min(self.global_blocks, count))]
         key_blocks = torch.stack([own, *partners, *everywhere], -1)[None, None]
-        y = block_sparse(q, k, v, mask, key_blocks, block=self.block, heads=heads, dropout=dropout)[:, : x.shape[1]]
+        y = block_sparse(q, k, v, mask, key_blocks, block=self.block, heads=heads, dropout=self._dropout)[
+            :, : x.shape[1]
+        ]
         if first := self.global_blocks * self.block:
             visible = None if mask is None else mask[:, None, None]
-            y = torch.cat([attend(q[:, :first], k, v, visible, heads, dropout), y[:, first:]], 1)
+            y = torch.cat([attend(q[:, :first], k, v, visible, heads, self._dropout), y[:, first:]], 1)
         return p.out(y)

@@ -12,7 +12,7 @@ from torch import Tensor
 from subquad.attention.base import Affine, Discrete, Maps, StatelessAttention
 from subquad.ops.softmax_attention import fused_attention
 from subquad.ops.unit import unit
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.derivatives import by_torch, first_order, one_at_a_time
 from subquad.utils.devices import at_once, fused
 from subquad.utils.setting_types import Count, Even
@@ -62,15 +62,9 @@ class Reformer(Discrete, StatelessAttention):
     complexity = "time O(r n (c + b) d + r n log n), memory O(r n (d + h (c + b)))"
 
     def __init__(
-        self,
-        site: Site,
-        hashes: Count = 4,
-        chunk: Count = 64,
-        buckets: Even | None = None,
-        across_buckets: bool = False,
-        duplicates: bool = False,
-        scaled: bool = True,
-    ) -> None:
+        self, site: Site, hashes: Count = 4, chunk: Count = 64, buckets: Even | None = None,
+        across_buckets: bool = False, duplicates: bool = False, scaled: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__(site)
         if buckets is None:
             self.fix_length("its hash functions (without attention.buckets)")
@@ -92,9 +86,7 @@ class Reformer(Discrete, StatelessAttention):
         joint = {name: (weight[:, part], bias[:, part]) for part, name in enumerate(("query", "value"))}
         return {**joint, "out": (self.out.weight, self.out.bias)}
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         length = x.shape[1]
         filling = -length % self.chunk
         real = x.new_ones(1, length, dtype=torch.bool) if masks.context is None else masks.context
@@ -123,13 +115,9 @@ class Reformer(Discrete, StatelessAttention):
         return codes.squeeze(-1).permute(3, 0, 1, 2)
 
     def _bias(
-        self,
-        groups: Int[Tensor, "r b h n"],
-        places: Int[Tensor, "r b h n"],
-        orders: Int[Tensor, "r b h n"],
-        some: slice,
-        dtype: torch.dtype,
-    ) -> Float[Tensor, "g k c w"]:
+        self, groups: Int[Tensor, "r b h n"], places: Int[Tensor, "r b h n"], orders: Int[Tensor, "r b h n"],
+        some: slice, dtype: torch.dtype,
+    ) -> Float[Tensor, "g k c w"]:  # fmt: skip
         """−m_ij in the orders of some rounds: −log N_ij, with 10⁵ less at i = j, and −∞ at what i does not see."""
         alone = max(ALONE, torch.finfo(dtype).min / 2)
         itself = F.pad(torch.eye(self.chunk, dtype=dtype, device=groups.device) * alone, (self.chunk, 0))
@@ -147,12 +135,9 @@ class Reformer(Discrete, StatelessAttention):
         return of_tokens.unflatten(-1, (-1, self.chunk))[..., None], keys[..., None, :]
 
     def _rounds(
-        self,
-        rows: Float[Tensor, "b n h w"],
-        orders: Int[Tensor, "r b h n"],
-        seats: Int[Tensor, "r b h n"],
+        self, rows: Float[Tensor, "b n h w"], orders: Int[Tensor, "r b h n"], seats: Int[Tensor, "r b h n"],
         bias: Float[Tensor, "g k c s"],
-    ) -> tuple[Float[Tensor, "r b n h e"], Float[Tensor, "r b n h 1"] | None]:
+    ) -> tuple[Float[Tensor, "r b n h e"], Float[Tensor, "r b n h 1"] | None]:  # fmt: skip
         """Some rounds: the outputs of each token, in the order of the tokens, and z if there are several rounds."""
         count, batch, heads, length = orders.shape
         row = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1)
@@ -165,14 +150,13 @@ class Reformer(Discrete, StatelessAttention):
         q, v = moved.unflatten(0, (group.numel(), -1)).chunk(2, -1)
         k, v = (_windows(t, self.chunk) for t in (_unit(q), v))
         q = q[:, self.chunk :].unflatten(1, (-1, self.chunk))
-        dropout = self.site.dropout if self.training else 0.0
 
         y: Tensor
         z: Tensor | None
         if self.hashes == 1:
-            y, z = fused_attention(q, k, v, bias, dropout, scale=self.scale), None
+            y, z = fused_attention(q, k, v, bias, self._dropout, scale=self.scale), None
         else:
-            keep = F.dropout(torch.ones_like(bias), dropout) if dropout else None
+            keep = F.dropout(torch.ones_like(bias), self._dropout) if self._dropout else None
             attend = _attend if by_torch() else _Attend.apply
             y, z = attend(q, k, v, bias, keep, self.scale)
         back = source + torch.arange(count, device=rows.device)[:, None, None, None] * source[0].numel()

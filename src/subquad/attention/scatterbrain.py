@@ -12,7 +12,7 @@ from subquad.ops.blocks import around, around_mask, blocks, unblocks
 from subquad.ops.dropout import dropout
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.random_features import orthogonal_directions
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.derivatives import by_torch, differentiated_once
 from subquad.utils.setting_types import Even, Natural
 
@@ -59,9 +59,7 @@ class Scatterbrain(StatelessAttention):
         self.projections = Projections(site.dim, site.heads)
         self.register_buffer("directions", orthogonal_directions(features // 2, site.dim // site.heads))
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         maps = ((p.query, x), (p.key, context), (p.value, context))
         q, k, v = (linear(t).unflatten(-1, (p.heads, -1)) for linear, t in maps)
@@ -71,11 +69,7 @@ class Scatterbrain(StatelessAttention):
         return p.out(y.flatten(-2).to(x.dtype))
 
     def _combined(
-        self,
-        q: Float[Tensor, "b n h e"],
-        k: Float[Tensor, "b n h e"],
-        v: Float[Tensor, "b n h e"],
-        mask: Bool[Tensor, "b n"] | None,
+        self, q: Float[Tensor, "b n h e"], k: Float[Tensor, "b n h e"], v: Float[Tensor, "b n h e"], mask: Mask
     ) -> Float[Tensor, "b n h e"]:
         features_q, features_k, scale = self._features(q, k, mask)
         sums = features_k.permute(0, 2, 3, 1) @ F.pad(v, (0, 1), value=1).transpose(1, 2)
@@ -95,7 +89,7 @@ class Scatterbrain(StatelessAttention):
         return unblocks(y.transpose(1, 2).flatten(-2), *q.shape[:2]).unflatten(-1, q.shape[2:])
 
     def _features(
-        self, q: Float[Tensor, "b n h e"], k: Float[Tensor, "b n h e"], mask: Bool[Tensor, "b n"] | None
+        self, q: Float[Tensor, "b n h e"], k: Float[Tensor, "b n h e"], mask: Mask
     ) -> tuple[Float[Tensor, "b n h f"], Float[Tensor, "b n h f"], Float[Tensor, "b n h 1"]]:
         """φ(Q) and φ(K) up to factors, and the logarithm of the factors of q_i and of K together.
 
@@ -135,7 +129,7 @@ class Scatterbrain(StatelessAttention):
         return rows.unflatten(-1, x.shape[2:]).transpose(1, 2)
 
     def _visible(
-        self, mask: Bool[Tensor, "b n"] | None, x: Float[Tensor, "b n h e"]
+        self, mask: Mask, x: Float[Tensor, "b n h e"]
     ) -> tuple[Bool[Tensor, "w v"], Bool[Tensor, "blocks 1 1 v"]]:
         """Which places of its window each query of a block sees, and which places hold a real token."""
         window, block = self._sizes(x)

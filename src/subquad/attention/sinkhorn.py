@@ -11,7 +11,7 @@ from subquad.ops.blocks import blocks, unblocks
 from subquad.ops.masks import zero_padding
 from subquad.ops.pooling import mean_pool, window_mask
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, ContextMask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count, Positive
 
 
@@ -57,9 +57,7 @@ class Sinkhorn(StatelessAttention):
         self.block, self.iterations, self.temperature, self.gumbel = block, iterations, temperature, gumbel
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, (batch, length, _) = self.projections, x.shape
         sort = self._sort(context, masks.context).transpose(0, 1)
         keys, values = (self._mixed_and_own(linear(context), sort, masks.context) for linear in (p.key, p.value))
@@ -68,12 +66,12 @@ class Sinkhorn(StatelessAttention):
             keys,
             values,
             attn_mask=self._visible(masks.context, context),
-            dropout_p=self.site.dropout if self.training else 0.0,
+            dropout_p=self._dropout,
         )
         return p.out(unblocks(y.transpose(1, 2).flatten(-2), batch, length))
 
     def _mixed_and_own(
-        self, x: Float[Tensor, "b m d"], sort: Float[Tensor, "h b k k"], mask: Bool[Tensor, "b m"] | None
+        self, x: Context, sort: Float[Tensor, "h b k k"], mask: ContextMask
     ) -> list[Float[Tensor, "blocks h w e"]]:
         """Blocks mixed by S and the blocks themselves: heads first, so that a block of a head is one row of numbers."""
         cut = blocks(zero_padding(x, mask), self.block).unflatten(-1, (self.site.heads, -1))
@@ -82,7 +80,7 @@ class Sinkhorn(StatelessAttention):
         mixed = (sort.to(x.dtype) @ rows).view_as(own)
         return [part.transpose(0, 1) for part in (mixed, own)]
 
-    def _sort(self, context: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h k k"]:
+    def _sort(self, context: Context, mask: ContextMask) -> Float[Tensor, "b h k k"]:
         """S, at least in single precision."""
         p = self.projections
         means, real = mean_pool(context, mask, self.block)
@@ -94,9 +92,7 @@ class Sinkhorn(StatelessAttention):
             logits = logits - torch.empty_like(logits).exponential_().clamp(min=tiny).log()
         return balance(logits / self.temperature, None if mask is None else real, self.iterations)
 
-    def _visible(
-        self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"]
-    ) -> Bool[Tensor, "blocks 1 1 keys"] | None:
+    def _visible(self, mask: ContextMask, context: Context) -> Bool[Tensor, "blocks 1 1 keys"] | None:
         length = context.shape[1]
         if mask is None and length % self.block == 0:
             return None

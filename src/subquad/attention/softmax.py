@@ -3,14 +3,12 @@
 import math
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.dropout import dropout
 from subquad.ops.masks import masked_softmax
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count
 
@@ -47,17 +45,14 @@ class Softmax(StatelessAttention):
         self.fused, self.heads_at_once = fused, heads_at_once or site.heads
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         q, k, v = p.qkv(x, context)
         keys = None if masks.context is None else masks.context[:, None, None, :]
-        dropout_p = self.site.dropout if self.training else 0.0
         if self.fused:
-            return p.merge(softmax_attention(q, k, v, attn_mask=keys, dropout_p=dropout_p))
+            return p.merge(softmax_attention(q, k, v, attn_mask=keys, dropout_p=self._dropout))
         parts = []
         for query, key, value in zip(*(t.split(self.heads_at_once, 1) for t in (q, k, v)), strict=True):
             weights = masked_softmax(query @ key.mT / math.sqrt(q.shape[-1]), keys)
-            parts.append(dropout(weights, dropout_p, self.training) @ value)
+            parts.append(dropout(weights, self._dropout, self.training) @ value)
         return p.merge(parts[0] if len(parts) == 1 else torch.cat(parts, 1))

@@ -3,14 +3,13 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.block_sparse import flex, runs_flex
 from subquad.ops.sparse_patterns import check_pattern, sparse_pattern
 from subquad.ops.sparse_patterns_on_gpu import fixed
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.devices import eager_on_gpu
 from subquad.utils.setting_types import Count
 
@@ -49,13 +48,9 @@ class Sparse(StatelessAttention):
     complexity = "time O(n √n d), memory O(n (d + √n))"
 
     def __init__(
-        self,
-        site: Site,
-        form: Literal["fixed", "strided"] = "fixed",
-        block: Count = 64,
-        summary: Count = 8,
+        self, site: Site, form: Literal["fixed", "strided"] = "fixed", block: Count = 64, summary: Count = 8,
         causal: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(site)
         check_pattern(form, block, summary)
         self.form, self.block, self.summary, self.causal = form, block, summary, causal
@@ -70,21 +65,18 @@ class Sparse(StatelessAttention):
             visible = ((query - key).abs() <= b) | ((query - key) % b == 0)
         return visible & (key <= query) if self.causal else visible
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, heads = self.projections, self.site.heads
         q, k, v = p.query(x), p.key(context), p.value(context)
-        dropout = self.site.dropout if self.training else 0.0
-        if runs_flex(q, heads, dropout):
+        if runs_flex(q, heads, self._dropout):
             return p.out(flex(q, k, v, masks.context, lambda _, *places: self.visible(*places), heads, self))
         if eager_on_gpu(q) and self.form == "fixed" and not self.causal:
             bias = None if masks.context is None else torch.log(masks.context, out=q.new_empty(q.shape[:2]))
             kv = torch.cat([k, v], -1)
             del k, v
-            return p.out(fixed(q, kv, bias, self.block, self.summary, heads, 1, dropout, q.shape[2]))
+            return p.out(fixed(q, kv, bias, self.block, self.summary, heads, 1, self._dropout, q.shape[2]))
         y = sparse_pattern(
             q, k, v, masks.context, form=self.form, block=self.block, summary=self.summary, heads=heads,
-            causal=self.causal, dropout=dropout,
+            causal=self.causal, dropout=self._dropout,
         )  # fmt: skip
         return p.out(y)

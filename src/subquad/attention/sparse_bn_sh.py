@@ -15,21 +15,16 @@ from subquad.ops.scaled_heads import ScaleGroup, at_scales, mean_keys, scale_gro
 from subquad.ops.scaled_heads_on_gpu import Operands, attend_by_scale
 from subquad.ops.sparse_patterns import check_pattern, sparse_pattern
 from subquad.ops.sparse_patterns_on_gpu import fixed
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.devices import eager_on_gpu
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Even
 
 
 def naive_sparse_bn_sh(
-    q: Float[Tensor, "n e"],
-    context: Float[Tensor, "m d"],
-    key: Callable[[Tensor], Tensor],
-    value: Callable[[Tensor], Tensor],
-    visible: Bool[Tensor, "n k"],
-    scale: int,
-    beta: float | Tensor = 1.0,
-) -> Float[Tensor, "n e"]:
+    q: Float[Tensor, "n e"], context: Float[Tensor, "m d"], key: Callable[[Tensor], Tensor],
+    value: Callable[[Tensor], Tensor], visible: Bool[Tensor, "n k"], scale: int, beta: float | Tensor = 1.0,
+) -> Float[Tensor, "n e"]:  # fmt: skip
     """One head for one sequence without padding; `key` and `value` are the head's linear maps.
 
     visible: M of Eq. 16, which windows of `scale` tokens each query sees.
@@ -83,16 +78,9 @@ class SparseBNSH(StatelessAttention):
     complexity = "time O(n √n d), memory O(n (d + √n))"
 
     def __init__(
-        self,
-        site: Site,
-        form: Literal["fixed", "strided", "band"] = "fixed",
-        block: Count = 64,
-        summary: Count = 8,
-        window: Even = 256,
-        beta: float = 1.0,
-        learned: bool = False,
-        scales: Count | Sequence[Count] | None = None,
-    ) -> None:
+        self, site: Site, form: Literal["fixed", "strided", "band"] = "fixed", block: Count = 64, summary: Count = 8,
+        window: Even = 256, beta: float = 1.0, learned: bool = False, scales: Count | Sequence[Count] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(site)
         if form == "band":
             if window < 2 or window % 2:
@@ -106,9 +94,7 @@ class SparseBNSH(StatelessAttention):
         self.recentred = learned or beta != 0
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         if eager_on_gpu(x) and x.shape[2] == self.site.dim:
             weights, beta = weights_of(p.query, p.key, p.value, p.out), self.beta if self.recentred else None
@@ -129,18 +115,16 @@ class SparseBNSH(StatelessAttention):
             k, v = part.kv.chunk(2, -1)
             return self._attend_group(group, part.q, k, v, part.real)
         block, summary = (math.ceil(size / group.scale) for size in (self.block, self.summary))
-        dropout = self.site.dropout if self.training else 0.0
-        return fixed(part.q, part.kv, part.bias, block, summary, group.heads, group.scale, dropout, self.site.dim)
+        return fixed(part.q, part.kv, part.bias, block, summary, group.heads, group.scale, self._dropout, self.site.dim)
 
     def _attend_group(self, group: ScaleGroup, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None) -> Tensor:
         """Softmax attention of the heads of one scale over the visible windows."""
-        dropout = self.site.dropout if self.training else 0.0
         if self.form == "band":
             reach = math.ceil(self.window / 2 / group.scale)
             return sliding_window(
-                q, k, v, real, heads=group.heads, before=reach, after=reach, stride=group.scale, dropout=dropout
+                q, k, v, real, heads=group.heads, before=reach, after=reach, stride=group.scale, dropout=self._dropout
             )
         return sparse_pattern(
             q, k, v, real, form=self.form, block=self.block, summary=self.summary, heads=group.heads,
-            stride=group.scale, dropout=dropout,
+            stride=group.scale, dropout=self._dropout,
         )  # fmt: skip

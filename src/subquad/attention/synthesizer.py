@@ -14,7 +14,7 @@ from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
 from subquad.ops.masks import masked_softmax
 from subquad.ops.softmax_attention import fused_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, ContextMask, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count
 
@@ -88,9 +88,7 @@ class Synthesizer(StatelessAttention):
         if "factorized_random" in parts:
             self.rows, self.row_keys = (nn.Parameter(torch.randn(heads, k, rank) * rank**-0.25) for k in (n, m))
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         v = self.value(context).unflatten(-1, (self.site.heads, -1))
         table = self._table(x.shape[1], context.shape[1])
         if self.parts <= {"random", "fixed"}:
@@ -108,14 +106,14 @@ class Synthesizer(StatelessAttention):
         tables: list[Tensor] = [getattr(self, part) for part in ("random", "fixed") if part in self.parts]
         return sum((table[:, :n, :m] for table in tables[1:]), tables[0][:, :n, :m]) if tables else None
 
-    def _products(self, x: Float[Tensor, "b n d"], m: int) -> Float[Tensor, "b h n m"]:
+    def _products(self, x: Tokens, m: int) -> Float[Tensor, "b h n m"]:
         """The logits of factorized_dense: products of each entry of A with all entries of B."""
         hidden = self._split(F.relu(self.factor_hidden(x)))
         a, b = (hidden @ self.factor_columns.mT + self.factor_bias[:, None]).split(self.factors, -1)
         return (a[..., :, None] * b[..., None, :]).flatten(-2)[..., :m]
 
     def _vectors(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"]
+        self, x: Tokens, context: Context
     ) -> tuple[Float[Tensor, "b h n w"] | None, Float[Tensor, "b h m w"] | None]:
         """Vectors of queries and keys whose inner products are the logits of dense, factorized_random and dot."""
         (batch, n, _), m = x.shape, context.shape[1]
@@ -135,7 +133,7 @@ class Synthesizer(StatelessAttention):
         return q, k
 
     def _shared(
-        self, table: Float[Tensor, "h n m"], v: Float[Tensor, "b m h e"], mask: Bool[Tensor, "b m"] | None
+        self, table: Float[Tensor, "h n m"], v: Float[Tensor, "b m h e"], mask: ContextMask
     ) -> Float[Tensor, "b n h e"]:
         """Weights that all rows of the batch share, divided by their sum over the real tokens of each row."""
         if mask is not None:
@@ -149,25 +147,20 @@ class Synthesizer(StatelessAttention):
         return y / total.masked_fill(total == 0, 1)[..., None]
 
     def _own(
-        self,
-        table: Float[Tensor, "*b h n m"] | None,
-        q: Float[Tensor, "b h n w"] | None,
-        k: Float[Tensor, "b h m w"] | None,
-        v: Float[Tensor, "b h m e"],
-        keys: Bool[Tensor, "b 1 1 m"] | None,
-    ) -> Float[Tensor, "b h n e"]:
+        self, table: Float[Tensor, "*b h n m"] | None, q: Float[Tensor, "b h n w"] | None,
+        k: Float[Tensor, "b h m w"] | None, v: Float[Tensor, "b h m e"], keys: Bool[Tensor, "b 1 1 m"] | None,
+    ) -> Float[Tensor, "b h n e"]:  # fmt: skip
         """Weights of each row of the batch."""
-        dropout_p = self.site.dropout if self.training else 0.0
         if q is None or k is None:
             assert table is not None
-            return dropout(masked_softmax(table, keys), dropout_p, self.training) @ v
+            return dropout(masked_softmax(table, keys), self._dropout, self.training) @ v
         bias = keys if table is None else table if keys is None else table.masked_fill(~keys, -math.inf)
         # The fused kernels take vectors of one width only.
         width = max(q.shape[-1], v.shape[-1])
         q, k, v_wide = (F.pad(t, (0, width - t.shape[-1])) for t in (q, k, v))
-        return fused_attention(q, k, v_wide, bias, dropout_p, scale=1.0)[..., : v.shape[-1]]
+        return fused_attention(q, k, v_wide, bias, self._dropout, scale=1.0)[..., : v.shape[-1]]
 
-    def _split(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b h n e"]:
+    def _split(self, x: Tokens) -> Float[Tensor, "b h n e"]:
         return split_heads(x, self.site.heads)
 
 

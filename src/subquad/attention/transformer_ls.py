@@ -12,7 +12,7 @@ from subquad.attention.base import Affine, Projections, StatelessAttention
 from subquad.ops.blocks import around, around_mask, blocks, unblocks, visible_in_windows
 from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, ContextMask, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Natural, Odd
 
@@ -60,13 +60,9 @@ class TransformerLS(StatelessAttention):
     complexity = "time O(n (r + w) d), memory O(n (r + d)) for windows of w tokens"
 
     def __init__(
-        self,
-        site: Site,
-        window: Count = 8,
-        rank: Natural = 32,
-        scores: Literal["input", "keys"] = "input",
+        self, site: Site, window: Count = 8, rank: Natural = 32, scores: Literal["input", "keys"] = "input",
         kernel: Odd | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(site)
         self.window, self.rank, self.scores = window, rank, scores
         self.projections = Projections(site.dim, site.heads)
@@ -75,9 +71,7 @@ class TransformerLS(StatelessAttention):
         self.norm_slots = nn.LayerNorm(site.dim) if rank else None
         self.filters = nn.Parameter(torch.zeros(site.heads, kernel)) if kernel else None
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, mask = self.projections, masks.context
         if not masks.class_token:
             rows, values = self._read(x, context, mask)
@@ -100,12 +94,9 @@ class TransformerLS(StatelessAttention):
         return p.out(torch.cat([own.transpose(1, 2).flatten(-2), self._filtered(rows, values, of_tokens)], 1))
 
     def _read(
-        self,
-        x: Float[Tensor, "b n d"],
-        context: Float[Tensor, "b m d"],
-        mask: Bool[Tensor, "b m"] | None,
+        self, x: Tokens, context: Context, mask: ContextMask,
         token: tuple[Float[Tensor, "b 1 d"], Float[Tensor, "b 1 d"]] | None = None,
-    ) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b m d"]]:
+    ) -> tuple[Tokens, Context]:  # fmt: skip
         """Outputs of all heads and the normalised values; `token`: key and value of a class token."""
         p = self.projections
         raw = p.key(context)
@@ -120,17 +111,17 @@ class TransformerLS(StatelessAttention):
             keys,
             self._rows(values, weights, extra_value),
             attn_mask=self._visible(mask, context, self.rank + (token is not None)),
-            dropout_p=self.site.dropout if self.training else 0.0,
+            dropout_p=self._dropout,
         )
         del keys
         return unblocks(y.transpose(1, 2).flatten(-2), *x.shape[:2]), values
 
-    def _sizes(self, x: Float[Tensor, "b m d"]) -> tuple[int, int, int]:
+    def _sizes(self, x: Context) -> tuple[int, int, int]:
         """Tokens of a segment, no longer than the longest sequence, of its neighbours, and of a block of queries."""
         window = min(self.window, self.longest(x, x)[1])
         return window, max(window // 2, 1), window * math.ceil(QUERIES / window)
 
-    def _weights(self, x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b h r m"] | None:
+    def _weights(self, x: Context, mask: ContextMask) -> Float[Tensor, "b h r m"] | None:
         """Pᵀ, normalised at least in single precision."""
         if self.compress is None:
             return None
@@ -140,10 +131,7 @@ class TransformerLS(StatelessAttention):
         return weights.to(x.dtype).unflatten(-1, (self.site.heads, -1)).permute(0, 2, 3, 1)
 
     def _rows(
-        self,
-        x: Float[Tensor, "b m d"],
-        weights: Float[Tensor, "b h r m"] | None,
-        token: Float[Tensor, "b 1 d"] | None = None,
+        self, x: Context, weights: Float[Tensor, "b h r m"] | None, token: Float[Tensor, "b 1 d"] | None = None
     ) -> list[Float[Tensor, "blocks h _ e"]]:
         """The rows of x that a block of queries sees: class token, summaries, and the window around the block."""
         split = self.projections.split
@@ -156,9 +144,7 @@ class TransformerLS(StatelessAttention):
         count = windows.shape[0] // x.shape[0]
         return [split(slots)[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1), windows]
 
-    def _visible(
-        self, mask: Bool[Tensor, "b m"] | None, context: Float[Tensor, "b m d"], seen_by_all: int
-    ) -> Bool[Tensor, "blocks 1 w v"]:
+    def _visible(self, mask: ContextMask, context: Context, seen_by_all: int) -> Bool[Tensor, "blocks 1 w v"]:
         """[block, 1, query, key]: whether the query sees the key; the first keys are seen by all queries."""
         device, (window, beside, block) = context.device, self._sizes(context)
         segment = torch.arange(block, device=device)[:, None] // window * window
@@ -170,9 +156,7 @@ class TransformerLS(StatelessAttention):
         real = real if mask is not None else real.repeat(context.shape[0], 1)
         return visible_in_windows(band, real)[:, None]
 
-    def _filtered(
-        self, rows: Float[Tensor, "b n d"], values: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None
-    ) -> Float[Tensor, "b n d"]:
+    def _filtered(self, rows: Tokens, values: Tokens, mask: Mask) -> Tokens:
         """The rows, and each head's values filtered along the tokens where there are filters."""
         if self.filters is None:
             return rows

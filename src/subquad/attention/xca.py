@@ -1,14 +1,13 @@
 """XCA: cross-covariance attention of XCiT (El-Nouby et al. 2021, https://arxiv.org/abs/2106.09681, Eq. 1)."""
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.dropout import dropout
 from subquad.ops.masks import zero_padding
 from subquad.ops.unit import unit
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 
 
 class XCA(StatelessAttention):
@@ -36,9 +35,7 @@ class XCA(StatelessAttention):
         self.projections = Projections(site.dim, site.heads)
         self.temperature = nn.Parameter(torch.ones(site.heads, 1, 1))
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         q, k = (p.split(zero_padding(t, masks.context)).mT for t in (p.query(x), p.key(context)))
         wide = torch.promote_types(q.dtype, torch.float32)

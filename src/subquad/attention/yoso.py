@@ -13,7 +13,7 @@ from subquad.ops.binary_codes import code
 from subquad.ops.masks import zero_padding
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.unit import unit
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.derivatives import by_torch, first_order
 from subquad.utils.devices import at_once, fused
 from subquad.utils.setting_types import Count
@@ -57,9 +57,7 @@ class YOSO(StatelessAttention, SurrogateGradient):
         self.bits = bits
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         values = p.split(zero_padding(p.value(context), masks.context))
         q, k = p.split(p.query(x)), p.split(p.key(context))
@@ -133,12 +131,9 @@ class SampledYOSO(YOSO, Redrawn, Discrete):
 
 
 def _weighed(
-    q: Float[Tensor, "b h n e"],
-    k: Float[Tensor, "b h m e"],
-    v: Float[Tensor, "b h m e"],
-    bits: int,
+    q: Float[Tensor, "b h n e"], k: Float[Tensor, "b h m e"], v: Float[Tensor, "b h m e"], bits: int,
     codes: tuple[Int[Tensor, "s b*h n"], Int[Tensor, "s b*h m"]] | None = None,
-) -> Float[Tensor, "b h n e"]:
+) -> Float[Tensor, "b h n e"]:  # fmt: skip
     """Σ_j w_ij v_j with the surrogate gradient; `codes`, where given, are those of the hashes of queries and keys.
 
     Where torch differentiates, w_ij exp(τ/2 (c - c')) has the value and the surrogate gradient of w_ij, if c is the

@@ -77,33 +77,18 @@ class BLRPEncoder(SegmentEncoder):
     )
 
     def __init__(
-        self,
-        spec: DataSpec,
-        dim: Count,
-        heads: Count,
-        ffn: Count,
-        dropout: BelowOne = 0.0,
-        attention_dropout: BelowOne = 0.0,
-        segment: Count = 100,
-        latents: Count = 100,
-        self_layers: Count = 2,
-        direction: Literal["bi", "fwd", "bwd"] = "bi",
-        forward_init: Init = "phi_residual",
-        backward_init: Init = "phi_residual",
-        latent_pos: Literal["once", "each_step"] = "once",
-        phi: Literal["per_head_value", "per_head", "single"] = "per_head_value",
-        phi_bias: bool = False,
+        self, spec: DataSpec, dim: Count, heads: Count, ffn: Count, dropout: BelowOne = 0.0,
+        attention_dropout: BelowOne = 0.0, segment: Count = 100, latents: Count = 100, self_layers: Count = 2,
+        direction: Literal["bi", "fwd", "bwd"] = "bi", forward_init: Init = "phi_residual",
+        backward_init: Init = "phi_residual", latent_pos: Literal["once", "each_step"] = "once",
+        phi: Literal["per_head_value", "per_head", "single"] = "per_head_value", phi_bias: bool = False,
         phi_input: Literal["raw", "with_pos"] = "raw",
         phi_share: Literal["separate", "identical", "siamese"] = "separate",
-        share_directions: Literal["all", "latent_only", "none"] = "all",
-        pad_aware: bool = True,
-        position: Literal["sinusoidal", "learned"] = "sinusoidal",
-        token_std: NonNegative = 1.0,
-        bias: bool = True,
-        scale: Literal["d_head", "d_model"] = "d_head",
-        pool: Literal["mean", "flatten", "first"] = "mean",
+        share_directions: Literal["all", "latent_only", "none"] = "all", pad_aware: bool = True,
+        position: Literal["sinusoidal", "learned"] = "sinusoidal", token_std: NonNegative = 1.0, bias: bool = True,
+        scale: Literal["d_head", "d_model"] = "d_head", pool: Literal["mean", "flatten", "first"] = "mean",
         head_hidden: Count | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(spec, dim, segment, latents, dropout, position, token_std, pool, head_hidden)
         self.phi_input, self.pad_aware, self.pos_each_step = phi_input, pad_aware, latent_pos == "each_step"
         sizes = (dim, heads, ffn, dropout, attention_dropout, bias, scale)
@@ -144,14 +129,9 @@ class BLRPEncoder(SegmentEncoder):
         return swept.latent
 
     def _sweep(
-        self,
-        way: "_Way",
-        within: Tensor,
-        segments: Segments,
-        start: Tensor,
-        initial: Tensor,
+        self, way: "_Way", within: Tensor, segments: Segments, start: Tensor, initial: Tensor,
         earlier: Sequence[Tensor] = (),
-    ) -> Swept:
+    ) -> Swept:  # fmt: skip
         return way.blocks.sweep(
             within,
             segments,

@@ -10,11 +10,10 @@ from collections import deque
 from typing import Any, ClassVar, cast
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry
-from subquad.specs import Masks
+from subquad.specs import Masks, Tokens
 from subquad.utils.derivatives import transformed
 from subquad.utils.errors import UserError
 
@@ -55,7 +54,7 @@ class Carrying(nn.Module):
         """The attention that is called."""
         return cast(Attention, self._modules[self.inner])
 
-    def attend(self, x: Float[Tensor, "b n d"], masks: Masks) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, masks: Masks) -> Tokens:
         """Self-attention of the tokens."""
         site, slot = self.attention.site, self.slot
         again = not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1  # in a backward pass

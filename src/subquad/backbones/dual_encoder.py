@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from subquad.backbones.encoder import Encoder, Grouped
 from subquad.blocks.head import output_head
 from subquad.blocks.parameter_groups import parameter_groups
-from subquad.specs import DataSpec
+from subquad.specs import DataSpec, Mask
 from subquad.utils.setting_types import CheckedSettings, Count
 
 Combine = Literal["concat", "concat_reversed", "nli", "nli_difference_first"]
@@ -42,14 +42,9 @@ class DualEncoder(nn.Module, CheckedSettings, Grouped):
     section = "backbone"
 
     def __init__(
-        self,
-        spec: DataSpec,
-        encoder: Callable[..., Encoder],
-        combine: Combine = "nli",
-        head_hidden: Count | None = None,
-        head_layers: Count = 1,
-        activation: Literal["relu", "gelu"] = "relu",
-    ) -> None:
+        self, spec: DataSpec, encoder: Callable[..., Encoder], combine: Combine = "nli",
+        head_hidden: Count | None = None, head_layers: Count = 1, activation: Literal["relu", "gelu"] = "relu",
+    ) -> None:  # fmt: skip
         super().__init__()
         self.combine = combine
         self.tower = encoder(spec=spec)
@@ -59,11 +54,7 @@ class DualEncoder(nn.Module, CheckedSettings, Grouped):
         self.head = output_head(width, spec.outputs, head_hidden, head_layers, _ACTIVATIONS[activation])
 
     def forward(
-        self,
-        first: Int[Tensor, "b n"],
-        first_valid: Bool[Tensor, "b n"] | None,
-        second: Int[Tensor, "b n"],
-        second_valid: Bool[Tensor, "b n"] | None,
+        self, first: Int[Tensor, "b n"], first_valid: Mask, second: Int[Tensor, "b n"], second_valid: Mask
     ) -> Float[Tensor, "b outputs"]:
         valid = None
         if first_valid is not None or second_valid is not None:

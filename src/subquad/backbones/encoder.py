@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.specs import DataSpec
+from subquad.specs import DataSpec, Mask
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import CheckedSettings
 
@@ -28,10 +28,10 @@ class Encoder(nn.Module, CheckedSettings, abc.ABC):
     """Width of what `features` returns and `head` takes."""
 
     @abc.abstractmethod
-    def features(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
+    def features(self, inputs: Tensor, valid: Mask) -> Float[Tensor, "b f"]:
         """One vector for each row; `valid` is True at real tokens, None where no row has padding."""
 
-    def forward(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b outputs"]:
+    def forward(self, inputs: Tensor, valid: Mask) -> Float[Tensor, "b outputs"]:
         """Predictions."""
         return self.head(self.features(inputs, valid))
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Carry
@@ -18,7 +18,7 @@ from subquad.blocks.dropout_layer import Dropout
 from subquad.blocks.embeddings import NeighbourConvolution, TokenEmbedding, positions
 from subquad.blocks.init import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
-from subquad.specs import DataSpec, Masks, Pattern, Site, TextSpec
+from subquad.specs import DataSpec, Mask, Masks, Pattern, Site, TextSpec, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import BelowOne, CheckedSettings, Count, Odd
 
@@ -40,19 +40,10 @@ class LanguageEncoder(nn.Module, CheckedSettings):
     tokenizer: Tensor
 
     def __init__(
-        self,
-        spec: DataSpec,
-        attention: AttentionFactory | None,
-        layers: Count,
-        dim: Count,
-        heads: Count,
-        ffn: Count,
-        dropout: BelowOne = 0.1,
-        attention_dropout: BelowOne = 0.1,
-        order: Literal["pre", "post"] = "post",
-        position: Literal["learned", "sinusoidal", "none"] = "learned",
-        convolution: Odd | None = None,
-    ) -> None:
+        self, spec: DataSpec, attention: AttentionFactory | None, layers: Count, dim: Count, heads: Count, ffn: Count,
+        dropout: BelowOne = 0.1, attention_dropout: BelowOne = 0.1, order: Literal["pre", "post"] = "post",
+        position: Literal["learned", "sinusoidal", "none"] = "learned", convolution: Odd | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         if not isinstance(spec, TextSpec) or spec.vocab is None:
             raise UserError(
@@ -78,7 +69,7 @@ class LanguageEncoder(nn.Module, CheckedSettings):
         self.norm = nn.LayerNorm(dim) if order == "pre" else nn.Identity()
         draw_linear_maps(self, STD)
 
-    def forward(self, inputs: Int[Tensor, "b n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b n d"]:
+    def forward(self, inputs: Int[Tensor, "b n"], valid: Mask) -> Tokens:
         x = self.embed_norm(self.position(self.embed(inputs)))
         x = self.dropout(x if self.convolution is None else self.convolution(x, valid))
         carry: Carry = None
@@ -120,9 +111,7 @@ class LanguageModel(nn.Module, Pretrainable):
         self.bias = nn.Parameter(torch.zeros(self.encoder.embed.num_embeddings))
         draw_linear_maps(self.dense, STD)
 
-    def forward(
-        self, inputs: Int[Tensor, "b n"], valid: Bool[Tensor, "b n"] | None, chosen: Int[Tensor, "m 2"]
-    ) -> Float[Tensor, "m vocab"]:
+    def forward(self, inputs: Int[Tensor, "b n"], valid: Mask, chosen: Int[Tensor, "m 2"]) -> Float[Tensor, "m vocab"]:
         x = self.encoder(inputs, valid)[chosen.unbind(1)]
         return F.linear(self.norm(F.gelu(self.dense(x))), self.encoder.embed.weight, self.bias)
 
@@ -150,7 +139,7 @@ class LanguageClassifier(Encoder, Pretrainable):
         for linear in (self.dense, self.head):
             draw_linear_maps(linear, STD)
 
-    def features(self, inputs: Int[Tensor, "b n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d"]:
+    def features(self, inputs: Int[Tensor, "b n"], valid: Mask) -> Float[Tensor, "b d"]:
         first = self.encoder(inputs, valid)[:, 0]
         return self.dropout(torch.tanh(self.dense(self.dropout(first))))
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, AttentionFactory, Carry, UnsupportedPattern
@@ -13,7 +13,7 @@ from subquad.blocks.layer import FeedForward, Layer
 from subquad.blocks.mcan_norm import UnbiasedLayerNorm
 from subquad.blocks.question_encoder import question_encoder
 from subquad.ops.masks import masked_softmax
-from subquad.specs import Masks, Pattern, Site, VQASpec
+from subquad.specs import Context, ContextMask, Mask, Masks, Pattern, Site, Tokens, VQASpec
 from subquad.utils.setting_types import BelowOne, CheckedSettings, Count
 
 Place = Literal["self_text", "self_image", "cross"]
@@ -29,7 +29,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm, self.dropout = UnbiasedLayerNorm(dim), Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "b n d"], y: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens, y: Tokens) -> Tokens:
         return self.norm(x + self.dropout(y))
 
 
@@ -47,8 +47,8 @@ class CoAttentionLayer(Layer):
         self.after = nn.ModuleDict({name: Residual(dim, dropout) for name in (*steps, "feed_forward")})
 
     def forward(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks, carries: tuple[Carry, Carry]
-    ) -> tuple[Float[Tensor, "b n d"], tuple[Carry, Carry]]:
+        self, x: Tokens, context: Context, masks: Masks, carries: tuple[Carry, Carry]
+    ) -> tuple[Tokens, tuple[Carry, Carry]]:
         """`masks` of x and of the context; `carries` of the two attentions."""
         own, guided = carries
         if self.own is not None:
@@ -70,7 +70,7 @@ class AttentionReadout(nn.Module):
         )
         self.map = nn.Linear(dim, out)
 
-    def forward(self, x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b e"]:
+    def forward(self, x: Tokens, valid: Mask) -> Float[Tensor, "b e"]:
         weights = masked_softmax(self.score(x).mT, None if valid is None else valid[:, None])
         return self.map((weights @ x).squeeze(1))
 
@@ -93,18 +93,10 @@ class MCAN(nn.Module, CheckedSettings):
     section = "backbone"
 
     def __init__(
-        self,
-        spec: VQASpec,
-        attention: AttentionFactory,
-        exact: AttentionFactory,
-        layers: Count,
-        dim: Count,
-        heads: Count,
-        ffn: Count,
-        dropout: BelowOne = 0.1,
-        studied: Sequence[Place] | None = None,
+        self, spec: VQASpec, attention: AttentionFactory, exact: AttentionFactory, layers: Count, dim: Count,
+        heads: Count, ffn: Count, dropout: BelowOne = 0.1, studied: Sequence[Place] | None = None,
         image_self: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.image_map = nn.Linear(spec.image_dim, dim)
         self.question = question_encoder(spec, dim)
@@ -138,11 +130,7 @@ class MCAN(nn.Module, CheckedSettings):
         self.head = nn.Linear(2 * dim, spec.classes)
 
     def forward(
-        self,
-        image: Float[Tensor, "b n c"],
-        image_valid: Bool[Tensor, "b n"] | None,
-        question: Tensor,
-        question_valid: Bool[Tensor, "b m"] | None,
+        self, image: Float[Tensor, "b n c"], image_valid: Mask, question: Tensor, question_valid: ContextMask
     ) -> Float[Tensor, "b classes"]:
         """`question` holds token ids `[b, m]` or features `[b, m, e]`; the masks are True at real tokens."""
         text, carries = self.question(question, question_valid), (None, None)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Carry
@@ -15,7 +15,7 @@ from subquad.blocks.embeddings import LearnedPositions, SeriesEmbedding, Sinusoi
 from subquad.blocks.head import flatten_tokens
 from subquad.blocks.layer import TransformerLayer
 from subquad.ops.batch_statistics import moments, several_processes
-from subquad.specs import DataSpec, Masks, Pattern, Site
+from subquad.specs import DataSpec, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import BelowOne, Count
 
@@ -26,7 +26,7 @@ class TokenBatchNorm(nn.BatchNorm1d):
     Where several processes share a batch, the statistics are those of the whole batch.
     """
 
-    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens) -> Tokens:
         rows = x.flatten(0, 1)
         if not (self.training and several_processes()):
             return super().forward(rows).view_as(x)
@@ -51,18 +51,10 @@ class MVTSEncoder(Encoder):
     """
 
     def __init__(
-        self,
-        spec: DataSpec,
-        attention: AttentionFactory | None,
-        layers: Count,
-        dim: Count,
-        heads: Count,
-        ffn: Count,
-        dropout: BelowOne = 0.1,
-        norm: Literal["batch", "layer"] = "batch",
-        position: Literal["learned", "sinusoidal"] = "learned",
-        final_norm: bool = False,
-    ) -> None:
+        self, spec: DataSpec, attention: AttentionFactory | None, layers: Count, dim: Count, heads: Count, ffn: Count,
+        dropout: BelowOne = 0.1, norm: Literal["batch", "layer"] = "batch",
+        position: Literal["learned", "sinusoidal"] = "learned", final_norm: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         if spec.channels is None:
             raise UserError(
@@ -90,7 +82,7 @@ class MVTSEncoder(Encoder):
         self.feature_dim = spec.max_len * dim
         self.head = nn.Linear(self.feature_dim, spec.outputs)
 
-    def features(self, inputs: Float[Tensor, "b n c"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
+    def features(self, inputs: Float[Tensor, "b n c"], valid: Mask) -> Float[Tensor, "b f"]:
         x = self.dropout(self.position(self.embed(inputs)))
         carry: Carry = None
         for layer in self.layers:

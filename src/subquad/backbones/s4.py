@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.backbones.encoder import Grouped, StandaloneEncoder
@@ -13,7 +13,7 @@ from subquad.blocks.embeddings import TokenEmbedding
 from subquad.blocks.parameter_groups import parameter_groups
 from subquad.blocks.s4_layer import S4Block, S4Layer
 from subquad.blocks.state_space_parameters import DiagonalStateSpace, LowRankStateSpace, Rates, StateSpace
-from subquad.specs import DataSpec
+from subquad.specs import ContextMask, DataSpec, Mask
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import BelowOne, Count, NonNegative, Positive
 
@@ -53,26 +53,14 @@ class S4Encoder(StandaloneEncoder, Grouped):
     complexity = "time O(n (d log n + d² + N d)), memory O(n (d + N d)) in training; one kernel for all rows of a batch"
 
     def __init__(
-        self,
-        spec: DataSpec,
-        dim: Count,
-        layers: Count = 6,
-        dropout: BelowOne = 0.0,
-        kernel: Literal["low_rank", "diagonal"] = "low_rank",
-        init: Literal["legs", "lin", "inv"] = "legs",
-        discretization: Literal["zoh", "bilinear"] = "zoh",
-        d_state: Count = 64,
-        n_ssm: Count | None = None,
-        dt_min: Positive = 0.001,
-        dt_max: Positive = 0.1,
-        order: Literal["pre", "post"] = "pre",
-        norm: Literal["batch", "layer"] = "batch",
-        readout: Literal["mean", "last"] = "mean",
-        ssm_lr: NonNegative | None = None,
-        dt_lr: NonNegative | None = None,
-        c_lr: NonNegative | None = None,
+        self, spec: DataSpec, dim: Count, layers: Count = 6, dropout: BelowOne = 0.0,
+        kernel: Literal["low_rank", "diagonal"] = "low_rank", init: Literal["legs", "lin", "inv"] = "legs",
+        discretization: Literal["zoh", "bilinear"] = "zoh", d_state: Count = 64, n_ssm: Count | None = None,
+        dt_min: Positive = 0.001, dt_max: Positive = 0.1, order: Literal["pre", "post"] = "pre",
+        norm: Literal["batch", "layer"] = "batch", readout: Literal["mean", "last"] = "mean",
+        ssm_lr: NonNegative | None = None, dt_lr: NonNegative | None = None, c_lr: NonNegative | None = None,
         inner_len: Count | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(spec)
 
         def model(length: int) -> StateSpace:
@@ -86,15 +74,9 @@ class S4Encoder(StandaloneEncoder, Grouped):
         self._build(spec, mixers, dim, dropout, order, norm, readout)
 
     def _build(
-        self,
-        spec: DataSpec,
-        mixers: Iterable[nn.Module],
-        dim: int,
-        dropout: float,
-        order: Literal["pre", "post"],
-        norm: Literal["batch", "layer"],
-        readout: Literal["mean", "last"],
-    ) -> None:
+        self, spec: DataSpec, mixers: Iterable[nn.Module], dim: int, dropout: float, order: Literal["pre", "post"],
+        norm: Literal["batch", "layer"], readout: Literal["mean", "last"],
+    ) -> None:  # fmt: skip
         """The parts around the layers that mix the tokens."""
         self.embed = _embedding(spec, dim)
         self.blocks = nn.ModuleList(S4Block(dim, mixer, dropout, order, norm) for mixer in mixers)
@@ -103,16 +85,14 @@ class S4Encoder(StandaloneEncoder, Grouped):
         self.feature_dim = dim
         self.head = nn.Linear(dim, spec.outputs)
 
-    def features(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d"]:
+    def features(self, inputs: Tensor, valid: Mask) -> Float[Tensor, "b d"]:
         self.check_length(inputs)
         x, valid = self.encoded(self.embed(inputs).mT, valid)
         if self.norm is not None:
             x = self.norm(x, valid)
         return _mean(x, valid) if self.readout == "mean" else _last(x, valid)
 
-    def encoded(
-        self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None
-    ) -> tuple[Float[Tensor, "b d m"], Bool[Tensor, "b m"] | None]:
+    def encoded(self, x: Float[Tensor, "b d n"], valid: Mask) -> tuple[Float[Tensor, "b d m"], ContextMask]:
         """The sequence after all blocks, and its mask of real tokens."""
         for block in self.blocks:
             x = block(x, valid)
@@ -132,13 +112,13 @@ def _embedding(spec: DataSpec, dim: int) -> nn.Module:
     raise UserError("The data have neither a vocabulary nor channels, so there is nothing to embed.")
 
 
-def _mean(x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d"]:
+def _mean(x: Float[Tensor, "b d n"], valid: Mask) -> Float[Tensor, "b d"]:
     if valid is None:
         return x.mean(-1)
     return x.masked_fill(~valid[:, None], 0).sum(-1) / valid.sum(1, keepdim=True).clamp(min=1)
 
 
-def _last(x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d"]:
+def _last(x: Float[Tensor, "b d n"], valid: Mask) -> Float[Tensor, "b d"]:
     """The last real token of each row; 0 where there is none."""
     if valid is None:
         return x[..., -1]

@@ -4,13 +4,13 @@ import math
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.backbones.s4 import S4Encoder
 from subquad.ops.masks import masked_softmax
 from subquad.ops.softmax_attention import fused_attention
-from subquad.specs import DataSpec
+from subquad.specs import ContextMask, DataSpec, Mask
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count
 
@@ -44,20 +44,11 @@ class S4DBAEncoder(S4Encoder):
     complexity = "time O(n d_p d + (n + d_p) (d log n + d² + N d)), memory O(n d_p + n (d + N d)) in training"
 
     def __init__(
-        self,
-        spec: DataSpec,
-        dim: Count,
-        d_p: Count | None = None,
-        locality: Literal["learned", "none"] = "learned",
-        restore_norm: Literal["softmax", "none"] = "softmax",
-        heads: Count = 4,
-        compress_heads: Literal["shared", "per_head"] = "shared",
-        mix: Literal["none", "attention"] = "none",
-        d_in: Count | None = None,
-        read_from: Literal["tokens", "rows"] = "tokens",
-        residual: bool = False,
-        **s4: Any,
-    ) -> None:
+        self, spec: DataSpec, dim: Count, d_p: Count | None = None, locality: Literal["learned", "none"] = "learned",
+        restore_norm: Literal["softmax", "none"] = "softmax", heads: Count = 4,
+        compress_heads: Literal["shared", "per_head"] = "shared", mix: Literal["none", "attention"] = "none",
+        d_in: Count | None = None, read_from: Literal["tokens", "rows"] = "tokens", residual: bool = False, **s4: Any,
+    ) -> None:  # fmt: skip
         d_p = (spec.max_len + 1) // 2 if d_p is None else d_p
         super().__init__(spec, dim, inner_len=d_p, **s4)
         groups = heads if compress_heads == "per_head" else 1
@@ -67,9 +58,7 @@ class S4DBAEncoder(S4Encoder):
         self.mix = RowAttention(dim, heads, dim // 2 if d_in is None else d_in) if mix == "attention" else None
         self.normalised, self.residual = restore_norm == "softmax", residual
 
-    def encoded(
-        self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None
-    ) -> tuple[Float[Tensor, "b d m"], Bool[Tensor, "b m"] | None]:
+    def encoded(self, x: Float[Tensor, "b d n"], valid: Mask) -> tuple[Float[Tensor, "b d m"], ContextMask]:
         first, *others = self.blocks
         tokens = first(x, valid)
         real = None if valid is None else valid[:, None, None]
@@ -100,7 +89,7 @@ class RowWeights(nn.Module):
         self.map = nn.Linear(dim, dim, bias=False) if guided else nn.Linear(dim, groups * rows)
         self.log_sharpness = nn.Parameter(torch.zeros(1)) if locality == "learned" else None
 
-    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b g p n"]:
+    def forward(self, x: Float[Tensor, "b d n"], valid: Mask) -> Float[Tensor, "b g p n"]:
         if self.latent is None:
             weight, bias = self.map.weight, self.map.bias
         else:
@@ -119,7 +108,7 @@ class RowWeights(nn.Module):
         """x times weights; each group of channels has its own weights."""
         return (x.unflatten(1, (self.groups, -1)) @ weights).flatten(1, 2)
 
-    def _places(self, x: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "*b n"]:
+    def _places(self, x: Tensor, valid: Mask) -> Float[Tensor, "*b n"]:
         """The position of each real token on the scale of the rows, evenly spaced from -1/2 to d_p - 1/2."""
         if valid is None:
             rank, count = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device), x.shape[-1]

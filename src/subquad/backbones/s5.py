@@ -37,22 +37,11 @@ class S5Encoder(S4Encoder):
     complexity = "time O(n (N log n + N d + d²)), memory O(n (d + N)) in training"
 
     def __init__(
-        self,
-        spec: DataSpec,
-        dim: Count,
-        layers: Count = 6,
-        dropout: BelowOne = 0.0,
-        d_state: Count = 64,
-        blocks: Count = 1,
-        dt_min: Positive = 0.001,
-        dt_max: Positive = 0.1,
-        order: Literal["pre", "post"] = "pre",
-        norm: Literal["batch", "layer"] = "batch",
-        readout: Literal["mean", "last"] = "mean",
-        ssm_lr: NonNegative | None = None,
-        dt_lr: NonNegative | None = None,
-        c_lr: NonNegative | None = None,
-    ) -> None:
+        self, spec: DataSpec, dim: Count, layers: Count = 6, dropout: BelowOne = 0.0, d_state: Count = 64,
+        blocks: Count = 1, dt_min: Positive = 0.001, dt_max: Positive = 0.1, order: Literal["pre", "post"] = "pre",
+        norm: Literal["batch", "layer"] = "batch", readout: Literal["mean", "last"] = "mean",
+        ssm_lr: NonNegative | None = None, dt_lr: NonNegative | None = None, c_lr: NonNegative | None = None,
+    ) -> None:  # fmt: skip
         StandaloneEncoder.__init__(self, spec)
         rates = Rates(ssm_lr, dt_lr, c_lr)
         mixers = (S5Layer(dim, d_state, blocks, dropout, dt_min, dt_max, rates) for _ in range(layers))

@@ -15,7 +15,7 @@ from subquad.blocks.head import output_head
 from subquad.blocks.multihead import CrossBlock, SelfBlock
 from subquad.ops.masks import zero_padding
 from subquad.ops.pooling import window_mask, windows
-from subquad.specs import DataSpec
+from subquad.specs import DataSpec, Mask, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import BelowOne, Count, NonNegative
 
@@ -38,7 +38,7 @@ def mapped(segments: Segments, function: Callable[[Tensor], Tensor]) -> Segments
     return Segments(function(x.flatten(0, 1)).unflatten(0, x.shape[:2]), segments.real, segments.full)
 
 
-def merged(segments: Segments) -> tuple[Float[Tensor, "b n d"], Bool[Tensor, "c n"] | None]:
+def merged(segments: Segments) -> tuple[Tokens, Bool[Tensor, "c n"] | None]:
     """The tokens as one sequence again, with their mask."""
     return segments.x.flatten(1, 2), None if segments.full else segments.real.flatten(1)
 
@@ -81,18 +81,11 @@ class Pass(nn.Module):
         return x.unflatten(0, segments.x.shape[:2])
 
     def sweep(
-        self,
-        within: Float[Tensor, "b s t d"],
-        segments: Segments,
-        start: Float[Tensor, "b l d"],
-        initial: Float[Tensor, "b l d"],
-        *,
-        residual: bool = False,
-        backward: bool = False,
-        earlier: Sequence[Tensor] = (),
-        each_step: Callable[[Tensor], Tensor] = lambda latent: latent,
+        self, within: Float[Tensor, "b s t d"], segments: Segments, start: Float[Tensor, "b l d"],
+        initial: Float[Tensor, "b l d"], *, residual: bool = False, backward: bool = False,
+        earlier: Sequence[Tensor] = (), each_step: Callable[[Tensor], Tensor] = lambda latent: latent,
         pad_aware: bool = True,
-    ) -> Swept:
+    ) -> Swept:  # fmt: skip
         """Carries the latents over the segments; only this part is sequential.
 
         X̃_i = Θ_X(X_i, L), where L is `initial` at the first step of a row and the latents of the step before later on;
@@ -138,17 +131,10 @@ class SegmentEncoder(StandaloneEncoder):
     """
 
     def __init__(
-        self,
-        spec: DataSpec,
-        dim: Count,
-        segment: Count,
-        latents: Count,
-        dropout: BelowOne = 0.0,
-        position: Literal["sinusoidal", "learned"] = "sinusoidal",
-        token_std: NonNegative = 1.0,
-        pool: Literal["mean", "flatten", "first"] = "mean",
-        head_hidden: Count | None = None,
-    ) -> None:
+        self, spec: DataSpec, dim: Count, segment: Count, latents: Count, dropout: BelowOne = 0.0,
+        position: Literal["sinusoidal", "learned"] = "sinusoidal", token_std: NonNegative = 1.0,
+        pool: Literal["mean", "flatten", "first"] = "mean", head_hidden: Count | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(spec)
         self.segment_len, self.latent_len, self.pool = segment, latents, pool
         self.embed = embedding(spec, dim, token_std)
@@ -158,7 +144,7 @@ class SegmentEncoder(StandaloneEncoder):
         self.feature_dim = latents * dim if pool == "flatten" else dim
         self.head = output_head(self.feature_dim, spec.outputs, head_hidden)
 
-    def features(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
+    def features(self, inputs: Tensor, valid: Mask) -> Float[Tensor, "b f"]:
         self.check_length(inputs)
         latent = self.norm(self.latents_of(self.cut(self.embed(inputs), valid)))
         match self.pool:
@@ -172,7 +158,7 @@ class SegmentEncoder(StandaloneEncoder):
     def latents_of(self, raw: Segments) -> Float[Tensor, "b l d"]:
         """The last latents; `raw` has the embeddings without positions."""
 
-    def cut(self, x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Segments:
+    def cut(self, x: Tokens, valid: Mask) -> Segments:
         """Cuts a batch into segments of t tokens, or of n where n < t."""
         size = min(self.segment_len, x.shape[1])
         real = window_mask(valid, x.shape[1], size, x.device)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Carry
@@ -12,7 +12,7 @@ from subquad.blocks.embeddings import ClassToken, embedding, positions
 from subquad.blocks.head import flatten_tokens, mean_tokens, output_head
 from subquad.blocks.init import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
-from subquad.specs import DataSpec, Masks, Pattern, Site
+from subquad.specs import DataSpec, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import BelowOne, Count, NonNegative
 
 Pooling = Literal["cls", "cls_apart", "first", "mean", "flatten"]
@@ -34,25 +34,13 @@ class SequenceEncoder(Encoder):
     """
 
     def __init__(
-        self,
-        spec: DataSpec,
-        attention: AttentionFactory | None,
-        layers: Count,
-        dim: Count,
-        heads: Count,
-        ffn: Count,
-        dropout: BelowOne = 0.0,
-        attention_dropout: BelowOne = 0.0,
-        order: Literal["pre", "post"] = "pre",
-        embed_norm: bool = False,
-        pooling: Pooling = "mean",
-        position: Literal["learned", "sinusoidal", "none"] = "learned",
-        position_scale: NonNegative = 0.02,
-        token_std: NonNegative = 0.02,
-        tie_layers: bool = False,
-        init_std: NonNegative | None = None,
+        self, spec: DataSpec, attention: AttentionFactory | None, layers: Count, dim: Count, heads: Count, ffn: Count,
+        dropout: BelowOne = 0.0, attention_dropout: BelowOne = 0.0, order: Literal["pre", "post"] = "pre",
+        embed_norm: bool = False, pooling: Pooling = "mean",
+        position: Literal["learned", "sinusoidal", "none"] = "learned", position_scale: NonNegative = 0.02,
+        token_std: NonNegative = 0.02, tie_layers: bool = False, init_std: NonNegative | None = None,
         head_hidden: Count | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         length = spec.max_len + (pooling in ("cls", "cls_apart"))
         self.max_len, self.pooling = spec.max_len, pooling
@@ -76,7 +64,7 @@ class SequenceEncoder(Encoder):
         if init_std is not None:
             draw_linear_maps(self, init_std)
 
-    def features(self, inputs: Tensor, valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
+    def features(self, inputs: Tensor, valid: Mask) -> Float[Tensor, "b f"]:
         x = self.embed(inputs)
         if self.pooling == "cls" and self.class_token is not None:
             x, valid = self.class_token(x, valid)
@@ -89,7 +77,7 @@ class SequenceEncoder(Encoder):
             x, carry = layer(x, Masks(valid, valid, apart), carry)
         return self._pool(x, valid)
 
-    def _pool(self, x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b f"]:
+    def _pool(self, x: Tokens, valid: Mask) -> Float[Tensor, "b f"]:
         if self.pooling in ("cls", "cls_apart", "first"):
             return self.norm(x[:, 0])
         x = self.norm(x)

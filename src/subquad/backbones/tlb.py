@@ -48,23 +48,12 @@ class TLBEncoder(SegmentEncoder):
     complexity = "time O(n (t + l) d + n d²), memory O(n d + n l d / t), ⌈n/t⌉ steps one after another"
 
     def __init__(
-        self,
-        spec: DataSpec,
-        dim: Count,
-        heads: Count,
-        ffn: Count,
-        dropout: BelowOne = 0.0,
-        attention_dropout: BelowOne = 0.0,
-        segment: Count = 100,
-        latents: Count = 100,
-        self_layers: Count = 2,
-        position: Literal["sinusoidal", "learned"] = "sinusoidal",
-        token_std: NonNegative = 1.0,
-        bias: bool = False,
-        scale: Literal["d_head", "d_model"] = "d_head",
-        pool: Literal["mean", "flatten", "first"] = "mean",
+        self, spec: DataSpec, dim: Count, heads: Count, ffn: Count, dropout: BelowOne = 0.0,
+        attention_dropout: BelowOne = 0.0, segment: Count = 100, latents: Count = 100, self_layers: Count = 2,
+        position: Literal["sinusoidal", "learned"] = "sinusoidal", token_std: NonNegative = 1.0, bias: bool = False,
+        scale: Literal["d_head", "d_model"] = "d_head", pool: Literal["mean", "flatten", "first"] = "mean",
         head_hidden: Count | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(spec, dim, segment, latents, dropout, position, token_std, pool, head_hidden)
         sizes = (dim, heads, ffn, dropout, attention_dropout, bias, scale)
         layers = self_blocks(self_layers, partial(SelfBlock, *sizes))

@@ -21,7 +21,7 @@ from subquad.backbones.pretrained import (
     resampled,
     transfer_weights,
 )
-from subquad.specs import ImageSpec, Masks, Pattern, Site
+from subquad.specs import ImageSpec, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import BelowOne, CheckedSettings, Count
 
@@ -139,9 +139,7 @@ class InBlock(Carrying):
         super().__init__(attention, slot)
         self.dropout = dropout
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], size: Any = None, *, attn_mask: Any = None, is_causal: bool = False
-    ) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens, size: Any = None, *, attn_mask: Any = None, is_causal: bool = False) -> Tokens:
         if attn_mask is not None or is_causal:
             raise UserError("No attention of this package has a causal or other mask of pairs; pass no `attn_mask`.")
         return self.dropout(self.attend(x, Masks()))
@@ -221,20 +219,10 @@ class ViT(ImageBackbone):
     """
 
     def __init__(
-        self,
-        spec: ImageSpec,
-        attention: AttentionFactory | None,
-        layers: Count,
-        dim: Count,
-        heads: Count,
-        ffn: Count,
-        patch: Count,
-        class_token: bool = False,
-        dropout: BelowOne = 0.0,
-        attention_dropout: BelowOne = 0.0,
-        drop_path: BelowOne = 0.0,
-        pretrained: str | None = None,
-    ) -> None:
+        self, spec: ImageSpec, attention: AttentionFactory | None, layers: Count, dim: Count, heads: Count, ffn: Count,
+        patch: Count, class_token: bool = False, dropout: BelowOne = 0.0, attention_dropout: BelowOne = 0.0,
+        drop_path: BelowOne = 0.0, pretrained: str | None = None,
+    ) -> None:  # fmt: skip
         _check_images(spec)
         if spec.side % patch:
             raise UserError(
@@ -268,17 +256,10 @@ class Pyramid(ImageBackbone):
     """
 
     def __init__(
-        self,
-        spec: ImageSpec,
-        attention: AttentionFactory | None,
-        exact: AttentionFactory,
-        model: PyramidName,
-        stages: Sequence[Literal[1, 2, 3, 4]] = (1, 2, 3),
-        dropout: BelowOne = 0.0,
-        attention_dropout: BelowOne = 0.0,
-        drop_path: BelowOne = 0.0,
-        pretrained: str | None = None,
-    ) -> None:
+        self, spec: ImageSpec, attention: AttentionFactory | None, exact: AttentionFactory, model: PyramidName,
+        stages: Sequence[Literal[1, 2, 3, 4]] = (1, 2, 3), dropout: BelowOne = 0.0, attention_dropout: BelowOne = 0.0,
+        drop_path: BelowOne = 0.0, pretrained: str | None = None,
+    ) -> None:  # fmt: skip
         _check_images(spec)
         if spec.side < _LEAST_SIDE:
             raise UserError(

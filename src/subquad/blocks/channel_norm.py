@@ -1,10 +1,11 @@
 """Normalisation of sequences in the layout `[b, d, n]`, channels before tokens."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.ops.batch_statistics import moments, several_processes
+from subquad.specs import Mask
 
 
 class ChannelBatchNorm(nn.BatchNorm1d):
@@ -20,7 +21,7 @@ class ChannelBatchNorm(nn.BatchNorm1d):
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
 
-    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d n"]:
+    def forward(self, x: Float[Tensor, "b d n"], valid: Mask = None) -> Float[Tensor, "b d n"]:
         if not self.training or (valid is None and not several_processes()):
             return super().forward(x)
         mean, variance, count = moments(x.mT.flatten(0, 1), None if valid is None else valid.flatten())
@@ -40,7 +41,7 @@ class ChannelLayerNorm(nn.LayerNorm):
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
 
-    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b d n"]:
+    def forward(self, x: Float[Tensor, "b d n"], valid: Mask = None) -> Float[Tensor, "b d n"]:
         return super().forward(x.mT).mT
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.softmax_attention import fused_attention
+from subquad.specs import Tokens
 
 
 class DynamicProjection(nn.Module):
@@ -34,7 +35,7 @@ class DynamicProjection(nn.Module):
         self.value = nn.Linear(dim, dim) if form == "per_head_value" else None
         self.norm = nn.LayerNorm(dim) if form == "per_head_value" else nn.Identity()
 
-    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b l d"]:
+    def forward(self, x: Tokens, mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b l d"]:
         """Slots of the tokens where `mask` is True; rows whose mask is all False use all of their tokens."""
         with without_autocast(x):
             tokens = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -42,7 +43,7 @@ class DynamicProjection(nn.Module):
             rows = rows.squeeze(1) if self.form == "single" else self._merge(rows)
         return self.norm(rows.to(x.dtype))
 
-    def _rows(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b hl d"]:
+    def _rows(self, x: Tokens, mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b hl d"]:
         """Pᵀ X, with the heads along the rows."""
         dim, queries = x.shape[-1], self.score.weight
         if self.score.bias is not None:  # x W + b = [x, 1] [W, b]

@@ -4,11 +4,11 @@ import math
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.ops.masks import zero_padding
-from subquad.specs import DataSpec
+from subquad.specs import Context, DataSpec, Mask, Tokens
 from subquad.utils.errors import UserError
 
 
@@ -24,7 +24,7 @@ class TokenEmbedding(nn.Embedding):
 class SeriesEmbedding(nn.Linear):
     """A linear map of steps, times √d (Zerveas et al. 2021, https://arxiv.org/abs/2010.02803, released code)."""
 
-    def forward(self, series: Float[Tensor, "b n c"]) -> Float[Tensor, "b n d"]:
+    def forward(self, series: Float[Tensor, "b n c"]) -> Tokens:
         return super().forward(series) * math.sqrt(self.out_features)
 
 
@@ -44,7 +44,7 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.randn(max_len, dim) * std)
 
-    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens) -> Tokens:
         if x.shape[1] > len(self.table):
             raise UserError(
                 f"This model learned {len(self.table)} positions and was given {x.shape[1]} tokens; shorten the input, "
@@ -63,7 +63,7 @@ class SinusoidalPositions(nn.Module):
         self.scale = scale
         self.register_buffer("table", scale * _sinusoids(max_len, dim), persistent=False)
 
-    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens) -> Tokens:
         if x.shape[1] > len(self.table):
             return x + self.scale * _sinusoids(*x.shape[1:]).to(x)
         return x + self.table[: x.shape[1]]
@@ -92,7 +92,7 @@ class NeighbourConvolution(nn.Module):
         super().__init__()
         self.mix = nn.Conv1d(dim, dim, width, padding=width // 2)
 
-    def forward(self, x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens, valid: Mask) -> Tokens:
         return x + self.mix(zero_padding(x, valid).transpose(1, 2)).transpose(1, 2)
 
 
@@ -103,6 +103,6 @@ class ClassToken(nn.Module):
         super().__init__()
         self.vector = nn.Parameter(torch.zeros(dim))
 
-    def forward(self, x: Float[Tensor, "b n d"], valid: Tensor | None) -> tuple[Float[Tensor, "b m d"], Tensor | None]:
+    def forward(self, x: Tokens, valid: Tensor | None) -> tuple[Context, Tensor | None]:
         x = torch.cat([self.vector.expand(x.shape[0], 1, -1), x], 1)
         return x, valid if valid is None else nn.functional.pad(valid, (1, 0), value=True)

@@ -4,19 +4,20 @@ import itertools
 from collections.abc import Callable
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.ops.masks import count, zero_padding
+from subquad.specs import Mask, Tokens
 from subquad.utils.errors import UserError
 
 
-def mean_tokens(x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d"]:
+def mean_tokens(x: Tokens, valid: Mask) -> Float[Tensor, "b d"]:
     """Mean over the real tokens of each row."""
     return (zero_padding(x, valid).sum(1, keepdim=True) / count(valid, x.shape[1])).squeeze(1)
 
 
-def flatten_tokens(x: Float[Tensor, "b n d"], valid: Bool[Tensor, "b n"] | None, max_len: int) -> Float[Tensor, "b m"]:
+def flatten_tokens(x: Tokens, valid: Mask, max_len: int) -> Float[Tensor, "b m"]:
     """All tokens side by side, `[b, max_len * d]`; padding, and positions up to `max_len`, are 0."""
     if x.shape[1] > max_len:
         raise UserError(

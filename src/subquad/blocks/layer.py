@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from subquad.attention.base import Affine, Attention, Carry
 from subquad.blocks.dropout_layer import Dropout
-from subquad.specs import Masks
+from subquad.specs import Masks, Tokens
 from subquad.utils.devices import at_once
 
 Norm = Callable[[int], nn.Module]
@@ -30,7 +29,7 @@ class FeedForward(nn.Sequential):
         super().__init__(Affine(dim, hidden), activation(), Dropout(dropout), Affine(hidden, dim))
         self.hidden = hidden
 
-    def forward(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens) -> Tokens:
         chunk = at_once(x, _CHUNK, x.shape[0] * self.hidden)
         if torch.is_grad_enabled() or x.shape[1] <= chunk:
             return super().forward(x)
@@ -55,14 +54,9 @@ class TransformerLayer(Layer):
     """
 
     def __init__(
-        self,
-        attention: Attention | None,
-        dim: int,
-        ffn: int,
-        dropout: float,
-        order: Literal["pre", "post"],
+        self, attention: Attention | None, dim: int, ffn: int, dropout: float, order: Literal["pre", "post"],
         norm: Norm = nn.LayerNorm,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.attention = attention
         self.attention_norm = nn.Identity() if attention is None else norm(dim)
@@ -71,16 +65,12 @@ class TransformerLayer(Layer):
         self.dropout = Dropout(dropout)
         self.pre = order == "pre"
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], masks: Masks, carry: Carry = None
-    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+    def forward(self, x: Tokens, masks: Masks, carry: Carry = None) -> tuple[Tokens, Carry]:
         if self.attention is not None:
             x, carry = self._attend(self.attention, x, masks, carry)
         return self._feed(x), carry
 
-    def _attend(
-        self, attention: Attention, x: Float[Tensor, "b n d"], masks: Masks, carry: Carry
-    ) -> tuple[Float[Tensor, "b n d"], Carry]:
+    def _attend(self, attention: Attention, x: Tokens, masks: Masks, carry: Carry) -> tuple[Tokens, Carry]:
         source = self.attention_norm(x) if self.pre else x
         if self.pre and masks.class_token:
             source = torch.cat([x[:, :1], source[:, 1:]], 1)
@@ -88,7 +78,7 @@ class TransformerLayer(Layer):
         x = x + self.dropout(y)
         return x if self.pre else self.attention_norm(x), carry
 
-    def _feed(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def _feed(self, x: Tokens) -> Tokens:
         y = self.feed_forward(self.feed_forward_norm(x) if self.pre else x)
         x = x + self.dropout(y)
         return x if self.pre else self.feed_forward_norm(x)

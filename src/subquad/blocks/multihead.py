@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from subquad.blocks.dropout_layer import Dropout
 from subquad.blocks.layer import FeedForward, Layer
 from subquad.ops.softmax_attention import softmax_attention
+from subquad.specs import Context, Tokens
 
 
 class MultiHead(nn.Module):
@@ -19,13 +20,9 @@ class MultiHead(nn.Module):
     """
 
     def __init__(
-        self,
-        dim: int,
-        heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
+        self, dim: int, heads: int, dropout: float = 0.0, bias: bool = True,
         scale: Literal["d_head", "d_model"] = "d_head",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         head_dim = math.ceil(dim / heads)
         self.heads, self.dropout = heads, dropout
@@ -41,11 +38,8 @@ class MultiHead(nn.Module):
                 nn.init.zeros_(linear.bias)
 
     def forward(
-        self,
-        queries: Float[Tensor, "b n w"],
-        memory: Float[Tensor, "b m two_w"],
-        mask: Bool[Tensor, "c m"] | None,
-    ) -> Float[Tensor, "b n d"]:
+        self, queries: Float[Tensor, "b n w"], memory: Float[Tensor, "b m two_w"], mask: Bool[Tensor, "c m"] | None
+    ) -> Tokens:
         """Attention of `queries` (from `query`) to `memory` (from `key_value`) where `mask` is True."""
         q = queries.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         k, v = memory.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -59,15 +53,9 @@ class _PreNorm(nn.Module):
     """Base of the blocks: x ← x + dropout(gathered), then x ← x + dropout(feed-forward(norm(x)))."""
 
     def __init__(
-        self,
-        dim: int,
-        heads: int,
-        ffn: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        bias: bool = True,
+        self, dim: int, heads: int, ffn: int, dropout: float = 0.0, attention_dropout: float = 0.0, bias: bool = True,
         scale: Literal["d_head", "d_model"] = "d_head",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.query_norm = nn.LayerNorm(dim)
         self.attention = MultiHead(dim, heads, attention_dropout, bias, scale)
@@ -75,7 +63,7 @@ class _PreNorm(nn.Module):
         self.feed_forward = FeedForward(dim, ffn, dropout)
         self.dropout = Dropout(dropout)
 
-    def _after(self, x: Float[Tensor, "b n d"], gathered: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+    def _after(self, x: Tokens, gathered: Tokens) -> Tokens:
         x = x + self.dropout(gathered)
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
 
@@ -83,7 +71,7 @@ class _PreNorm(nn.Module):
 class SelfBlock(_PreNorm, Layer):
     """x ← x + MHA(norm(x)), then the feed-forward net."""
 
-    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "c n"] | None) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Tokens, mask: Bool[Tensor, "c n"] | None) -> Tokens:
         source = self.query_norm(x)
         return self._after(x, self.attention(self.attention.query(source), self.attention.key_value(source), mask))
 
@@ -95,15 +83,9 @@ class CrossBlock(_PreNorm):
     """
 
     def __init__(
-        self,
-        dim: int,
-        heads: int,
-        ffn: int,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        bias: bool = True,
+        self, dim: int, heads: int, ffn: int, dropout: float = 0.0, attention_dropout: float = 0.0, bias: bool = True,
         scale: Literal["d_head", "d_model"] = "d_head",
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(dim, heads, ffn, dropout, attention_dropout, bias, scale)
         self.memory_norm = nn.LayerNorm(dim)
 
@@ -111,15 +93,12 @@ class CrossBlock(_PreNorm):
         """Queries of x."""
         return self.attention.query(self.query_norm(x))
 
-    def memory(self, context: Float[Tensor, "b m d"]) -> Float[Tensor, "b m two_w"]:
+    def memory(self, context: Context) -> Float[Tensor, "b m two_w"]:
         """Keys and values of the context, side by side."""
         return self.attention.key_value(self.memory_norm(context))
 
     def forward(
-        self,
-        x: Float[Tensor, "b n d"],
-        queries: Float[Tensor, "b n w"],
-        memory: Float[Tensor, "b m two_w"],
+        self, x: Tokens, queries: Float[Tensor, "b n w"], memory: Float[Tensor, "b m two_w"],
         mask: Bool[Tensor, "c m"] | None,
-    ) -> Float[Tensor, "b n d"]:
+    ) -> Tokens:  # fmt: skip
         return self._after(x, self.attention(queries, memory, mask))

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from subquad.blocks.albert import open_albert
-from subquad.specs import VQASpec
+from subquad.specs import Context, ContextMask, VQASpec
 from subquad.utils.errors import UserError
 
 WORD_WIDTH = 300
@@ -28,7 +28,7 @@ class WordLSTM(nn.Module):
             self.embed.weight.data.copy_(vectors)
         self.lstm = nn.LSTM(WORD_WIDTH, dim, batch_first=True)
 
-    def forward(self, ids: Int[Tensor, "b m"], valid: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b m d"]:
+    def forward(self, ids: Int[Tensor, "b m"], valid: ContextMask) -> Context:
         """Needs no mask: padding on the right does not change the outputs of real tokens."""
         return self.lstm(self.embed(ids))[0]
 
@@ -41,7 +41,7 @@ class TunedALBERT(nn.Module):
         self.albert = open_albert(Path(folder)).train()
         self.map = nn.Linear(self.albert.config.hidden_size, dim)
 
-    def forward(self, ids: Int[Tensor, "b m"], valid: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b m d"]:
+    def forward(self, ids: Int[Tensor, "b m"], valid: ContextMask) -> Context:
         mask = torch.ones_like(ids) if valid is None else valid.long()
         return self.map(self.albert(input_ids=ids, attention_mask=mask).last_hidden_state)
 
@@ -53,7 +53,7 @@ class TokenFeatures(nn.Module):
         super().__init__()
         self.map = nn.Linear(width, dim)
 
-    def forward(self, features: Float[Tensor, "b m e"], valid: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b m d"]:
+    def forward(self, features: Float[Tensor, "b m e"], valid: ContextMask) -> Context:
         return self.map(features)
 
 

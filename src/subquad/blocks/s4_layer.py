@@ -4,13 +4,14 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.blocks.channel_norm import NORMS
 from subquad.blocks.state_space_parameters import StateSpace
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.state_space import two_sided_convolution
+from subquad.specs import Mask
 
 
 class S4Layer(nn.Module):
@@ -29,7 +30,7 @@ class S4Layer(nn.Module):
         self.dropout = nn.Dropout1d(dropout)
         self.out = nn.Linear(dim, 2 * dim)
 
-    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d n"]:
+    def forward(self, x: Float[Tensor, "b d n"], valid: Mask) -> Float[Tensor, "b d n"]:
         if valid is not None:
             x = x.masked_fill(~valid[:, None], 0)
         with without_autocast(x):
@@ -43,19 +44,15 @@ class S4Block(nn.Module):
     """pre: x ← x + dropout(layer(norm(x))); post: x ← norm(x + dropout(layer(x))); the layer is S4, S4D or S5."""
 
     def __init__(
-        self,
-        dim: int,
-        layer: nn.Module,
-        dropout: float,
-        order: Literal["pre", "post"],
+        self, dim: int, layer: nn.Module, dropout: float, order: Literal["pre", "post"],
         norm: Literal["batch", "layer"],
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.pre = order == "pre"
         self.norm = NORMS[norm](dim)
         self.layer = layer
         self.dropout = nn.Dropout1d(dropout)
 
-    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d n"]:
+    def forward(self, x: Float[Tensor, "b d n"], valid: Mask) -> Float[Tensor, "b d n"]:
         y = x + self.dropout(self.layer(self.norm(x, valid) if self.pre else x, valid))
         return y if self.pre else self.norm(y, valid)

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Complex, Float
+from jaxtyping import Complex, Float
 from torch import Tensor, nn
 
 from subquad.blocks.parameter_groups import Tuned
 from subquad.blocks.state_space_parameters import Rates
 from subquad.ops import state_space as ssm
 from subquad.ops.mixed_precision import without_autocast
+from subquad.specs import Mask
 from subquad.utils.errors import UserError
 
 
@@ -49,7 +50,7 @@ class S5Layer(nn.Module, Tuned):
         self.dropout = nn.Dropout1d(dropout)
         self.out = nn.Linear(dim, dim)
 
-    def forward(self, x: Float[Tensor, "b d n"], valid: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b d n"]:
+    def forward(self, x: Float[Tensor, "b d n"], valid: Mask) -> Float[Tensor, "b d n"]:
         if valid is not None:
             x = x.masked_fill(~valid[:, None], 0)
         with without_autocast(x):

@@ -34,15 +34,9 @@ class StateSpace(nn.Module, Tuned, abc.ABC):
     """
 
     def __init__(
-        self,
-        dim: int,
-        a: Complex[Tensor, " p"],
-        b: Complex[Tensor, " p"],
-        copies: int | None,
-        dt_min: float,
-        dt_max: float,
-        rates: Rates,
-    ) -> None:
+        self, dim: int, a: Complex[Tensor, " p"], b: Complex[Tensor, " p"], copies: int | None, dt_min: float,
+        dt_max: float, rates: Rates,
+    ) -> None:  # fmt: skip
         super().__init__()
         copies = dim if copies is None else copies
         if copies < 1 or dim % copies:
@@ -102,16 +96,9 @@ class DiagonalStateSpace(StateSpace):
     """
 
     def __init__(
-        self,
-        dim: int,
-        init: Literal["legs", "lin", "inv"],
-        discretization: Literal["zoh", "bilinear"],
-        d_state: int,
-        copies: int | None,
-        dt_min: float,
-        dt_max: float,
-        rates: Rates,
-    ) -> None:
+        self, dim: int, init: Literal["legs", "lin", "inv"], discretization: Literal["zoh", "bilinear"], d_state: int,
+        copies: int | None, dt_min: float, dt_max: float, rates: Rates,
+    ) -> None:  # fmt: skip
         super().__init__(dim, *ssm.diagonal_pairs(d_state, init), copies, dt_min, dt_max, rates)
         self.discretize = ssm.zoh if discretization == "zoh" else ssm.bilinear
 
@@ -129,14 +116,7 @@ class LowRankStateSpace(StateSpace):
     """
 
     def __init__(
-        self,
-        dim: int,
-        max_len: int,
-        d_state: int,
-        copies: int | None,
-        dt_min: float,
-        dt_max: float,
-        rates: Rates,
+        self, dim: int, max_len: int, d_state: int, copies: int | None, dt_min: float, dt_max: float, rates: Rates
     ) -> None:
         a, p, b = ssm.legs_pairs(d_state)
         super().__init__(dim, a, b, copies, dt_min, dt_max, rates)

@@ -7,7 +7,6 @@ python scripts/bench_refresh.py attention=ecoformer attention.fit=strong length=
 import sys
 
 import torch
-from omegaconf import OmegaConf
 from rich.console import Console
 from torch import nn
 
@@ -26,7 +25,7 @@ SIZES = {"length": 3136, "dim": 32, "heads": 1, "batch": 8, "rounds": 3, "thread
 def main() -> None:
     """Measures one layer and prints the result."""
     overrides = [arg for arg in sys.argv[1:] if arg.startswith("attention")]
-    config = script_settings(OmegaConf.create(SIZES), [arg for arg in sys.argv[1:] if arg not in overrides])
+    config = script_settings(SIZES, [arg for arg in sys.argv[1:] if arg not in overrides])
     name = next((arg.partition("=")[2] for arg in overrides if arg.startswith("attention=")), "ecoformer")
     torch.set_num_threads(config.threads or usable_cores())
     torch.manual_seed(0)

@@ -11,7 +11,6 @@ from typing import get_args
 
 import timm
 import torch
-from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
@@ -35,7 +34,7 @@ FULL, PUBLISHED = "softmax", "published"
 
 def main() -> None:
     """Prints one table for each mode."""
-    config = script_settings(OmegaConf.create(SIZES), sys.argv[1:])
+    config = script_settings(SIZES, sys.argv[1:])
     torch.set_num_threads(config.threads or usable_cores())
     device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
     spec = ImageSpec(side=config.size, channels=3, classes=1000)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from subquad.backbones.encoder import is_standalone
@@ -99,7 +98,7 @@ def main() -> int:
     Inconclusive times are not a failure.
     """
     defaults = {"attention": "dba", "backbone": None, "contract": True, "lengths": list(LENGTHS)}
-    config = script_settings(OmegaConf.create(defaults), sys.argv[1:])
+    config = script_settings(defaults, sys.argv[1:])
     torch.set_num_threads(usable_cores())
     names = options("attention") if config.attention == "all" else config.attention.split(",")
     if config.backbone is not None:

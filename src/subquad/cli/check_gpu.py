@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
-from omegaconf import ListConfig, OmegaConf
+from omegaconf import ListConfig
 from rich.console import Console
 
 from subquad.cli.command import prepare_process, script_settings
@@ -84,7 +84,7 @@ console = Console(width=110, highlight=False)
 def main() -> int:
     """Runs what is left to check, writes the page and the file; returns 1 if a check failed."""
     defaults = {"device": "cuda", "attention": "all", "parts": list(PARTS), "quick": False, "output": "outputs/check"}
-    config = script_settings(OmegaConf.create(defaults), sys.argv[1:])
+    config = script_settings(defaults, sys.argv[1:])
     items = planned(config)
     folder, state = _state(config)
     kept = {tuple(done["item"]): done for done in state["checks"] if done["status"] != "failed"}

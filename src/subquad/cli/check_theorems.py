@@ -10,7 +10,6 @@ import json
 import sys
 from pathlib import Path
 
-from omegaconf import OmegaConf
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -24,7 +23,7 @@ COLOURS = {"holds": "green", "fails": "red", "misprinted": "yellow"}
 
 def main() -> None:
     """Prints a table with one row per statement."""
-    config = script_settings(OmegaConf.create({"topic": "", "output": None}), sys.argv[1:])
+    config = script_settings({"topic": "", "output": None}, sys.argv[1:])
     findings = check_all(str(config.topic))
     if not findings:
         raise UserError(f'There is no topic "{config.topic}"; see src/subquad/measure/analysis/theorems.')

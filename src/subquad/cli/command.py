@@ -203,6 +203,7 @@ def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
     Raises UserError for an unknown key, and for a value outside of its type and range: those of `_TYPES`, or the ones
     that the default implies (a number of at least 1, or of at least 0 if that is the default).
     """
+    defaults = OmegaConf.create(defaults)
     known = [str(key) for key in defaults if not str(key).startswith("_")]
     types = {key: _type_of(key, OmegaConf.select(defaults, key)) for key in known}
     for override in overrides:

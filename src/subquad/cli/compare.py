@@ -48,7 +48,7 @@ def main() -> int:
     """Trains and tests what is missing, prints the table and where the page is; 1 if a run failed."""
     own = [o for o in sys.argv[1:] if o.partition("=")[0] in OWN and o.partition("=")[::2] != ("data", "synthetic")]
     passed = [override for override in sys.argv[1:] if override not in own]
-    config = script_settings(OmegaConf.create(OWN), own)
+    config = script_settings(OWN, own)
     _check(config, passed)
     console = Console(highlight=False)
     of_sweep = [override for override in passed if override.startswith(("hydra", "sweep."))]

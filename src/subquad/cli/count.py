@@ -42,7 +42,7 @@ def main() -> None:
     """Counts one model per attention and prints a table for each."""
     own = [arg for arg in sys.argv[1:] if arg.partition("=")[0] in OWN]
     others = [arg for arg in sys.argv[1:] if arg not in own]
-    settings = script_settings(OmegaConf.create(OWN), own)
+    settings = script_settings(OWN, own)
     if settings.precision not in ARITHMETIC:
         raise UserError(f"precision is {settings.precision}; choose {', '.join(ARITHMETIC)}.")
     names = settings.attention.split(",") if isinstance(settings.attention, str) else list(settings.attention)

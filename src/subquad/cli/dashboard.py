@@ -13,8 +13,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from subquad.cli.command import script_settings
 from subquad.config.compose import compose_run
 from subquad.utils.errors import UserError
@@ -26,9 +24,7 @@ PASSED = ("logger", "paths.")
 def main() -> None:
     """Prints where the report is kept, and its address where it is sent."""
     passed = [override for override in sys.argv[1:] if override.startswith(PASSED)]
-    config = script_settings(
-        OmegaConf.create(DEFAULTS), [override for override in sys.argv[1:] if override not in passed]
-    )
+    config = script_settings(DEFAULTS, [override for override in sys.argv[1:] if override not in passed])
     composed = compose_run(["logger=wandb", *(override for override in passed if override != "logger=wandb")])
     _report(config, composed, [override for override in passed if override.startswith("paths.")])
 
@@ -41,7 +37,6 @@ def _report(config: Any, composed: Any, paths: list[str]) -> None:
     from subquad.results.model import FULL
 
     scope = chosen_scope(config)
-    logger = composed.logger.wandb
     logger, outputs = composed.logger.wandb, Path(str(composed.paths.outputs))
     target = wandb_report.Target(project=logger.project, entity=logger.entity)
     name = "-".join(["dashboard", *(override.partition("=")[2] for override in scope.choices)])

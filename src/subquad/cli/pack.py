@@ -13,8 +13,6 @@ in evaluation mode.
 import sys
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from subquad.cli.command import script_settings
 from subquad.utils.errors import UserError
 
@@ -23,7 +21,7 @@ def main() -> None:
     """Packs the run, uploads it if asked to, and prints the path and the size of the file and its address."""
     runs = [argument for argument in sys.argv[1:] if "=" not in argument]
     rest = [argument for argument in sys.argv[1:] if "=" in argument]
-    config = script_settings(OmegaConf.create({"output": None, "upload": None}), rest)
+    config = script_settings({"output": None, "upload": None}, rest)
     if len(runs) != 1:
         raise UserError("Name one run by its folder, as in: python scripts/pack.py outputs/runs/lra/listops/dba")
     from subquad import records

@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from rich.console import Console
 from rich.progress import Progress
 
@@ -32,9 +31,7 @@ FORMATS = ("html", "markdown", "latex")
 def main() -> None:
     """Prints where the page is, or the text of a table."""
     paths = [override for override in sys.argv[1:] if override.startswith("paths.")]
-    config = script_settings(
-        OmegaConf.create(DEFAULTS), [override for override in sys.argv[1:] if override not in paths]
-    )
+    config = script_settings(DEFAULTS, [override for override in sys.argv[1:] if override not in paths])
     if config.format not in FORMATS:
         raise UserError(f"There is no format {config.format}; choose {', '.join(FORMATS)}.")
     if config.watch:

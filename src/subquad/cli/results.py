@@ -19,8 +19,6 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from subquad import records
 from subquad.cli.command import script_settings
 from subquad.config.compositions import Compositions
@@ -45,16 +43,14 @@ def main() -> int:
     if action == "check" and not arguments:
         return _check()
     if action == "repeat":
-        config = script_settings(OmegaConf.create({"count": 10, "seed": 0}), arguments)
+        config = script_settings({"count": 10, "seed": 0}, arguments)
         return _repeat(config.count, config.seed)
     paths = [Path(argument) for argument in arguments if "=" not in argument]
     if action != "add" or not paths:
         raise UserError(
             "Say check, repeat, or add with folders of results, as in: python scripts/results.py add outputs/runs."
         )
-    config = script_settings(
-        OmegaConf.create({"again": False}), [argument for argument in arguments if "=" in argument]
-    )
+    config = script_settings({"again": False}, [argument for argument in arguments if "=" in argument])
     return _add(paths, bool(config.again))
 
 

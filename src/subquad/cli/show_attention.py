@@ -11,7 +11,6 @@ output changes with each input. The JSON file beside the figure has both, with t
 import sys
 from pathlib import Path
 
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from subquad.cli.command import script_settings
@@ -29,7 +28,7 @@ def main() -> None:
     from subquad.report.figures.attention_maps import draw_mixing, mixing
     from subquad.utils.save_figure import save
 
-    config = script_settings(OmegaConf.create(DEFAULTS), sys.argv[1:])
+    config = script_settings(DEFAULTS, sys.argv[1:])
     if min(config.length, config.dim, config.heads) < 1 or config.length > config.dim:
         raise UserError(f"The width must be at least the number of tokens; set dim={max(config.length, 1)} or more.")
     torch.set_num_threads(1)

@@ -22,7 +22,7 @@ _PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "sweep.
 def split_arguments(own: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """The settings of a command (`own` and those of tables), and the overrides that go to every run."""
     passed = [override for override in sys.argv[1:] if override.startswith(_PASSED)]
-    settings = OmegaConf.create(DEFAULTS | dict(own))
+    settings = DEFAULTS | dict(own)
     return script_settings(settings, [override for override in sys.argv[1:] if override not in passed]), passed
 
 

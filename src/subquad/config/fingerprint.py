@@ -158,10 +158,6 @@ def mechanism(config: DictConfig) -> str:
     return str(choices["attention"])
 
 
-def _mechanism(*, _root_: DictConfig) -> str:
-    return mechanism(_root_)
-
-
 def _fingerprint(*, _root_: DictConfig) -> str:
     """The fingerprint of a run.
 
@@ -201,5 +197,5 @@ def register() -> None:
     OmegaConf.register_new_resolver("cwd", os.getcwd, use_cache=False, replace=True)
     OmegaConf.register_new_resolver("first_of", lambda *values: next(filter(None, values), None), replace=True)
     OmegaConf.register_new_resolver("fingerprint", _fingerprint, use_cache=False, replace=True)
-    OmegaConf.register_new_resolver("mechanism", _mechanism, use_cache=False, replace=True)
+    OmegaConf.register_new_resolver("mechanism", lambda *, _root_: mechanism(_root_), use_cache=False, replace=True)
     OmegaConf.register_new_resolver("smaller_run", smaller_run, use_cache=False, replace=True)

@@ -3,16 +3,19 @@
 import abc
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from subquad.data import ragged
 from subquad.data.batches import EvalBatches, Rows, TrainBatches
 from subquad.data.loader_workers import Loader
 from subquad.data.microbatches import MicrobatchDataset, MicrobatchLoader
-from subquad.data.ragged import Ragged
+from subquad.data.ragged import Cache, Ragged
+from subquad.data.synthetic import written_once
 from subquad.specs import Batch, DataSpec, SequenceBatch
 from subquad.utils.cores import cores_of_process
 from subquad.utils.errors import UserError
@@ -202,6 +205,54 @@ class SplitData(CheckedSettings, abc.ABC):
     @property
     def _world(self) -> int:
         return self.trainer.world_size if self.trainer else 1
+
+
+class CachedData(SplitData):
+    """Data that are read or generated once, into a memory-mapped cache.
+
+    A subclass sets `root`, the folder of all data, and `synthetic`, whether its files are replaced by synthetic ones;
+    it implements `cache_folder` and `_make`.
+    """
+
+    task: str
+    """The `task=` that prepares the data, for messages."""
+    root: Path
+    synthetic: bool = False
+    synthetic_home: Path
+    """The folder of the synthetic files, which `write_synthetic(folder)` writes."""
+    write_synthetic: Any
+
+    @property
+    @abc.abstractmethod
+    def cache_folder(self) -> Path:
+        """The folder of the cache, named by the files and all settings that affect it; raises as `require` does."""
+
+    @abc.abstractmethod
+    def _make(self) -> tuple[Mapping[str, Ragged], Mapping[str, Any]]:
+        """The content of the cache: sequences by name, and JSON-serialisable facts."""
+
+    def _source(self, given: str | None, default: str, synthetic: str) -> Path:
+        """Where the files are: the given place, or a default below `root`, or that of the synthetic files below it."""
+        self.synthetic_home = self.root / "synthetic" / synthetic
+        return self.synthetic_home if self.synthetic else Path(given) if given else self.root / default
+
+    def require(self) -> None:
+        _ = self.cache_folder
+
+    def prepare_data(self) -> None:
+        if self.synthetic:
+            self._synthesise()
+        ragged.prepare(self.cache_folder, self._make)
+
+    def _synthesise(self) -> None:
+        written_once(self.synthetic_home, self.write_synthetic)
+
+    def load(self) -> tuple[Mapping[str, Any], str]:
+        return self._cache.splits, self._cache.fingerprint
+
+    @cached_property
+    def _cache(self) -> Cache:
+        return ragged.read_prepared(self.cache_folder, self.task)
 
 
 class SequenceData(SplitData):

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from functools import cache
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.kernels.build import library
 from subquad.kernels.operands import VECTOR, address, loaded, may_run, operand_type, run
+from subquad.specs import Mask, Tokens
 
 _FORWARD, _BACKWARD = "bilinear", "bilinear_backward"
 _TILE = 96
@@ -58,14 +59,9 @@ def takes(x: Tensor, z: Tensor, weights: Sequence[Tensor], heads: int, gradients
 
 
 def bilinear(
-    x: Float[Tensor, "b n d"],
-    z: Float[Tensor, "#b p d"],
-    weights: Sequence[Tensor],
-    keep: Bool[Tensor, "b n"] | None,
-    heads: int,
-    scale: float,
+    x: Tokens, z: Float[Tensor, "#b p d"], weights: Sequence[Tensor], keep: Mask, heads: int, scale: float,
     gradients: bool = False,
-) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b 3*p d"], Float[Tensor, " _"]]:
+) -> tuple[Tokens, Float[Tensor, "b 3*p d"], Float[Tensor, " _"]]:  # fmt: skip
     """DBA's self-attention, for operands that `takes` accepts.
 
     Args:
@@ -86,17 +82,9 @@ def bilinear(
 
 
 def backward(
-    dy: Float[Tensor, "b n d"],
-    d_a: Float[Tensor, "b 3*p d"] | None,
-    x: Float[Tensor, "b n d"],
-    z: Float[Tensor, "#b p d"],
-    weights: Sequence[Tensor],
-    keep: Bool[Tensor, "b n"] | None,
-    heads: int,
-    scale: float,
-    a: Float[Tensor, "b 3*p d"],
-    kept: Float[Tensor, " _"],
-) -> list[Tensor]:
+    dy: Tokens, d_a: Float[Tensor, "b 3*p d"] | None, x: Tokens, z: Float[Tensor, "#b p d"], weights: Sequence[Tensor],
+    keep: Mask, heads: int, scale: float, a: Float[Tensor, "b 3*p d"], kept: Float[Tensor, " _"],
+) -> list[Tensor]:  # fmt: skip
     """Gradients of X, Z and the weights, given those of Y and A."""
     x, z, keep = x.contiguous(), z.contiguous(), None if keep is None else keep.contiguous()
     dy, d_a = dy.contiguous(), None if d_a is None else d_a.contiguous()

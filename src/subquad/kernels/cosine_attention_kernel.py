@@ -60,12 +60,9 @@ def wave_state(
 
 
 def wave_read(
-    q: Float[Tensor, "b n h e"],
-    wave: Float[Tensor, "n 2"],
-    state: Float[Tensor, "b h e f"],
-    total: Float[Tensor, "b h 2 e"],
-    least: float,
-) -> Float[Tensor, "b n h c"]:
+    q: Float[Tensor, "b n h e"], wave: Float[Tensor, "n 2"], state: Float[Tensor, "b h e f"],
+    total: Float[Tensor, "b h 2 e"], least: float,
+) -> Float[Tensor, "b n h c"]:  # fmt: skip
     """y = (A cos + B sin) / max(q · (T₁ cos + T₂ sin), least) with [A | B] = qᵀ S."""
     y: Tensor = _Read.apply(q, wave, state, total, least)
     return y

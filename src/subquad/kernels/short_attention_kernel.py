@@ -68,13 +68,9 @@ def supports(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], seen: 
 
 
 def short_attention(
-    q: Float[Tensor, "b h n e"],
-    keys: Sequence[Float[Tensor, "b h _ e"]],
-    values: Sequence[Float[Tensor, "b h _ c"]],
-    seen: Bool[Tensor, "#b #h #n #m"] | None,
-    scale: float,
-    dropout_p: float = 0.0,
-) -> Float[Tensor, "b h n c"]:
+    q: Float[Tensor, "b h n e"], keys: Sequence[Float[Tensor, "b h _ e"]], values: Sequence[Float[Tensor, "b h _ c"]],
+    seen: Bool[Tensor, "#b #h #n #m"] | None, scale: float, dropout_p: float = 0.0,
+) -> Float[Tensor, "b h n c"]:  # fmt: skip
     """dropout(softmax(scale · Q Kᵀ)) V over visible keys, for operands that `takes` accepts.
 
     A query without visible keys gets 0. Random bits of dropped weights are drawn again for the gradients, not kept.
@@ -119,14 +115,9 @@ class _ShortAttention(torch.autograd.Function):
 
 
 def _forward(
-    q: Tensor,
-    keys: list[Tensor],
-    values: list[Tensor],
-    seen: Tensor | None,
-    scale: float,
-    dropout_p: float,
+    q: Tensor, keys: list[Tensor], values: list[Tensor], seen: Tensor | None, scale: float, dropout_p: float,
     bits: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """y, with the memory layout [b, n, h, c], and the logarithm of each query's sum of weights."""
     batch, heads, queries, _ = q.shape
     y = q.new_empty(batch, queries, heads, values[0].shape[3]).transpose(1, 2)
@@ -138,16 +129,9 @@ def _forward(
 
 
 def _backward(
-    dy: Tensor,
-    q: Tensor,
-    keys: list[Tensor],
-    values: list[Tensor],
-    seen: Tensor | None,
-    lse: Tensor,
-    scale: float,
-    dropout_p: float,
-    bits: Tensor | None,
-) -> list[Tensor]:
+    dy: Tensor, q: Tensor, keys: list[Tensor], values: list[Tensor], seen: Tensor | None, lse: Tensor, scale: float,
+    dropout_p: float, bits: Tensor | None,
+) -> list[Tensor]:  # fmt: skip
     """Gradients of q, keys and values, each with the memory layout of its operand."""
     # With few heads, the queries of each head are divided among threads, with separate gradients of keys and values.
     count = chunks(_KERNEL, q.shape[2], q.shape[0] * q.shape[1])
@@ -165,12 +149,9 @@ def _backward(
 
 
 def _call(
-    parts: list[dict[str, Tensor]],
-    seen: Tensor | None,
-    numbers: tuple[float, float],
-    bits: Tensor | None,
+    parts: list[dict[str, Tensor]], seen: Tensor | None, numbers: tuple[float, float], bits: Tensor | None,
     **operands: Tensor,
-) -> tuple[_Call, list[Tensor]]:
+) -> tuple[_Call, list[Tensor]]:  # fmt: skip
     """The arguments of a call, and the tensors whose addresses they contain, which must outlive the call.
 
     `numbers` are the scale and the dropout probability; `bits` are random ones of all weights, None without dropout.

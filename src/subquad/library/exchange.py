@@ -55,14 +55,9 @@ class Swapped:
 
 
 def swap(
-    model: nn.Module,
-    attention: AttentionChoice,
-    where: str | Sequence[int] | None = None,
-    keep_weights: bool = True,
-    max_len: int | None = None,
-    image_size: int | None = None,
-    **settings: Any,
-) -> list[Swapped]:
+    model: nn.Module, attention: AttentionChoice, where: str | Sequence[int] | None = None, keep_weights: bool = True,
+    max_len: int | None = None, image_size: int | None = None, **settings: Any,
+) -> list[Swapped]:  # fmt: skip
     """Replaces self-attentions of a model in place, and returns what was replaced.
 
     Supports `nn.TransformerEncoder`, and encoders of transformers and vision transformers of timm whose attentions have

@@ -14,7 +14,7 @@ from subquad.backbones.vision import InBlock, calls_of, stages_of
 from subquad.library.host import Host
 from subquad.library.projections import Projected, projected
 from subquad.library.rotary import Rotating
-from subquad.specs import Masks
+from subquad.specs import Masks, Tokens
 from subquad.utils.errors import UserError
 
 
@@ -28,9 +28,9 @@ class InTimm(InBlock, Rotating):
         self.before, self.halves = getattr(own, "num_prefix_tokens", 0), getattr(own, "rotate_half", False)
 
     def forward(
-        self, x: Float[Tensor, "b n d"], size: Any = None, *, attn_mask: Any = None, is_causal: bool = False,
+        self, x: Tokens, size: Any = None, *, attn_mask: Any = None, is_causal: bool = False,
         rope: Tensor | None = None, **given: Any,
-    ) -> Float[Tensor, "b n d"]:  # fmt: skip
+    ) -> Tokens:  # fmt: skip
         if odd := [name for name, value in given.items() if value is not None]:
             raise UserError(f"The model passes {', '.join(odd)} to its attentions, which no attention here reads.")
         if rope is None or attn_mask is not None or is_causal:

@@ -13,7 +13,7 @@ from subquad.backbones.carrying import Carrying, CarrySlot
 from subquad.library.host import Host
 from subquad.library.padding import real_tokens, real_tokens_of_window
 from subquad.library.projections import Projected, projected
-from subquad.library.rotary import Rotate, Rotating
+from subquad.library.rotary import Rotating
 from subquad.specs import Masks
 from subquad.utils.errors import UserError
 
@@ -52,7 +52,8 @@ class InTransformers(Rotating):
     def forward(self, *args: Any, **given: Any) -> tuple[Tensor | None, ...]:
         given |= dict(zip(self.arguments, args, strict=False))
         x, mask = given.pop(self.arguments[0]), given.pop("attention_mask", None)
-        rotate = self._rotate(*given.pop(ROTATED)) if self.rotary else None
+        rotating = importlib.import_module(str(self.rotating)) if self.rotary else None
+        rotate = partial(_rotated, rotating, *given.pop(ROTATED)) if self.rotary else None
         if given.get("is_causal"):
             raise UserError("This attention is causal, and no attention here is; choose others, as where=[...].")
         for name in self.arguments:  # others pass through the attentions of transformers too
@@ -66,9 +67,6 @@ class InTransformers(Rotating):
         y = self.dropout(self.attend_rotated(x, Masks(real, real), rotate))
         y = y if self.norm is None else getattr(self, self.norm)(x + y)
         return y, *(None,) * (self.outputs - 1)
-
-    def _rotate(self, cos: Tensor, sin: Tensor) -> Rotate:
-        return partial(_rotated, importlib.import_module(str(self.rotating)), cos, sin)
 
 
 def _rotated(module: Any, cos: Tensor, sin: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

@@ -98,15 +98,9 @@ class Implementation:
         return attention_factory(self.choice)
 
     def mask(
-        self,
-        batch_size: int,
-        kv_length: int,
-        mask_function: Callable[..., Any],
-        attention_mask: Tensor | None = None,
-        local_size: int | None = None,
-        device: torch.device | str = "cpu",
-        **_: Any,
-    ) -> Tensor | None:
+        self, batch_size: int, kv_length: int, mask_function: Callable[..., Any], attention_mask: Tensor | None = None,
+        local_size: int | None = None, device: torch.device | str = "cpu", **_: Any,
+    ) -> Tensor | None:  # fmt: skip
         """The padding mask [b, 1, 1, n], True at real tokens, from what a model of transformers asks for."""
         from transformers.masking_utils import bidirectional_mask_function
 
@@ -123,16 +117,10 @@ class Implementation:
         return mask
 
     def __call__(
-        self,
-        module: nn.Module,
-        query: Float[Tensor, "b h n e"],
-        key: Float[Tensor, "b g n e"],
-        value: Float[Tensor, "b g n e"],
-        attention_mask: Tensor | None,
-        scaling: float | None = None,
-        dropout: float = 0.0,
-        **given: Any,
-    ) -> tuple[Float[Tensor, "b n h e"], None]:
+        self, module: nn.Module, query: Float[Tensor, "b h n e"], key: Float[Tensor, "b g n e"],
+        value: Float[Tensor, "b g n e"], attention_mask: Tensor | None, scaling: float | None = None,
+        dropout: float = 0.0, **given: Any,
+    ) -> tuple[Float[Tensor, "b n h e"], None]:  # fmt: skip
         """The output of each head, and None for the weights, which no mechanism writes out."""
         window = getattr(attention_mask, _WINDOW, None)
         self._check(module, query, key, value, window, given)

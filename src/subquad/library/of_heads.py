@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from subquad.attention.base import Affine, Attention
 from subquad.backbones.pretrained import owners
 from subquad.ops.affine import Activation
-from subquad.specs import Masks
+from subquad.specs import Masks, Tokens
 
 _PLACES = {"query": 0, "key": 1, "value": 2}
 
@@ -57,12 +57,9 @@ def core_of(attention: Attention, like: nn.Linear | None = None) -> Attention:
 
 
 def attend_heads(
-    core: Attention,
-    q: Float[Tensor, "b h n e"],
-    k: Float[Tensor, "b h n e"],
-    v: Float[Tensor, "b h n e"],
+    core: Attention, q: Float[Tensor, "b h n e"], k: Float[Tensor, "b h n e"], v: Float[Tensor, "b h n e"],
     masks: Masks,
-) -> Float[Tensor, "b n d"]:
+) -> Tokens:  # fmt: skip
     """The output of a `core_of` an attention, in the mode of `core.training`."""
     x = torch.cat([heads.transpose(1, 2).flatten(2) for heads in (q, k, v)], -1)
     # A view is another object: kernels that serve x as its own context would multiply by the identity.

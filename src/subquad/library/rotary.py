@@ -3,14 +3,13 @@
 from collections.abc import Callable
 
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Attention, StatelessAttention
 from subquad.backbones.carrying import Carrying, CarrySlot
 from subquad.library.of_heads import attend_heads, core_of, reads_heads
 from subquad.ops.heads import split_heads
-from subquad.specs import Masks
+from subquad.specs import Masks, Tokens
 
 Rotate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Queries and keys [b, h, n, e], rotated by their positions."""
@@ -34,7 +33,7 @@ class Rotating(Carrying):
         # In a tuple, because it shares parts with `attention` and is none itself.
         self.core = (core_of(attention),) if self.rotary and turns(attention) else None
 
-    def attend_rotated(self, x: Float[Tensor, "b n d"], masks: Masks, rotate: Rotate | None) -> Float[Tensor, "b n d"]:
+    def attend_rotated(self, x: Tokens, masks: Masks, rotate: Rotate | None) -> Tokens:
         """Self-attention of the tokens, with rotated queries and keys where the attention has them."""
         if self.core is None or rotate is None:
             return self.attend(x, masks)

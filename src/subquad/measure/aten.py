@@ -122,7 +122,7 @@ _REDUCTIONS = {
 def rule(name: str) -> Rule | None:
     """The rule of an operator such as "addmm", or None. In-place operators have the rule of their out-of-place form."""
     if name in FREE:
-        return _free
+        return lambda *_: Tally()
     for stem in (name, name.removesuffix("_")):
         if stem in _SPECIAL:
             return _SPECIAL[stem]
@@ -131,10 +131,6 @@ def rule(name: str) -> Rule | None:
         if stem in _REDUCTIONS:
             return _reduction(*_REDUCTIONS[stem])
     return None
-
-
-def _free(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    return Tally()
 
 
 def _pointwise(each: Tally) -> Rule:
@@ -169,16 +165,6 @@ def _sum_of_two(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tal
     return _pointwise(Tally(mul=int(alpha != 1), add=1))(args, kwargs, result)
 
 
-def _length(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """|x|, which is free for real numbers: only the sign changes."""
-    return Tally(mul=2, add=1, other=1) * args[0].numel() if args[0].is_complex() else Tally()
-
-
-def _direction(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """x / |x|, which for real numbers is one comparison."""
-    return (Tally(mul=2, add=1, other=3) if args[0].is_complex() else Tally(other=1)) * args[0].numel()
-
-
 def _power(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
     exponent = args[1]
     if isinstance(exponent, int | float) and exponent == int(exponent) and 2 <= exponent <= 4:
@@ -191,34 +177,16 @@ def _clamp(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
     return Tally(other=sum(bound is not None for bound in bounds)) * _first(result).numel()
 
 
-def _addcmul(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    return Tally(mul=1 + (not _is_one(kwargs, "value")), add=1) * result.numel()
-
-
-def _scattered(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """index_add, scatter_add: (into, dim, index, source)."""
-    return Tally(mul=int(not _is_one(kwargs, "alpha")), add=1) * args[3].numel()
-
-
 def _written(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
     """index_put: (into, indices, source, accumulate)."""
     accumulates = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
     return Tally(add=args[2].numel() if accumulates else 0)
 
 
-def _embedding_backward(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    return Tally(add=args[0].numel())
-
-
 def _sorted(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
     """Comparisons of a merge sort."""
     axis = next((a for a in args[1:] if isinstance(a, int) and not isinstance(a, bool)), kwargs.get("dim", -1))
     return Tally(other=args[0].numel() * math.ceil(math.log2(max(2, args[0].shape[axis]))))
-
-
-def _topk(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """Comparisons of a heap of k entries."""
-    return Tally(other=args[0].numel() * math.ceil(math.log2(args[1] + 1)))
 
 
 def _fft(real: bool) -> Rule:
@@ -240,11 +208,6 @@ def _layer_norm(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tal
     return each * args[0].numel() + Tally(add=1, other=3) * result[1].numel()
 
 
-def _layer_norm_backward(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """x̂ recomputed; γ∂; means of γ∂ and γ∂ x̂; (γ∂ - mean - x̂ mean) / σ; sums of ∂ x̂ and ∂ for weight and bias."""
-    return Tally(mul=6, add=7) * args[0].numel() + Tally(other=2) * args[3].numel()
-
-
 def _batch_norm_inference(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
     """(x - mean) · (weight / σ) + bias."""
     x = args[0]
@@ -259,19 +222,9 @@ def _batch_norm(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tal
     return Tally(mul=3, add=4) * args[0].numel() + Tally(mul=4, add=3, other=3) * args[0].shape[1]
 
 
-def _batch_norm_backward(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """As for LayerNorm, with means over the batch."""
-    return Tally(mul=6, add=7) * args[0].numel() + Tally(other=2) * args[0].shape[1]
-
-
 def macs(times: int) -> Tally:
     """Multiplications with accumulation."""
     return Tally(mul=times, add=times)
-
-
-def _product(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-    """mm, bmm, mv, dot, matmul."""
-    return macs(result.numel() * args[0].shape[-1])
 
 
 def _sum_and_product(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
@@ -351,10 +304,15 @@ def _attention_backward(args: Sequence[Any], kwargs: dict[str, Any], result: Any
 
 _SPECIAL: dict[str, Rule] = {
     **dict.fromkeys(["add", "sub", "rsub"], _sum_of_two),
-    **dict.fromkeys(["mm", "bmm", "mv", "dot", "vdot", "matmul"], _product),
+    **dict.fromkeys(
+        ["mm", "bmm", "mv", "dot", "vdot", "matmul"], lambda args, _, result: macs(result.numel() * args[0].shape[-1])
+    ),
     **dict.fromkeys(["addmm", "baddbmm", "addmv"], _sum_and_product),
     **dict.fromkeys(["linear", "_linear_pointwise"], _linear),
-    **dict.fromkeys(["index_add", "scatter_add"], _scattered),
+    **dict.fromkeys(  # (into, dim, index, source)
+        ["index_add", "scatter_add"],
+        lambda args, kwargs, _: Tally(mul=int(not _is_one(kwargs, "alpha")), add=1) * args[3].numel(),
+    ),
     **dict.fromkeys(["_fft_r2c", "_fft_c2r"], _fft(real=True)),
     **dict.fromkeys(["sort", "argsort", "msort"], _sorted),
     **dict.fromkeys(["native_layer_norm", "native_group_norm"], _layer_norm),
@@ -375,18 +333,22 @@ _SPECIAL: dict[str, Rule] = {
     ),
     "mkldnn_rnn_layer": _lstm,
     "mkldnn_rnn_layer_backward": _lstm_backward,
-    "abs": _length,
-    "sgn": _direction,
+    # |x|, which is free for real numbers: only the sign changes; x / |x|, which is one comparison for them.
+    "abs": lambda args, *_: Tally(mul=2, add=1, other=1) * args[0].numel() if args[0].is_complex() else Tally(),
+    "sgn": lambda args, *_: (Tally(2, 1, 3) if args[0].is_complex() else Tally(other=1)) * args[0].numel(),
     "pow": _power,
     "clamp": _clamp,
-    "addcmul": _addcmul,
+    "addcmul": lambda _, kwargs, result: Tally(mul=1 + (not _is_one(kwargs, "value")), add=1) * result.numel(),
     **dict.fromkeys(["index_put", "_index_put_impl"], _written),
-    "embedding_dense_backward": _embedding_backward,
-    "topk": _topk,
+    "embedding_dense_backward": lambda args, *_: Tally(add=args[0].numel()),
+    # Comparisons of a heap of k entries.
+    "topk": lambda args, *_: Tally(other=args[0].numel() * math.ceil(math.log2(args[1] + 1))),
     "_fft_c2c": _fft(real=False),
-    "native_layer_norm_backward": _layer_norm_backward,
+    # x̂ recomputed; γ∂; means of γ∂ and γ∂ x̂; (γ∂ - mean - x̂ mean) / σ; sums of ∂ x̂ and ∂ for weight and bias.
+    "native_layer_norm_backward": lambda args, *_: Tally(6, 7) * args[0].numel() + Tally(other=2) * args[3].numel(),
     "native_batch_norm": _batch_norm,
-    "native_batch_norm_backward": _batch_norm_backward,
+    # As for LayerNorm, with means over the batch.
+    "native_batch_norm_backward": lambda args, *_: Tally(6, 7) * args[0].numel() + Tally(other=2) * args[0].shape[1],
     "_native_batch_norm_legit": _batch_norm,
     "_native_batch_norm_legit_no_training": _batch_norm_inference,
     "linalg_solve_triangular": _triangular,

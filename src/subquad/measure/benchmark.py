@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, Projections, StatelessAttention
@@ -17,7 +16,7 @@ from subquad.measure.matrix_products import products_of
 from subquad.measure.memory import LiveTensors
 from subquad.measure.timing import Timing, interleave
 from subquad.ops.heads import split_heads
-from subquad.specs import DataSpec, Masks, Pattern, Site
+from subquad.specs import Context, DataSpec, Masks, Pattern, Site, Tokens
 from subquad.utils.compiling import compile_network
 from subquad.utils.devices import Float32Precision, torch_settings
 from subquad.utils.errors import UserError
@@ -38,9 +37,7 @@ class PlainSoftmax(StatelessAttention):
         super().__init__(site)
         self.query, self.key, self.value, self.out = (nn.Linear(site.dim, site.dim) for _ in range(4))
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         q, k, v = (
             split_heads(part, self.site.heads) for part in (self.query(x), self.key(context), self.value(context))
         )
@@ -57,9 +54,7 @@ class FourMaps(StatelessAttention):
         super().__init__(site)
         self.projections = Projections(site.dim, site.heads)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         return p.out(p.query(x) + p.key(context) + p.value(context))
 
@@ -91,12 +86,9 @@ class Measured:
 
 
 def measure(
-    attentions: Mapping[str, AttentionFactory],
-    setting: Setting,
-    rounds: int,
-    alone: str | None = None,
+    attentions: Mapping[str, AttentionFactory], setting: Setting, rounds: int, alone: str | None = None,
     partial: bool = False,
-) -> dict[str, Measured]:
+) -> dict[str, Measured]:  # fmt: skip
     """Measures all attentions in turn, and at level "model" also a model without attention.
 
     `alone` names an attention whose matrix products alone are measured too, as PRODUCTS_ALONE. With `partial`, what

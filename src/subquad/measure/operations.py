@@ -102,7 +102,8 @@ class OperationCounter(TorchDispatchMode):
             self._unknown[name] += 1
             return
         tally = self._with_codes(name, cost(args, kwargs, result), args, result)
-        if not any(isinstance(t, Tensor) and _is_real(t) for t in tree_iter((args, kwargs, result))):
+        tensors = [part for part in tree_iter((args, kwargs, result)) if isinstance(part, Tensor)]
+        if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
             tally = Tally(other=tally.mul + tally.add + tally.other)
         if tally != Tally():
             self._modules[self._tracker.path] += tally
@@ -142,10 +143,6 @@ _FACTORS = {
     **dict.fromkeys(["addmm", "baddbmm", "addmv"], (1, 2)),
 }
 """Indices of the arguments that a product multiplies."""
-
-
-def _is_real(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def count(

@@ -79,21 +79,12 @@ def _(module: StandaloneEncoder, x: Tensor, output: Any) -> Tally:
     raise UserError(f"EcoFormer's convention has no count for {type(module).__name__}; choose convention=everything.")
 
 
-@published.register
-def _(module: nn.Linear, x: Tensor, output: Tensor) -> Tally:
-    return macs(output.numel() * module.in_features)
-
-
-@published.register
-def _(module: nn.Conv2d, x: Tensor, output: Tensor) -> Tally:
-    return macs(output.numel() * (module.weight[0].numel() + (module.bias is not None)))
-
-
-@published.register(nn.LayerNorm)
-@published.register(nn.BatchNorm1d)
-@published.register(nn.BatchNorm2d)
-def _(module: nn.Module, x: Tensor, output: Tensor) -> Tally:
-    return macs(2 * output.numel())
+published.register(nn.Linear, lambda module, x, y: macs(y.numel() * module.in_features))
+published.register(
+    nn.Conv2d, lambda module, x, y: macs(y.numel() * (module.weight[0].numel() + (module.bias is not None)))
+)
+for norm in (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d):
+    published.register(norm, lambda module, x, y: macs(2 * y.numel()))
 
 
 def _sizes(module: Attention, x: Tensor) -> tuple[int, int, int, int, int]:

@@ -15,11 +15,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import AttentionFactory, StatelessAttention
-from subquad.specs import Masks, Pattern, Site
+from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 
 Layer = tuple[nn.Module, Callable[[Any, Tensor], Tensor]]
@@ -45,9 +44,7 @@ class _Public(StatelessAttention):
         super().__init__(site)
         self.layer, self.call = build(site, checkouts)
 
-    def attend(
-        self, x: Float[Tensor, "b n d"], context: Float[Tensor, "b m d"], masks: Masks
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         return self.call(self.layer, x)
 
 

@@ -60,13 +60,9 @@ def divides(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], mask: T
 
 
 def attention_in_parts(
-    q: Float[Tensor, "b h n e"],
-    k: Float[Tensor, "#b #h m e"],
-    v: Float[Tensor, "#b #h m c"],
-    mask: Shaped[Tensor, "..."] | None,
-    dropout_p: float,
-    scale: float,
-) -> Float[Tensor, "b h n c"]:
+    q: Float[Tensor, "b h n e"], k: Float[Tensor, "#b #h m e"], v: Float[Tensor, "#b #h m c"],
+    mask: Shaped[Tensor, "..."] | None, dropout_p: float, scale: float,
+) -> Float[Tensor, "b h n c"]:  # fmt: skip
     """dropout(softmax(scale · Q Kᵀ)) V for operands that `divides` accepts; 0 for a query without visible keys.
 
     Parts are computed in float32, in double precision in float64, also where operands and results are in half

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from subquad.kernels import bilinear_kernel as kernel
@@ -17,6 +17,7 @@ from subquad.ops.bilinear_on_gpu import bilinear as bilinear_on_gpu
 from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
 from subquad.ops.masks import masked_softmax
+from subquad.specs import Mask, Tokens
 from subquad.utils.derivatives import first_order
 from subquad.utils.devices import on_gpu
 
@@ -25,16 +26,9 @@ Map = tuple[Tensor, Tensor]
 
 
 def bilinear(
-    x: Float[Tensor, "b n d"],
-    z: Float[Tensor, "#b p d"],
-    keep: Bool[Tensor, "b n"] | None,
-    maps: Sequence[Map],
-    r: Float[Tensor, "e d"],
-    dropout_p: float,
-    heads: int,
-    logit_scale: float,
-    scale: float,
-) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b 3*p d"]]:
+    x: Tokens, z: Float[Tensor, "#b p d"], keep: Mask, maps: Sequence[Map], r: Float[Tensor, "e d"], dropout_p: float,
+    heads: int, logit_scale: float, scale: float,
+) -> tuple[Tokens, Float[Tensor, "b 3*p d"]]:  # fmt: skip
     """Y and A of `subquad.attention.dba.DBA` with one compression for all heads and both W' normalised.
 
         A = [W_r; W_c; W'_cᵀ] X = softmax_n([Z W_Q; Z W_K; F_c] Xᵀ) X     over the tokens that `keep` shows

@@ -10,23 +10,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from subquad.ops.mixed_precision import cast, copy_and_cast, product_type, written_out
+from subquad.specs import Mask, Tokens
 from subquad.utils.fixed_weights import keeps_products, once
 
 
 def bilinear(
-    x: Float[Tensor, "b n d"],
-    z: Float[Tensor, "#b p d"],
-    keep: Bool[Tensor, "b n"] | None,
-    weights: tuple[Tensor, ...],
-    dropout_p: float,
-    heads: int,
-    logit_scale: float,
-    scale: float,
-) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b 3*p d"]]:
+    x: Tokens, z: Float[Tensor, "#b p d"], keep: Mask, weights: tuple[Tensor, ...], dropout_p: float, heads: int,
+    logit_scale: float, scale: float,
+) -> tuple[Tokens, Float[Tensor, "b 3*p d"]]:  # fmt: skip
     """Y and A of `subquad.ops.bilinear.bilinear`, with dropout of the weights P.
 
     Args:
@@ -82,7 +77,7 @@ def _inferred(
 
 
 def _weighted(
-    x: Float[Tensor, "b n d"], keep: Bool[Tensor, "b n"] | None, rows: Float[Tensor, "#b r d"],
+    x: Tokens, keep: Mask, rows: Float[Tensor, "#b r d"],
     row_biases: Float[Tensor, " r"],
 ) -> tuple[Float[Tensor, "r_w b n"], Float[Tensor, "p b n"], Float[Tensor, "3 p b d"]]:  # fmt: skip
     """[W_r; W_c; W'_cᵀ], W'_r and A."""
@@ -120,7 +115,7 @@ def _compressed(
     return a.view(3 * p, b, d).transpose(0, 1), w_r, o, *saved
 
 
-def _expanded(w_r: Float[Tensor, "p b n"], o: Float[Tensor, "p b d"]) -> Float[Tensor, "b n d"]:
+def _expanded(w_r: Float[Tensor, "p b n"], o: Float[Tensor, "p b d"]) -> Tokens:
     """Y = W'_r O."""
     return torch.bmm(w_r.permute(1, 2, 0), o.transpose(0, 1))
 

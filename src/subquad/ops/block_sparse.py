@@ -18,6 +18,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from subquad.ops.blocks import around, around_mask, blocks, unblocks, visible_in_windows
 from subquad.ops.heads import split_heads
 from subquad.ops.softmax_attention import softmax_attention
+from subquad.specs import Context, ContextMask, Mask, Tokens
 from subquad.utils.devices import at_once
 
 QUERIES_AT_ONCE = 512
@@ -33,13 +34,9 @@ Visible: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def attend(
-    q: Float[Tensor, "b n d"],
-    k: Float[Tensor, "b m d"],
-    v: Float[Tensor, "b m c"],
-    visible: Shaped[Tensor, "#b #h #n #m"] | None,
-    heads: int,
+    q: Tokens, k: Context, v: Float[Tensor, "b m c"], visible: Shaped[Tensor, "#b #h #n #m"] | None, heads: int,
     dropout: float = 0.0,
-) -> Float[Tensor, "b n c"]:
+) -> Float[Tensor, "b n c"]:  # fmt: skip
     """Softmax attention in each head; queries that see no key get zeros.
 
     Args:
@@ -52,18 +49,9 @@ def attend(
 
 
 def sliding_window(
-    q: Float[Tensor, "b n d"],
-    k: Float[Tensor, "b m d"],
-    v: Float[Tensor, "b m c"],
-    mask: Bool[Tensor, "b m"] | None,
-    *,
-    heads: int,
-    before: int,
-    after: int,
-    stride: int = 1,
-    first: int = 0,
-    dropout: float = 0.0,
-) -> Float[Tensor, "b n c"]:
+    q: Tokens, k: Context, v: Float[Tensor, "b m c"], mask: ContextMask, *, heads: int, before: int, after: int,
+    stride: int = 1, first: int = 0, dropout: float = 0.0,
+) -> Float[Tensor, "b n c"]:  # fmt: skip
     """Query i sees the keys j with i // stride - before <= j <= i // stride + after, and those with j < first.
 
     One softmax in each head over the visible real keys (`mask`, None if all are real). Queries that see no key get
@@ -94,14 +82,7 @@ def sliding_window(
 
 
 def within_blocks(
-    q: Float[Tensor, "b n d"],
-    k: Float[Tensor, "b n d"],
-    v: Float[Tensor, "b n c"],
-    mask: Bool[Tensor, "b n"] | None,
-    *,
-    size: int,
-    heads: int,
-    dropout: float = 0.0,
+    q: Tokens, k: Tokens, v: Float[Tensor, "b n c"], mask: Mask, *, size: int, heads: int, dropout: float = 0.0
 ) -> Float[Tensor, "b n c"]:
     """Softmax attention inside each block of `size` tokens, over its real keys."""
     batch, length = q.shape[:2]
@@ -114,16 +95,9 @@ def within_blocks(
 
 
 def block_sparse(
-    q: Float[Tensor, "b n d"],
-    k: Float[Tensor, "b n d"],
-    v: Float[Tensor, "b n d"],
-    mask: Bool[Tensor, "b n"] | None,
-    key_blocks: Int[Tensor, "c g a s"],
-    *,
-    block: int,
-    heads: int,
+    q: Tokens, k: Tokens, v: Tokens, mask: Mask, key_blocks: Int[Tensor, "c g a s"], *, block: int, heads: int,
     dropout: float = 0.0,
-) -> Float[Tensor, "b aw d"]:
+) -> Float[Tensor, "b aw d"]:  # fmt: skip
     """Softmax attention of blocks of queries to listed blocks of keys. Memory O(n s d).
 
     The last block is padded, so the output has more than n rows; the caller removes them.
@@ -156,11 +130,11 @@ def block_sparse(
     return torch.cat(parts, 1)
 
 
-def _cut(x: Float[Tensor, "b n d"], block: int) -> Float[Tensor, "b a w d"]:
+def _cut(x: Tokens, block: int) -> Float[Tensor, "b a w d"]:
     return blocks(x, block).unflatten(0, (x.shape[0], -1))
 
 
-def _rows(x: Float[Tensor, "b n d"], block: int, groups: int) -> Float[Tensor, "bag wd"]:
+def _rows(x: Tokens, block: int, groups: int) -> Float[Tensor, "bag wd"]:
     """Each block of each group of heads as one row of memory: batch b, block a, group g is row (b A + a) G + g."""
     return _cut(x, block).unflatten(-1, (groups, -1)).transpose(2, 3).flatten(0, 2).flatten(1)
 
@@ -202,9 +176,7 @@ def _band(
     return near | ((number == 0) & (offset < first))
 
 
-def _real(
-    mask: Bool[Tensor, "b m"] | None, length: int, keys: int, first: int, device: torch.device
-) -> Bool[Tensor, "c am"] | None:
+def _real(mask: ContextMask, length: int, keys: int, first: int, device: torch.device) -> Bool[Tensor, "c am"] | None:
     """Which keys and copies are real; the first keys are hidden where they are no copies, so that none counts twice."""
     if not first:
         return mask
@@ -213,21 +185,15 @@ def _real(
     return _each_block_after(real[:, :first, None], others[..., None], keys)[..., 0]
 
 
-def runs_flex(q: Float[Tensor, "b n d"], heads: int, dropout: float) -> bool:
+def runs_flex(q: Tokens, heads: int, dropout: float) -> bool:
     """Whether flex attention supports this call: on a GPU, heads of at least 16 channels, no dropout."""
     return q.is_cuda and q.shape[-1] // heads >= 16 and dropout == 0
 
 
 def flex(
-    q: Float[Tensor, "b n d"],
-    k: Float[Tensor, "b m d"],
-    v: Float[Tensor, "b m d"],
-    mask: Bool[Tensor, "b m"] | None,
-    visible: Visible,
-    heads: int,
-    layer: nn.Module,
+    q: Tokens, k: Context, v: Context, mask: ContextMask, visible: Visible, heads: int, layer: nn.Module,
     state: Tensor | None = None,
-) -> Float[Tensor, "b n d"]:
+) -> Tokens:  # fmt: skip
     """Softmax attention to the real keys that `visible` shows, by flex attention, compiled on a GPU.
 
     Block masks, which list the blocks with visible keys, are built for the first call of each length.

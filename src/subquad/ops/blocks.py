@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from subquad.ops.pooling import windows
+from subquad.specs import Context, ContextMask, Tokens
 from subquad.utils.derivatives import by_torch, one_at_a_time
 
 
@@ -16,12 +17,12 @@ def blocks(x: Shaped[Tensor, "b n d"], size: int) -> Shaped[Tensor, "bk w d"]:
     return windows(x, size).flatten(0, 1)
 
 
-def unblocks(x: Float[Tensor, "bk w d"], batch: int, length: int) -> Float[Tensor, "b n d"]:
+def unblocks(x: Float[Tensor, "bk w d"], batch: int, length: int) -> Tokens:
     """Joins blocks to sequences and removes the filling."""
     return x.unflatten(0, (batch, -1)).flatten(1, 2)[:, :length]
 
 
-def around(x: Float[Tensor, "b m d"], size: int, before: int, after: int) -> Float[Tensor, "bk w d"]:
+def around(x: Context, size: int, before: int, after: int) -> Float[Tensor, "bk w d"]:
     """Each block of `size` tokens with the `before` tokens before it and the `after` tokens after it; zeros outside.
 
     Windows overlap. If the batch is one row, they are views of the padded tokens.
@@ -60,7 +61,7 @@ def visible_in_windows(band: Bool[Tensor, "q w"], real: Bool[Tensor, "ck w"]) ->
 
 
 def around_mask(
-    mask: Bool[Tensor, "b m"] | None, length: int, size: int, before: int, after: int, device: torch.device
+    mask: ContextMask, length: int, size: int, before: int, after: int, device: torch.device
 ) -> Bool[Tensor, "ck w"]:
     """Which positions of `around` hold a real token; the batch axis is 1 if there is no padding."""
     real = torch.ones(1, length, dtype=torch.bool, device=device) if mask is None else mask

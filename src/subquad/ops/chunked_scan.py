@@ -16,12 +16,9 @@ from subquad.ops.mixed_precision import without_autocast
 
 
 def gated_scan(
-    q: Float[Tensor, "*b n e"],
-    k: Float[Tensor, "*b n e"],
-    v: Float[Tensor, "*b n c"],
-    log_gate: Float[Tensor, "*b n"],
+    q: Float[Tensor, "*b n e"], k: Float[Tensor, "*b n e"], v: Float[Tensor, "*b n c"], log_gate: Float[Tensor, "*b n"],
     chunk: int | None = None,
-) -> Float[Tensor, "*b n c"]:
+) -> Float[Tensor, "*b n c"]:  # fmt: skip
     """y_i = q_iᵀ S_i with S_i = exp(g_i) S_{i-1} + k_i v_iᵀ, where g = `log_gate` is at most 0.
 
     y_i = Σ_{j≤i} exp(G_i - G_j) (q_iᵀ k_j) v_j with G the cumulative sum of g. Source: Dao and Gu 2024,
@@ -38,13 +35,9 @@ def gated_scan(
 
 
 def gated_delta_scan(
-    q: Float[Tensor, "*b n e"],
-    k: Float[Tensor, "*b n e"],
-    v: Float[Tensor, "*b n c"],
-    beta: Float[Tensor, "*b n"],
-    log_gate: Float[Tensor, "*b n"],
-    chunk: int | None = None,
-) -> Float[Tensor, "*b n c"]:
+    q: Float[Tensor, "*b n e"], k: Float[Tensor, "*b n e"], v: Float[Tensor, "*b n c"], beta: Float[Tensor, "*b n"],
+    log_gate: Float[Tensor, "*b n"], chunk: int | None = None,
+) -> Float[Tensor, "*b n c"]:  # fmt: skip
     """y_i = q_iᵀ S_i with S_i = exp(g_i) (I - β_i k_i k_iᵀ) S_{i-1} + β_i k_i v_iᵀ.
 
     What a token writes is u_i = β_i (v_i - exp(g_i) S_{i-1}ᵀ k_i). Inside a chunk these are the solution of a

@@ -28,12 +28,9 @@ def kv_state(
 
 
 def expand(
-    q: Float[Tensor, "b n h e"],
-    wave: Float[Tensor, "n 2"],
-    state: Float[Tensor, "b h e f"],
-    total: Float[Tensor, "b h 2 e"],
-    least: float,
-) -> Float[Tensor, "b n h c"]:
+    q: Float[Tensor, "b n h e"], wave: Float[Tensor, "n 2"], state: Float[Tensor, "b h e f"],
+    total: Float[Tensor, "b h 2 e"], least: float,
+) -> Float[Tensor, "b n h c"]:  # fmt: skip
     """y = (A cos + B sin) / w with [A | B] = qᵀ S, w = max(q · (T₁ cos + T₂ sin), least), in the wave's precision."""
     if reads(q, wave, state, total):
         return wave_read(q, wave, state, total, least)

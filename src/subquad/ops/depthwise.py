@@ -5,13 +5,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from subquad.specs import Tokens
+
 
 def depthwise(
-    x: Float[Tensor, "b n d"],
-    kernel: Float[Tensor, "d s t"],
-    bias: Float[Tensor, " d"] | None = None,
-    width: int | None = None,
-) -> Float[Tensor, "b n d"]:
+    x: Tokens, kernel: Float[Tensor, "d s t"], bias: Float[Tensor, " d"] | None = None, width: int | None = None
+) -> Tokens:
     """Convolves each feature with its kernel of s x t taps, both odd; 0 beyond the ends.
 
     `width` tokens are one row of the grid; None: all tokens are one row. The last row may be incomplete.
@@ -27,9 +26,7 @@ def depthwise(
     )
 
 
-def depthwise_by_row(
-    x: Float[Tensor, "b n d"], kernel: Float[Tensor, "b d s t"], width: int | None = None
-) -> Float[Tensor, "b n d"]:
+def depthwise_by_row(x: Tokens, kernel: Float[Tensor, "b d s t"], width: int | None = None) -> Tokens:
     """As `depthwise` with kernels for each row of the batch: one product of the shifted grid for each tap."""
     length, (high, wide) = x.shape[1], kernel.shape[2:]
     width = length if width is None else min(width, length)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from subquad.ops.kernel_attention_on_gpu import (
@@ -23,11 +23,10 @@ from subquad.ops.kernel_attention_on_gpu import (
     state_rows,
 )  # fmt: skip
 from subquad.ops.mixed_precision import cast, written_out
+from subquad.specs import Mask, Tokens
 
 
-def flow_attention(
-    x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, weights: Sequence[Tensor], heads: int, eps: float
-) -> Float[Tensor, "b n d"]:
+def flow_attention(x: Tokens, mask: Mask, weights: Sequence[Tensor], heads: int, eps: float) -> Tokens:
     """The output of `subquad.attention.flowformer.Flowformer` where x is its own context.
 
     The flows I and O are divided by the number of tokens, which half precision can hold.

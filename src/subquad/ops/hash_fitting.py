@@ -108,12 +108,9 @@ class _Residual:
 
 
 def fit_planes(
-    kernel: Float[Tensor, "h m b n"],
-    graph: Labels,
-    mask: Bool[Tensor, "b n"],
-    planes: Float[Tensor, "h k m"],
+    kernel: Float[Tensor, "h m b n"], graph: Labels, mask: Bool[Tensor, "b n"], planes: Float[Tensor, "h k m"],
     rule: Literal["released", "strong"],
-) -> Float[Tensor, "h k m"]:
+) -> Float[Tensor, "h k m"]:  # fmt: skip
     """Rows a_1, a_2, ... of the hash sign(A κ), each fitted to the residual of the codes before it (Eq. 14).
 
     Args:

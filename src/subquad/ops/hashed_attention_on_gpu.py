@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from subquad.ops.hashing import LEAST
@@ -26,17 +26,13 @@ from subquad.ops.kernel_attention_on_gpu import (
     state_rows,
 )  # fmt: skip
 from subquad.ops.mixed_precision import cast, written_out
+from subquad.specs import Mask, Tokens
 
 
 def hashed_attention(
-    x: Float[Tensor, "b n d"],
-    mask: Bool[Tensor, "b n"] | None,
-    weights: Sequence[Tensor],
-    anchors: Float[Tensor, "h m e"],
-    mean: Float[Tensor, "h m"],
-    planes: Float[Tensor, "h k m"],
-    bias: int,
-) -> Float[Tensor, "b n d"]:
+    x: Tokens, mask: Mask, weights: Sequence[Tensor], anchors: Float[Tensor, "h m e"], mean: Float[Tensor, "h m"],
+    planes: Float[Tensor, "h k m"], bias: int,
+) -> Tokens:  # fmt: skip
     """The output of `subquad.attention.ecoformer.EcoFormer` with read_out "paper".
 
     Args:
@@ -111,7 +107,7 @@ class _Hashed(torch.autograd.Function):
 
 
 def _hashed(
-    q: Float[Tensor, "b n h e"], mask: Bool[Tensor, "b n"] | None, share: Float[Tensor, " b"] | None, anchors: Tensor,
+    q: Float[Tensor, "b n h e"], mask: Mask, share: Float[Tensor, " b"] | None, anchors: Tensor,
     mean: Tensor, planes: Tensor, keep: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """‖q‖, cos - 1 with the anchors, κ, the mean squared distance σ, and z = A (κ - μ).

@@ -2,11 +2,12 @@
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.ops.binary_codes import code
 from subquad.ops.kernel_attention import divisor, expand, head_dot, kv_state
+from subquad.specs import Mask, Tokens
 from subquad.utils.derivatives import by_torch
 
 LEAST = 1e-6
@@ -39,7 +40,7 @@ def norms(q: Float[Tensor, "b n h e"]) -> Float[Tensor, "b n h"]:
 
 
 def anchor_similarity(
-    q: Float[Tensor, "b n h e"], anchors: Float[Tensor, "h m e"], mask: Bool[Tensor, "b n"] | None
+    q: Float[Tensor, "b n h e"], anchors: Float[Tensor, "h m e"], mask: Mask
 ) -> tuple[Float[Tensor, "h b n m"], Float[Tensor, "h b"]]:
     """κ(q, s) = exp(-‖q - s‖² / 2σ) of normalised q to unit vectors s, and σ.
 
@@ -70,14 +71,9 @@ def with_bias(codes: Float[Tensor, "b n h k"]) -> tuple[Float[Tensor, "b n h k+1
 
 
 def shared_attention(
-    features: Float[Tensor, "b n h k"],
-    x: Float[Tensor, "b n d"],
-    mask: Bool[Tensor, "b n"] | None,
-    value: nn.Linear,
-    out: nn.Linear,
-    scale: Float[Tensor, " k"],
-    own_value: bool = False,
-) -> Float[Tensor, "b n d"]:
+    features: Float[Tensor, "b n h k"], x: Tokens, mask: Mask, value: nn.Linear, out: nn.Linear,
+    scale: Float[Tensor, " k"], own_value: bool = False,
+) -> Tokens:  # fmt: skip
     """`out` of Σ_i w_ti v_i / Σ_i w_ti in each head, over the real tokens i; w_ti = Σ_k scale_k f_tk f_ik.
 
     The normaliser is computed in the type of the features, the sums of values in that of x. Both are divided by the

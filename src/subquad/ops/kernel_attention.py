@@ -4,10 +4,11 @@ Features have the layout `[b, n, h, f]` of the projections, so that no transpose
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.ops.affine import affine
+from subquad.specs import Context, ContextMask, Tokens
 
 
 def head_dot(x: Float[Tensor, "b n h f"], vector: Float[Tensor, "b h f"]) -> Float[Tensor, "b n h 1"]:
@@ -15,14 +16,12 @@ def head_dot(x: Float[Tensor, "b n h f"], vector: Float[Tensor, "b h f"]) -> Flo
     return (x * vector[:, None]).sum(-1, keepdim=True)
 
 
-def divisor(normaliser: Float[Tensor, "b n h 1"], mask: Bool[Tensor, "b m"] | None) -> Float[Tensor, "b n h 1"]:
+def divisor(normaliser: Float[Tensor, "b n h 1"], mask: ContextMask) -> Float[Tensor, "b n h 1"]:
     """The normaliser, but 1 in rows without a real key, whose sums are 0: half precision cannot hold 1 / ε."""
     return normaliser if mask is None else normaliser.masked_fill(~mask.any(1)[:, None, None, None], 1)
 
 
-def kv_state(
-    k: Float[Tensor, "b m h f"], context: Float[Tensor, "b m d"], value: nn.Linear
-) -> Float[Tensor, "b h f e"]:
+def kv_state(k: Float[Tensor, "b m h f"], context: Context, value: nn.Linear) -> Float[Tensor, "b h f e"]:
     """Σ_j k_j v_jᵀ in each head, where v_j is the value of context token j.
 
     kᵀ (C W_V + 1 b_V) = (kᵀ C) W_V + (kᵀ 1) b_V; if that is cheaper, no values of single tokens are formed.
@@ -35,7 +34,7 @@ def kv_state(
     return summed @ value.weight.view(heads, -1, value.in_features).mT + bias
 
 
-def expand(q: Float[Tensor, "b n h f"], state: Float[Tensor, "b h f e"], out: nn.Linear) -> Float[Tensor, "b n d"]:
+def expand(q: Float[Tensor, "b n h f"], state: Float[Tensor, "b h f e"], out: nn.Linear) -> Tokens:
     """The output map of the heads q_i S with S = `state`.
 
     Σ_h (q_h S_h) W_O,h = Σ_h q_h (S_h W_O,h); if that is cheaper, the output map acts on the states.

@@ -12,17 +12,18 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.ops.mixed_precision import cast, product_type, written_out
+from subquad.specs import Mask, Tokens
 from subquad.utils.devices import eager_on_gpu
 from subquad.utils.fixed_weights import keeps_products, once
 
 elu_backward = torch.ops.aten.elu_backward.grad_input
 
 
-def serves(x: Float[Tensor, "b n d"], context: Tensor) -> bool:
+def serves(x: Tokens, context: Tensor) -> bool:
     """Whether x is on a GPU, is its own context and is long enough, and nothing traces or transforms the operators."""
     return eager_on_gpu(x) and context is x and x.shape[1] > x.shape[2]  # in this order: lengths guard an export
 
@@ -46,13 +47,8 @@ def in_one_type(x: Tensor, weights: Sequence[Tensor], keep: bool) -> tuple[Tenso
 
 
 def linear_attention(
-    x: Float[Tensor, "b n d"],
-    mask: Bool[Tensor, "b n"] | None,
-    weights: Sequence[Tensor],
-    heads: int,
-    eps: float,
-    wave: Float[Tensor, "n 2"] | None = None,
-) -> Float[Tensor, "b n d"]:
+    x: Tokens, mask: Mask, weights: Sequence[Tensor], heads: int, eps: float, wave: Float[Tensor, "n 2"] | None = None
+) -> Tokens:
     """y_i = W_O (φ(q_i)ᵀ Σ_j φ(k_j) v_jᵀ / w_i) in each head with w_i = φ(q_i)ᵀ Σ_j φ(k_j).
 
     φ(x) = elu(x) + 1 and ε is added to w_i. With the wave [cos, sin] of each position, φ(x) = [relu(x) cos | relu(x)
@@ -123,7 +119,7 @@ class _Linear(torch.autograd.Function):
         return None, None, None, None, None, *cast(ctx.dtypes, [d_x, d_wq, d_bq, d_wk, d_bk, *of_read])
 
 
-def projected(x: Float[Tensor, "b n d"], maps: Sequence[tuple[Tensor, Tensor]]) -> Float[Tensor, "k b n d"]:
+def projected(x: Tokens, maps: Sequence[tuple[Tensor, Tensor]]) -> Float[Tensor, "k b n d"]:
     """x by several maps, given by weight and bias."""
     y = x.new_empty(len(maps), *x.shape)
     for part, (weight, bias) in zip(y, maps, strict=True):
@@ -183,7 +179,7 @@ def features_first(mean: Float[Tensor, "b h f"]) -> Float[Tensor, "h f*b 1"]:
 
 
 def state_rows(
-    x: Float[Tensor, "b n d"], k: Float[Tensor, "b n c"], mean: Tensor, weights: Sequence[Tensor], heads: int
+    x: Tokens, k: Float[Tensor, "b n c"], mean: Tensor, weights: Sequence[Tensor], heads: int
 ) -> tuple[Tensor, ...]:
     """The means of k_j v_jᵀ over the tokens, each multiplied by the rows of W_O of its head, `[b, c, d]`.
 
@@ -224,21 +220,19 @@ def read_backward(
     return d_mean, d_summed, (d_wv, d_bv, d_wo, dy.sum((0, 1)))
 
 
-def d_keys(
-    x: Float[Tensor, "b n d"], d_mean: Float[Tensor, "b h f"], d_summed: Float[Tensor, "b c d"], out: Tensor
-) -> None:
+def d_keys(x: Tokens, d_mean: Float[Tensor, "b h f"], d_summed: Float[Tensor, "b c d"], out: Tensor) -> None:
     """Writes the gradient of the keys by their mean and the mean of k xᵀ."""
     share = 1 / x.shape[1]
     torch.baddbmm(d_mean.reshape(len(x), 1, -1), x, d_summed.mT, beta=share, alpha=share, out=out)
 
 
-def d_tokens(k: Float[Tensor, "b n c"], d_summed: Float[Tensor, "b c d"]) -> Float[Tensor, "b n d"]:
+def d_tokens(k: Float[Tensor, "b n c"], d_summed: Float[Tensor, "b c d"]) -> Tokens:
     """The gradient of x by the mean of k xᵀ."""
     return torch.baddbmm(k.new_empty(()), k, d_summed, beta=0, alpha=1 / k.shape[1])
 
 
 def maps_backward(
-    gradient: Float[Tensor, "k b n d"], x: Float[Tensor, "b n d"], weights: Sequence[Tensor], d_x: Tensor | None
+    gradient: Float[Tensor, "k b n d"], x: Tokens, weights: Sequence[Tensor], d_x: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x, added to `d_x`, of the weights and of the biases of k maps of x."""
     rows, tokens = gradient.flatten(1, 2), x.view(-1, x.shape[2])

@@ -7,14 +7,13 @@ from torch import Tensor, nn
 from subquad.ops.dropout import dropout
 from subquad.ops.masks import masked_softmax
 from subquad.ops.softmax_attention import fused_attention
+from subquad.specs import Context, ContextMask, Tokens
 from subquad.utils.devices import at_once
 
 _CHUNK = 1024
 
 
-def compress(
-    queries: Float[Tensor, "b r d"], x: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None
-) -> Float[Tensor, "b r d"]:
+def compress(queries: Float[Tensor, "b r d"], x: Context, mask: ContextMask) -> Float[Tensor, "b r d"]:
     """softmax(queries xᵀ) x over the real tokens; 0 if there are none."""
     if not torch.is_grad_enabled():
         real = None if mask is None else mask[:, None, None]
@@ -24,14 +23,9 @@ def compress(
 
 
 def expand(
-    x: Float[Tensor, "b n d"],
-    keys: Float[Tensor, "b h r d"],
-    bias: Float[Tensor, "b h r"],
-    values: Float[Tensor, "b h r d"],
-    out_bias: Float[Tensor, " d"],
-    mask: Bool[Tensor, "c r"] | None,
-    dropout_p: float,
-) -> Float[Tensor, "b n d"]:
+    x: Tokens, keys: Float[Tensor, "b h r d"], bias: Float[Tensor, "b h r"], values: Float[Tensor, "b h r d"],
+    out_bias: Float[Tensor, " d"], mask: Bool[Tensor, "c r"] | None, dropout_p: float,
+) -> Tokens:  # fmt: skip
     """Σ_h softmax(x keys_hᵀ + bias_h) values_h + out_bias over the real rows; `dropout_p` acts on the weights.
 
     On a CPU, long inputs are processed in chunks of tokens, so that logits and weights stay in the cache.

@@ -9,24 +9,20 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from subquad.ops.heads import split_heads
 from subquad.ops.mixed_precision import cast_at_once, copy_and_cast, written_out
 from subquad.ops.softmax_attention import softmax_attention
+from subquad.specs import Context, ContextMask, Tokens
 from subquad.utils.fixed_weights import once
 
 
 def linformer(
-    x: Float[Tensor, "b n d"],
-    context: Float[Tensor, "b m d"],
-    mask: Bool[Tensor, "b m"] | None,
-    weights: Sequence[Tensor],
-    maps: Sequence[Float[Tensor, "s longest"]],
-    heads: int,
-    dropout_p: float,
-) -> Float[Tensor, "b n d"]:
+    x: Tokens, context: Context, mask: ContextMask, weights: Sequence[Tensor],
+    maps: Sequence[Float[Tensor, "s longest"]], heads: int, dropout_p: float,
+) -> Tokens:  # fmt: skip
     """The output of `subquad.attention.linformer.Linformer` with learned maps of equal size.
 
     Args:
@@ -66,7 +62,7 @@ def _packed(dtype: torch.dtype, weights: Sequence[Tensor], maps: Sequence[Tensor
 
 
 def _compressed(
-    context: Float[Tensor, "b m d"], mask: Bool[Tensor, "b m"] | None, maps: Float[Tensor, "r s m"],
+    context: Context, mask: ContextMask, maps: Float[Tensor, "r s m"],
     w_kv: Float[Tensor, "g c d"], b_kv: Float[Tensor, "g c"], heads: int,
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:  # fmt: skip
     """Keys and values `[2, b, h, s, e]`, and the other tensors that the backward pass needs."""

@@ -13,21 +13,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.ops.mixed_precision import cast, copy_and_cast, product_type, written_out
+from subquad.specs import Context, ContextMask, Tokens
 from subquad.utils.fixed_weights import once
 
 _softmax_backward = torch.ops.aten._softmax_backward_data
 
 
 def luna(
-    x: Float[Tensor, "b n d"],
-    context: Float[Tensor, "b m d"],
-    latent: Float[Tensor, "c l d"],
-    mask: Bool[Tensor, "b m"] | None,
-    slots: Bool[Tensor, "s l"] | None,
-    weights: Sequence[Tensor],
-    heads: int,
-    dropout_p: float,
-) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "b l d"]]:
+    x: Tokens, context: Context, latent: Float[Tensor, "c l d"], mask: ContextMask, slots: Bool[Tensor, "s l"] | None,
+    weights: Sequence[Tensor], heads: int, dropout_p: float,
+) -> tuple[Tokens, Float[Tensor, "b l d"]]:  # fmt: skip
     """Y and P' of `subquad.attention.luna.Luna`, with dropout of the weights of unpacking.
 
     Args:
@@ -86,7 +81,7 @@ def _queries(
 
 
 def _pack(
-    heads: int, context: Float[Tensor, "b m d"], hidden: Bool[Tensor, "b m"] | None, g: Float[Tensor, "hl c d"],
+    heads: int, context: Context, hidden: ContextMask, g: Float[Tensor, "hl c d"],
     w_pv: Tensor, b_pv: Tensor,
 ) -> tuple[Float[Tensor, "l b d"], Float[Tensor, "hl b m"], Float[Tensor, "h lb d"]]:  # fmt: skip
     """P', the weights of packing, and the weighted means of the context."""
@@ -108,7 +103,7 @@ def _pack(
 
 
 def _unpack(
-    heads: int, dropout_p: float, x: Float[Tensor, "b n d"], packed: Float[Tensor, "l b d"],
+    heads: int, dropout_p: float, x: Tokens, packed: Float[Tensor, "l b d"],
     hidden: Bool[Tensor, "l s"] | None, w_kv: Tensor, b_kv: Tensor, w_qo: Tensor, b_q: Tensor,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Keys and values, the rows that x and the weights multiply, the weights, and what dropout leaves and keeps."""
@@ -130,7 +125,7 @@ def _unpack(
     return kv, rows, weights, dropped, kept
 
 
-def _read(weights: Float[Tensor, "b n h l"], o: Float[Tensor, "h l b d"], b_o: Tensor) -> Float[Tensor, "b n d"]:
+def _read(weights: Float[Tensor, "b n h l"], o: Float[Tensor, "h l b d"], b_o: Tensor) -> Tokens:
     return torch.baddbmm(b_o, weights.flatten(2), o.flatten(0, 1).transpose(0, 1))
 
 

@@ -4,8 +4,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from subquad.specs import Mask, Tokens
 
-def zero_padding(x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b n d"]:
+
+def zero_padding(x: Tokens, mask: Mask) -> Tokens:
     """Sets padded rows to 0, also if they are not finite."""
     return x if mask is None else x.masked_fill(~mask[..., None], 0)
 
@@ -18,11 +20,11 @@ def masked_softmax(logits: Tensor, mask: Bool[Tensor, "..."] | None, axis: int =
     return weights.masked_fill(~mask, 0)
 
 
-def count(mask: Bool[Tensor, "b n"] | None, length: int) -> Tensor | int:
+def count(mask: Mask, length: int) -> Tensor | int:
     """Number of real tokens of each row, at least 1: `[b, 1, 1]`, or `length` if there is no padding."""
     return length if mask is None else mask.sum(1).clamp(min=1)[:, None, None]
 
 
-def masked_mean(x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None) -> Float[Tensor, "b 1 d"]:
+def masked_mean(x: Tokens, mask: Mask) -> Float[Tensor, "b 1 d"]:
     """Mean over the real tokens of each row; 0 if there are none."""
     return zero_padding(x, mask).sum(1, keepdim=True) / count(mask, x.shape[1])

@@ -14,19 +14,14 @@ from subquad.ops.mixed_precision import cast, cast_at_once, written_out
 from subquad.ops.pooling import windows
 from subquad.ops.pseudo_inverse_on_gpu import pseudo_inverse
 from subquad.ops.softmax_attention import softmax_attention
+from subquad.specs import Mask, Tokens
 from subquad.utils.fixed_weights import once
 
 
 def nystromformer(
-    x: Float[Tensor, "b n d"],
-    mask: Bool[Tensor, "b n"] | None,
-    weights: Sequence[Tensor],
-    filters: Float[Tensor, "h t"] | None,
-    heads: int,
-    segment: int,
-    iterations: int,
-    dropout_p: float,
-) -> Float[Tensor, "b n d"]:
+    x: Tokens, mask: Mask, weights: Sequence[Tensor], filters: Float[Tensor, "h t"] | None, heads: int, segment: int,
+    iterations: int, dropout_p: float,
+) -> Tokens:  # fmt: skip
     """The output of `subquad.attention.nystromformer.Nystromformer` with the iterative inverse.
 
     Args:
@@ -55,7 +50,7 @@ def nystromformer(
         return _read(F.linear(x, w_q, b_q), of_landmarks[1], rows, values, empty, taps, w_o, b_o, dropout_p)
 
 
-def _stacked(x: Float[Tensor, "b n d"], maps: Float[Tensor, "k d e"], biases: Float[Tensor, "k 1 e"]) -> Tensor:
+def _stacked(x: Tokens, maps: Float[Tensor, "k d e"], biases: Float[Tensor, "k 1 e"]) -> Tensor:
     return torch.baddbmm(biases, x.view(-1, x.shape[2]).expand(len(maps), -1, -1), maps).view(len(maps), *x.shape)
 
 
@@ -64,7 +59,7 @@ def _taps(filters: Float[Tensor, "h t"], dim: int) -> Float[Tensor, "d 1 t 1"]:
 
 
 def _pooled(
-    x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, segment: int
+    x: Tokens, mask: Mask, segment: int
 ) -> tuple[Float[Tensor, "b s d"], Float[Tensor, "b s w 1"] | None, Bool[Tensor, "b s"] | None]:
     """Means of the segments, and with a mask the weight of each token and which segments have no token."""
     cut, rest = windows(x, segment), x.shape[1] % segment
@@ -130,8 +125,8 @@ def _spread(d_x: Tensor, d_pooled: Tensor, weights: Tensor | None, segment: int)
 
 
 def _rows(
-    of_landmarks: Float[Tensor, "2 b s d"], keys: Float[Tensor, "b n d"], values: Float[Tensor, "b n d"],
-    empty: Bool[Tensor, "b s"] | None, mask: Bool[Tensor, "b n"] | None, heads: int, iterations: int,
+    of_landmarks: Float[Tensor, "2 b s d"], keys: Tokens, values: Tokens,
+    empty: Bool[Tensor, "b s"] | None, mask: Mask, heads: int, iterations: int,
 ) -> Float[Tensor, "b h s e"]:  # fmt: skip
     """Z softmax(Q̃ Kᵀ) V in each head."""
     landmarks = of_landmarks.unflatten(-1, (heads, -1)).transpose(2, 3)
@@ -149,10 +144,10 @@ def _rows(
 
 
 def _read(
-    queries: Float[Tensor, "b n d"], k: Float[Tensor, "b s d"], rows: Float[Tensor, "b h s e"],
-    values: Float[Tensor, "b n d"], empty: Bool[Tensor, "b s"] | None, taps: Float[Tensor, "d 1 t 1"] | None,
+    queries: Tokens, k: Float[Tensor, "b s d"], rows: Float[Tensor, "b h s e"],
+    values: Tokens, empty: Bool[Tensor, "b s"] | None, taps: Float[Tensor, "d 1 t 1"] | None,
     w_o: Tensor, b_o: Tensor, dropout_p: float,
-) -> Float[Tensor, "b n d"]:  # fmt: skip
+) -> Tokens:  # fmt: skip
     """(softmax(Q K̃ᵀ) rows + conv(V)) W_O."""
     heads, slots = rows.shape[1], None if empty is None else ~empty[:, None, None]
     y = softmax_attention(split_heads(queries, heads), split_heads(k, heads), rows, slots, dropout_p)

@@ -10,25 +10,21 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from subquad.ops.kernel_attention_on_gpu import by_head, maps_backward, recorded
 from subquad.ops.mixed_precision import cast_at_once, written_out
+from subquad.specs import Mask, Tokens
 
 _LEAST = 1e-24
 """Least weight: 1 / w and its gradient are finite."""
 
 
 def performer(
-    x: Float[Tensor, "b n d"],
-    mask: Bool[Tensor, "b n"] | None,
-    weights: Sequence[Tensor],
-    directions: Float[Tensor, "f e"],
-    count: int,
-    heads: int,
+    x: Tokens, mask: Mask, weights: Sequence[Tensor], directions: Float[Tensor, "f e"], count: int, heads: int,
     eps: float | None,
-) -> Float[Tensor, "b n d"]:
+) -> Tokens:  # fmt: skip
     """The output of `subquad.attention.performer.Performer` in self-attention.
 
     Args:
@@ -148,7 +144,7 @@ def _times(x: Tensor, matrix: Tensor, factor: float, out: Tensor) -> Tensor:
 
 
 def _of_keys(
-    k: Float[Tensor, "b h n e"], directions: Float[Tensor, "f e"], hidden: Bool[Tensor, "b n"] | None,
+    k: Float[Tensor, "b h n e"], directions: Float[Tensor, "f e"], hidden: Mask,
     eps: float | None,
 ) -> Float[Tensor, "b h n f"]:  # fmt: skip
     """φ of the keys, up to a factor of each row and head; 0 where hidden."""

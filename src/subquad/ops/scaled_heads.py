@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from subquad.ops.heads import split_heads
 from subquad.ops.masks import masked_mean
 from subquad.ops.pooling import mean_pool
+from subquad.specs import Mask, Tokens
 from subquad.utils.errors import UserError
 
 DEFAULT_SCALES = {
@@ -35,7 +36,7 @@ class ScaleGroup:
     features: slice
     """Channels of these heads in the width of all heads."""
 
-    def project(self, linear: nn.Linear, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n f"]:
+    def project(self, linear: nn.Linear, x: Tokens) -> Float[Tensor, "b n f"]:
         """The part of a linear map that belongs to these heads."""
         return F.linear(x, linear.weight[self.features], linear.bias[self.features])
 
@@ -69,9 +70,7 @@ def scale_groups(scales: int | Sequence[int] | None, dim: int, heads: int) -> li
     return groups
 
 
-def at_scales(
-    x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None, groups: Sequence[ScaleGroup]
-) -> dict[int, Scaled]:
+def at_scales(x: Tokens, mask: Mask, groups: Sequence[ScaleGroup]) -> dict[int, Scaled]:
     """The pooled tokens at each scale in use."""
     pooled_at: dict[int, Scaled] = {}
     for scale in {group.scale for group in groups}:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from subquad.ops.mixed_precision import cast_at_once, written_out
 from subquad.ops.scaled_heads import ScaleGroup
+from subquad.specs import Context, ContextMask, Tokens
 
 _ALIGNED = 16
 """The bias of a scale begins at a multiple of as many numbers, which the fused kernels of attention need."""
@@ -33,14 +34,9 @@ class Operands(NamedTuple):
 
 
 def attend_by_scale(
-    x: Float[Tensor, "b n d"],
-    context: Float[Tensor, "b m d"],
-    mask: Bool[Tensor, "b m"] | None,
-    weights: Sequence[Tensor],
-    groups: Sequence[ScaleGroup],
-    beta: float | nn.Parameter | None,
-    attend: Callable[[ScaleGroup, Operands], Tensor],
-) -> Float[Tensor, "b n d"]:
+    x: Tokens, context: Context, mask: ContextMask, weights: Sequence[Tensor], groups: Sequence[ScaleGroup],
+    beta: float | nn.Parameter | None, attend: Callable[[ScaleGroup, Operands], Tensor],
+) -> Tokens:  # fmt: skip
     """The output map of what `attend` returns for each group of heads, side by side.
 
     Args:
@@ -196,7 +192,7 @@ def _mean_keys_backward(
 def _tokens_backward(
     layout: _Layout, tokens: dict[int, Tensor], hidden: Tensor | None, share: Tensor | None,
     rows_kv: Sequence[Tensor], w_kv: Sequence[Tensor], d_means: Tensor | None,
-) -> Float[Tensor, "b m d"]:  # fmt: skip
+) -> Context:  # fmt: skip
     """The gradient of the context: what passes through windows and means, which is 0 for padding, and the rest."""
     d_source = torch.zeros_like(tokens[1])
 

@@ -7,7 +7,6 @@ Both sets of keys are in one softmax, and a key of both counts once.
 """
 
 import math
-from typing import TypeAlias
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,10 +16,9 @@ from subquad.ops.block_sparse import attend
 from subquad.ops.blocks import around, around_mask, blocks, unblocks
 from subquad.ops.dropout import dropout
 from subquad.ops.masks import masked_softmax
+from subquad.specs import Context, ContextMask, Tokens
 from subquad.utils.devices import at_once
 from subquad.utils.errors import UserError
-
-Mask: TypeAlias = Bool[Tensor, "b m"] | None
 
 
 def check_pattern(form: str, block: int, summary: int) -> None:
@@ -33,19 +31,9 @@ def check_pattern(form: str, block: int, summary: int) -> None:
 
 
 def sparse_pattern(
-    q: Float[Tensor, "b n d"],
-    k: Float[Tensor, "b m d"],
-    v: Float[Tensor, "b m d"],
-    mask: Mask,
-    *,
-    form: str,
-    block: int,
-    summary: int,
-    heads: int,
-    stride: int = 1,
-    causal: bool = False,
-    dropout: float = 0.0,
-) -> Float[Tensor, "b n d"]:
+    q: Tokens, k: Context, v: Context, mask: ContextMask, *, form: str, block: int, summary: int, heads: int,
+    stride: int = 1, causal: bool = False, dropout: float = 0.0,
+) -> Tokens:  # fmt: skip
     """Softmax attention in each head over the real keys (`mask`, None if all are real) that the pattern shows.
 
     With `stride` s, keys are pooled: key j stands for the tokens s j to s j + s - 1, and m = ⌈n / s⌉. The pattern then
@@ -64,17 +52,9 @@ def sparse_pattern(
 
 
 def _fixed(
-    q: Float[Tensor, "b n d"],
-    k: Float[Tensor, "b m d"],
-    v: Float[Tensor, "b m d"],
-    mask: Mask,
-    block: int,
-    summary: int,
-    heads: int,
-    stride: int,
-    causal: bool,
-    dropout: float,
-) -> Float[Tensor, "b n d"]:
+    q: Tokens, k: Context, v: Context, mask: ContextMask, block: int, summary: int, heads: int, stride: int,
+    causal: bool, dropout: float,
+) -> Tokens:  # fmt: skip
     """A few blocks of queries at a time attend to their own keys and to the summary keys of all blocks."""
     m = k.shape[1]
     first = block - summary  # place in a block of its first summary key
@@ -110,15 +90,9 @@ def _ends_before(stop: int, block: int, summary: int) -> int:
 
 
 def _strided(
-    q: Float[Tensor, "b n h e"],
-    k: Float[Tensor, "b m h e"],
-    v: Float[Tensor, "b m h e"],
-    mask: Mask,
-    block: int,
-    stride: int,
-    causal: bool,
-    dropout_p: float,
-) -> Float[Tensor, "b n he"]:
+    q: Float[Tensor, "b n h e"], k: Float[Tensor, "b m h e"], v: Float[Tensor, "b m h e"], mask: ContextMask,
+    block: int, stride: int, causal: bool, dropout_p: float,
+) -> Float[Tensor, "b n he"]:  # fmt: skip
     """Some heads. Keys of equal remainder modulo `block` form a short sequence of m / block keys.
 
     Their logits and those of the neighbourhood are in one softmax. The key at distance `block` has an equal remainder,
@@ -141,7 +115,7 @@ def _strided(
 
 
 def _visible_strided(
-    mask: Mask, m: int, block: int, stride: int, causal: bool, reach: tuple[int, int], device: torch.device
+    mask: ContextMask, m: int, block: int, stride: int, causal: bool, reach: tuple[int, int], device: torch.device
 ) -> Bool[Tensor, "ck q s"]:
     """The mask of each query of a block: the keys around the block, followed by those of equal remainder."""
     window = torch.arange(block * stride, device=device)[:, None] // stride

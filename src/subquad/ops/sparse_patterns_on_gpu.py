@@ -13,16 +13,9 @@ from subquad.ops.mixed_precision import written_out
 
 
 def fixed(
-    q: Float[Tensor, "b n f"],
-    kv: Float[Tensor, "b m 2*f"],
-    bias: Float[Tensor, "b m"] | None,
-    block: int,
-    summary: int,
-    heads: int,
-    stride: int,
-    dropout: float,
-    width: int,
-) -> Float[Tensor, "b n f"]:
+    q: Float[Tensor, "b n f"], kv: Float[Tensor, "b m 2*f"], bias: Float[Tensor, "b m"] | None, block: int,
+    summary: int, heads: int, stride: int, dropout: float, width: int,
+) -> Float[Tensor, "b n f"]:  # fmt: skip
     """`subquad.ops.sparse_patterns.sparse_pattern` with form "fixed", given keys and values side by side.
 
     A chunk is some blocks of keys and their queries. These attend to the chunk's own keys and to the summary keys of

@@ -91,13 +91,9 @@ def diagonal_kernel(
 
 
 def dplr_kernel(
-    a: Complex[Tensor, "h p"],
-    p: Complex[Tensor, "h p"],
-    b: Complex[Tensor, "h p"],
-    c: Complex[Tensor, "r h p"],
-    dt: Float[Tensor, " h"],
-    length: int,
-) -> Float[Tensor, "r h l"]:
+    a: Complex[Tensor, "h p"], p: Complex[Tensor, "h p"], b: Complex[Tensor, "h p"], c: Complex[Tensor, "r h p"],
+    dt: Float[Tensor, " h"], length: int,
+) -> Float[Tensor, "r h l"]:  # fmt: skip
     """The kernel of Λ - p p* under the bilinear rule, where `c` is C̃ = C (I - Ā^l) for this length l.
 
     At the roots of unity ω its transform is 2/(1+ω) [⟨C̃,B⟩ - ⟨C̃,p⟩ ⟨p*,B⟩ / (1 + ⟨p*,p⟩)] with Cauchy sums

@@ -55,13 +55,9 @@ def parameters(overrides: Sequence[str], spec: Any, part: Literal["all", "attent
 
 
 def relative_speed(
-    overrides: Sequence[str],
-    spec: Any,
-    reference: Sequence[str],
-    mode: Mode = "inference",
-    batch: int = 1,
+    overrides: Sequence[str], spec: Any, reference: Sequence[str], mode: Mode = "inference", batch: int = 1,
     rounds: int = 7,
-) -> float | Noted:
+) -> float | Noted:  # fmt: skip
     """How many times as fast the network is as the one with the overrides `reference`: the median ratio of rounds.
 
     A batch that does not fit is halved until it does; see `_fitting`. On a CPU, batches have four rows at most: more
@@ -148,13 +144,9 @@ def throughput(
 
 
 def operations(
-    overrides: Sequence[str],
-    spec: Any,
-    count: Literal["mul", "add", "other", "energy"],
-    convention: Literal["everything", "published"] = "everything",
-    backward: bool = False,
-    batch: int = 1,
-) -> float:
+    overrides: Sequence[str], spec: Any, count: Literal["mul", "add", "other", "energy"],
+    convention: Literal["everything", "published"] = "everything", backward: bool = False, batch: int = 1,
+) -> float:  # fmt: skip
     """Billions of multiplications, additions or others of the network, or of pJ by the 45 nm model of fp32."""
     import torch
 
@@ -219,11 +211,9 @@ def inference_gain(
 
 
 def energy_cost(
-    overrides: Sequence[str],
-    of: Literal["energy", "area"],
-    operation: Literal["add", "multiply"],
+    overrides: Sequence[str], of: Literal["energy", "area"], operation: Literal["add", "multiply"],
     bits: Literal[16, 32],
-) -> float:
+) -> float:  # fmt: skip
     """pJ or µm² of one floating-point operation at 45 nm, the constants of every energy in this package."""
     from subquad.measure.aten import Tally
     from subquad.measure.energy import area, energy

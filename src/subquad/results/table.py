@@ -321,12 +321,9 @@ def _printed(
 
 
 def _cell(
-    node: Mapping[str, Any],
-    row: Line,
-    column: Line,
-    printed: Mapping[tuple[str, str], Printed | None],
+    node: Mapping[str, Any], row: Line, column: Line, printed: Mapping[tuple[str, str], Printed | None],
     own: Sequence[Mapping[str, Any]],
-) -> Cell:
+) -> Cell:  # fmt: skip
     place = row.name, column.name
     over_rows = tuple((part, column.name) for part in row.mean)
     over_columns = tuple((row.name, part) for part in column.mean)

@@ -139,11 +139,9 @@ def _single_threaded_imports() -> Iterator[None]:
 
 
 def run_all(
-    tasks: Mapping[int, Task],
-    workers: Workers,
-    on_start: Callable[[int], None],
+    tasks: Mapping[int, Task], workers: Workers, on_start: Callable[[int], None],
     on_end: Callable[[int, Any, str | None], None],
-) -> None:
+) -> None:  # fmt: skip
     """Runs every task in a process of its own, in order, as many at a time as there are workers.
 
     The output of a task is shown line by line, prefixed with its number. A single worker in a terminal writes to it
@@ -300,12 +298,9 @@ def end_with_parent() -> None:
 
 
 def _in_child(
-    task: Task,
-    connection: "Connection[Any, Any]",
-    outputs: Sequence[_Output],
-    environment: Mapping[str, str],
+    task: Task, connection: "Connection[Any, Any]", outputs: Sequence[_Output], environment: Mapping[str, str],
     parent: int,
-) -> None:
+) -> None:  # fmt: skip
     """Runs a task in the process forked for it. The system kills the process when its parent ends."""
     atexit._clear()  # inherited from the parent, which runs them itself
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which then sends SIGTERM

@@ -43,13 +43,9 @@ def warmup_cosine(optimizer: Optimizer, total_steps: int, warmup: Natural) -> LR
 
 
 def epoch_cosine(
-    optimizer: Optimizer,
-    total_steps: int,
-    epochs: Count | Literal[-1],
-    warmup_epochs: Natural,
-    start_lr: NonNegative,
+    optimizer: Optimizer, total_steps: int, epochs: Count | Literal[-1], warmup_epochs: Natural, start_lr: NonNegative,
     final_lr: NonNegative,
-) -> LRScheduler:
+) -> LRScheduler:  # fmt: skip
     """timm's cosine schedule with the settings of DeiT and PVT: the rate changes between epochs only.
 
     In epoch e = 0, 1, ...: linear from `start_lr` while e < `warmup_epochs`, then half a cosine from epoch 0, whose
@@ -91,13 +87,9 @@ def warmup_linear(
 
 
 def staircase(
-    optimizer: Optimizer,
-    total_steps: int,
-    epochs: Count | Literal[-1],
-    warmup: Natural,
-    drops: Sequence[Natural],
+    optimizer: Optimizer, total_steps: int, epochs: Count | Literal[-1], warmup: Natural, drops: Sequence[Natural],
     gamma: Positive,
-) -> LRScheduler:
+) -> LRScheduler:  # fmt: skip
     """Constant within each epoch: a stepwise warm-up over `warmup` epochs, then a cut by `gamma` at each of `drops`.
 
     The factor of epoch e = 0, 1, ... is min(1, (e + 1) / (warmup + 1)), times `gamma` for each drop that is at most e.

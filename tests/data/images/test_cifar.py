@@ -49,7 +49,7 @@ def test_damaged_files_are_named(tmp_path, change, cause):
 
 
 def test_stand_ins_are_not_taken_for_the_genuine_set(tmp_path):
-    folder = GreyCIFAR.write_synthetic(tmp_path / "cifar")
+    folder = cifar_files.write_synthetic(tmp_path / "cifar", "cifar10")
     with pytest.raises(UserError, match="is not the size of cifar10"):
         GreyCIFAR(root=str(tmp_path), folder=str(folder), **BATCHING).prepare_data()
 

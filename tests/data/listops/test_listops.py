@@ -99,8 +99,8 @@ def test_a_release_has_no_more_rows_than_its_files(tmp_path):
 
 def test_folder_tells_apart_every_setting_that_changes_the_data(tmp_path):
     changes = [{}, {"sizes": (1, 2, 3)}, {"min_length": 21}, {"max_length": 99}, {"max_depth": 9}, {"data_seed": 1}]
-    assert len({make(tmp_path, **change).folder for change in changes}) == len(changes)
-    assert make(tmp_path, workers=3, seed=5).folder == make(tmp_path).folder
+    assert len({make(tmp_path, **change).cache_folder for change in changes}) == len(changes)
+    assert make(tmp_path, workers=3, seed=5).cache_folder == make(tmp_path).cache_folder
 
 
 def test_baselines_are_learned_on_train_and_scored_on_test():
@@ -195,8 +195,8 @@ def test_second_process_waits_for_the_first(tmp_path, monkeypatch):
 @pytest.mark.parametrize("file", ["train.values.npy", "val.offsets.npy", "test.targets.npy"])
 def test_damaged_cache_is_reported(prepared, tmp_path, file):
     data = make(tmp_path)
-    shutil.copytree(prepared.folder, data.folder)
-    damaged = data.folder / file
+    shutil.copytree(prepared.cache_folder, data.cache_folder)
+    damaged = data.cache_folder / file
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1
     damaged.write_bytes(content)
@@ -217,7 +217,7 @@ def test_interrupted_writing_leaves_nothing(tmp_path, monkeypatch):
         patch.setattr(np, "save", interrupted)
         with pytest.raises(KeyboardInterrupt):
             data.prepare_data()
-    assert [path for path in data.folder.parent.iterdir() if path.suffix != ".lock"] == []
+    assert [path for path in data.cache_folder.parent.iterdir() if path.suffix != ".lock"] == []
     data.prepare_data()
     assert len(data.splits["train"]) == 300
 
@@ -278,10 +278,10 @@ def test_other_sizes_read_the_first_rows_and_line_ends_do_not_matter(tmp_path, s
 
 
 def test_changed_release_is_read_again(tmp_path, synthetic):
-    before = released(tmp_path, synthetic).folder
+    before = released(tmp_path, synthetic).cache_folder
     with (synthetic / "basic_val.tsv").open("a") as file:
         file.write("\n")
-    assert released(tmp_path, synthetic).folder != before
+    assert released(tmp_path, synthetic).cache_folder != before
 
 
 def rewrite(synthetic, split, number, change):

@@ -6,6 +6,7 @@ from PIL import Image
 
 from subquad.data.pathfinder.contours import SETTINGS, Contours, _tools, draw
 from subquad.data.pathfinder.pathfinder import Pathfinder, draw_many
+from subquad.data.pathfinder.pathfinder_release import write_synthetic
 from subquad.utils.errors import UserError
 
 BATCHING = {"batch_size": 4, "seed": 0}
@@ -98,7 +99,7 @@ def test_generated_splits_are_cut_from_one_stream(tmp_path):
 
 @pytest.fixture
 def release(tmp_path):
-    return Pathfinder.write_synthetic(tmp_path / "release")
+    return write_synthetic(tmp_path / "release", 32)
 
 
 def read(release, tmp_path, **settings):

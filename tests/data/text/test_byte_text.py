@@ -112,9 +112,9 @@ def test_a_missing_source_says_what_to_put_where(tmp_path):
 
 def test_a_change_inside_the_folder_is_another_source(tmp_path):
     data = prepared(tmp_path)
-    before = data.folder
+    before = data.cache_folder
     next((data.source / "train" / "pos").iterdir()).write_text("another film, longer than all others before it")
-    assert data.folder != before
+    assert data.cache_folder != before
 
 
 def test_a_renamed_folder_behind_a_link_is_read_without_its_hidden_copies(tmp_path):

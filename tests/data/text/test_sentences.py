@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from subquad.data.text.glue import Glue
-from subquad.data.text.glue_files import Labelled
+from subquad.data.text.glue_files import Labelled, write_synthetic
 from subquad.data.text.masked_text import MaskedText
 from subquad.data.text.reviews import Reviews
 from subquad.data.text.sentences import lay_out, shares
@@ -157,7 +157,7 @@ def test_what_is_missing_is_named(tmp_path):
         prepared(Glue, tmp_path, name="sst2", synthetic=False)
     with pytest.raises(UserError, match=r"aclImdb_v1.tar.gz is missing"):
         prepared(Reviews, tmp_path, synthetic=False)
-    folder = str(Glue.write_synthetic(tmp_path))
+    folder = str(write_synthetic(tmp_path, "sst2"))
     with pytest.raises(
         UserError, match=r"tokenizers/some--name is missing; run .* task=glue/sst2 data.tokenizer=some/name"
     ):
@@ -165,7 +165,7 @@ def test_what_is_missing_is_named(tmp_path):
 
 
 def test_stand_ins_are_not_taken_for_the_genuine_set(tmp_path):
-    folder = Glue.write_synthetic(tmp_path / "glue")
+    folder = write_synthetic(tmp_path / "glue", "sst2")
     with pytest.raises(UserError, match="96 rows where SST-2 has 67,349"):
         prepared(Glue, tmp_path, name="sst2", folder=str(folder), synthetic=False)
     assert not list(tmp_path.rglob("meta.json"))

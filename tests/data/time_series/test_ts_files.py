@@ -223,7 +223,7 @@ def test_later_runs_do_not_import_sktime(tmp_path, monkeypatch):
 
 
 def test_damaged_cache_is_refused(tmp_path):
-    cache = synthetic(tmp_path)._cache_folder
+    cache = synthetic(tmp_path).cache_folder
     values = cache / "train.values.npy"
     values.write_bytes(values.read_bytes()[:-1] + b"x")
     with pytest.raises(UserError, match="damaged"):

@@ -3,24 +3,21 @@
 Source: Krizhevsky 2009, https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from subquad.data import ragged
 from subquad.data.images import cifar_files
+from subquad.data.images.cifar_files import CIFARFiles
 from subquad.data.images.images import PublishedImages
 from subquad.data.images.pixels import lay_flat
-from subquad.data.ragged import Cache, Ragged
-from subquad.data.synthetic import written_once
-from subquad.utils.errors import UserError
+from subquad.data.ragged import Ragged
 
 GENUINE = {"train": 50_000, "test": 10_000}
 
 
-class CIFAR(PublishedImages):
+class CIFAR(PublishedImages, CIFARFiles):
     """50,000 training and 10,000 test images of 32 x 32 pixels in 10 or 100 classes, in a memory-mapped cache.
 
     dataset: "cifar10" or "cifar100" (the fine classes). folder: contains cifar-10-batches-bin or cifar-100-binary, by
@@ -32,50 +29,19 @@ class CIFAR(PublishedImages):
         **images: Any,
     ) -> None:  # fmt: skip
         super().__init__(root=root, synthetic=synthetic, **images)
-        self.dataset, self.home = dataset, Path(folder) if folder else self.root / "cifar"
-        if synthetic:
-            self.home = self.root / "synthetic" / dataset
+        self.task, self.dataset = f"cifar/{dataset}", dataset
+        self.home = self._source(folder, "cifar", dataset)
 
     @property
     def classes(self) -> int:
         return cifar_files.ARCHIVES[self.dataset].classes
-
-    def fetch(self) -> None:
-        """Downloads the archive unless its files exist."""
-        if self.synthetic:
-            return
-        try:
-            cifar_files.files(self.home, self.dataset)
-        except UserError:
-            cifar_files.fetch(self.home, self.dataset)
-
-    def require(self) -> None:
-        """Raises UserError if a file of the data set is missing."""
-        cifar_files.files(self.home, self.dataset)
-
-    def prepare_data(self) -> None:
-        """Converts the files to a cache once; other processes wait."""
-        if self.synthetic:
-            written_once(self.home, self.write_synthetic)
-        ragged.prepare(self.cache_folder, self._make)
 
     def opened(self) -> tuple["Pixels", "Pixels", str]:
         return Pixels(self._cache.splits["train"]), Pixels(self._cache.splits["test"]), self._cache.fingerprint
 
     @property
     def cache_folder(self) -> Path:
-        """The folder of the cache, named by the state of the files."""
-        files = cifar_files.files(self.home, self.dataset)
-        state = ragged.state_of(path for paths in files.values() for path in paths)
-        return self.root / "cache" / "cifar" / f"{self.dataset}-{state}"
-
-    def write_synthetic(self, root: Path) -> Path:
-        """Writes small files in the binary format to `root`, and returns it for use as `folder`."""
-        return cifar_files.write_synthetic(root, self.dataset)
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return ragged.read_prepared(self.cache_folder, f"cifar/{self.dataset}")
+        return self.root / "cache" / "cifar" / f"{self.dataset}-{self._state}"
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         files = cifar_files.files(self.home, self.dataset)

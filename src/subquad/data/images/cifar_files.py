@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from subquad.data import ragged
 from subquad.data.archives import fetch_files
+from subquad.data.split_data import CachedData
 from subquad.utils.errors import UserError
 
 _PIXELS = 3 * 32 * 32
@@ -42,6 +44,29 @@ ARCHIVES = {
     ),
 }  # fmt: skip
 """The checksums are published on the page of the data set."""
+
+
+class CIFARFiles(CachedData):
+    """Data made of the files of `dataset` in the folder `home`."""
+
+    dataset: str = "cifar10"
+    home: Path
+
+    def fetch(self) -> None:
+        if self.synthetic:
+            return
+        try:
+            files(self.home, self.dataset)
+        except UserError:
+            fetch(self.home, self.dataset)
+
+    def write_synthetic(self, root: Path) -> Path:
+        """Writes small files in the binary format to `root`, and returns it for use as `folder`."""
+        return write_synthetic(root, self.dataset)
+
+    @property
+    def _state(self) -> str:
+        return ragged.state_of(path for paths in files(self.home, self.dataset).values() for path in paths)
 
 
 def files(root: Path, name: str) -> dict[str, list[Path]]:

@@ -3,7 +3,7 @@
 Source: Alpaydin and Kaynak 1998, https://archive.ics.uci.edu/dataset/80 (its test part; CC BY 4.0).
 """
 
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from subquad.data import ragged
 from subquad.data.images.images import EvalImages, ImageSplit
 from subquad.data.images.pixels import PixelData, lay_flat
-from subquad.data.ragged import Cache, Ragged
-from subquad.data.split_data import SplitData, majority_class
+from subquad.data.ragged import Ragged
+from subquad.data.split_data import CachedData, majority_class
 from subquad.specs import ImageBatch, ImageSpec
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Seed
@@ -28,7 +27,28 @@ _SIZES = {"train": 1200, "val": 297, "test": 300}
 _SYNTHETIC_SIZES = {"train": 60, "val": 20, "test": 20}
 
 
-class DigitImages(SplitData):
+class Digits(CachedData):
+    """The splits of the digits in a cache."""
+
+    task = "digits"
+
+    def _choose(self, root: str, split_seed: int, synthetic: bool) -> None:
+        self.root, self.split_seed, self.sizes = Path(root), split_seed, _SYNTHETIC_SIZES if synthetic else _SIZES
+
+    @property
+    def cache_folder(self) -> Path:
+        return self.root / "cache" / "digits" / f"{sum(self.sizes.values())}-split{self.split_seed}"
+
+    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        images, labels = genuine()
+        total = sum(self.sizes.values())
+        order = np.random.default_rng(self.split_seed).permutation(total)
+        indices = np.split(order, np.cumsum(list(self.sizes.values()))[:-1])
+        splits = {name: lay_flat(images[rows], labels[rows]) for name, rows in zip(self.sizes, indices, strict=True)}
+        return splits, {"split_seed": self.split_seed}
+
+
+class DigitImages(Digits):
     """Images of digits, split 1,200 / 297 / 300 by a seeded permutation; brightness 0..16 becomes -1..1.
 
     There is no published split, so both protocols use this one. size: pixels per side after bilinear resizing; pyramids
@@ -39,21 +59,18 @@ class DigitImages(SplitData):
         self, *, root: str, size: Count = SIDE, split_seed: Seed = 42, synthetic: bool = False, **batching: Any
     ) -> None:
         super().__init__(**batching)
-        self.size, self.store = size, _Store(Path(root), split_seed, synthetic)
+        self.size = size
+        self._choose(root, split_seed, synthetic)
 
     @property
     def spec(self) -> ImageSpec:
         return ImageSpec(side=self.size, channels=1, classes=CLASSES)
 
-    def prepare_data(self) -> None:
-        """Writes the splits to the cache once; other processes wait."""
-        self.store.prepare()
-
     def load(self) -> tuple[dict[str, ImageSplit], str]:
-        splits = {name: _Grey(rows) for name, rows in self.store.cache.splits.items()}
+        splits = {name: _Grey(rows) for name, rows in self._cache.splits.items()}
         return {
             name: ImageSplit(rows, np.arange(len(rows.labels)), self.size**2) for name, rows in splits.items()
-        }, self.store.cache.fingerprint
+        }, self._cache.fingerprint
 
     def batched(self, split: str) -> Dataset[ImageBatch]:
         """Batches of images, in training too without augmentation."""
@@ -64,7 +81,7 @@ class DigitImages(SplitData):
         return majority_class(self.splits["train"].targets, self.splits["test"].targets)
 
 
-class DigitPixels(PixelData):
+class DigitPixels(Digits, PixelData):
     """The digits with the same splits as sequences of 64 pixels, row by row; brightness 0..16 becomes 0..255."""
 
     side = SIDE
@@ -72,41 +89,7 @@ class DigitPixels(PixelData):
 
     def __init__(self, *, root: str, split_seed: Seed = 42, synthetic: bool = False, **pixels: Any) -> None:
         super().__init__(**pixels)
-        self.store = _Store(Path(root), split_seed, synthetic)
-
-    def prepare_data(self) -> None:
-        """Writes the splits to the cache once; other processes wait."""
-        self.store.prepare()
-
-    def load(self) -> tuple[dict[str, Ragged], str]:
-        return self._cache.splits, self._cache.fingerprint
-
-    @property
-    def _cache(self) -> Cache:
-        return self.store.cache
-
-
-class _Store:
-    """The cache of the splits on disk."""
-
-    def __init__(self, root: Path, split_seed: int, synthetic: bool) -> None:
-        self.sizes, self.split_seed = _SYNTHETIC_SIZES if synthetic else _SIZES, split_seed
-        self.folder = root / "cache" / "digits" / f"{sum(self.sizes.values())}-split{split_seed}"
-
-    def prepare(self) -> None:
-        ragged.prepare(self.folder, self._make)
-
-    @cached_property
-    def cache(self) -> Cache:
-        return ragged.read_prepared(self.folder, "digits")
-
-    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
-        images, labels = genuine()
-        total = sum(self.sizes.values())
-        order = np.random.default_rng(self.split_seed).permutation(total)
-        indices = np.split(order, np.cumsum(list(self.sizes.values()))[:-1])
-        splits = {name: lay_flat(images[rows], labels[rows]) for name, rows in zip(self.sizes, indices, strict=True)}
-        return splits, {"split_seed": self.split_seed}
+        self._choose(root, split_seed, synthetic)
 
 
 class _Grey:

@@ -3,31 +3,29 @@
 Source: Tay et al. 2021, https://arxiv.org/abs/2011.04006; Krizhevsky 2009 for the images.
 """
 
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from subquad.data import ragged
 from subquad.data.images import cifar_files
+from subquad.data.images.cifar_files import CIFARFiles
 from subquad.data.images.pixels import PixelData, lay_flat
-from subquad.data.ragged import Cache, Ragged
-from subquad.data.synthetic import written_once
-from subquad.utils.errors import UserError
+from subquad.data.ragged import Ragged
 from subquad.utils.setting_types import Seed, Sizes
 
 _WEIGHTS = np.array([0.2989, 0.5870, 0.1140], np.float32)
 GENUINE = {"train": 45_000, "val": 5_000, "test": 10_000}
 
 
-class GreyCIFAR(PixelData):
+class GreyCIFAR(CIFARFiles, PixelData):
     """45,000 / 5,000 / 10,000 images; the last tenth of a seeded permutation of the training files is for validation.
 
     folder: contains cifar-10-batches-bin, by default `root`/cifar. sizes: uses the first rows of train, val and test
     only; None uses all. synthetic: synthetic images in place of the published ones.
     """
 
+    task = "lra/image"
     classes = 10
     side = 32
 
@@ -36,30 +34,9 @@ class GreyCIFAR(PixelData):
         synthetic: bool = False, **pixels: Any,
     ) -> None:  # fmt: skip
         super().__init__(**pixels)
-        self.root, self.home = Path(root), Path(folder) if folder else Path(root) / "cifar"
+        self.root, self.synthetic, self.split_seed = Path(root), synthetic, split_seed
+        self.home = self._source(folder, "cifar", "cifar")
         self.sizes = None if sizes is None else dict(zip(GENUINE, sizes, strict=True))
-        self.split_seed, self.synthetic = split_seed, synthetic
-        if synthetic:
-            self.home = self.root / "synthetic" / "cifar"
-
-    def fetch(self) -> None:
-        """Downloads the archive unless its files exist."""
-        if self.synthetic:
-            return
-        try:
-            cifar_files.files(self.home, "cifar10")
-        except UserError:
-            cifar_files.fetch(self.home, "cifar10")
-
-    def require(self) -> None:
-        """Raises UserError if a file of the data set is missing."""
-        cifar_files.files(self.home, "cifar10")
-
-    def prepare_data(self) -> None:
-        """Converts the files to a cache once; other processes wait."""
-        if self.synthetic:
-            written_once(self.home, self.write_synthetic)
-        ragged.prepare(self.cache_folder, self._make)
 
     def load(self) -> tuple[dict[str, Ragged], str]:
         splits = self._cache.splits
@@ -69,19 +46,7 @@ class GreyCIFAR(PixelData):
 
     @property
     def cache_folder(self) -> Path:
-        """The folder of the cache, named by all settings that affect its content."""
-        files = cifar_files.files(self.home, "cifar10")
-        state = ragged.state_of(path for paths in files.values() for path in paths)
-        return self.root / "cache" / "grey_cifar" / f"{state}-split{self.split_seed}"
-
-    @staticmethod
-    def write_synthetic(root: Path) -> Path:
-        """Writes small files in the binary format to `root`, and returns it for use as `folder`."""
-        return cifar_files.write_synthetic(root, "cifar10")
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return ragged.read_prepared(self.cache_folder, "lra/image")
+        return self.root / "cache" / "grey_cifar" / f"{self._state}-split{self.split_seed}"
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         files = cifar_files.files(self.home, "cifar10")

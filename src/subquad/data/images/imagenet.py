@@ -4,7 +4,6 @@ Source: Russakovsky et al. 2015, https://arxiv.org/abs/1409.0575.
 """
 
 import hashlib
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,11 +13,10 @@ from subquad.data import ragged
 from subquad.data.images import imagenet_files
 from subquad.data.images.imagenet_files import Files, Shards
 from subquad.data.images.images import Pictures, PublishedImages
-from subquad.data.ragged import Cache
-from subquad.data.synthetic import written_once
+from subquad.data.split_data import CachedData
 
 
-class ImageNet(PublishedImages):
+class ImageNet(PublishedImages, CachedData):
     """The published training set, and the published validation set as test set, because test labels are not public.
 
     files: "folder" reads train/<class>/*.JPEG and val/<class>/*.JPEG below `folder` and caches a list of them;
@@ -27,19 +25,18 @@ class ImageNet(PublishedImages):
     The licence allows non-commercial research and teaching; access to the images must be requested.
     """
 
+    task = "imagenet"
     classes = imagenet_files.CLASSES
+    write_synthetic = staticmethod(imagenet_files.write_synthetic)
 
     def __init__(
         self, *, root: str, files: Literal["folder", "parquet"] = "folder", folder: str | None = None,
         synthetic: bool = False, **images: Any,
     ) -> None:  # fmt: skip
         super().__init__(root=root, synthetic=synthetic, **images)
-        self.files, self.home = files, Path(folder) if folder else self.root / "imagenet"
-        if synthetic:
-            self.home = self.root / "synthetic" / "imagenet"
+        self.files, self.home = files, self._source(folder, "imagenet", "imagenet")
 
     def require(self) -> None:
-        """Raises UserError if the images are missing."""
         for split in imagenet_files.ROWS:
             if self.files == "folder":
                 imagenet_files.class_folders(self.home, split)
@@ -47,12 +44,11 @@ class ImageNet(PublishedImages):
                 imagenet_files.shards(self.home, split)
 
     def prepare_data(self) -> None:
-        """Lists or copies the images once; other processes wait."""
-        if self.synthetic:
-            written_once(self.home, imagenet_files.write_synthetic)
         if self.files == "folder":
-            ragged.prepare(self.cache_folder, self._make)
+            super().prepare_data()
             return
+        if self.synthetic:
+            self._synthesise()
         self.arrow.mkdir(parents=True, exist_ok=True)
         with FileLock(self.arrow / ".lock"):
             self._copied()
@@ -78,10 +74,6 @@ class ImageNet(PublishedImages):
     def arrow(self) -> Path:
         """The folder in which `datasets` keeps the images of the shards."""
         return self.root / "cache" / "imagenet" / "arrow"
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return ragged.read_prepared(self.cache_folder, "imagenet")
 
     def _make(self) -> tuple[dict[str, ragged.Ragged], dict[str, Any]]:
         return {split: imagenet_files.index(self.home, split, not self.synthetic) for split in imagenet_files.ROWS}, {}

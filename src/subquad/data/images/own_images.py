@@ -15,8 +15,8 @@ from subquad.data.images.cifar import Pixels
 from subquad.data.images.images import ImageData, ImageSplit
 from subquad.data.images.own_folder import Fit, Listed
 from subquad.data.own_rows import Division, OwnRows, facts
-from subquad.data.ragged import Cache, Ragged
-from subquad.data.synthetic import written_once
+from subquad.data.ragged import Ragged
+from subquad.data.split_data import CachedData
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import NonNegative, Positive, Share
 
@@ -24,7 +24,7 @@ Mean = Annotated[Sequence[NonNegative], Field(min_length=3, max_length=3, descri
 Spread = Annotated[Sequence[Positive], Field(min_length=3, max_length=3, description="three numbers above 0")]
 
 
-class OwnImages(ImageData):
+class OwnImages(ImageData, CachedData):
     """Images of a folder with a folder for each class, in folders train, val and test or all together.
 
     Every image is read once, turned as its camera says, made a square of RGB, and kept in a memory-mapped cache at the
@@ -44,15 +44,19 @@ class OwnImages(ImageData):
     two splits or classes are logged.
     """
 
+    write_synthetic = staticmethod(own_folder.write_synthetic)
+
     def __init__(
         self, *, root: str, folder: str | None = None, fit: Fit = "crop", mean: Mean | None = None,
         std: Spread | None = None, val_fraction: Share = 0.2, test_fraction: Share = 0.2,
         protocol: Literal["paper", "clean"] = "clean", **images: Any,
     ) -> None:  # fmt: skip
         super().__init__(root=root, val_fraction=val_fraction, protocol=protocol, **images)
+        self.synthetic_home = self.root / "synthetic" / "own_images"
         if self.synthetic:
-            folder = str(self.root / "synthetic" / "own_images")
+            folder = str(self.synthetic_home)
         self.folder, self.fit = None if folder is None else Path(folder).expanduser(), fit
+        self.task = f"images/custom data.folder={self.folder}"
         given = {"mean": mean, "std": std}
         self.colours = {name: tuple(values) for name, values in given.items() if values is not None}
         self.division = Division(val_fraction, test_fraction, self.split_seed, self.cases, self.protocol)
@@ -60,16 +64,6 @@ class OwnImages(ImageData):
     @property
     def classes(self) -> int:
         return len(self._cache.facts["classes"])
-
-    def require(self) -> None:
-        """Raises UserError if the folder is missing or has no images."""
-        _ = self._listed
-
-    def prepare_data(self) -> None:
-        """Reads the images once; other processes wait."""
-        if self.synthetic and self.folder is not None:
-            written_once(self.folder, own_folder.write_synthetic)
-        ragged.prepare(self.cache_folder, self._make)
 
     def load(self) -> tuple[dict[str, ImageSplit], str]:
         rows, paths = self._cache.splits["all"], self._cache.facts["paths"]
@@ -97,10 +91,6 @@ class OwnImages(ImageData):
     @cached_property
     def _listed(self) -> list[Listed]:
         return own_folder.listed(self.home)
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return ragged.read_prepared(self.cache_folder, f"images/custom data.folder={self.folder}")
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         splits, labels, paths = zip(*self._listed, strict=True)

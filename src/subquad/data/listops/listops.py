@@ -8,7 +8,6 @@ of the release a score has a standard error of 1.1 points, more than most publis
 Source: Tay et al., "Long Range Arena" (2021), section 3.1; google-research/long-range-arena.
 """
 
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +17,8 @@ from subquad.data import ragged
 from subquad.data.listops.grammar import CLOSE, MAX, VOCAB
 from subquad.data.listops.listops_release import SIZES, SYNTHETIC_SIZES, read_release, release_files, write_synthetic
 from subquad.data.listops.trees import VERSION, generate
-from subquad.data.ragged import Cache, Ragged
-from subquad.data.split_data import SequenceData
-from subquad.data.synthetic import written_once
+from subquad.data.ragged import Ragged
+from subquad.data.split_data import CachedData, SequenceData
 from subquad.specs import DataSpec
 from subquad.utils.cores import usable_cores
 from subquad.utils.errors import UserError
@@ -30,7 +28,7 @@ _PUBLISHED_SIZES = tuple(SIZES.values())
 _PERCENTILES = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 100)
 
 
-class ListOps(SequenceData):
+class ListOps(CachedData, SequenceData):
     """Generated (`source="generated"`) or released (`source="release"`) ListOps, cached under `root`/listops.
 
     Lengths count tokens: one per digit, two per operator; min_length < length < max_length. `sizes` are the rows of
@@ -44,6 +42,9 @@ class ListOps(SequenceData):
     `batching` are arguments of `SequenceData`. Raises UserError for impossible settings.
     """
 
+    task = "lra/listops"
+    write_synthetic = staticmethod(write_synthetic)
+
     def __init__(
         self, *, root: str, source: Literal["generated", "release"] = "generated", release_dir: str | None = None,
         sizes: Sizes = _PUBLISHED_SIZES, min_length: Natural = 500, max_length: Count = 2000,
@@ -56,8 +57,9 @@ class ListOps(SequenceData):
         if not min_length < max_length - 1:
             raise UserError(f"ListOps needs data.min_length < data.max_length - 1; got {min_length} and {max_length}.")
         self.root, self.synthetic = Path(root), synthetic
+        self.synthetic_home = self.root / "synthetic" / "listops"
         if synthetic:
-            source, release_dir = "release", str(self.root / "synthetic" / "listops")
+            source, release_dir = "release", str(self.synthetic_home)
             max_length = max(max_length, 200)  # the maximum of the synthetic files
         if source == "release":
             most = SYNTHETIC_SIZES if synthetic else SIZES
@@ -72,16 +74,6 @@ class ListOps(SequenceData):
         longest = self.max_length - 1
         return DataSpec(max_len=_length(longest, self.multiply), vocab=VOCAB, classes=10)
 
-    def require(self) -> None:
-        """Raises UserError if a file of the release is missing and `source` is "release"."""
-        _ = self.folder
-
-    def prepare_data(self) -> None:
-        """Generates or reads the splits once; other processes wait."""
-        if self.synthetic:
-            written_once(self.release_dir, self.write_synthetic)
-        ragged.prepare(self.folder, self._make_described)
-
     def load(self) -> tuple[dict[str, Ragged], str]:
         test = multiplied(self._cache.splits["test"], self.multiply)
         return self._cache.splits | {"test": test}, self._cache.fingerprint
@@ -95,8 +87,7 @@ class ListOps(SequenceData):
         return shortcuts(self.splits["train"], self.splits["test"])
 
     @property
-    def folder(self) -> Path:
-        """The folder of the cache, named by all settings that affect its content."""
+    def cache_folder(self) -> Path:
         sizes = "-".join(map(str, self.sizes.values()))
         if self.source == "generated":
             limits = f"len{self.min_length}-{self.max_length}-depth{self.max_depth}"
@@ -104,20 +95,11 @@ class ListOps(SequenceData):
         state = ragged.state_of(release_files(self.release_dir).values())
         return self.root / "listops" / f"release-{state}-len{self.max_length}-{sizes}"
 
-    @staticmethod
-    def write_synthetic(root: Path) -> Path:
-        """Writes `basic_{train,val,test}.tsv` of 64/16/16 rows to `root`, and returns it for use as `release_dir`."""
-        return write_synthetic(root)
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return ragged.read_prepared(self.folder, "lra/listops")
-
-    def _make_described(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
-        splits, facts = self._make()
+    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        splits, facts = self._made()
         return splits, facts | {split: describe(rows, splits["train"]) for split, rows in splits.items()}
 
-    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+    def _made(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         if self.source == "release":
             return read_release(self.release_dir, self.sizes, self.max_length), {"source": self.source}
         limits = {"min_length": self.min_length, "max_length": self.max_length, "max_depth": self.max_depth}

@@ -6,7 +6,7 @@ archive of the release.
 Source: Tay et al. 2021, https://arxiv.org/abs/2011.04006; drewlinsley/pathfinder.
 """
 
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +17,8 @@ from subquad.data.images.pixels import PixelData, lay_flat
 from subquad.data.parallel import in_processes, progress
 from subquad.data.pathfinder.contours import SETTINGS, VERSION, draw
 from subquad.data.pathfinder.pathfinder_release import metadata_files, read_release, write_synthetic
-from subquad.data.ragged import Cache, Ragged
-from subquad.data.synthetic import written_once
+from subquad.data.ragged import Ragged
+from subquad.data.split_data import CachedData
 from subquad.utils.cores import usable_cores
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Seed, Sizes
@@ -27,7 +27,7 @@ SPLITS = ("train", "val", "test")
 _CHUNK = 250
 
 
-class Pathfinder(PixelData):
+class Pathfinder(CachedData, PixelData):
     """Generated (`source="generated"`) or released (`source="release"`) Pathfinder, cached under `root`/pathfinder.
 
     size: 32, 64, 128 or 256. sizes: rows of train, val and test; of a release the first rows of each split are read.
@@ -51,9 +51,10 @@ class Pathfinder(PixelData):
             raise UserError(
                 "data.source=release needs data.release_dir, the folder curv_contour_length_14 of the lra_release."
             )
-        self.root, self.size, self.synthetic = Path(root), size, synthetic
+        self.root, self.size, self.synthetic, self.task = Path(root), size, synthetic, f"lra/pathfinder{size}"
+        self.synthetic_home = self.root / "synthetic" / f"pathfinder{size}"
         if synthetic:
-            source, release_dir = "release", str(self.root / "synthetic" / f"pathfinder{size}")
+            source, release_dir = "release", str(self.synthetic_home)
             sizes = [min(rows, most) for rows, most in zip(sizes, (32, 4, 4), strict=True)]
         self.source, self.release_dir = source, Path(release_dir or "")
         self.sizes = dict(zip(SPLITS, sizes, strict=True))
@@ -61,25 +62,10 @@ class Pathfinder(PixelData):
 
     @property
     def side(self) -> int:
-        """Pixels per side."""
         return self.size
 
-    def require(self) -> None:
-        """Raises UserError if the metadata of the release are missing and `source` is "release"."""
-        _ = self.folder
-
-    def prepare_data(self) -> None:
-        """Generates or reads the images once; other processes wait."""
-        if self.synthetic:
-            written_once(self.release_dir, partial(self.write_synthetic, size=self.size))
-        ragged.prepare(self.folder, self._make)
-
-    def load(self) -> tuple[dict[str, Ragged], str]:
-        return self._cache.splits, self._cache.fingerprint
-
     @property
-    def folder(self) -> Path:
-        """The folder of the cache, named by all settings that affect its content."""
+    def cache_folder(self) -> Path:
         rows = "-".join(map(str, self.sizes.values()))
         home = self.root / "pathfinder"
         if self.source == "generated":
@@ -87,14 +73,9 @@ class Pathfinder(PixelData):
         state = ragged.state_of(metadata_files(self.release_dir))
         return home / f"release-{state}-{self.size}-split{self.split_seed}-{rows}"
 
-    @staticmethod
-    def write_synthetic(root: Path, size: int = 32) -> Path:
+    def write_synthetic(self, root: Path) -> Path:
         """Writes 40 images in the layout of the release to `root`, and returns it for use as `release_dir`."""
-        return write_synthetic(root, size)
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return ragged.read_prepared(self.folder, f"lra/pathfinder{self.size}")
+        return write_synthetic(root, self.size)
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         if self.source == "release":

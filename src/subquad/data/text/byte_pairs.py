@@ -6,7 +6,6 @@ Source: Tay et al. 2021, https://arxiv.org/abs/2011.04006, from the ACL Antholog
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +15,9 @@ from torch.utils.data import Dataset
 
 from subquad.data import ragged
 from subquad.data.parallel import progress
-from subquad.data.ragged import Cache, Ragged
+from subquad.data.ragged import Ragged
 from subquad.data.sampling import some
-from subquad.data.split_data import SplitData, majority_class, padded
-from subquad.data.synthetic import written_once
+from subquad.data.split_data import CachedData, majority_class, padded
 from subquad.specs import DataSpec, PairBatch
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count
@@ -61,7 +59,7 @@ class Pairs:
         return Pairs(self.first.take(indices), self.second.take(indices))
 
 
-class BytePairs(SplitData):
+class BytePairs(CachedData):
     """147,086 / 18,090 / 17,437 pairs of texts; byte b is token b + 1, each text truncated to `max_len` bytes.
 
     folder: the folder tsv_data of the release with new_aan_pairs.{train,eval,test}.tsv; by default `root`/aan.
@@ -75,6 +73,8 @@ class BytePairs(SplitData):
     ACL Anthology Network. Raises UserError, with file and line, for a malformed row.
     """
 
+    task = "lra/retrieval"
+
     def __init__(
         self, *, root: str, folder: str | None = None, max_len: Count = 4000, literals: Literals = "kept",
         cases: Count | None = None, synthetic: bool = False, **batching: Any,
@@ -82,24 +82,13 @@ class BytePairs(SplitData):
         super().__init__(**batching)
         if max_len > _FIRST:
             raise UserError(f"data.max_len is {max_len}; Retrieval caches the first {_FIRST} bytes of a text.")
-        self.root, self.folder = Path(root), Path(folder) if folder else Path(root) / "aan"
-        if synthetic:
-            self.folder = self.root / "synthetic" / "aan"
-        self.max_len, self.literals, self.cases, self.synthetic = max_len, literals, cases, synthetic
+        self.root, self.synthetic = Path(root), synthetic
+        self.folder = self._source(folder, "aan", "aan")
+        self.max_len, self.literals, self.cases = max_len, literals, cases
 
     @property
     def spec(self) -> DataSpec:
         return DataSpec(max_len=self.max_len, vocab=257, classes=2)
-
-    def require(self) -> None:
-        """Raises UserError if a file of the release is missing."""
-        self._files()
-
-    def prepare_data(self) -> None:
-        """Converts the files to a cache once; other processes wait."""
-        if self.synthetic:
-            written_once(self.folder, self.write_synthetic)
-        ragged.prepare(self.cache_folder, self._make)
 
     def load(self) -> tuple[Mapping[str, Pairs], str]:
         stored = self._cache.splits
@@ -110,7 +99,6 @@ class BytePairs(SplitData):
         return splits, self._cache.fingerprint
 
     def batched(self, split: str) -> Dataset[PairBatch]:
-        """Batches of padded pairs."""
         return PairDataset(self.splits[split])
 
     def baselines(self) -> dict[str, float]:
@@ -118,7 +106,6 @@ class BytePairs(SplitData):
 
     @property
     def cache_folder(self) -> Path:
-        """The folder of the cache, named by all settings that affect its content."""
         state = ragged.state_of(self._files().values())
         return self.root / "cache" / "aan" / f"{state}-{self.literals}-{self.max_len}"
 
@@ -143,10 +130,6 @@ class BytePairs(SplitData):
                 lines.append("\t".join([f"{label}.0", f"P{number:02}-1001", f"C{number:02}-2002", *literals]))
             (root / _FILES[split]).write_text("\n".join(lines) + "\n", encoding="ascii")
         return root
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return ragged.read_prepared(self.cache_folder, "lra/retrieval")
 
     def _files(self) -> dict[str, Path]:
         files = {split: self.folder / name for split, name in _FILES.items()}

@@ -6,7 +6,6 @@ Source: Maas et al. 2011, https://ai.stanford.edu/~amaas/data/sentiment/; Tay et
 import re
 import tarfile
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +14,9 @@ import numpy as np
 from subquad.data import ragged
 from subquad.data.archives import retrieve
 from subquad.data.listing import files_below
-from subquad.data.ragged import Cache, Ragged
+from subquad.data.ragged import Ragged
 from subquad.data.sampling import kept_apart, some
-from subquad.data.split_data import SequenceData
-from subquad.data.synthetic import written_once
+from subquad.data.split_data import CachedData, SequenceData
 from subquad.specs import DataSpec
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Seed, Share
@@ -34,7 +32,7 @@ _LARGEST = 2**20
 _MEMBER = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/(\d+)_\d+\.txt")
 
 
-class ByteText(SequenceData):
+class ByteText(CachedData, SequenceData):
     """25,000 training and 25,000 test reviews; byte b is token b + 1, truncated to `max_len`.
 
     source: the archive aclImdb_v1.tar.gz or the folder aclImdb unpacked from it; by default
@@ -43,25 +41,26 @@ class ByteText(SequenceData):
     test. synthetic: synthetic reviews in place of the published ones.
     """
 
+    task = "lra/text"
+
     def __init__(
         self, *, root: str, source: str | None = None, max_len: Count = 4000,
         protocol: Literal["paper", "clean"] = "paper", val_fraction: Share = 0.1, split_seed: Seed = 42,
         cases: Count | None = None, synthetic: bool = False, **batching: Any,
     ) -> None:  # fmt: skip
         super().__init__(**batching)
-        self.root = Path(root)
-        self.source = Path(source) if source else self.root / "imdb" / Path(URL).name
+        self.root, self.synthetic = Path(root), synthetic
+        self.source = self._source(source, f"imdb/{Path(URL).name}", "imdb")
         if synthetic:
-            self.source = self.root / "synthetic" / "imdb" / "aclImdb"
+            self.source /= "aclImdb"
         self.max_len, self.protocol, self.val_fraction, self.split_seed = max_len, protocol, val_fraction, split_seed
-        self.cases, self.synthetic = cases, synthetic
+        self.cases = cases
 
     @property
     def spec(self) -> DataSpec:
         return DataSpec(max_len=self.max_len, vocab=257, classes=len(_LABELS))
 
     def fetch(self) -> None:
-        """Downloads the archive unless it exists."""
         if self.synthetic or self.source.exists():
             return
         try:
@@ -71,16 +70,6 @@ class ByteText(SequenceData):
                 f"The reviews could not be fetched from {URL} ({error}); download them elsewhere to {self.source}."
             ) from None
 
-    def require(self) -> None:
-        """Raises UserError if the reviews are missing."""
-        _ = self.folder
-
-    def prepare_data(self) -> None:
-        """Converts the reviews to a cache once; other processes wait."""
-        if self.synthetic:
-            written_once(self.source.parent, self.write_synthetic)
-        ragged.prepare(self.folder, self._make)
-
     def load(self) -> tuple[dict[str, Ragged], str]:
         train, test = (self._cut(self._cache.splits[name], name) for name in ("train", "test"))
         if self.protocol == "paper":
@@ -89,8 +78,7 @@ class ByteText(SequenceData):
         return {"train": train.take(fit), "val": train.take(val), "test": test}, self._cache.fingerprint
 
     @property
-    def folder(self) -> Path:
-        """The folder of the cache, named by the state of the source."""
+    def cache_folder(self) -> Path:
         if not self.source.exists():
             raise UserError(
                 f"{self.source} is missing; run `python scripts/prepare.py task=lra/text`, or put {URL} there."
@@ -113,10 +101,6 @@ class ByteText(SequenceData):
                         f"{split} {number}: {text}", encoding="utf-8"
                     )
         return root / "aclImdb"
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return ragged.read_prepared(self.folder, "lra/text")
 
     def _cut(self, rows: Ragged, split: str) -> Ragged:
         chosen = some(len(rows), self.cases, [self.split_seed, split == "test"])

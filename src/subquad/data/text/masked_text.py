@@ -18,9 +18,8 @@ from torch.utils.data import Dataset
 
 from subquad.data import ragged
 from subquad.data.parallel import progress
-from subquad.data.ragged import Cache, Ragged
-from subquad.data.split_data import SplitData
-from subquad.data.synthetic import written_once
+from subquad.data.ragged import Ragged
+from subquad.data.split_data import CachedData
 from subquad.data.text import sources
 from subquad.data.text.sources import Texts, Unit
 from subquad.data.text.token_masking import Blocks, MaskedBlocks, Masking
@@ -33,7 +32,7 @@ from subquad.utils.setting_types import Count, Fraction, Seed, Share
 log = logging.getLogger(__name__)
 
 
-class MaskedText(SplitData):
+class MaskedText(CachedData):
     """The user's own text or a published data set, split by documents into train, val and test, and packed into blocks.
 
     folder: a folder of .txt files in UTF-8, with subfolders; `document` sets whether each file or each paragraph is a
@@ -47,6 +46,8 @@ class MaskedText(SplitData):
     `split_seed` in evaluation. synthetic: synthetic text.
     """
 
+    task = "mlm/text"
+
     def __init__(
         self, *, root: str, folder: str | None = None, dataset: str | None = None, subset: str | None = None,
         column: str = "text", document: Unit = "file", tokenizer: str | None = None, vocab: Count = 50265,
@@ -57,18 +58,18 @@ class MaskedText(SplitData):
         super().__init__(**batching)
         if max_len < 2:
             raise UserError(f"data.max_len is {max_len}; a block of masked text has at least 2 tokens.")
-        self.root = Path(root)
+        self.root, self.synthetic = Path(root), synthetic
+        self.synthetic_home = self.root / "synthetic" / "masked_text"
         if synthetic:
-            folder, dataset = str(self.root / "synthetic" / "masked_text"), None
+            folder, dataset = str(self.synthetic_home), None
         if folder is not None and dataset is not None:
             raise UserError("Masked text reads data.folder or data.dataset, not both; leave one of them out.")
         self.folder, self.dataset, self.subset = folder, dataset, subset
         self.column, self.document = column, document
         self.max_len = max_len
-        self.tokenizer = TokenizerChoice("mlm/text", tokenizer, vocab, self.root, synthetic)
+        self.tokenizer = TokenizerChoice(self.task, tokenizer, vocab, self.root, synthetic)
         self.masking = Masking(masked, swapped, kept)
         self.fractions, self.split_seed = {"val": val_fraction, "test": test_fraction}, split_seed
-        self.synthetic = synthetic
 
     @property
     def spec(self) -> TextSpec:
@@ -76,21 +77,13 @@ class MaskedText(SplitData):
         return TextSpec(max_len=self.max_len, vocab=vocabulary.size, tokenizer=vocabulary.fingerprint)
 
     def fetch(self) -> None:
-        """Downloads a published data set or tokenizer unless it exists."""
         self.tokenizer.fetch()
         if self.dataset is not None:
             sources.fetch_dataset(self.dataset, self.subset, self.root)
 
-    def require(self) -> None:
-        """Raises UserError if the text or the tokenizer is missing."""
-        _ = self.cache_folder
-
-    def prepare_data(self) -> None:
-        """Tokenises the text once; other processes wait."""
-        if self.synthetic:
-            written_once(self.root / "synthetic" / "masked_text", self.write_synthetic)
-            self.tokenizer.write_synthetic()
-        ragged.prepare(self.cache_folder, self._make)
+    def _synthesise(self) -> None:
+        super()._synthesise()
+        self.tokenizer.write_synthetic()
 
     def load(self) -> tuple[dict[str, Blocks], str]:
         log.info(
@@ -112,7 +105,6 @@ class MaskedText(SplitData):
 
     @property
     def cache_folder(self) -> Path:
-        """The folder of the cached tokens, named by all settings that affect them."""
         return self.root / "cache" / "masked_text" / self._digest
 
     @staticmethod
@@ -136,10 +128,6 @@ class MaskedText(SplitData):
             paragraph = "".join(" ".join(line) + ".\n" for line in lines)
             (folder / f"{number}.txt").write_text(f"Text {number}.\n\n{paragraph}", encoding="utf-8")
         return root
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return ragged.read_prepared(self.cache_folder, "mlm/text")
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:

@@ -5,24 +5,21 @@ import hashlib
 import logging
 import tempfile
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from subquad.data import ragged
 from subquad.data.own_rows import Division, Kind, OwnRows, digest, facts
-from subquad.data.ragged import Cache, Ragged
-from subquad.data.split_data import SequenceData
-from subquad.data.synthetic import written_once
+from subquad.data.ragged import Ragged
+from subquad.data.split_data import CachedData, SequenceData
 from subquad.data.text.own_tables import LABELS, OwnTables, Part, place_of_rows
 from subquad.utils.setting_types import Count, Seed, Share
 
 log = logging.getLogger(__name__)
 
 
-class OwnSequences(SequenceData):
+class OwnSequences(CachedData, SequenceData):
     """Labelled rows of tables; subclasses turn the other columns into sequences.
 
     train, val, test: the file of each split; missing ones are drawn.
@@ -42,8 +39,6 @@ class OwnSequences(SequenceData):
     are logged.
     """
 
-    task: ClassVar[str]
-
     def __init__(
         self, *, root: str, train: str | None = None, val: str | None = None, test: str | None = None,
         dataset: str | None = None, subset: str | None = None, label: str | None = None, kind: Kind = "classification",
@@ -53,18 +48,14 @@ class OwnSequences(SequenceData):
     ) -> None:  # fmt: skip
         super().__init__(**batching)
         self.root, self.synthetic, self.label, self.kind = Path(root), synthetic, label, kind
+        self.synthetic_home = self.root / "synthetic" / self.task.replace("/", "_")
         files = {"train": train, "val": val, "test": test}
         if synthetic:
-            files, dataset = {"train": str(self._synthetic_home / self.synthetic_file)}, None
+            files, dataset = {"train": str(self.synthetic_home / self.synthetic_file)}, None
         self.tables = OwnTables(self.task, self.root, files, dataset, subset, encoding, quotes)
         self.division = Division(val_fraction, test_fraction, split_seed, cases, protocol)
 
     synthetic_file: ClassVar[str] = ""
-
-    @staticmethod
-    @abc.abstractmethod
-    def write_synthetic(folder: Path) -> None:
-        """Writes a few rows to a folder."""
 
     @property
     @abc.abstractmethod
@@ -85,18 +76,7 @@ class OwnSequences(SequenceData):
         return len(self._cache.facts["classes"]) or None
 
     def fetch(self) -> None:
-        """Downloads a published data set unless it exists."""
         self.tables.fetch()
-
-    def require(self) -> None:
-        """Raises UserError if a file is missing."""
-        _ = self.cache_folder
-
-    def prepare_data(self) -> None:
-        """Reads the files once; other processes wait."""
-        if self.synthetic:
-            written_once(self._synthetic_home, self.write_synthetic)
-        ragged.prepare(self.cache_folder, self._make)
 
     def load(self) -> tuple[dict[str, Ragged], str]:
         rows = self._cache.splits["all"]
@@ -105,17 +85,8 @@ class OwnSequences(SequenceData):
 
     @property
     def cache_folder(self) -> Path:
-        """The folder of the cached tokens, named by the files and all settings that affect them."""
         settings = (self.tables.state, self.label, self.kind, self.division.drawing, *self.reading)
         return self.root / "cache" / self.task / hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
-
-    @property
-    def _synthetic_home(self) -> Path:
-        return self.root / "synthetic" / self.task.replace("/", "_")
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return ragged.read_prepared(self.cache_folder, self.task)
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         with tempfile.TemporaryDirectory(prefix=".rows-", dir=self.cache_folder.parent) as scratch:

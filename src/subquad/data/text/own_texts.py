@@ -60,14 +60,12 @@ class OwnTexts(OwnSequences):
         return TextSpec(max_len=longest, vocab=known.size, classes=self.classes, tokenizer=known.fingerprint)
 
     def fetch(self) -> None:
-        """Downloads a published data set and tokenizer unless they exist."""
         super().fetch()
         self.tokenizer.fetch()
 
-    def prepare_data(self) -> None:
-        """Tokenises the texts once; other processes wait."""
+    def _synthesise(self) -> None:
         self.tokenizer.write_synthetic()
-        super().prepare_data()
+        super()._synthesise()
 
     @property
     def reading(self) -> tuple[Any, ...]:

@@ -32,14 +32,9 @@ class OwnTokens(OwnSequences):
     task = "tokens/custom"
 
     def __init__(
-        self,
-        *,
-        root: str,
-        ids: str | None = None,
-        vocab: Count | None = None,
-        max_len: Count | None = None,
+        self, *, root: str, ids: str | None = None, vocab: Count | None = None, max_len: Count | None = None,
         **rows: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(root=root, **rows)
         self.ids, self.vocab, self.max_len = ids, vocab, max_len
 

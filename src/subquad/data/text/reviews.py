@@ -1,7 +1,6 @@
 """Sentiment of tokenised film reviews (IMDB, Maas et al. 2011)."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,28 +27,22 @@ class Reviews(SentenceData):
         )
 
     def fetch(self) -> None:
-        """Downloads the archive and the tokenizer unless they exist."""
         super().fetch()
         self.raw.fetch()
 
     def prepare_data(self) -> None:
-        """Tokenises the texts once; other processes wait."""
         self.raw.prepare_data()
         super().prepare_data()
 
     @property
     def source_state(self) -> str:
-        """A hash that changes with the archive or the folder."""
-        return self.raw.folder.name
+        return self.raw.cache_folder.name
 
     def texts(self) -> dict[str, Labelled]:
         """The reviews, decoded from their bytes."""
         return {name: _read(self.raw.splits[name]) for name in ("train", "test")}
 
-    @staticmethod
-    def write_synthetic(root: Path) -> Path:
-        """Writes a few reviews in the layout of the archive, and returns their `source`."""
-        return ByteText.write_synthetic(root)
+    write_synthetic = staticmethod(ByteText.write_synthetic)
 
 
 def _read(rows: Ragged) -> Labelled:

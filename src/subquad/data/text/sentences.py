@@ -3,16 +3,15 @@
 import abc
 import hashlib
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from subquad.data import ragged
-from subquad.data.ragged import Cache, Ragged
+from subquad.data.ragged import Ragged
 from subquad.data.sampling import kept_apart, some
-from subquad.data.split_data import SequenceData
+from subquad.data.split_data import CachedData, SequenceData
 from subquad.data.text.glue_files import Labelled
 from subquad.data.text.tokenizer import ByteTokenizer, Tokenizer, Vocabulary
 from subquad.data.text.tokenizer_choice import TokenizerChoice
@@ -21,7 +20,7 @@ from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Seed, Share
 
 
-class SentenceData(SequenceData):
+class SentenceData(CachedData, SequenceData):
     """Sequences `<s> a </s>`, or `<s> a </s></s> b </s>` for pairs, truncated to `max_len` tokens.
 
     Of a pair the longer text is truncated first. Subclasses define the texts.
@@ -43,10 +42,10 @@ class SentenceData(SequenceData):
         super().__init__(**batching)
         if max_len < 8:
             raise UserError(f"data.max_len is {max_len}; sentences need at least 8 tokens.")
-        self.task, self.root, self.max_len = task, Path(root), max_len
+        self.task, self.root, self.synthetic, self.max_len = task, Path(root), synthetic, max_len
         self.tokenizer = TokenizerChoice(task, tokenizer, vocab, self.root, synthetic)
         self.protocol, self.val_fraction, self.split_seed = protocol, val_fraction, split_seed
-        self.cases, self.synthetic = cases, synthetic
+        self.cases = cases
 
     @abc.abstractmethod
     def texts(self) -> Mapping[str, Labelled]:
@@ -65,17 +64,10 @@ class SentenceData(SequenceData):
         )
 
     def fetch(self) -> None:
-        """Downloads a published tokenizer unless it exists."""
         self.tokenizer.fetch()
 
-    def require(self) -> None:
-        """Raises UserError if the texts or the tokenizer is missing."""
-        _ = self.cache_folder
-
-    def prepare_data(self) -> None:
-        """Tokenises the texts once; other processes wait."""
+    def _synthesise(self) -> None:
         self.tokenizer.write_synthetic()
-        ragged.prepare(self.cache_folder, self._make)
 
     def load(self) -> tuple[dict[str, Ragged], str]:
         train, test = (self._some(self._cache.splits[name], name) for name in ("train", "test"))
@@ -86,13 +78,8 @@ class SentenceData(SequenceData):
 
     @property
     def cache_folder(self) -> Path:
-        """The folder of the cached tokens, named by all settings that affect them."""
         settings = (self.source_state, self.max_len, *self.tokenizer.state)
         return self.root / "cache" / self.task / hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return ragged.read_prepared(self.cache_folder, self.task)
 
     def _some(self, rows: Ragged, name: str) -> Ragged:
         if self.cases is None:  # keeps the memory map

@@ -10,7 +10,7 @@ import numpy as np
 from subquad.data import ragged
 from subquad.data.ragged import Ragged
 from subquad.data.sampling import proportional
-from subquad.data.split_data import SequenceData
+from subquad.data.split_data import CachedData, SequenceData
 from subquad.data.synthetic import written_once
 from subquad.data.time_series.download import fetch
 from subquad.data.time_series.sets import SETS, check_size
@@ -25,7 +25,7 @@ MaxLenFrom = Literal["train", "all"]
 Pad = Literal["max_len", "batch"]
 
 
-class TimeSeries(SequenceData):
+class TimeSeries(CachedData, SequenceData):
     """One data set of the UEA or the TSER archive, or any other pair of .ts files.
 
     dataset, kind: the archive's name, such as "JapaneseVowels", and the kind of its targets.
@@ -70,29 +70,25 @@ class TimeSeries(SequenceData):
         self.root, self.folder, self.synthetic = Path(root), Path(folder) if folder else None, synthetic
         if synthetic:
             self.folder = self.root / "synthetic" / kind / dataset
-        self.dataset, self.kind, self.protocol = dataset, kind, protocol
+        self.dataset, self.kind, self.protocol, self.task = dataset, kind, protocol, task_of(dataset, kind)
         self.val_fraction, self.split_seed = val_fraction, split_seed
         self.normalization, self.max_len_from = normalization, max_len_from
         self.subsample_factor, self.max_cases, self.pad = subsample_factor, max_cases, pad
 
     def fetch(self) -> None:
-        """Downloads the two files of an archive's data set unless they exist."""
         try:
-            _ = self._source
+            _ = self._files
         except UserError:
             if self.folder is not None or self.dataset not in SETS:
                 raise
             fetch(self.dataset, home(self.root, self.dataset, self.kind))
 
     def require(self) -> None:
-        """Raises UserError if one of the two files is missing."""
-        _ = self._source
+        _ = self._files
 
-    def prepare_data(self) -> None:
-        """Parses the two files unless their cache exists."""
-        if self.synthetic and self.folder is not None:
-            written_once(self.folder, partial(write_synthetic, dataset=self.dataset, kind=self.kind, train=24, test=24))
-        ragged.prepare(self._cache_folder, self._parse)
+    def _synthesise(self) -> None:
+        assert self.folder is not None
+        written_once(self.folder, partial(write_synthetic, dataset=self.dataset, kind=self.kind, train=24, test=24))
 
     def load(self) -> tuple[dict[str, Ragged], str]:
         train, test = (self._some_cases(self._cache.splits[name]) for name in ("train", "test"))
@@ -138,27 +134,27 @@ class TimeSeries(SequenceData):
         return self._max_len if self.pad == "max_len" else None
 
     @cached_property
-    def _source(self) -> Source:
+    def _files(self) -> Source:
         return find(self.root, self.dataset, self.kind, self.folder)
 
     @cached_property
-    def _cache_folder(self) -> Path:
-        return self.root / "cache" / "time_series" / f"{self.dataset}-{self.kind}-{self._source.digest}"
+    def cache_folder(self) -> Path:
+        return self.root / "cache" / "time_series" / f"{self.dataset}-{self.kind}-{self._files.digest}"
 
     @cached_property
     def _cache(self) -> ragged.Cache:
-        cache = ragged.read_prepared(self._cache_folder, task_of(self.dataset, self.kind))
+        cache = ragged.read_prepared(self.cache_folder, self.task)
         self._check_size(cache.splits, cache.facts["labels"])
         return cache
 
-    def _parse(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
-        splits, labels = parse(self._source, self.kind, strict=self.folder is not None)
+    def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
+        splits, labels = parse(self._files, self.kind, strict=self.folder is not None)
         self._check_size(splits, labels)
         return splits, {"dataset": self.dataset, "kind": self.kind, "labels": labels}
 
     def _check_size(self, splits: dict[str, Ragged], labels: list[str]) -> None:
         if self.folder is None:
-            check_size(self.dataset, splits, labels, self._source.train.parent)
+            check_size(self.dataset, splits, labels, self._files.train.parent)
 
     @property
     def _max_len(self) -> int:

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from subquad.data import ragged
-from subquad.data.ragged import Cache, Ragged
-from subquad.data.split_data import SplitData
+from subquad.data.ragged import Ragged
+from subquad.data.split_data import CachedData
 from subquad.data.synthetic import written_once
 from subquad.data.vqa import synthetic_vqa, vqa_files, vqa_text
 from subquad.data.vqa.features import open_features
@@ -31,7 +31,7 @@ ANSWERS = 3129
 _SPLITS = ("train2014", "val2014")
 
 
-class VQAv2(SplitData):
+class VQAv2(CachedData):
     """443,757 training and 214,354 validation questions, 5 or 6 on each of 82,783 and 40,504 images.
 
     folder: the folder of questions and annotations, by default `root`/vqa_v2.
@@ -47,6 +47,9 @@ class VQAv2(SplitData):
     synthetic: synthetic files in place of the published ones.
     """
 
+    task = "vqa_v2"
+    write_synthetic = staticmethod(synthetic_vqa.write)
+
     def __init__(
         self, *, root: str, folder: str | None = None, features: str | None = None, image_len: Count = 608,
         image_dim: Count = 2048, text: Literal["words", "albert", "albert_tuned"] = "words", text_len: Count = 14,
@@ -59,17 +62,16 @@ class VQAv2(SplitData):
             raise UserError(f"data.text_len is {text_len}; a question has at least 3 tokens.")
         if glove and text != "words":
             raise UserError("data.glove has no effect on ALBERT's tokens; choose data.text=words, or leave it out.")
-        self.root = Path(root)
-        self.folder = Path(folder) if folder else self.root / "vqa_v2"
+        self.root, self.synthetic = Path(root), synthetic
+        self.folder = self._source(folder, "vqa_v2", "vqa_v2")
         self.features = Path(features) if features else self.folder / "features"
         self.albert = Path(albert) if albert else self.folder / "albert"
         if synthetic:
-            self.folder = self.root / "synthetic" / "vqa_v2"
             self.features, self.albert = self.folder / "features", self.root / "synthetic" / "albert"
         self.image_len, self.image_dim, self.text, self.text_len = image_len, image_dim, text, text_len
         self.glove, self.evaluator = Path(glove) if glove else None, evaluator
         self.protocol, self.val_fraction, self.split_seed = protocol, val_fraction, split_seed
-        self.cases, self.synthetic = cases, synthetic
+        self.cases = cases
 
     @property
     def spec(self) -> VQASpec:
@@ -92,21 +94,21 @@ class VQAv2(SplitData):
             vqa_files.fetch(self.folder)
 
     def require(self) -> None:
-        """Raises UserError if questions, annotations, features or ALBERT are missing."""
-        _ = self.cache_folder
+        super().require()
         for split in _SPLITS:
             open_features(self.features, split, self.image_dim, self.image_len)
 
     def prepare_data(self) -> None:
         """Reads questions and annotations once, and computes features of questions for text="albert"."""
-        if self.synthetic:
-            written_once(self.folder, synthetic_vqa.write)
-            if self.text != "words":
-                written_once(self.albert, synthetic_vqa.write_albert)
-        ragged.prepare(self.cache_folder, self._make)
+        super().prepare_data()
         if self.text == "albert":
             with tempfile.TemporaryDirectory(prefix=".albert-", dir=self.cache_folder.parent) as scratch:
                 vqa_text.embed(self.albert, self._cache.splits["texts"], self._albert_folder, Path(scratch))
+
+    def _synthesise(self) -> None:
+        super()._synthesise()
+        if self.text != "words":
+            written_once(self.albert, synthetic_vqa.write_albert)
 
     def load(self) -> tuple[dict[str, VQASplit], str]:
         train, test = (self._open(split) for split in _SPLITS)
@@ -123,7 +125,6 @@ class VQAv2(SplitData):
         return splits, hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
     def batched(self, split: str) -> "VQADataset":
-        """Batches of questions with their images."""
         if self.text == "albert":
             cache = ragged.read_prepared(self._albert_folder, "vqa_v2")
             return VQADataset(self.splits[split], cache.splits["features"], self.spec.classes)
@@ -143,14 +144,8 @@ class VQAv2(SplitData):
         }
         return {name: test.mean_score(guess) for name, guess in guesses.items()}
 
-    @staticmethod
-    def write_synthetic(root: Path) -> Path:
-        """Writes synthetic questions, annotations and grid features to `root`, and returns it."""
-        return synthetic_vqa.write(root)
-
     @cached_property
     def cache_folder(self) -> Path:
-        """The folder of the cache, named by the state of the sources and by the settings that affect its content."""
         sources = vqa_files.files(self.folder)
         if self.glove and not self.glove.is_file():
             raise UserError(f"{self.glove} is missing; set data.glove to a text file of GloVe vectors, or to null.")
@@ -166,10 +161,6 @@ class VQAv2(SplitData):
     @cached_property
     def _albert(self) -> dict[str, Any]:
         return vqa_text.albert_facts(self.albert)
-
-    @cached_property
-    def _cache(self) -> Cache:
-        return ragged.read_prepared(self.cache_folder, "vqa_v2")
 
     def _open(self, split: str) -> VQASplit:
         features = open_features(self.features, split, self.image_dim, self.image_len)

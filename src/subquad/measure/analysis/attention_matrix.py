@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -67,15 +67,19 @@ def influence(module: nn.Module, x: Float[Tensor, "1 n d"]) -> Float[Tensor, "m 
     Rows of a batch are independent, so one backward pass over d copies gives the d gradients of one output.
     For mechanisms with a surrogate gradient, the derivative is the surrogate.
     """
+    outputs = range(mapping(module)(x).shape[1])
+    return torch.stack([gradient.square().sum((0, 2)).sqrt() for gradient in _gradients(module, x, outputs)])
+
+
+def _gradients(
+    module: nn.Module, x: Float[Tensor, "1 n d"], outputs: Iterable[int]
+) -> Iterator[Float[Tensor, "d n d"]]:
+    """∂y_i / ∂x of each of these outputs i: of its d channels, in every channel of every token."""
     function, width = mapping(module), x.shape[-1]
     channels = torch.arange(width)
-    rows = []
-    for i in range(function(x).shape[1]):
+    for i in outputs:
         copies = x.expand(width, -1, -1).clone().requires_grad_()
-        picked = function(copies)[channels, i, channels].sum()
-        [gradient] = torch.autograd.grad(picked, copies)
-        rows.append(gradient.square().sum((0, 2)).sqrt())
-    return torch.stack(rows)
+        yield torch.autograd.grad(function(copies)[channels, i, channels].sum(), copies)[0]
 
 
 def passed_rank(module: nn.Module, x: Float[Tensor, "1 n d"]) -> int:
@@ -84,13 +88,8 @@ def passed_rank(module: nn.Module, x: Float[Tensor, "1 n d"]) -> int:
     The numerical rank of ∂y[n/2:] / ∂x[:n/2], at most d n/2: what a mechanism passes on of the tokens that a later one
     cannot see itself, counted in numbers. A fixed compression bounds it whatever n is. Derivatives as in `influence`.
     """
-    function, (_, n, width) = mapping(module), x.shape
-    channels = torch.arange(width)
-    rows = []
-    for i in range(n // 2, n):
-        copies = x.expand(width, -1, -1).clone().requires_grad_()
-        [gradient] = torch.autograd.grad(function(copies)[channels, i, channels].sum(), copies)
-        rows.append(gradient[:, : n // 2].flatten(1))
+    n = x.shape[1]
+    rows = [gradient[:, : n // 2].flatten(1) for gradient in _gradients(module, x, range(n // 2, n))]
     return int(torch.linalg.matrix_rank(torch.cat(rows), rtol=SMALL))
 
 

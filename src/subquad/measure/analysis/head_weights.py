@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -17,7 +17,7 @@ from subquad.attention.attention_sh import AttentionSH
 from subquad.attention.base import Attention
 from subquad.attention.softmax import Softmax
 from subquad.ops.masks import masked_softmax
-from subquad.specs import Masks
+from subquad.specs import ContextMask, Masks
 from subquad.utils.errors import UserError
 
 
@@ -88,9 +88,7 @@ def _weights(
     return masked_softmax(q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale), attn_mask)
 
 
-def _spread(
-    weights: Float[Tensor, "b h n k"], size: int, length: int, real: Bool[Tensor, "b m"] | None
-) -> Float[Tensor, "b h n m"]:
+def _spread(weights: Float[Tensor, "b h n k"], size: int, length: int, real: ContextMask) -> Float[Tensor, "b h n m"]:
     """Weights of windows of `size` tokens as weights of their real tokens."""
     if size == 1:
         return weights
