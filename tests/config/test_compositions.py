@@ -48,6 +48,31 @@ def test_a_composition_is_what_train_py_would_run(outputs):
     assert composition.module == OmegaConf.to_container(config.task.module, resolve=True)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "apart"),
+    [
+        ("experiment=primal_dual/uea task=uea/libras attention=attention_bn", True),  # its beta depends on both
+        ("task=lra/listops attention=luna attention.l=3 backbone.embed_norm=false", True),
+        ("task=digits attention=dba attention.d_p=3 attention@exact=linformer", True),
+        ("task=digits attention=softmax attention=dba", False),
+        ("task=digits attention=glob(dba)", False),
+        ("task=digits attention=dba backbone.attention=null", False),
+        ("task=digits attention=dba attention.d_p=${paths.root}", False),
+        ("task=digits attention=dba optimizer.lr=${oc.select:attention.d_p,3}", False),
+        ("task=digits attention=dba task.name=${hydra:runtime.choices.attention}", False),
+        ("experiment=dba/vqa attention=linformer", False),  # it sets attention.k
+    ],
+)
+def test_an_attention_is_put_into_a_composition_of_the_rest_where_it_is_no_more_than_a_value(
+    outputs, overrides, apart, monkeypatch
+):
+    made, put = [], compositions._with_attention
+    monkeypatch.setattr(compositions, "_with_attention", lambda *parts: made.append(put(*parts)) or made[-1])
+    together = Composition.of_config(compose.compose_run([*overrides.split(), "seed=0"]))
+    assert Composition.of(overrides.split()) == together
+    assert (made == [together]) == apart
+
+
 def test_the_next_command_composes_nothing(outputs, counted):
     first = kept()
     assert kept() == first

@@ -67,6 +67,7 @@ hydra._internal.utils:run_and_report func
 hydra.core.override_parser.overrides_parser:OverridesParser.parse_rule self s rule_name
 hydra.core.utils:_save_config cfg filename output_dir
 hydra.version:_get_version ver
+omegaconf._utils:get_yaml_loader
 omegaconf._utils:parse value parser_rule lexer_mode
 omegaconf.base:parse value parser_rule lexer_mode
 """

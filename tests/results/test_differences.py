@@ -108,9 +108,9 @@ def test_published_test_rows_are_those_that_the_data_know():
 
 
 def test_the_task_of_a_cell_is_that_of_task_or_else_of_its_experiment():
-    assert task_of(["experiment=blrp/cifar10", "attention=dba"]) == "cifar/cifar10"
-    assert task_of(["task=uea/libras", "experiment=primal_dual/uea"]) == "uea/libras"
-    assert task_of(["attention=dba"]) == ""
+    assert task_of(("experiment=blrp/cifar10", "attention=dba")) == "cifar/cifar10"
+    assert task_of(("task=uea/libras", "experiment=primal_dual/uea")) == "uea/libras"
+    assert task_of(("attention=dba",)) == ""
 
 
 def test_the_page_counts_the_verdicts_of_the_claims(tmp_path):

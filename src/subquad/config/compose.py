@@ -82,6 +82,18 @@ def _of_choices(choices: tuple[str, ...]) -> bytes:
 forget_choices = _of_choices.cache_clear
 
 
+def compose_choice(overrides: Sequence[str]) -> DictConfig:
+    """The node of a group as its files set it, without a run around it. overrides: the choice, then its settings."""
+    parse_files_once()
+    explain_compositions()
+    choice, *values = checked_overrides(overrides)
+    with initialize_config_dir(str(choices.CONFIGS), version_base="1.3"):
+        config = hydra.compose(overrides=[f"+{choice}", *values])
+    [group] = config
+    node: DictConfig = config[group]
+    return node
+
+
 def standalone_backbones() -> list[str]:
     """The backbones that take no attention."""
     return [

@@ -3,22 +3,27 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, cast
 
-from omegaconf import OmegaConf
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf.errors import OmegaConfBaseException
 from pydantic import TypeAdapter
 
 import subquad
 from subquad import records
 from subquad.config import choices, compose, fingerprint
-from subquad.config.fingerprint import identity, mechanism, run_of
+from subquad.config.fingerprint import ANY, identity, mechanism, run_of
 from subquad.utils.atomic import atomic_write
+from subquad.utils.errors import UserError
 from subquad.utils.spread import spread
 
 
@@ -42,7 +47,15 @@ class Composition:
     @classmethod
     def of(cls, overrides: Sequence[str]) -> "Composition":
         """Composes `python train.py <overrides>`. Raises UserError for overrides that do not compose."""
-        config = compose.compose_run([*overrides, "seed=0"], compose.from_choices)
+        own = tuple(override for override in overrides if re.match(r"\W*attention\b(?!@)", override))
+        with suppress(UserError, SystemExit, HydraException, OmegaConfBaseException):
+            if own and [override.startswith("attention=") for override in own] == [True] + [False] * (len(own) - 1):
+                return _with_attention(own, tuple(override for override in overrides if override not in own))
+        return cls.of_config(compose.compose_run([*overrides, "seed=0"], compose.from_choices))
+
+    @classmethod
+    def of_config(cls, config: DictConfig) -> "Composition":
+        """The composition of a composed configuration."""
         data, module = (OmegaConf.to_container(node, resolve=True) for node in (config.data, config.task.module))
         return cls(
             folder=str(config.paths.run).removesuffix("-s0"),
@@ -52,6 +65,64 @@ class Composition:
             data=cast(dict[str, Any], data),
             module=cast(dict[str, Any], module),
         )
+
+
+def _with_attention(own: tuple[str, ...], others: tuple[str, ...]) -> Composition:
+    """What Hydra composes, from two kept compositions: of an attention alone, and of all else.
+
+    Most cells of tables combine few of each. Raises an error where the attention is more than a value that others refer
+    to as a whole, and where overrides do not compose; Hydra then composes them together.
+    """
+    name = own[0].partition("=")[2]
+    if not choices.is_option("attention", name):
+        raise UserError("This is more than a name.")
+    config, its_hydra, rest = _with_any(others)
+    config.attention = _attention(own)
+    HydraConfig.instance().cfg = its_hydra
+    with read_write(its_hydra.hydra):
+        its_hydra.hydra.runtime.choices["attention"] = name
+    with fingerprint.without_paths(config):
+        settings: Any = OmegaConf.to_container(config.attention, resolve=True)
+    if settings != OmegaConf.to_container(config.attention, resolve=True):
+        raise UserError("These settings depend on paths, which are not part of an identity.")
+    identity, data, module = (_put(part, settings) for part in (rest.identity, rest.data, rest.module))
+    folder = rest.folder.replace(ANY, name).replace(records.fingerprint(rest.identity), records.fingerprint(identity))
+    return Composition(folder=folder, outputs=rest.outputs, attention=name, identity=identity, data=data, module=module)
+
+
+@lru_cache(maxsize=4)
+def _with_any(others: tuple[str, ...]) -> tuple[DictConfig, Any, Composition]:
+    """The configuration of a run with any attention, Hydra's own, and the composition.
+
+    No choice of attention is known to Hydra, so that it raises an error where a setting depends on it.
+    """
+    config = compose.compose_run(["~attention", *others, "seed=0"], compose.from_choices)
+    if "attention" in config:
+        raise UserError("A choice of another group has settings of the attention.")
+    texts = re.sub(r"\$\{(hydra:runtime\.choices\.)?attention\}", "", str(OmegaConf.to_container(config)))
+    if re.search(r"\$\{[^']*\battention\b", texts):
+        raise UserError("A setting depends on a part of the attention.")
+    config.attention = ANY
+    rest = Composition.of_config(config)
+    if rest.attention != ANY or ANY not in str(rest.module):
+        raise UserError("This backbone takes no attention.")
+    return config, HydraConfig.instance().cfg, rest
+
+
+_attention = cache(compose.compose_choice)
+
+
+def _put(part: Any, settings: Mapping[str, Any]) -> Any:
+    """A part of a composition with the settings of the attention in place of any."""
+    if isinstance(part, Mapping):
+        return {key: _put(value, settings) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_put(value, settings) for value in part]
+    if part == ANY:
+        return settings
+    if isinstance(part, str) and ANY in part:
+        raise UserError("The attention is a part of this value.")
+    return part
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,9 +167,11 @@ class Compositions:
             meanwhile: see `spread`.
         """
         compose.forget_choices()
+        _with_any.cache_clear()
+        _attention.cache_clear()
         requested = {_key(overrides): overrides for overrides in override_lists}
         missing = {key: overrides for key, overrides in requested.items() if key not in self._cache.compositions}
-        ordered = sorted(missing, key=lambda key: sorted(filter(_is_choice, missing[key])))  # equal choices together
+        ordered = sorted(missing, key=lambda key: sorted(missing[key], key=_is_of_attention))  # equal parts together
         composed = dict(zip(ordered, spread(Composition.of, [missing[k] for k in ordered], meanwhile), strict=True))
         self._cache.compositions |= {
             key: composed[key] for key, overrides in missing.items() if not _starts_from_a_file(overrides)
@@ -189,5 +262,5 @@ def _key(overrides: Sequence[str]) -> str:
     return json.dumps(list(overrides) if nested else sorted(overrides))
 
 
-def _is_choice(override: str) -> bool:
-    return "." not in override.partition("=")[0]
+def _is_of_attention(override: str) -> tuple[bool, str]:
+    return override.startswith(("attention=", "attention.")), override

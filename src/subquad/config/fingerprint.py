@@ -6,7 +6,7 @@ This module does not import torch.
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -57,7 +57,7 @@ def identity(config: DictConfig) -> dict[str, Any]:
 
 def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
     """The identity of a configuration: its keys that `plain` has, resolved."""
-    with _only(config, plain):
+    with without_paths(config, plain):
         kept: dict[str, Any] = {key: config[key] for key in _KEPT}
         kept |= {k: OmegaConf.to_container(node, resolve=True) for k, node in kept.items() if OmegaConf.is_config(node)}
         precision = config.runtime.float32_precision
@@ -70,17 +70,17 @@ def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _only(config: DictConfig, plain: dict[str, Any]) -> Iterator[None]:
-    """Inside the block, the configuration has the keys of `plain` alone, and its paths and seed.
+def without_paths(config: DictConfig, kept: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Inside the block, the configuration has no paths and the seed 0. kept: the only keys that it has then.
 
     A copy would take longer to make than to resolve.
     """
-    given: Any = OmegaConf.create({key: plain[key] for key in ("paths", "seed")})
-    changed = [(config, plain), *((config[section], plain[section]) for section in NOT_IDENTITY)]
+    given: Any = OmegaConf.create({"paths": dict.fromkeys(config.paths, ""), "seed": 0})
+    changed = [(config, kept), *((config[section], kept[section]) for section in NOT_IDENTITY if kept)]
     contents = [vars(node)["_content"] for node, _ in changed]
     try:
-        for (node, kept), content in zip(changed, contents, strict=True):
-            vars(node)["_content"] = {key: child for key, child in content.items() if key in kept}
+        for (node, keys), content in zip(changed, contents, strict=True):
+            vars(node)["_content"] = {key: child for key, child in content.items() if keys is None or key in keys}
         for key in given:
             vars(config)["_content"][key] = given._get_node(key)
             given._get_node(key)._set_parent(config)
@@ -142,6 +142,10 @@ def smaller_run(*, _root_: DictConfig) -> str | None:
     )
 
 
+ANY = "<attention>"
+"""Stands for the name and the settings of an attention; see `subquad.config.compositions`."""
+
+
 def mechanism(config: DictConfig) -> str:
     """The choice of attention, or of the backbone where the backbone takes no attention; runs are named after it.
 
@@ -151,6 +155,8 @@ def mechanism(config: DictConfig) -> str:
     if "attention" in config.backbone and config.backbone._get_node("attention")._is_none():
         return "none"
     choices = HydraConfig.get().runtime.choices
+    if config.get("attention") == ANY and "attention" in config.backbone:
+        return ANY
     if "attention" not in config.backbone:
         return str(choices["backbone"])
     if "attention" not in choices:

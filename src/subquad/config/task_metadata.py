@@ -43,7 +43,8 @@ def published_test_rows(name: str) -> int | None:
     return int(found[1].replace(",", "")) if found else None
 
 
-def task_of(overrides: Iterable[str]) -> str:
+@cache
+def task_of(overrides: tuple[str, ...]) -> str:
     """The task that overrides of train.py choose by task= or experiment=; empty where neither does."""
     return chosen(overrides).get("task", "")
 

@@ -12,6 +12,8 @@ from typing import Any
 from subquad import records
 from subquad.config.choices import file_of, hint, options
 from subquad.config.compositions import Compositions
+from subquad.config.mechanisms import choice_of
+from subquad.config.task_metadata import chosen
 from subquad.records import Measurement
 from subquad.results import measurement_cache
 from subquad.results.cells import RunIndex, load_tables, seeds_of
@@ -45,10 +47,15 @@ def gather(
     compositions = Compositions()
     outputs = Path(compositions[overrides].outputs)
     scan, store = scan_runs(outputs / "runs"), Store.read()
+    tables, unreadable = load_tables(names)
+    with suppress(UserError):  # of one; what asks for it finds out which
+        compositions.all(
+            [(*data, *overrides) for table in tables for cell in table for data in _data(cell)]
+            + [result.overrides for result in store.results if check]
+        )
     outdated = store.outdated(compositions) if check else []
     measurements, broken = read_measurements(outputs / "measured")
     broken += _unknown_scopes(scan)
-    tables, unreadable = load_tables(names)
     found: dict[str, list[Mapping[Place, CellResult]]] = {table.name: [] for table in tables}
     scopes = [FULL, *_scopes(scan.runs.values(), measurements.values(), FULL)]
     scopes += _scopes(store.pages.values(), store.measurements.values(), PROJECT)
@@ -252,8 +259,6 @@ class Collector:
         """Composes all that these tables need together, which is quicker than one by one."""
         cells = [cell for table in tables for cell in table if cell.trained or cell.chained]
         self.runs.compose(cell for cell in cells if self._possible(cell))
-        if self.known is not None and self.scope == FULL:
-            self.runs.compositions.all([(*data, *self.runs.overrides) for cell in cells for data in _data(cell)])
 
     def results(self, table: Table) -> dict[Place, CellResult]:
         """The result of each cell; in a scope other than the full one, only of those that have runs or a value."""
@@ -326,13 +331,15 @@ class Collector:
         )  # fmt: skip
 
     def _possible(self, cell: Cell) -> bool:
-        """Whether a finished run may be a cell's: the last task= and attention= of its overrides decide, if any."""
+        """Whether a finished run may be a cell's: the task and the mechanism of its overrides decide, if any."""
         if self.known is None:
             return True
-        chosen = dict(str(override).partition("=")[::2] for override in cell.overrides)
-        task, attention = chosen.get("task"), chosen.get("attention")
-        if chosen.get("backbone.attention") == "null":
+        given = chosen(cell.overrides)
+        task, attention, backbone = given.get("task"), given.get("attention"), given.get("backbone", "")
+        if given.get("backbone.attention") == "null":
             attention = "none"
+        elif choice_of("backbone", backbone) is not None:
+            attention = backbone
         return any(task in (None, t) and attention in (None, a) for t, a in self.known)
 
     def _missing_data(self, cell: Cell) -> str:
@@ -351,7 +358,9 @@ class Collector:
 
 
 def _data(cell: Cell) -> list[tuple[str, ...]]:
-    """The overrides that choose the data of a cell's run, and of the run that it starts from."""
+    """The overrides that choose the data of a cell's run, and of the run that it starts from; none without a run."""
+    if not (cell.trained or cell.chained):
+        return []
     return [
         tuple(override for override in overrides if override.startswith(_DATA_OVERRIDES))
         for overrides in (cell.overrides, cell.init_from)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from subquad.results.statistics import LEVEL, quantile
+from subquad.results.statistics import LEVEL, quantile, two_sided
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,11 @@ def half_widths(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, n
 
 
 def _pair(a: str, b: str, difference: float, error: float, degrees: float) -> Pair:
-    from scipy import stats
-
     precision = 1e-6 * max(1.0, abs(difference))
     if error <= precision:  # no variation at all says nothing about chance
         return Pair(a, b, difference, difference, difference, 1.0)
     half = quantile(degrees) * error
-    p = float(2 * stats.t.sf(abs(difference) / error, degrees))
-    return Pair(a, b, difference, difference - half, difference + half, p)
+    return Pair(a, b, difference, difference - half, difference + half, two_sided(difference / error, degrees))
 
 
 def _corrected(pairs: Sequence[Pair]) -> list[Pair]:

@@ -124,17 +124,22 @@ def across(differences: Sequence[float]) -> Across | None:
 
 def _p(differences: Summary, precision: float) -> float:
     """The probability of a mean at least so far from 0 if differences are centred at 0; see `Comparison`."""
-    from scipy import stats
-
     assert differences.std is not None
     if differences.std <= precision:
         return 2.0 ** (1 - differences.seeds) if abs(differences.mean) > precision else 1.0
     t = differences.mean / (differences.std / math.sqrt(differences.seeds))
-    return float(2 * stats.t.sf(abs(t), differences.seeds - 1))
+    return two_sided(t, differences.seeds - 1)
+
+
+def two_sided(t: float, freedom: float) -> float:
+    """The probability of a value of Student's t at least so far from 0."""
+    from scipy.special import stdtr  # scipy.stats takes a second to import
+
+    return float(2 * stdtr(freedom, -abs(t)))
 
 
 def quantile(freedom: float) -> float:
     """The two-sided quantile of Student's t at LEVEL."""
-    from scipy import stats
+    from scipy.special import stdtrit
 
-    return float(stats.t.ppf(0.5 + LEVEL / 2, freedom))
+    return float(stdtrit(freedom, 0.5 + LEVEL / 2))

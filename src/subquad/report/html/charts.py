@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import Any
 
 from subquad.config.mechanisms import mechanism_of
-from subquad.measure.benchmark import NO_ATTENTION
+from subquad.measure.growth import NO_ATTENTION
 from subquad.report.mechanism_style import colours
 from subquad.report.verdict_style import MARKS
 from subquad.results.model import CellResults, Run, Scope, TableResults
