@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from runs import ROOT, TINY
+from runs import LITTLE, ROOT, TINY
 
 from subquad import records
 
@@ -152,7 +152,12 @@ EXAMPLES = {
 """What each script prints."""
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+SHORT = ("plain_layer.py", "swap_bert.py", "own_attention.py", "sweep_and_report.py")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.release] * (name not in SHORT)) for name in EXAMPLES]
+)
 def test_an_example_runs_by_itself(installed, name, tmp_path, folder):
     """In an empty folder, but for the one that writes the page, which takes the cache of the pages before."""
     place = folder if name == "sweep_and_report.py" else tmp_path
@@ -184,39 +189,6 @@ def test_a_class_that_cannot_be_imported_is_a_sentence(installed, tmp_path):
 def test_help_and_errors_name_the_installed_commands(installed, tmp_path):
     assert "subquad train attention=dba" in execute(installed, "train", "--help", cwd=tmp_path)
     assert "subquad prepare task=lra/listops" in execute(installed, "prepare", "--help", cwd=tmp_path)
-
-
-LITTLE = {
-    "eval": ["run={run}"],
-    "pack": ["{run}"],
-    "plan": ["table=primal_dual/9", "rows=[BasicMotions]", "scale=smoke"],
-    "results": ["check"],
-    "prepare": ["task=uea/basic_motions"],
-    "compare": [
-        "task=uea/basic_motions",
-        "data=synthetic",
-        "scale=smoke",
-        "attentions=[softmax,dba]",
-        "rates=[1e-3]",
-        "seeds=2",
-    ],
-    "count": ["task=uea/basic_motions", "attention=dba"],
-    "new": ["attention", "mine"],
-    "check_attention": ["attention=softmax", "lengths=[]", "contract=false"],
-    "check_gpu": ["device=cpu", "quick=true", "attention=[softmax]", "parts=[parity]"],
-    "check_theorems": [],
-    "show_attention": ["length=16", "dim=16", "heads=2"],
-    "figure": ["figure=linformer/2", "lengths=[64]", "tokens=64", "rounds=1"],
-    "bench": ["attention=[dba]", "lengths=[64]", "rounds=1", "dims=[32]"],
-    "bench_data": ["task=[uea/basic_motions]", "scale=smoke", "workers=0", "seconds=0.1"],
-    "bench_long": ["attention=[dba]", "lengths=[64]", "rounds=1", "dims=[32]"],
-    "bench_overhead": ["task=uea/basic_motions", "data=synthetic", "scale=smoke", "limits.cases=8"],
-    "bench_peers": ["attention=[dba]", "lengths=[64]", "rounds=1"],
-    "bench_refresh": ["attention=[ecoformer]", "length=64", "rounds=1"],
-    "bench_vision": ["attention=[dba]", "size=32", "batch=1", "rounds=1", "modes=[training]"],
-    "dashboard": ["table=dba/2"],
-}
-"""Every command but train, reproduce and report, which other tests run in this folder, with little to do."""
 
 
 @pytest.mark.parametrize("name", LITTLE)
