@@ -70,7 +70,7 @@ LITTLE = {
     "bench_vision": ["attention=[dba]", "size=32", "batch=1", "rounds=1", "modes=[training]"],
     "dashboard": ["table=dba/2"],
 }
-"""Every command but train, reproduce and report, which other tests run in this folder, with little to do."""
+"""Every command but train, reproduce and report, with little to do; {run} is the folder of a run."""
 
 
 def data_root(base: Path) -> Path:
