@@ -2,7 +2,7 @@
 
 python -m tests.gpu.sweep [NAME ...]    # all choices, or some
 python -m tests.gpu.sweep --part 0/2    # every second of them
-python -m tests.gpu.sweep --fewer       # one choice of each class, and all backbones; padding and dropout together
+python -m tests.gpu.sweep --fewer       # one choice of each class, and all backbones, in two of twelve settings
 """
 
 import tests.gpu.flex  # noqa: F401  # isort: skip  the fake device comes before torch
@@ -39,7 +39,7 @@ class Setting(NamedTuple):
 
 
 SETTINGS = [Setting(*values) for values in itertools.product(DTYPES, (False, True), (0.0, 0.1))]
-FEWER = [setting for setting in SETTINGS if setting.padded == (setting.dropout > 0)]
+FEWER = [s for s in SETTINGS if s.precision == "bf16-mixed" and s.padded == (s.dropout > 0)]
 
 
 def problems(model: nn.Module, inputs: tuple[Any, ...], setting: Setting) -> Iterator[str]:
@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="choices of attention or backbone; by default all")
     parser.add_argument("--part", default="0/1", help="which part of how many")
-    parser.add_argument("--fewer", action="store_true", help="the first choice of each class, in half of the settings")
+    parser.add_argument("--fewer", action="store_true", help="the first choice of each class, in a few settings")
     parser.add_argument("--json", action="store_true", help="print JSON too")
     args = parser.parse_args()
     if args.fewer:
