@@ -92,8 +92,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 LEFT_OUT = ("tests/", "slurm", " ... ")
 RUNS = [c for c in commands() if re.match(r"([A-Z_]+=\w+ )*python [^-]", c) and not any(map(c.__contains__, LEFT_OUT))]
 ONE_OF_EACH = {re.search(r"(\w+)\.py", c)[1]: c for c in reversed(RUNS)}
-COMPARISONS = [c for c in commands(PAGES[:1]) if "compare.py" in c]  # tests/planning/test_comparison.py has them too
-README = {*RUNS} & {*commands(PAGES[:1])} - {*COMPARISONS[1:]}
+README = {c for c in {*RUNS} & {*commands(PAGES[:1])} if "compare.py" not in c}  # tests/planning/test_comparison.py
 SHOWN = README | {command for name, command in ONE_OF_EACH.items() if name not in LITTLE}
 """The commands of README.md, and one of each program that tests/cli/test_installed.py does not run: continuous
 integration runs these, a release all."""
