@@ -40,6 +40,38 @@ FACTS: dict[str, Any] = {
 }  # fmt: skip
 """A record."""
 
+LITTLE = {
+    "eval": ["run={run}"],
+    "pack": ["{run}"],
+    "plan": ["table=primal_dual/9", "rows=[BasicMotions]", "scale=smoke"],
+    "results": ["check"],
+    "prepare": ["task=uea/basic_motions"],
+    "compare": [
+        "task=uea/basic_motions",
+        "data=synthetic",
+        "scale=smoke",
+        "attentions=[softmax,dba]",
+        "rates=[1e-3]",
+        "seeds=2",
+    ],
+    "count": ["task=uea/basic_motions", "attention=dba"],
+    "new": ["attention", "mine"],
+    "check_attention": ["attention=softmax", "lengths=[]", "contract=false"],
+    "check_gpu": ["device=cpu", "quick=true", "attention=[softmax]", "parts=[parity]"],
+    "check_theorems": [],
+    "show_attention": ["length=16", "dim=16", "heads=2"],
+    "figure": ["figure=linformer/2", "lengths=[64]", "tokens=64", "rounds=1"],
+    "bench": ["attention=[dba]", "lengths=[64]", "rounds=1", "dims=[32]"],
+    "bench_data": ["task=[uea/basic_motions]", "scale=smoke", "workers=0", "seconds=0.1"],
+    "bench_long": ["attention=[dba]", "lengths=[64]", "rounds=1", "dims=[32]"],
+    "bench_overhead": ["task=uea/basic_motions", "data=synthetic", "scale=smoke", "limits.cases=8"],
+    "bench_peers": ["attention=[dba]", "lengths=[64]", "rounds=1"],
+    "bench_refresh": ["attention=[ecoformer]", "length=64", "rounds=1"],
+    "bench_vision": ["attention=[dba]", "size=32", "batch=1", "rounds=1", "modes=[training]"],
+    "dashboard": ["table=dba/2"],
+}
+"""Every command but train, reproduce and report, with little to do; {run} is the folder of a run."""
+
 
 def data_root(base: Path) -> Path:
     """The folder of data sets that a whole test session shares."""

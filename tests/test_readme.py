@@ -13,7 +13,7 @@ import pytest
 import torch
 from hydra.utils import get_object
 from omegaconf import OmegaConf
-from runs import answer
+from runs import LITTLE, answer
 
 from subquad.config.choices import options
 from subquad.config.compose import compose_run
@@ -91,8 +91,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 # What needs a cluster is run by tests/sweep/test_slurm_cluster.py.
 LEFT_OUT = ("tests/", "slurm", " ... ")
 RUNS = [c for c in commands() if re.match(r"([A-Z_]+=\w+ )*python [^-]", c) and not any(map(c.__contains__, LEFT_OUT))]
-SHOWN = {*RUNS} & {*commands(PAGES[:1])} | {*{re.search(r"\w+\.py", c)[0]: c for c in reversed(RUNS)}.values()}
-"""The commands of README.md and one of each program: continuous integration runs these, a release all."""
+ONE_OF_EACH = {re.search(r"(\w+)\.py", c)[1]: c for c in reversed(RUNS)}
+README = {c for c in {*RUNS} & {*commands(PAGES[:1])} if "compare.py" not in c}  # tests/planning/test_comparison.py
+SHOWN = README | {command for name, command in ONE_OF_EACH.items() if name not in LITTLE}
+"""The commands of README.md, and one of each program that tests/cli/test_installed.py does not run: continuous
+integration runs these, a release all."""
 
 
 def test_the_commands_of_the_page_on_clusters_compose() -> None:
@@ -259,6 +262,7 @@ def test_what_the_project_keeps_is_neither_outdated_nor_damaged(real_store: Path
     assert sum(path.stat().st_size for path in real_store.rglob("*.jsonl")) < 10 * 2**20
 
 
+@pytest.mark.slow
 def test_generated_pages_are_current(monkeypatch: pytest.MonkeyPatch, real_store: Path) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
     monkeypatch.setattr(store, "BENCHES", real_store / "bench")

@@ -1,6 +1,8 @@
 """Runs a test function on every mechanism, on every mechanism in every wiring, or on every setting of every class."""
 
 import itertools
+from functools import cache
+from typing import Any
 
 import pytest
 
@@ -17,20 +19,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "setting" in metafunc.fixturenames:
         settings = settings_of_classes(metafunc.config)
         metafunc.parametrize("setting", settings, ids=[f"{owner.__name__}.{name}" for owner, name in settings])
-    for fixture in ("factory", "cell", "first_cell"):
-        if fixture not in metafunc.fixturenames:
-            continue
+    if "factory" in metafunc.fixturenames:
         choices = factories(metafunc.config)
-        if fixture == "factory":
-            metafunc.parametrize(fixture, choices.values(), ids=choices)
-            continue
-        first = first_of_each_class(choices)
-        cells = [
-            pytest.param(
-                Cell(shrunk(factory), pattern), id=f"{name}-{pattern.value}",
-                marks=[] if name in first else pytest.mark.slow,
-            )
-            for (name, factory), pattern in itertools.product(choices.items(), Pattern)
-            if pattern in declared(factory) and (name in first or fixture == "cell")
-        ]  # fmt: skip
-        metafunc.parametrize(fixture, cells)
+        metafunc.parametrize("factory", choices.values(), ids=choices)
+    for fixture in {"cell", "first_cell"} & {*metafunc.fixturenames}:
+        metafunc.parametrize(fixture, cells(metafunc.config, others=fixture == "cell"))
+
+
+@cache
+def cells(config: pytest.Config, others: bool) -> list[Any]:
+    """One choice of each class in every wiring, and the other choices, which are slow."""
+    choices = factories(config)
+    first = first_of_each_class(choices)
+    return [
+        pytest.param(
+            Cell(shrunk(factory), pattern), id=f"{name}-{pattern.value}",
+            marks=[] if name in first else pytest.mark.slow,
+        )
+        for (name, factory), pattern in itertools.product(choices.items(), Pattern)
+        if pattern in declared(factory) and (name in first or others)
+    ]  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 from conftest import made, mechanisms
 from torch.testing import assert_close
 
-from attention.cells import declared, mechanism, prefix, shrunk
+from attention.cells import declared, first_of_each_class, mechanism, prefix, shrunk
 from attention.checks import one, stack, tokens
 from subquad.specs import Masks, Pattern
 
@@ -35,7 +35,8 @@ def own_derivatives(name: str) -> bool:
     return "autograd.Function" in inspect.getsource(sys.modules[mechanism(made("attention", name)).__module__])
 
 
-HAND_WRITTEN = [name for name in mechanisms() if own_derivatives(name)]
+FIRST = first_of_each_class({name: made("attention", name) for name in mechanisms()})
+COMPILED = [(name, False) for name in mechanisms()] + [(name, True) for name in mechanisms() if own_derivatives(name)]
 
 
 @pytest.mark.slow
@@ -43,7 +44,7 @@ HAND_WRITTEN = [name for name in mechanisms() if own_derivatives(name)]
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:.*should not be instantiated")
 @pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.release), True], ids=["full", "padded"])
 @pytest.mark.parametrize(
-    ("name", "mixed"), [*((name, False) for name in mechanisms()), *((name, True) for name in HAND_WRITTEN)]
+    ("name", "mixed"), [pytest.param(*case, marks=[pytest.mark.release] * (case[0] not in FIRST)) for case in COMPILED]
 )
 def test_compiled_layers_have_the_same_outputs_and_gradients(name: str, mixed: bool, masked: bool) -> None:
     """With and without gradients, because some mechanisms have a separate path without.

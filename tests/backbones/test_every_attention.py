@@ -66,34 +66,35 @@ def check_learns(model):
 
 
 FIRST = first_of_each_class({name: made("attention", name) for name in mechanisms()})
-first_are_slow = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in FIRST else pytest.mark.release) for name in mechanisms()]
-)
-"""One choice of each class is run by continuous integration, all before a release."""
+"""One choice of each class: continuous integration runs these, a release all."""
 
 CARRYING = [name for name in FIRST if not issubclass(mechanism(made("attention", name)), StatelessAttention)]
 each_carry = pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.release] * (name not in ("softmax", *CARRYING))) for name in mechanisms()],
 )
-"""test_inductor.py and test_export.py compile the layers of all; models differ from them by what layers pass on."""
+"""test_inductor.py and test_export.py compile the layers of all; models differ from them by what layers pass on.
+
+The two pyramids differ in their layers without attention."""
 
 
-def slow(model, name):
+def marks(model, name):
     """By default one choice of each class is trained, in two models."""
-    return [pytest.mark.slow] * (name not in FIRST or model not in ("vit", "sequence"))
+    if name not in FIRST:
+        return [pytest.mark.release]
+    return [pytest.mark.slow] * (model not in ("vit", "sequence"))
 
 
 @pytest.mark.parametrize(
     ("model", "name"),
-    [pytest.param(model, name, marks=slow(model, name)) for model in MODELS for name in mechanisms()],
+    [pytest.param(model, name, marks=marks(model, name)) for model in MODELS for name in mechanisms()],
 )
 def test_it_learns(model, name):
     check_learns(MODELS[model](factory(name)))
 
 
 @pytest.mark.slow
-@first_are_slow
+@each_carry
 def test_it_learns_in_twins(name):
     check_learns(twins(factory(name)))
 

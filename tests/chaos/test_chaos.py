@@ -1,4 +1,4 @@
-"""A tenth of the cases of `make chaos`, as far as ninety seconds go; those that do not need the pages of a report."""
+"""A tenth of the cases of `make chaos`, as far as seventy seconds go; those that do not need the pages of a report."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ def test_what_is_disturbed_ends_as_its_twin(tmp_path):
     from chaos.__main__ import KINDS
 
     kinds = ",".join(kind for kind in KINDS if kind not in SLOW)
-    command = [sys.executable, "-m", "tests.chaos", f"folder={tmp_path}", "cases=0.1", "seconds=80", f"only={kinds}"]
+    command = [sys.executable, "-m", "tests.chaos", f"folder={tmp_path}", "cases=0.1", "seconds=60", f"only={kinds}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     verdicts = [json.loads(line) for line in (tmp_path / "verdicts.jsonl").read_text().splitlines()]

@@ -1,5 +1,6 @@
 """The wheel, installed without the repository, trains, sweeps, fills tables and writes the page of results."""
 
+import json
 import os
 import re
 import shutil
@@ -9,7 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from runs import ROOT, TINY
+from runs import LITTLE, ROOT, TINY
 
 from subquad import records
 
@@ -29,12 +30,12 @@ SOURCES = (
 MOTIONS = ("task=uea/basic_motions", "data=synthetic", "scale=smoke", *TINY)
 
 
-def execute(*command: str | Path, cwd: Path, status: int = 0) -> str:
+def execute(*command: str | Path, cwd: Path, status: int = 0, timeout: int = 500) -> str:
     """The output of a program, which must end with this status. It does not inherit settings of the test session."""
     hidden = ("PYTHONPATH", "SUBQUAD_OUTPUTS", "SUBQUAD_DATA", "SUBQUAD_CONFIGS")
     environment = {key: value for key, value in os.environ.items() if key not in hidden} | {"COLUMNS": "120"}
     done = subprocess.run(
-        [*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=500
+        [*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=timeout
     )
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -152,7 +153,12 @@ EXAMPLES = {
 """What each script prints."""
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+SHORT = ("plain_layer.py", "swap_bert.py", "own_attention.py", "sweep_and_report.py")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.release] * (name not in SHORT)) for name in EXAMPLES]
+)
 def test_an_example_runs_by_itself(installed, name, tmp_path, folder):
     """In an empty folder, but for the one that writes the page, which takes the cache of the pages before."""
     place = folder if name == "sweep_and_report.py" else tmp_path
@@ -186,44 +192,38 @@ def test_help_and_errors_name_the_installed_commands(installed, tmp_path):
     assert "subquad prepare task=lra/listops" in execute(installed, "prepare", "--help", cwd=tmp_path)
 
 
-LITTLE = {
-    "eval": ["run={run}"],
-    "pack": ["{run}"],
-    "plan": ["table=primal_dual/9", "rows=[BasicMotions]", "scale=smoke"],
-    "results": ["check"],
-    "prepare": ["task=uea/basic_motions"],
-    "compare": [
-        "task=uea/basic_motions",
-        "data=synthetic",
-        "scale=smoke",
-        "attentions=[softmax,dba]",
-        "rates=[1e-3]",
-        "seeds=2",
-    ],
-    "count": ["task=uea/basic_motions", "attention=dba"],
-    "new": ["attention", "mine"],
-    "check_attention": ["attention=softmax", "lengths=[]", "contract=false"],
-    "check_gpu": ["device=cpu", "quick=true", "attention=[softmax]", "parts=[parity]"],
-    "check_theorems": [],
-    "show_attention": ["length=16", "dim=16", "heads=2"],
-    "figure": ["figure=linformer/2", "lengths=[64]", "tokens=64", "rounds=1"],
-    "bench": ["attention=[dba]", "lengths=[64]", "rounds=1", "dims=[32]"],
-    "bench_data": ["task=[uea/basic_motions]", "scale=smoke", "workers=0", "seconds=0.1"],
-    "bench_long": ["attention=[dba]", "lengths=[64]", "rounds=1", "dims=[32]"],
-    "bench_overhead": ["task=uea/basic_motions", "data=synthetic", "scale=smoke", "limits.cases=8"],
-    "bench_peers": ["attention=[dba]", "lengths=[64]", "rounds=1"],
-    "bench_refresh": ["attention=[ecoformer]", "length=64", "rounds=1"],
-    "bench_vision": ["attention=[dba]", "size=32", "batch=1", "rounds=1", "modes=[training]"],
-    "dashboard": ["table=dba/2"],
-}
-"""Every command but train, reproduce and report, which other tests run in this folder, with little to do."""
+FORKED = """
+import json, os, sys
+import subquad.report.html.site, subquad.results.collect, subquad.training.evaluation, subquad.training.run
+from subquad.cli.__main__ import main
+
+ended = {}
+for name, words in json.loads(sys.argv[1]).items():
+    if not (process := os.fork()):
+        output = os.open(f"../said/{name}", os.O_WRONLY | os.O_CREAT)
+        os.dup2(output, 1), os.dup2(output, 2)
+        sys.argv = ["subquad", name, *words]
+        sys.exit(main())
+    ended[name] = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+print(json.dumps(ended))
+"""
+"""Runs commands one after another, each in a process of its own, which has the imports."""
+
+
+@pytest.fixture(scope="module")
+def ended(installed, folder):
+    """The exit status of each command of LITTLE, and what is then beside the folder of any name."""
+    run = min((folder / "outputs" / "runs").rglob(records.RESULT), key=lambda path: path.stat().st_mtime).parent
+    commands = {name: [word.format(run=run.relative_to(folder)) for word in words] for name, words in LITTLE.items()}
+    (folder.parent / "said").mkdir()
+    printed = execute(installed.with_name("python"), "-c", FORKED, json.dumps(commands), cwd=folder, timeout=1500)
+    return json.loads(printed.splitlines()[-1]), {path.name for path in folder.parent.iterdir()}
 
 
 @pytest.mark.parametrize("name", LITTLE)
-def test_every_command_runs_in_a_folder_of_any_name(installed, folder, name):
-    run = min((folder / "outputs" / "runs").rglob(records.RESULT), key=lambda path: path.stat().st_mtime).parent
-    execute(installed, name, *(word.format(run=run.relative_to(folder)) for word in LITTLE[name]), cwd=folder)
-    assert [beside.name for beside in folder.parent.iterdir()] == [ANY_NAME]
+def test_every_command_runs_in_a_folder_of_any_name(ended, folder, name):
+    assert ended[0][name] == 0, (folder.parent / "said" / name).read_text()
+    assert ended[1] == {ANY_NAME, "said"}
 
 
 def test_each_command_is_tried_in_a_folder_of_any_name(installed, tmp_path):

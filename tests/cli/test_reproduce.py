@@ -2,13 +2,11 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from runs import ROOT, answer, finish, run_script
+from runs import answer, finish, run_script
 
 from subquad import records
 from subquad.config.choices import CONFIGS
@@ -249,10 +247,8 @@ def test_a_damaged_record_is_told_below_the_table(tmp_path):
 )
 def test_an_outputs_folder_that_cannot_be_written_is_told_in_a_sentence(tmp_path, script, words):
     (tmp_path / "file").write_text("")
-    done = subprocess.run(
-        [sys.executable, f"scripts/{script}.py", *words], cwd=ROOT, capture_output=True, text=True,
-        env={**os.environ, "SUBQUAD_OUTPUTS": str(tmp_path / "file" / "outputs")},
-    )  # fmt: skip
+    outputs = tmp_path / "file" / "outputs"
+    done = reproduce(outputs, *words, way=lambda _, *given: answer(f"scripts/{script}.py", *given))
     assert done.returncode == 1
     assert "cannot be read or written (Not a directory); move the file /" in done.stderr
     assert "Traceback" not in done.stderr

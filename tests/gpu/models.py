@@ -105,6 +105,11 @@ def _spec(factory: Any, length: int) -> Any:
     raise TypeError(f"{factory} reads no kind of data that this test has.")
 
 
+def first_of_classes() -> list[str]:
+    """The first choice of each class of attention."""
+    return [*{_owner(load_attention(name)): name for name in reversed(attentions())}.values()]
+
+
 def _owner(factory: Any) -> Any:
     owner = inspect.unwrap(factory)
     while isinstance(owner, functools.partial):

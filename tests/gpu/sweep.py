@@ -2,6 +2,7 @@
 
 python -m tests.gpu.sweep [NAME ...]    # all choices, or some
 python -m tests.gpu.sweep --part 0/2    # every second of them
+python -m tests.gpu.sweep --fewer       # one choice of each class, and all backbones, in two of twelve settings
 """
 
 import tests.gpu.flex  # noqa: F401  # isort: skip  the fake device comes before torch
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from tests.gpu.models import Model, attention, attentions, backbone, backbones, patterns
+from tests.gpu.models import Model, attention, attentions, backbone, backbones, first_of_classes, patterns
 from tests.gpu.trace import DTYPES, traced, where
 
 ROWS = 2
@@ -38,6 +39,7 @@ class Setting(NamedTuple):
 
 
 SETTINGS = [Setting(*values) for values in itertools.product(DTYPES, (False, True), (0.0, 0.1))]
+FEWER = [s for s in SETTINGS if s.precision == "bf16-mixed" and s.padded == (s.dropout > 0)]
 
 
 def problems(model: nn.Module, inputs: tuple[Any, ...], setting: Setting) -> Iterator[str]:
@@ -63,14 +65,14 @@ def models(names: list[str]) -> Iterator[tuple[str, Model]]:
             yield name, backbone(name, LENGTH_OF_BACKBONES, layers=1)
 
 
-def sweep(names: list[str], part: int, parts: int) -> dict[str, dict[str, list[str]]]:
+def sweep(names: list[str], settings: list[Setting], part: int, parts: int) -> dict[str, dict[str, list[str]]]:
     """For each model and problem, the settings in which it occurs."""
     found: dict[str, dict[str, list[str]]] = {}
     for name, model in itertools.islice(models(names), part, None, parts):
         begun, of_model = time.perf_counter(), defaultdict(list)
         gc.freeze()  # a trace collects garbage first
-        built = {rate: model.build(rate) for rate in {setting.dropout for setting in SETTINGS}}
-        for setting in SETTINGS:
+        built = {rate: model.build(rate) for rate in {setting.dropout for setting in settings}}
+        for setting in settings:
             inputs = model.inputs(built[setting.dropout], ROWS, setting.padded)
             for problem in problems(built[setting.dropout], inputs, setting):
                 of_model[problem].append(
@@ -87,11 +89,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="choices of attention or backbone; by default all")
     parser.add_argument("--part", default="0/1", help="which part of how many")
+    parser.add_argument("--fewer", action="store_true", help="the first choice of each class, in a few settings")
     parser.add_argument("--json", action="store_true", help="print JSON too")
     args = parser.parse_args()
+    if args.fewer:
+        args.names += [*first_of_classes(), *backbones()]
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    found = sweep(args.names, *map(int, args.part.split("/")))
+    found = sweep(args.names, FEWER if args.fewer else SETTINGS, *map(int, args.part.split("/")))
     if args.json:
         print(json.dumps(found))
 

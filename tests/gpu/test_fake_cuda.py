@@ -23,10 +23,11 @@ ACCEPTED = {
 """What a model does on a GPU although it should not, and why."""
 
 
-@pytest.fixture(scope="module")
-def results() -> list[dict]:
-    """The problems of two halves of the models, and the costs."""
-    programs = (["sweep", "--part", "0/2"], ["sweep", "--part", "1/2"], ["budgets"])
+CHOICES = [["--fewer"], pytest.param([], marks=pytest.mark.release)]
+
+
+def printed(*programs: list[str]) -> list[dict]:
+    """What programs of this folder, run side by side, print."""
     running = [
         subprocess.Popen(
             [sys.executable, "-m", f"tests.gpu.{name}", *words, "--json"],
@@ -42,8 +43,9 @@ def results() -> list[dict]:
     return found
 
 
-def test_nothing_that_a_gpu_would_suffer_from(results: list[dict]) -> None:
-    *halves, _ = results
+@pytest.mark.parametrize("choices", CHOICES, ids=["fewer", "all"])
+def test_nothing_that_a_gpu_would_suffer_from(choices: list[str]) -> None:
+    halves = printed(["sweep", "--part", "0/2", *choices], ["sweep", "--part", "1/2", *choices])
     problems = {
         f"{name}: {problem}": settings
         for half in halves
@@ -56,8 +58,8 @@ def test_nothing_that_a_gpu_would_suffer_from(results: list[dict]) -> None:
         assert any(re.fullmatch(accepted, problem) for problem in problems), f"no longer happens; remove: {accepted}"
 
 
-def test_no_mechanism_costs_more_than_recorded(results: list[dict]) -> None:
-    now, recorded = results[-1], json.loads(GOLDEN.read_text())
+def test_no_mechanism_costs_more_than_recorded() -> None:
+    [now], recorded = printed(["budgets"]), json.loads(GOLDEN.read_text())
     worse = [
         f"{name} in {setting}: {found[key]:g} {unit} instead of {recorded[name][setting][key]:g}"
         for name in now.keys() & recorded.keys()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from attention.cells import declared, prefix, shrunk, site
+from attention.cells import declared, first_of_each_class, prefix, shrunk, site
 from conftest import made, mechanisms
 from torch import Tensor
 from torch.testing import assert_close
@@ -14,10 +14,13 @@ pytestmark = pytest.mark.slow  # because there are many
 
 LENGTH, DIM, HEADS = 150, 64, 2
 FACTORIES = {name: made("attention", name) for name in mechanisms()}
+FIRST = first_of_each_class(FACTORIES)
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("name", list(FACTORIES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.release] * (name not in FIRST)) for name in FACTORIES]
+)
 def test_the_same_with_and_without_kernels(name: str, padded: bool) -> None:
     factory = shrunk(FACTORIES[name])
     pattern = Pattern.SELF if Pattern.SELF in declared(factory) else Pattern.CROSS

@@ -175,7 +175,7 @@ FIRST = first_of_each_class({name: made("attention", name) for name in mechanism
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FIRST)) for name in mechanisms()]
+    "name", [pytest.param(name, marks=[pytest.mark.release] * (name not in FIRST)) for name in mechanisms()]
 )
 def test_every_mechanism_is_counted_in_full_without_computing(name):
     """Fake and real tensors give the same counts, and no operator is unknown."""

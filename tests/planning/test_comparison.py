@@ -131,6 +131,7 @@ def test_pairs_are_tested_over_seeds_and_cases_and_corrected():
     assert [pair.p for pair in all_pairs(same, None)] == [1]  # without variation nothing is known about chance
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, monkeypatch, capsys):
     """Runs are written by hand. The second call measures other times, and must not plan anew."""
     jobs, wall, die = [], [0.1], [0]

@@ -47,7 +47,7 @@ def test_a_finished_run_is_found_with_its_weights(data, outputs, monkeypatch):
 @pytest.mark.slow
 def test_one_command_trains_and_draws(data, outputs):
     overrides = ["figure=dba/3", "scale=smoke", "data=synthetic", "trainer=cpu"]
-    first = run_script(data, outputs, "scripts/figure.py", *overrides)
+    first = answer("scripts/figure.py", *overrides, f"paths.data={data}", f"paths.outputs={outputs}")
     assert first.returncode == 0, first.stderr
     assert first.stdout.count("not run: python train.py") == 2
     assert "run=true" in first.stdout

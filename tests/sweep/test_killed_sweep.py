@@ -1,5 +1,6 @@
 """A sweep is killed halfway, and the same command continues it."""
 
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -10,8 +11,8 @@ from sweeps import REPRODUCE, page, reproduce, settings
 
 from subquad import records
 
-SEEDS = "seeds=[0,1]"
-RUNS = 8
+SEEDS = "seeds=[0]"
+RUNS = 4
 
 
 def kill_in_the_middle(outputs: Path, finished: int) -> None:
@@ -33,11 +34,11 @@ def kill_in_the_middle(outputs: Path, finished: int) -> None:
 @pytest.mark.slow
 def test_the_second_start_finishes_it_and_trains_nothing_twice(tmp_path):
     killed, undisturbed = tmp_path / "killed", tmp_path / "undisturbed"
-    kill_in_the_middle(killed, 3)
+    kill_in_the_middle(killed, 2)
     early = {path: path.read_bytes() for path in killed.rglob(records.RESULT)}
-    assert 3 <= len(early) < RUNS
+    assert 2 <= len(early) < RUNS
     shown = reproduce(killed, SEEDS)
-    assert f"{RUNS - len(early)} runs are to be trained" in shown
+    assert re.search(rf"{RUNS - len(early)} runs? (is|are) to be trained", shown)
     assert {path: path.read_bytes() for path in early} == early
     reproduce(undisturbed, SEEDS)
     ours, theirs = (

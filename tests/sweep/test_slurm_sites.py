@@ -80,6 +80,7 @@ def test_two_nodes_train_one_run(data, outputs, tmp_path, two_nodes):
     assert_same(record_of(outputs), Path(config.paths.run))
 
 
+@pytest.mark.release
 def test_a_lost_node_leaves_its_run_to_another(data, outputs, tmp_path, two_nodes):
     alone = tmp_path / "alone" / "outputs"
     with started(data, outputs, two_nodes, *SLURM, *SHORT, "seed=0,1") as sweep:

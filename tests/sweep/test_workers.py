@@ -35,6 +35,7 @@ class Killed(pl.Callback):
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 
+@pytest.mark.slow
 def test_a_crash_is_the_failure_of_its_run_alone(data, outputs, tmp_path, capsys):
     def task(*words):
         def run(tell):

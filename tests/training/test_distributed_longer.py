@@ -153,7 +153,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.release), 1])
 def test_the_failure_of_one_process_ends_all_and_is_kept(data, outputs, tmp_path, rank):
     outputs.mkdir(parents=True)
     script = tmp_path / "fragile.py"
@@ -168,6 +168,7 @@ def test_the_failure_of_one_process_ends_all_and_is_kept(data, outputs, tmp_path
     assert not list(outputs.rglob("result.json"))
 
 
+@pytest.mark.release
 def test_a_sweep_trains_each_combination_by_two_processes_once(data, outputs):
     overrides = (*LINE, "limits.epochs=1", f"paths.outputs={outputs}", "logger=wandb", "seed=0,1", "-m")
     done = run_script(data, outputs, "train.py", *overrides)

@@ -146,8 +146,9 @@ def test_a_bundle_is_uploaded_and_downloaded(hub, tmp_path):
 @pytest.mark.slow
 def test_no_token_a_wrong_one_and_no_network_are_said(hub, tmp_path):
     anonymous = 'tried(upload, bundle, "someone/digits")'
-    assert said(hub, tmp_path, anonymous)[0].startswith("Nobody is logged in to the hub; run `hf auth login`")
-    [refused] = said(hub, tmp_path, anonymous, HF_TOKEN="hf_reader")
+    reader = f'import os; os.environ["HF_TOKEN"] = "hf_reader"; {anonymous}'
+    nobody, refused = said(hub, tmp_path, f"{anonymous}\n{reader}")
+    assert nobody.startswith("Nobody is logged in to the hub; run `hf auth login`")
     assert "403" in refused
     assert refused.endswith("check that your token (`hf auth whoami`) may do this.")
     code = 'tried(download, "someone/digits"); ' + anonymous

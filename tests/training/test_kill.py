@@ -48,8 +48,13 @@ def kill_after(rows: int, data: Path, outputs: Path, *overrides: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rows", [[1], [2, 4]], ids=str)
-@pytest.mark.parametrize("overrides", [EPOCHS, STEPS], ids=["epochs", "steps"])
+@pytest.mark.parametrize(
+    ("overrides", "rows"),
+    [
+        pytest.param(STEPS, [2, 4], id="steps"),
+        *(pytest.param(*case, marks=pytest.mark.release) for case in ((STEPS, [1]), (EPOCHS, [1]), (EPOCHS, [2, 4]))),
+    ],
+)
 def test_a_killed_run_started_again_ends_as_one_that_was_left_alone(data, outputs, undisturbed, overrides, rows):
     for number in rows:
         kill_after(number, data, outputs, *overrides)

@@ -5,7 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import names
+from attention.cells import first_of_each_class
+from conftest import made, mechanisms
 from hydra.utils import instantiate
 from runs import TINY, composed, identical, record_of, trained, weights
 from torch import distributed, nn
@@ -35,8 +36,13 @@ def step_of(config):
     return _Step(module, data.spec, build_trainer(config, data), data.batch_size, data.batch_size)
 
 
+FIRST = first_of_each_class({name: made("attention", name) for name in mechanisms()})
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", names("attention"))
+@pytest.mark.parametrize(
+    "attention", [pytest.param(name, marks=[pytest.mark.release] * (name not in FIRST)) for name in mechanisms()]
+)
 def test_no_step_exceeds_the_bound_that_takes_no_trace(data, outputs, attention):
     for given in (NORMALISED, ("task=lra/listops", "scale=smoke", "trainer=cpu")):
         step = step_of(composed(data, outputs, *given, f"attention={attention}"))

@@ -334,12 +334,12 @@ def test_a_sweep_writes_a_record_for_each_combination(data, outputs):
 def test_the_evaluation_program_prints_both_numbers(finished, data):
     outputs, _ = finished
     run = record_of(outputs)
-    done = run_script(data, outputs, "eval.py", f"run={run}")
+    done = answer("eval.py", f"run={run}")
     assert done.returncode == 0, done.stderr
     number = f"{records.read(run).metrics['test/accuracy']:.6f}"
     assert f"test/accuracy {number} (record: {number})" in done.stdout
-    assert f"record: {number}" in run_script(data, outputs, "eval.py", f"run={run.parent}").stdout
-    missing = run_script(data, outputs, "eval.py", f"run={data}")
+    assert f"record: {number}" in answer("eval.py", f"run={run.parent}").stdout
+    missing = answer("eval.py", f"run={data}")
     assert missing.returncode != 0
     assert "There is no finished run" in missing.stderr
     assert "Traceback" not in missing.stderr
