@@ -13,7 +13,7 @@ from subquad import records
 from subquad.config.choices import file_of, hint, options
 from subquad.config.compositions import Compositions
 from subquad.records import Measurement
-from subquad.results import measurement_cache
+from subquad.results import added_rows, measurement_cache
 from subquad.results.cells import RunIndex, load_tables, seeds_of
 from subquad.results.commands import cell_command, table_command
 from subquad.results.mean import mean_values
@@ -49,6 +49,7 @@ def gather(
     measurements, broken = read_measurements(outputs / "measured")
     broken += _unknown_scopes(scan)
     tables, unreadable = load_tables(names)
+    tables = [_grown(table, outputs, compositions, broken) for table in tables]
     found: dict[str, list[Mapping[Place, CellResult]]] = {table.name: [] for table in tables}
     scopes = [FULL, *_scopes(scan.runs.values(), measurements.values(), FULL)]
     scopes += _scopes(store.pages.values(), store.measurements.values(), PROJECT)
@@ -82,8 +83,19 @@ def gather(
         project=list(store.pages.values()), outdated=outdated,
         broken=[*scan.broken, *broken, *store.broken], failed=scan.failed, unfinished=scan.unfinished,
         pictures=sorted((outputs / "figures").rglob("*.png")), benches=newest(outputs / "bench", "*/index.html", 5),
-        made=records.now(), project_bench=next(iter(read_benches()), None),
+        made=records.now(), project_benches=read_benches(),
     )  # fmt: skip
+
+
+def _grown(table: Table, outputs: Path, compositions: Compositions, broken: list[Problem]) -> Table:
+    """The table with the rows that the user has added; without them where they do not compose."""
+    try:
+        rows = added_rows.read(outputs, table.name)
+        compositions.all([row.overrides for row in rows.values()])
+        return added_rows.with_rows(table, rows)
+    except UserError as error:
+        broken.append(Problem(path=str(added_rows.path_of(outputs, table.name)), message=str(error)))
+        return table
 
 
 def gather_project() -> tuple[list[TableResults], list[Run]]:
