@@ -7,8 +7,6 @@ Until then they have that of recipe=arena.
 """
 
 import sys
-from collections import defaultdict
-from typing import Any
 
 from subquad.cli.command import answer_help, prepare_process
 from subquad.config.choices import file_of
@@ -16,26 +14,11 @@ from subquad.config.choices import file_of
 answer_help(__doc__)
 prepare_process()
 
-from subquad.results.collect import gather_table  # noqa: E402  after prepare_process
-from subquad.results.model import TableResults  # noqa: E402
+from subquad.results.added_rows import best_rates  # noqa: E402  after prepare_process
+from subquad.results.collect import gather_table  # noqa: E402
 
 BEGIN = "# Written by scripts/arena_rates.py.\n"
 """The line of configs/table/arena.yaml after which the rates stand, up to the end of the file."""
-
-
-def best_rates(rates: TableResults) -> dict[tuple[str, str], str]:
-    """The chosen rate by row and task. A column is named after its task and its rate: "recall 3.0e-3"."""
-    measured: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
-    for (row, column), cell in rates.cells.items():
-        task, _, rate = column.rpartition(" ")
-        summary = cell.decisive.summary
-        measured[row, task][rate] = None if summary is None else summary.mean
-    chosen = {}
-    for place, scores in measured.items():
-        known = {rate: score for rate, score in scores.items() if score is not None}
-        if len(known) == len(scores):
-            chosen[place] = max(sorted(known, key=float), key=known.__getitem__)
-    return chosen
 
 
 def written(table: str, rates: dict[tuple[str, str], str]) -> str:

@@ -1,8 +1,8 @@
 """Generates pages of docs/ from classes and configurations.
 
 These are attentions.md, a page for each mechanism in attentions/, settings.md, tasks.md, tables.md, differences.md,
-api.md, a table of library.md and of CONTRIBUTING.md, and from docs/results results.md and the README's counts and table
-of results.
+api.md, a table of library.md and of CONTRIBUTING.md, and from docs/results results.md, the answers of arena.md, and the
+README's counts and table of results.
 """
 
 import inspect
@@ -29,6 +29,7 @@ from describe_settings import HEAD, escaped, in_yaml, row, settings_page  # noqa
 from subquad.attention.base import Attention, Discrete, Refreshable, SurrogateGradient  # noqa: E402  after prepare_process
 from subquad.config.task_metadata import FACTS, about_task, opening_comment  # noqa: E402
 from subquad.measure.scaling import stated_complexity  # noqa: E402
+from subquad.report.answers_text import answers_text  # noqa: E402
 from subquad.report.differences_page import differences_page  # noqa: E402
 from subquad.report.project_page import caption, counts, draw, headline, results_page  # noqa: E402
 from subquad.results.cells import load_table  # noqa: E402
@@ -349,13 +350,17 @@ PICTURE = DOCS / "images" / "speed.png"
 
 
 def measured() -> dict[Path, str]:
-    """The texts with numbers that the project has measured: docs/results.md, and parts of the README."""
+    """The texts with numbers that the project has measured: docs/results.md, parts of docs/arena.md and the README."""
     tables, runs = gather_project()
     benches = read_benches()
     readme = _replaced(
         README.read_text(), {"counts": counts(tables), "results": headline(tables), "speed": caption(benches)}
     )
-    return {DOCS / "results.md": results_page(tables, runs, benches), README: readme}
+    arena = answers_text(next(table for table in tables if table.table.name == "arena"), benches)
+    return {
+        DOCS / "results.md": results_page(tables, runs, benches), README: readme,
+        DOCS / "arena.md": _replaced((DOCS / "arena.md").read_text(), arena),
+    }  # fmt: skip
 
 
 def _replaced(text: str, parts: dict[str, str]) -> str:

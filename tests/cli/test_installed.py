@@ -93,7 +93,7 @@ def test_it_trains_below_the_current_folder(folder):
 def test_the_page_on_own_things_is_true(installed, folder):
     """Every command of docs/adding.md in its order, with less training; the pages of later tests take its cache."""
     lines = re.findall(r"^(?:subquad|python -m pytest) .*$", (ROOT / "docs" / "adding.md").read_text(), re.MULTILINE)
-    assert len(lines) == 9
+    assert len(lines) == 10
     less = {
         "train": ["scale=smoke", "recipe.steps_per_epoch=2"],
         "reproduce": ["scale=smoke"],
@@ -108,8 +108,12 @@ def test_the_page_on_own_things_is_true(installed, folder):
             smaller = [
                 word for word in less.get(name, ()) if "task=uea/basic_motions" not in words or "steps" not in word
             ]
-            execute(installed, name, *words, *smaller, cwd=folder)
-    assert runs(folder) == {("mean_value", 0), ("softmax", 0), ("dba", 0)}
+            execute(
+                installed, name, *words, *smaller, *["columns=[BasicMotions]"] * ("table=arena" in words), cwd=folder
+            )
+    entered = {("mean_value:MeanValue", seed) for seed in range(3)}
+    assert runs(folder) == {("mean_value", 0), ("softmax", 0), ("dba", 0)} | entered
+    assert "your row" in (folder / "outputs" / "report" / "tables" / "arena.html").read_text()
     assert (folder / "outputs" / "report" / "tables" / "mine" / "1.html").exists()
     assert "is no folder" in execute(installed, "plan", "--config-dir", "nowhere", "table=mine/1", cwd=folder, status=1)
 

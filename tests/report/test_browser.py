@@ -53,7 +53,7 @@ def made(tmp_path_factory):
     built = build(tmp_path_factory.getbasetemp() / "made_pages")
     bench = json.loads(min((RESULTS / "bench").iterdir()).read_text())
     pages = tmp_path_factory.mktemp("pages")
-    write_site(pages, dataclasses.replace(built.content, project_bench=bench))
+    write_site(pages, dataclasses.replace(built.content, project_benches=[bench]))
     return dataclasses.replace(built, pages=pages)
 
 

@@ -133,5 +133,7 @@ def test_where_nothing_is_printed_the_page_shows_what_differs_first_and_no_verdi
 def test_a_chart_or_a_reference_that_does_not_exist_is_refused(tmp_path, old, new):
     path = tmp_path / "table.yaml"
     path.write_text(TABLE.replace(old, new))
-    with pytest.raises(UserError, match=r"there is no (column width|row x), which charts or reference names"):
+    with pytest.raises(
+        UserError, match=r"there is no (column width|row x), which charts, needs, costs or reference names"
+    ):
         load(path, "table")

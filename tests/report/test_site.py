@@ -348,8 +348,8 @@ def test_pages_that_stay_as_they_are_are_not_written_again(made, tmp_path):
 
 def test_the_benchmark_of_the_project_has_a_page(made, tmp_path, real_store):
     bench = json.loads(min((real_store / "bench").iterdir()).read_text())
-    write_site(tmp_path, dataclasses.replace(made.content, project_bench=bench))
+    write_site(tmp_path, dataclasses.replace(made.content, project_benches=[bench]))
     assert 'href="bench/project.html"' in (tmp_path / "costs.html").read_text()
     assert bench["commit"] in (tmp_path / "bench" / "project.html").read_text()
-    write_site(tmp_path, dataclasses.replace(made.content, project_bench=None))
+    write_site(tmp_path, dataclasses.replace(made.content, project_benches=[]))
     assert not (tmp_path / "bench" / "project.html").exists()

@@ -3,6 +3,7 @@
 python scripts/plan.py table=dba/2
 python scripts/plan.py table=all scale=laptop
 python scripts/plan.py table=primal_dual/9 rows=[BasicMotions] measure=true
+python scripts/plan.py table=arena rows=[mine] attention=my_module:Mine   # a row of your own, with its learning rates
 python scripts/plan.py table=ecoformer/1 gpu_memory=24GB
 
 Times are taken from finished runs of the same kind, also from those in docs/results. If there are none, measure=true
@@ -21,7 +22,7 @@ from pathlib import Path
 from rich.console import Console
 
 from subquad import records
-from subquad.cli.table_arguments import chosen_seeds, chosen_tables, split_arguments
+from subquad.cli.table_arguments import chosen_seeds, chosen_tables, split_arguments, table_of_rates
 from subquad.config.compositions import Compositions
 from subquad.planning.cost import Device, Pace, Paces, Setting, measured_steps, optimizer_states, pace, setting_of
 from subquad.planning.plan_view import show_memory, show_plan
@@ -38,8 +39,10 @@ from subquad.utils.errors import UserError
 def main() -> None:
     """Prints the plan of the chosen tables."""
     config, overrides = split_arguments({"measure": False, "gpu_memory": None})
-    tables = chosen_tables(config)
+    tables = chosen_tables(config, overrides)
     seeds = chosen_seeds(config, tables)
+    rates = [found for found in map(table_of_rates, tables) if found is not None]
+    tables, seeds = [*rates, *tables], seeds | {table.name: None for table in rates}
     memory = None if config.gpu_memory is None else bytes_of(config.gpu_memory, "gpu_memory")
     choices = tuple(override for override in overrides if not override.startswith("hydra"))
     runs = RunIndex(choices)

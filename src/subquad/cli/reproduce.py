@@ -5,12 +5,15 @@ python scripts/reproduce.py table=primal_dual/1 columns=[Attention-BN] rows=[Jap
 python scripts/reproduce.py table=[dba/2,dba/3] hydra/launcher=slurm   # several, on a cluster; or table=all
 python scripts/reproduce.py table=dba/2 run=false                      # only shows what there is
 python scripts/reproduce.py table=dba/2 run=false compare=[DBA,Luna]   # does one row (or column) beat another?
+python scripts/reproduce.py table=arena rows=[mine] attention=my_module:Mine   # enters an attention of your own
 
 Finished runs are not trained again, interrupted ones go on, failed ones are tried once more: the same command, typed
 again, does what is left. rows=, columns= and seeds= select what is trained. Overrides of train.py that do not change
 which cell a run belongs to (scale=, data=synthetic, protocol=, trainer=, logger=, hydra/...) go to every run;
-sweep.workers= is how many train at a time. Cells that are measured instead of trained are measured too, except at
-scale=smoke; measure=true and measure=false change that.
+sweep.workers= is how many train at a time. attention= (and attention.<setting>=) adds a row to a table of attentions,
+which later commands and the report know by its name; its learning rates are chosen as those of the other rows. Cells
+that are measured instead of trained are measured too, except at scale=smoke; measure=true and measure=false change
+that.
 """
 
 import sys
@@ -19,10 +22,19 @@ from typing import Any
 
 from rich.console import Console
 
-from subquad.cli.table_arguments import check_switch, chosen_seeds, chosen_tables, scope_of, split_arguments
+from subquad.cli.table_arguments import (
+    check_switch,
+    chosen_seeds,
+    chosen_tables,
+    outputs_of,
+    scope_of,
+    split_arguments,
+    table_of_rates,
+)
 from subquad.report import wandb_table
 from subquad.report.terminal import show_table
-from subquad.results.cells import RunIndex, RunSpec, merged
+from subquad.results.added_rows import AddedRow, keep, rates_by_task, read, with_rows
+from subquad.results.cells import RunIndex, RunSpec, load_table, merged
 from subquad.results.collect import results_of
 from subquad.results.compare import compare_lines, opponents
 from subquad.results.footnotes import few
@@ -42,7 +54,7 @@ def main() -> int:
     """Trains and measures what is missing, prints the tables; 1 if a run failed, lacks data or gave no number."""
     config, passed = split_arguments(OWN)
     check_switch(config, "run", "measure", "again")
-    tables = chosen_tables(config)
+    tables = chosen_tables(config, passed)
     seeds = chosen_seeds(config, tables)
     if not any(table.cells and (seeds[table.name] != [] or table.seeds == 0) for table in tables):
         raise UserError("Nothing is selected; widen rows=, columns= or seeds=.")
@@ -55,6 +67,12 @@ def main() -> int:
     dashboard = wandb_table.is_chosen(choices)
     runs = RunIndex(choices)
     runs.compose((cell for table in tables for cell in table if cell.trained or cell.chained), _import_data)
+    for place, table in enumerate(tables):
+        rates = table_of_rates(table)
+        if config.run and rates is not None and _train(runs, [rates], {rates.name: None}, of_sweep, dashboard):
+            return 1
+        if {row.name for row in table.rows} & {*table.added}:
+            tables[place] = _entered(runs, table, rates, config.run)
     failed = config.run and _train(runs, tables, seeds, of_sweep, dashboard)
     measuring = "scale=smoke" not in choices if config.measure is None else config.measure
     scope = scope_of(runs, tables)
@@ -75,6 +93,25 @@ def main() -> int:
             sys.stdout.write("\n".join(compare_lines(table, values, sides)) + "\n")
     runs.compositions.save()
     return int(failed or unusable)
+
+
+def _entered(runs: RunIndex, table: Table, rates: Table | None, kept: bool) -> Table:
+    """The table whose rows of the user have their best rates; keeps them where runs may be trained.
+
+    Rates that were chosen at full scale are not replaced by those of another one.
+    """
+    scope, outputs = scope_of(runs, [table]), outputs_of(runs.overrides)
+    rows = read(outputs, table.name)
+    found = None if rates is None else results_of(rates, runs, scope)
+    for row in (row for row in table.rows if row.name in table.added):
+        known = rows.get(row.name, AddedRow(row.overrides))
+        if found is not None and (scope.full or not known.rates):
+            known = AddedRow(known.overrides, {**known.rates, **rates_by_task(found, row.name)})
+        rows[row.name] = known
+        if kept:
+            keep(outputs, table.name, row.name, known)
+    names = [[line.name for line in lines] for lines in (table.rows, table.columns)]
+    return with_rows(load_table(table.name), rows).select(*names)
 
 
 def _first(cell: CellResults) -> Mapping[int, float]:

@@ -3,18 +3,23 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from omegaconf import ListConfig, OmegaConf
 
 from subquad.cli.command import script_settings
 from subquad.config.choices import options
+from subquad.config.compose import load_own_attention
+from subquad.config.compositions import Compositions
+from subquad.config.task_metadata import task_of
+from subquad.results.added_rows import AddedRow, path_of, rates_of, read, with_rows
 from subquad.results.cells import RunIndex, load_table, load_tables, select
 from subquad.results.model import Scope
 from subquad.results.table import Table
 from subquad.utils.errors import UserError
 
-DEFAULTS: dict[str, Any] = {"table": "???", "rows": None, "columns": None, "seeds": None}
+DEFAULTS: dict[str, Any] = {"table": "???", "rows": None, "columns": None, "seeds": None, "attention": None}
 _PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "sweep.", "paths.")
 """Overrides of train.py that do not change which cell a run belongs to."""
 
@@ -22,12 +27,26 @@ _PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "sweep.
 def split_arguments(own: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """The settings of a command (`own` and those of tables), and the overrides that go to every run."""
     passed = [override for override in sys.argv[1:] if override.startswith(_PASSED)]
-    settings = DEFAULTS | dict(own)
-    return script_settings(settings, [override for override in sys.argv[1:] if override not in passed]), passed
+    of_row = [override for override in sys.argv[1:] if override.startswith(("attention=", "attention."))]
+    rest = [override for override in sys.argv[1:] if override not in (*passed, *of_row)]
+    config = script_settings(DEFAULTS | dict(own), rest)
+    config.attention = sorted(of_row, key=lambda override: not override.startswith("attention=")) or None
+    return config, passed
 
 
-def chosen_tables(config: Any) -> list[Table]:
-    """The chosen rows and columns of `table`: one, a list, or all that can be read. Raises UserError without one."""
+def outputs_of(passed: Sequence[str]) -> Path:
+    """The folder of outputs that overrides of train.py choose."""
+    compositions = Compositions()
+    outputs = compositions[[override for override in passed if override.startswith("paths.")]].outputs
+    compositions.save()
+    return Path(outputs)
+
+
+def chosen_tables(config: Any, passed: Sequence[str] = ()) -> list[Table]:
+    """The chosen rows and columns of `table`: one, a list, or all that can be read. Raises UserError without one.
+
+    passed: overrides that may say where outputs are, with the rows that the user has added to tables.
+    """
     if OmegaConf.is_missing(config, "table"):
         raise UserError("Which table? Say table=<paper>/<number>, for example table=dba/2, or table=all.")
     if config.table is None:
@@ -40,7 +59,42 @@ def chosen_tables(config: Any) -> list[Table]:
         sys.stderr.write("".join(f"Left out: {reason}\n" for reason in unreadable.values()))
     else:
         tables = [load_table(name) for name in dict.fromkeys(_listed(config.table))]
+    outputs = outputs_of(passed)
+    added = {table.name: read(outputs, table.name) for table in tables}
+    if config.attention:
+        added[tables[0].name] |= {_own_row(config, added, outputs): AddedRow(tuple(config.attention))}
+    tables = [with_rows(table, added[table.name]) for table in tables]
     return select(tables, _listed(config.rows), _listed(config.columns))
+
+
+def _own_row(config: Any, added: Mapping[str, Mapping[str, AddedRow]], outputs: Path) -> str:
+    """The name of the row that attention= adds; raises UserError where it cannot be added."""
+    rows, [table, *others] = _listed(config.rows), [*added]
+    if others or len(rows) != 1 or not config.attention[0].startswith("attention="):
+        raise UserError(
+            "attention= adds one row to one table of attentions; name both, as in table=arena rows=[mine] "
+            f"{config.attention[0]}."
+        )
+    known = added[table].get(rows[0])
+    if known is not None and known.overrides != tuple(config.attention):
+        raise UserError(
+            f"Row {rows[0]} of table {table} is {' '.join(known.overrides)}; give this one another name, or remove it "
+            f"from {path_of(outputs, table)}."
+        )
+    if ":" in (name := config.attention[0].partition("=")[2]):
+        load_own_attention(name)
+    return rows[0]
+
+
+def table_of_rates(table: Table) -> Table | None:
+    """The cells that choose the learning rates of the user's rows in a table; None if there are none."""
+    own = {row.name: AddedRow(row.overrides) for row in table.rows if row.name in table.added}
+    if not own or (name := rates_of(table.name)) is None:
+        return None
+    tasks = {task_of(cell.overrides) for cell in table if cell.trained or cell.chained}
+    grown = with_rows(load_table(name), own)
+    columns = [column.name for column in grown.columns if task_of(column.overrides) in tasks]
+    return grown.select([*own], columns) if columns else None
 
 
 def _listed(value: Any) -> list[str]:

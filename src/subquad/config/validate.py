@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from typing import Any
 
+from hydra.core.config_store import ConfigStore
 from hydra.errors import CompactHydraException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
@@ -15,6 +16,9 @@ from subquad.config import choices
 from subquad.config.choices import hint, is_option, options
 from subquad.config.hydra_internals import wrap_loading
 from subquad.utils.errors import UserError, end_if_interrupted, first_line
+
+_CLASS = r"\w+(\.\w+)*:\w+"
+"""A class of the user's, as a choice of attention=: my.module:Mine."""
 
 
 def checked_overrides(overrides: Sequence[str]) -> list[str]:
@@ -86,6 +90,7 @@ class CompositionError(UserError, CompactHydraException):
 def explain_compositions() -> None:
     """Makes later compositions of this process raise CompositionError for errors that Hydra explains badly.
 
+    They also know classes of the user's as choices of attention=, with their default settings.
     For a misspelt setting of a group Hydra suggests a +; for a name used as an index of a list it prints a traceback.
     """
     wrap_loading(_explained)
@@ -94,6 +99,11 @@ def explain_compositions() -> None:
 def _explained(load: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
     @wraps(load)
     def load_configuration(*args: Any, **more: Any) -> DictConfig:
+        for override in more.get("overrides", args[2] if len(args) > 2 else ()):
+            group, _, name = override.partition("=")
+            if group.partition("@")[0] == "attention" and re.fullmatch(_CLASS, name):
+                node = {"_target_": name.replace(":", "."), "_partial_": True}
+                ConfigStore.instance().store(name, node, group="attention")
         try:
             config = load(*args, **more)
         except (HydraException, OmegaConfBaseException, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -155,7 +165,7 @@ def _check_choices(group: str, value: str) -> None:
     if value == "all" or re.search(r"[()\[\]{}$?'\"]", value):
         return
     for name in value.split(","):
-        if not is_option(group, name):
+        if not is_option(group, name) and not (group == "attention" and re.fullmatch(_CLASS, name)):
             groups = [
                 f"{other}={name}" for other in ("attention", "backbone", "task", "recipe") if is_option(other, name)
             ]

@@ -15,7 +15,7 @@ from subquad.config.compositions import Compositions
 from subquad.config.mechanisms import choice_of
 from subquad.config.task_metadata import chosen
 from subquad.records import Measurement
-from subquad.results import measurement_cache
+from subquad.results import added_rows, measurement_cache
 from subquad.results.cells import RunIndex, load_tables, seeds_of
 from subquad.results.commands import cell_command, table_command
 from subquad.results.mean import mean_values
@@ -47,15 +47,16 @@ def gather(
     compositions = Compositions()
     outputs = Path(compositions[overrides].outputs)
     scan, store = scan_runs(outputs / "runs"), Store.read()
+    measurements, broken = read_measurements(outputs / "measured")
+    broken += _unknown_scopes(scan)
     tables, unreadable = load_tables(names)
+    tables = [_grown(table, outputs, compositions, broken) for table in tables]
     with suppress(UserError):  # of one; what asks for it finds out which
         compositions.all(
             [(*data, *overrides) for table in tables for cell in table for data in _data(cell)]
             + [result.overrides for result in store.results if check]
         )
     outdated = store.outdated(compositions) if check else []
-    measurements, broken = read_measurements(outputs / "measured")
-    broken += _unknown_scopes(scan)
     found: dict[str, list[Mapping[Place, CellResult]]] = {table.name: [] for table in tables}
     scopes = [FULL, *_scopes(scan.runs.values(), measurements.values(), FULL)]
     scopes += _scopes(store.pages.values(), store.measurements.values(), PROJECT)
@@ -89,8 +90,19 @@ def gather(
         project=list(store.pages.values()), outdated=outdated,
         broken=[*scan.broken, *broken, *store.broken], failed=scan.failed, unfinished=scan.unfinished,
         pictures=sorted((outputs / "figures").rglob("*.png")), benches=newest(outputs / "bench", "*/index.html", 5),
-        made=records.now(), project_bench=next(iter(read_benches()), None),
+        made=records.now(), project_benches=read_benches(),
     )  # fmt: skip
+
+
+def _grown(table: Table, outputs: Path, compositions: Compositions, broken: list[Problem]) -> Table:
+    """The table with the rows that the user has added; without them where they do not compose."""
+    try:
+        rows = added_rows.read(outputs, table.name)
+        compositions.all([row.overrides for row in rows.values()])
+        return added_rows.with_rows(table, rows)
+    except UserError as error:
+        broken.append(Problem(path=str(added_rows.path_of(outputs, table.name)), message=str(error)))
+        return table
 
 
 def gather_project() -> tuple[list[TableResults], list[Run]]:

@@ -135,6 +135,12 @@ class CellResults:
         return next((result for result in self.results if result.scope == scope), None)
 
     @property
+    def at_full_scale(self) -> CellResult | None:
+        """Its result at full scale with the most seeds: of two alike that of this machine, not of the project."""
+        found = [r for r in map(self.within, (FULL, PROJECT)) if r is not None and r.summary is not None]
+        return max(found, key=lambda result: len(result.values), default=None)
+
+    @property
     def empty(self) -> bool:
         """Whether nothing is printed there and no run can fill it."""
         return self.cell.printed is None and bool(self.cell.unavailable)
@@ -232,7 +238,7 @@ class Content:
     """Everything that the pages show.
 
     own: runs that fill no cell of a table. project: the runs that the project keeps. outdated: results of the project
-    whose overrides compose to another configuration today. project_bench: the first benchmark that the project keeps.
+    whose overrides compose to another configuration today. project_benches: the benchmarks that the project keeps.
     """
 
     tables: Sequence[TableResults]
@@ -246,7 +252,12 @@ class Content:
     pictures: Sequence[Path]
     benches: Sequence[Path]
     made: str
-    project_bench: Mapping[str, Any] | None = None
+    project_benches: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def project_bench(self) -> Mapping[str, Any] | None:
+        """The first of them, which has a page."""
+        return next(iter(self.project_benches), None)
 
     @property
     def machines(self) -> list[tuple[Mapping[str, Any], int]]:

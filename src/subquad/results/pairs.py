@@ -9,7 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from subquad.results.differences import of_rows
 from subquad.results.statistics import LEVEL, quantile, two_sided
+
+Parts = Sequence[tuple[float, float]]
+"""Variances, each with its degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +50,59 @@ def all_pairs(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, np.
     values: by row and seed; every row has the same seeds, at least two. cases: by row float [N], what each test case
     adds to the metric, so that the differences of their means are those of the metric; None if they are unknown.
     """
-    rows, seeds = list(values), sorted(next(iter(values.values())))
-    table = np.array([[values[row][seed] for seed in seeds] for row in rows])
-    rest = table - table.mean(1, keepdims=True) - table.mean(0, keepdims=True) + table.mean()
-    freedom = (len(rows) - 1) * (len(seeds) - 1)
-    of_seeds = 2 * float((rest**2).sum()) / freedom / len(seeds)
+    table, of_seeds = _table(values), _of_seeds(values)
     found = []
-    for a, b in itertools.combinations(range(len(rows)), 2):
-        known = None if cases is None else cases[rows[a]] - cases[rows[b]]
-        difference, (error, degrees) = float(table[a].mean() - table[b].mean()), _error(of_seeds, freedom, known)
-        found.append(_pair(rows[a], rows[b], difference, error, degrees))
+    for (i, a), (j, b) in itertools.combinations(enumerate(values), 2):
+        parts = [of_seeds, *([] if cases is None else [_of_cases(cases[a] - cases[b])])]
+        found.append(_pair(a, b, float(table[i].mean() - table[j].mean()), parts))
     return _corrected(found)
 
 
-def _error(of_seeds: float, freedom: int, cases: np.ndarray | None) -> tuple[float, float]:
-    """The standard error of a mean over seeds and cases, and its degrees of freedom (Satterthwaite 1946)."""
-    of_cases = 0.0 if cases is None else float(np.var(cases, ddof=1)) / len(cases)
-    if cases is None or not of_seeds + of_cases:
-        return math.sqrt(of_seeds), freedom
-    degrees = (of_seeds + of_cases) ** 2 / (of_seeds**2 / freedom + of_cases**2 / (len(cases) - 1))
-    return math.sqrt(of_seeds + of_cases), degrees
+def share_pairs(values: Mapping[str, Mapping[int, float]], tested: int | None, unit: float = 1.0) -> list[Pair]:
+    """Every pair of rows, as `all_pairs`, where the single test cases of runs are not kept.
+
+    Chance is taken rather too large than too small: the variance of a difference is
+
+        max(2 s² / n, var(a - b) / n) + v(a) + v(b),
+
+    where var(a - b) is over the pair's own seeds, because some mechanisms learn with some seeds only; and v is the
+    variance of a share of `tested` independent rows (`subquad.results.differences.of_rows`), as if the right answers of
+    a and b had nothing in common.
+
+    tested: rows of the test split; None where the metric is no share of them. unit: 100 for values in %.
+    """
+    table, (of_seeds, freedom) = _table(values), _of_seeds(values)
+    found = []
+    for (i, a), (j, b) in itertools.combinations(enumerate(values), 2):
+        own = float(np.var(table[i] - table[j], ddof=1)) / table.shape[1]
+        means = [float(table[k].mean()) for k in (i, j)]
+        parts = [(max(of_seeds, own), freedom), *(of_rows(m, tested, unit) for m in means if tested is not None)]
+        found.append(_pair(a, b, means[0] - means[1], parts))
+    return _corrected(found)
+
+
+def _table(values: Mapping[str, Mapping[int, float]]) -> np.ndarray:
+    """float64 [rows, seeds]."""
+    seeds = sorted(next(iter(values.values())))
+    return np.array([[of_row[seed] for seed in seeds] for of_row in values.values()])
+
+
+def _of_seeds(values: Mapping[str, Mapping[int, float]]) -> tuple[float, float]:
+    """2 s² / n of `all_pairs`, with its degrees of freedom."""
+    table = _table(values)
+    rest = table - table.mean(1, keepdims=True) - table.mean(0, keepdims=True) + table.mean()
+    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
+    return 2 * float((rest**2).sum()) / freedom / table.shape[1], freedom
+
+
+def _of_cases(cases: np.ndarray) -> tuple[float, float]:
+    return float(np.var(cases, ddof=1)) / len(cases), len(cases) - 1
+
+
+def _error(parts: Parts) -> tuple[float, float]:
+    """The standard error from parts of its square, and its degrees of freedom (Satterthwaite 1946)."""
+    variance, spent = sum(part for part, _ in parts), sum(part**2 / freedom for part, freedom in parts)
+    return math.sqrt(variance), variance**2 / spent if spent else parts[0][1]
 
 
 def half_widths(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, np.ndarray] | None) -> dict[str, float]:
@@ -77,11 +114,13 @@ def half_widths(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, n
     table = np.array([list(of_row.values()) for of_row in values.values()])
     freedom = table.shape[0] * (table.shape[1] - 1)
     of_seeds = float(((table - table.mean(1, keepdims=True)) ** 2).sum()) / freedom / table.shape[1]
-    errors = {row: _error(of_seeds, freedom, None if cases is None else cases[row]) for row in values}
+    seeds: Parts = ((of_seeds, freedom),)
+    errors = {row: _error(seeds if cases is None else (*seeds, _of_cases(cases[row]))) for row in values}
     return {row: quantile(degrees) * error for row, (error, degrees) in errors.items()}
 
 
-def _pair(a: str, b: str, difference: float, error: float, degrees: float) -> Pair:
+def _pair(a: str, b: str, difference: float, parts: Parts) -> Pair:
+    error, degrees = _error(parts)
     precision = 1e-6 * max(1.0, abs(difference))
     if error <= precision:  # no variation at all says nothing about chance
         return Pair(a, b, difference, difference, difference, 1.0)

@@ -15,6 +15,7 @@ configs/table/<paper>/<number>.yaml holds
                       unavailable}, for single ones; names may be patterns of fnmatch, as in "* / [234]k"
     charts            pairs of columns [across, up] that the report draws against each other, one point a row
     reference         the row that the report compares every other row with, seed by seed
+    needs, costs      trained and measured columns, with words for them, from which the report says which row to take
     counted           false: its cells are not among those of the five papers, in counts of what is reproduced
     claims            which rows or columns the paper calls better than which others: [{ours: [DBA], over: [Luna]}];
                       without `over`, than all others. docs/differences.md says whether the printed numbers carry it
@@ -35,6 +36,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from omegaconf import OmegaConf
@@ -150,6 +152,8 @@ class Table:
 
     seeds: the number of runs of cells that do not have their own. charts: pairs of columns that the report draws
     against each other. reference: the row that it compares all others with; empty for none. claims: those of the paper.
+    needs, costs: columns with the words that the report has for them (`subquad.results.answers`). added: rows of the
+    user, which the file does not have (`subquad.results.added_rows`).
     counted: whether its cells are among those of the five papers.
     """
 
@@ -162,6 +166,9 @@ class Table:
     cells: Mapping[Place, Cell]
     charts: tuple[tuple[str, str], ...] = ()
     reference: str = ""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    costs: Mapping[str, str] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
     counted: bool = True
 
@@ -203,34 +210,28 @@ class Table:
 
 
 _KEYS = {
-    "title",
-    "source",
-    "metric",
-    "seeds",
-    "overrides",
-    "columns",
-    "rows",
-    "printed",
-    "cells",
-    "charts",
-    "reference",
-    "claims",
-    "counted",
-}
+    "title", "source", "metric", "seeds", "overrides", "columns", "rows", "printed", "cells", "charts", "reference",
+    "needs", "costs", "claims", "counted",
+}  # fmt: skip
 _CELL_KEYS = {"overrides", "init_from", "eval_data", "measure", "seeds", "from_prior_work", "note", "unavailable"}
 EMPTY = "The paper leaves this cell empty."
 """Why a cell is not run where the table prints a dash."""
 
 
-def load(path: Path, name: str) -> Table:
-    """The table of a file; raises UserError, naming the file, if it does not follow the format."""
+def load(path: Path, name: str, added: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Table:
+    """The table of a file; raises UserError, naming the file, if it does not follow the format.
+
+    added: overrides of further rows by name, which come first.
+    """
     try:
-        node = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+        node: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:  # OSError: a number alone
         mark = getattr(error, "problem_mark", None)
         cause = first_line(error) if mark is None else f"line {mark.line + 1}: {error.problem}"  # type: ignore[union-attr]
         raise UserError(f"{path} cannot be read ({cause}).") from None
     try:
+        if added:
+            node["rows"] = {row: list(overrides) for row, overrides in added.items()} | node["rows"]
         return _table(node, name)
     except UserError as error:
         raise UserError(f"Table {name}: {error}") from None
@@ -267,14 +268,14 @@ def _table(node: Any, name: str) -> Table:
         raise UserError("trained cells need seeds of at least 1.")
     charts = tuple((str(across), str(up)) for across, up in node.get("charts", ()))
     reference = str(node.get("reference", ""))
-    for kind, named, lines in (
-        ("column", [name for pair in charts for name in pair], shown), ("row", [reference] * bool(reference), rows)
-    ):  # fmt: skip
+    needs, costs = ({str(k): str(v) for k, v in node.get(key, {}).items()} for key in ("needs", "costs"))
+    named_columns = [*(name for pair in charts for name in pair), *needs, *costs]
+    for kind, named, lines in (("column", named_columns, shown), ("row", [reference] * bool(reference), rows)):
         if unknown := [name for name in named if name not in {line.name for line in lines}]:
-            raise UserError(f"there is no {kind} {unknown[0]}, which charts or reference names.")
+            raise UserError(f"there is no {kind} {unknown[0]}, which charts, needs, costs or reference names.")
     return Table(
         name=name, title=node["title"], source=node["source"], seeds=int(node.get("seeds", 0)), rows=rows,
-        columns=shown, cells=cells, charts=charts, reference=reference,
+        columns=shown, cells=cells, charts=charts, reference=reference, needs=needs, costs=costs,
         claims=tuple(_claim(given, rows, shown) for given in node.get("claims", ())),
         counted=bool(node.get("counted", True)),
     )  # fmt: skip

@@ -10,6 +10,7 @@ from subquad.config.mechanisms import mechanism_of
 from subquad.measure.growth import NO_ATTENTION
 from subquad.report.mechanism_style import colours
 from subquad.report.verdict_style import MARKS
+from subquad.results.answers import ColumnPairs
 from subquad.results.model import CellResults, Run, Scope, TableResults
 
 POINTS = 160
@@ -66,6 +67,66 @@ def scatters(part: TableResults, href: str = "") -> list[Chart]:
     return [chart for chart in drawn if chart is not None]
 
 
+def choice(part: TableResults) -> Chart | None:
+    """Every need of a table against every cost, as one chart with a choice of both; at full scale, with all seeds.
+
+    Its numbers are those of `_scatter`, by column: mean, half of the interval, place of the cell, text.
+    """
+    columns = {name: _axis(part, name) for name in (*part.table.costs, *part.table.needs)}
+    points, levels = [], dict[str, list[list[Any]]]()
+    for row in part.table.rows:
+        values = {}
+        for column in columns:
+            cell = part.cells[row.name, column]
+            result = cell.at_full_scale
+            if result is None or result.summary is None or not math.isfinite(result.summary.mean):
+                continue
+            if (cell.cell.trained or cell.cell.chained) and len(result.values) < cell.cell.seeds:
+                continue
+            mean, half = (float(f"{number:.5g}") for number in (result.summary.mean, result.summary.half_width or 0))
+            values[column] = [mean, half, f"#{cell.anchor}", result.text]
+            if result.baselines:
+                levels[column] = [[name, score] for name, score in result.baselines.items()]
+        own = row.name in part.table.added
+        colour = _OWN if own else colours(mechanism_of(row.overrides))
+        points.append({"name": row.name, "colour": colour, "own": own, "values": values})
+    if sum(bool(point["values"]) for point in points) < 2:
+        return None
+    x, y = next(iter(part.table.charts), (next(iter(part.table.costs)), next(iter(part.table.needs))))
+    spec = {
+        "kind": "choice", "columns": columns, "points": points, "levels": levels, "x": x, "y": y,
+        "choices": {"x": list(part.table.costs), "y": list(part.table.needs)},
+    }  # fmt: skip
+    return Chart("Accuracy against cost", f"{_CAPTION} Squares are rows of your own.", spec)
+
+
+def matrix(found: Sequence[ColumnPairs]) -> Chart:
+    """Which pairs of rows differ, with a choice of the column: a square for each pair, of rows by their means."""
+    columns = {}
+    for each in found:
+        place = {row: i for i, row in enumerate(each.means)}
+        pairs = [[place[p.a], place[p.b], f"{p.corrected:.1g}"] for p in each.pairs if p.differs]
+        columns[each.column] = {"rows": [[row, f"{mean:.1f}"] for row, mean in each.means.items()], "pairs": pairs}
+    spec = {"kind": "choice", "matrix": columns, "x": found[0].column, "choices": {"x": list(columns)}}
+    caption = (
+        "Rows by their mean, the best first. A filled square: the row is better than the one with the number above it; "
+        "a pale one: the two are within chance of one another."
+    )
+    return Chart("Pairs that differ", caption, spec)
+
+
+def _axis(part: TableResults, column: str) -> str:
+    """The name of a column with what its numbers are."""
+    metric = part.cells[part.table.rows[0].name, column].cell.metric
+    label = f"{metric.label}{f', {metric.unit}' if metric.unit else ''}"
+    return column if label in column else f"{column} ({label})"
+
+
+_OWN = ("#0b57d0", "#8ab4f8")
+"""The colour of rows that the user has added, light and dark: that of links."""
+_CAPTION = "Mean with its 95 % interval, cut at the edge; lines: scores without a model. Each point leads to its cell."
+
+
 def tall(chart: Chart) -> Chart:
     """The chart for a place that is about as high as it is wide."""
     return replace(chart, spec={**chart.spec, "tall": True})
@@ -94,16 +155,8 @@ def _scatter(part: TableResults, x: str, y: str, scope: Scope, href: str) -> Cha
     # A score without a model that is far from all means would press them together; the table names it too.
     low, high = (edge(point["y"] for point in points) for edge in (min, max))
     levels = [[name, s] for name, s in baselines.items() if 2 * low - high <= s <= 2 * high - low]
-    metrics = [part.cells[part.table.rows[0].name, column].cell.metric for column in (x, y)]
-    across_label, up_label = (f"{metric.label}{f', {metric.unit}' if metric.unit else ''}" for metric in metrics)
-    spec = {
-        "kind": "scatter", "x": x if across_label in x else f"{x} ({across_label})", "y": f"{y} ({up_label})",
-        "points": points, "levels": levels,
-    }  # fmt: skip
-    caption = (
-        "Mean with its 95 % interval, cut at the edge; lines: scores without a model. Each point leads to its cell."
-    )
-    return Chart(f"{y} against {x}", caption, spec, scope)
+    spec = {"kind": "scatter", "x": _axis(part, x), "y": _axis(part, y), "points": points, "levels": levels}
+    return Chart(f"{y} against {x}", _CAPTION, spec, scope)
 
 
 def speed_chart(bench: Mapping[str, Any]) -> Chart:

@@ -47,7 +47,9 @@ def write_site(folder: Path, content: Content) -> Path:
     site.mechanisms()
     site.datasets()
     for part in content.tables:
-        site.page("table.html.j2", f"tables/{part.table.name}.html", table_facts(part, site.path))
+        site.page(
+            "table.html.j2", f"tables/{part.table.name}.html", table_facts(part, site.path, content.project_benches)
+        )
         site.text(f"tables/{part.table.name}.md", markdown(part))
         site.text(f"tables/{part.table.name}.tex", latex(part))
     for run in (*content.runs, *content.project):

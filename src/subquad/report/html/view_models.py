@@ -5,6 +5,7 @@ from typing import Any
 
 from subquad.config.mechanisms import mechanism_of
 from subquad.config.task_metadata import task_of
+from subquad.report.html.answers_view import answer_facts
 from subquad.report.html.charts import cell_curves, comparisons, run_curves, scatters
 from subquad.report.verdict_style import MARKS
 from subquad.results.compare import against_reference
@@ -45,14 +46,14 @@ class Cells:
         return named if named in self.mechanisms else ""
 
 
-def table_facts(part: TableResults, path: Path) -> dict[str, Any]:
-    """For table.html.j2."""
-    table = part.table
+def table_facts(part: TableResults, path: Path, benches: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """For table.html.j2. benches: those that the project keeps."""
+    table, beside = part.table, PROJECT in part.scopes
     columns = [column.name for column in table.columns]
     rows: list[dict[str, Any]] = [
         {
-            "name": row.name, "href": _page_of(part, row=row.name),
-            "cells": [_cell(part, part.cells.get((row.name, column)), path) for column in columns],
+            "name": row.name, "href": _page_of(part, row=row.name), "own": row.name in table.added,
+            "cells": [_cell(part, part.cells.get((row.name, column)), path, beside) for column in columns],
         }
         for row in table.rows
     ]  # fmt: skip
@@ -69,15 +70,16 @@ def table_facts(part: TableResults, path: Path) -> dict[str, Any]:
         "foot": [(name, [texts.get(column, "") for column in columns]) for name, texts in lines.foot.items()],
         "rows": [row | {"side": [texts.get(row["name"], "") for texts in lines.side.values()]} for row in rows],
         "spread": any(value["spread"] for cell in cells for value in cell["known"]),
-        "own": FULL in {value["scope"] for cell in cells for value in cell["known"] if value["text"]},
+        "own": not beside,
         "flagged": any(cell["flags"] for cell in cells), "charted": True,
         "detail": [
-            {"name": row.name, "cells": [_cell(part, p, path, curves=True) for p in _row(part, row.name)]}
+            {"name": row.name, "cells": [_cell(part, p, path, beside, curves=True) for p in _row(part, row.name)]}
             for row in table.rows
         ],
         "charts": comparisons(part.shown),
         "printed": any(cell.printed for cell in table),
         "scatters": scatters(part), "reference": table.reference, "differences": list(_differences(part)),
+        "answers": answer_facts(part, benches),
     }  # fmt: skip
 
 
@@ -124,7 +126,10 @@ def _row(part: TableResults, row: str) -> Iterator[CellResults]:
     return (p for (name, _), p in part.cells.items() if name == row and not p.empty)
 
 
-def _cell(table: TableResults, part: CellResults | None, path: Path, curves: bool = False) -> dict[str, Any] | None:
+def _cell(
+    table: TableResults, part: CellResults | None, path: Path, beside: bool, curves: bool = False
+) -> dict[str, Any] | None:
+    """A cell. beside: whether the table has values of the project."""
     if part is None:
         return None
     cell = part.cell
@@ -142,18 +147,16 @@ def _cell(table: TableResults, part: CellResults | None, path: Path, curves: boo
         "command": part.command, "missing_data": part.results[0].missing_data,
         "hidden": cell.column not in {column.name for column in table.table.columns},
         "parts": [{"name": " / ".join(p), "anchor": table.cells[p].anchor} for p in cell.mean],
-        "known": [_result(cell, result, path, curves) | {"tag": _tag(result, shown)} for result in shown],
+        "known": [_result(cell, result, path, curves) | {"tag": _tag(result, shown, beside)} for result in shown],
     }  # fmt: skip
 
 
-def _tag(result: CellResult, shown: Sequence[CellResult]) -> str:
+def _tag(result: CellResult, shown: Sequence[CellResult], beside: bool) -> str:
     """What distinguishes a number from others of its table; nothing for the paper's scale, if it is alone."""
-    if (
-        not result.text
-        or result.scope == FULL
-        or (result.scope == PROJECT and not any(r.scope == FULL and r.text for r in shown))
-    ):
+    if not result.text or (result.scope == PROJECT and not any(r.scope == FULL and r.text for r in shown)):
         return ""
+    if result.scope == FULL:
+        return "yours" if beside else ""
     return "project" if result.scope == PROJECT else result.scope.label.removeprefix(f"{PROJECT.label}, ")
 
 

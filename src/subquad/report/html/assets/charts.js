@@ -81,12 +81,31 @@
           ...axes({listed: logTicks(...xDomain)}, {ticks: 5}),
           ...spec.levels.map(([name, value], i) => Plot.ruleY([value], {stroke: SOFT, strokeDasharray: DASHES[(i + 1) % 5], ariaLabel: name})),
           Plot.ruleX(points.filter((p) => p.half), {x: "x", y1: (p) => held(p.y - p.half), y2: (p) => held(p.y + p.half), stroke: unscaled((p) => raw(p.colour)), strokeWidth: 1.5, strokeOpacity: 0.4}),
-          Plot.dot(points, {x: "x", y: "y", r: 4.5, fill: unscaled((p) => raw(p.colour)), stroke: "var(--paper)", strokeWidth: 1, href: "href", ariaLabel: (p) => `${p.name}: ${p.text}`}),
+          ...[["circle", 4.5], ["square", 6]].map(([symbol, r]) => Plot.dot(points.filter((p) => Boolean(p.own) === (symbol === "square")),
+            {x: "x", y: "y", r, symbol, fill: unscaled((p) => raw(p.colour)), stroke: "var(--paper)", strokeWidth: 1, href: "href", ariaLabel: (p) => `${p.name}: ${p.text}`})),
           Plot.tip(points, Plot.pointer({x: "x", y: "y", title: (p) => `${p.name}\n${p.text}`})),
         ],
       });
       pointLabels(made, points, spec.levels, width, height);
       return [made, []];
+    },
+
+    matrix({rows, pairs}, width) {
+      const n = rows.length, names = rows.map(([name, mean], i) => `${name} ${mean} · ${i + 1}`);
+      const left = Math.min(0.5 * width, 12 + d3.max(names, wide)), size = Math.min(18, (width - left - 6) / n), high = Math.max(14, size);
+      const known = new Map(pairs.map(([i, j, p]) => [n * i + j, p])), all = d3.cross(d3.range(n), d3.range(n)).filter(([i, j]) => i < j);
+      const ink = unscaled(([i, j]) => (known.has(n * i + j) ? "var(--better)" : LINE)), step = size < 11 ? 5 : 1;
+      const said = ([i, j]) => known.has(n * i + j) ? `is better, p = ${known.get(n * i + j)} corrected` : "is within chance of it";
+      return [Plot.plot({
+        width: left + size * n + 6, height: high * n + 22, marginLeft: left, marginRight: 6, marginTop: 20, marginBottom: 2,
+        x: {type: "band", domain: d3.range(n), padding: 0.08}, y: {type: "band", domain: d3.range(n), padding: 0.08},
+        marks: [
+          Plot.cell(all, {x: "1", y: "0", fill: ink, fillOpacity: (pair) => (known.has(n * pair[0] + pair[1]) ? 1 : 0.5)}),
+          Plot.axisX({anchor: "top", tickSize: 0, label: null, color: SOFT, ticks: d3.range(step - 1, n, step), tickFormat: (i) => i + 1}),
+          Plot.axisY({tickSize: 0, label: null, color: INK, tickFormat: (i) => names[i]}),
+          Plot.tip(all, Plot.pointer({x: "1", y: "0", title: ([i, j]) => `${rows[i][0]} ${said([i, j])}:\n${rows[i][0]} ${rows[i][1]}, ${rows[j][0]} ${rows[j][1]}`})),
+        ],
+      }), []];
     },
 
     comparison(spec, width) {
@@ -119,6 +138,34 @@
       }), []];
     },
   };
+
+  // The chart of what is chosen: the matrix of a column, or two columns of the points against each other.
+  function chosen(spec) {
+    if (spec.matrix) return {kind: "matrix", x: "rows, in the same order", ...spec.matrix[spec.x]};
+    if (spec.kind !== "choice") return spec;
+    const {columns, x, y} = spec, points = spec.points.filter(({values}) => values[y] && values[x] && values[x][0] > 0).map(({values, ...p}) =>
+      ({...p, x: values[x][0], y: values[y][0], half: values[y][1], href: values[y][2], text: `${y} ${values[y][3]}, ${x} ${values[x][3]}`}));
+    const [low, high] = d3.extent(points, (p) => p.y); // a level that is far from all means would press them together
+    return {kind: "scatter", x: columns[x], y: columns[y], points, levels: (spec.levels[y] ?? []).filter(([, v]) => v >= 2 * low - high && v <= 2 * high - low)};
+  }
+
+  function choices(figure, given) {
+    const form = document.createElement("form");
+    form.className = "filters";
+    for (const [key, names] of Object.entries(given.choices)) {
+      const label = document.createElement("label"), select = document.createElement("select");
+      select.append(...names.map((name) => new Option(name, name, name === given[key], name === given[key])));
+      select.addEventListener("change", () => {
+        given[key] = select.value;
+        figure.chart.spec = chosen(given);
+        figure.chart.width = 0;
+        draw(figure);
+      });
+      label.append(key === "y" ? "task" : given.matrix ? "task" : "cost", select);
+      form.append(label);
+    }
+    return form;
+  }
 
   // Names at the right ends of lines, moved apart where they would cover each other.
   function endLabels(made, named, x) {
@@ -181,6 +228,7 @@
     const {spec, hidden, stage} = figure.chart, width = Math.floor(stage.clientWidth);
     if (!width || figure.chart.width === width) return;
     figure.chart.width = width;
+    figure.querySelector(".axes").textContent = spec.y ? `↑ ${spec.y}, → ${spec.x}` : `→ ${spec.x}`;
     const [made, entries] = KINDS[spec.kind](spec, width, hidden);
     named(made);
     made.setAttribute("role", "group");
@@ -267,12 +315,11 @@
   for (const figure of document.querySelectorAll("figure.chart")) {
     const stage = document.createElement("div"), tools = document.createElement("span");
     stage.className = "stage";
-    figure.chart = {spec: JSON.parse(figure.querySelector("script").textContent), hidden: new Set(), stage, width: 0};
-    const {x, y} = figure.chart.spec, axes = document.createElement("p");
+    const given = JSON.parse(figure.querySelector("script").textContent), axes = document.createElement("p");
+    figure.chart = {spec: chosen(given), hidden: new Set(), stage, width: 0};
     axes.className = "axes";
-    axes.textContent = y ? `↑ ${y}, → ${x}` : `→ ${x}`;
-    if (figure.chart.spec.rows) stage.style.minHeight = `${20 * figure.chart.spec.rows.length + 40}px`;
-    figure.prepend(axes, stage);
+    if (given.rows) stage.style.minHeight = `${20 * given.rows.length + 40}px`;
+    figure.prepend(...(given.choices ? [choices(figure, given)] : []), axes, stage);
     tools.className = "tools";
     for (const kind of ["svg", "png"]) {
       const button = document.createElement("button");

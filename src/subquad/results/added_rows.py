@@ -1,0 +1,116 @@
+"""Rows that a user adds to a table of attentions, such as the arena: an attention of their own among the others.
+
+They are kept in `rows/<table>.json` of the outputs: by name, the overrides of the row, and the learning rate of each
+task that the table of rates beside the table has chosen for it.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from subquad.config.choices import file_of
+from subquad.config.task_metadata import task_of
+from subquad.records import write_json
+from subquad.results import table as tables
+from subquad.results.model import TableResults
+from subquad.results.table import Table
+from subquad.utils.errors import UserError
+
+
+@dataclass(frozen=True)
+class AddedRow:
+    """Overrides of a row, and by task the learning rate of its trained cells."""
+
+    overrides: tuple[str, ...]
+    rates: Mapping[str, str] = field(default_factory=dict)
+
+
+_RATES = "_rates"
+_FILE = TypeAdapter(dict[str, AddedRow])
+
+
+def path_of(outputs: Path, table: str) -> Path:
+    """The file of a table's added rows, which its table of rates shares."""
+    return outputs / "rows" / f"{table.removesuffix(_RATES)}.json"
+
+
+def read(outputs: Path, table: str) -> dict[str, AddedRow]:
+    """The rows that were added to a table, by name. Raises UserError for a file that cannot be read."""
+    path = path_of(outputs, table)
+    with suppress(FileNotFoundError):
+        try:
+            rows = _FILE.validate_json(path.read_bytes())
+        except ValueError as error:
+            raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}); remove it.") from None
+        return {name: AddedRow(row.overrides) for name, row in rows.items()} if table.endswith(_RATES) else rows
+    return {}
+
+
+def keep(outputs: Path, table: str, name: str, row: AddedRow) -> None:
+    """Adds a row to the file, or its rates to those that are known."""
+    path, rows = path_of(outputs, table), read(outputs, table.removesuffix(_RATES))
+    known = rows[name].rates if name in rows else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows[name] = AddedRow(row.overrides, {**known, **row.rates})
+    write_json(path, json.loads(_FILE.dump_json(rows)))
+
+
+def with_rows(table: Table, rows: Mapping[str, AddedRow]) -> Table:
+    """The table with more rows. Raises UserError if it has one of them, or is not one of attentions of this project."""
+    if not rows:
+        return table
+    attentions = all(row.overrides and row.overrides[0].startswith("attention=") for row in table.rows)
+    if not attentions or any(cell.printed for cell in table):
+        raise UserError(
+            f"No row can be added to table {table.name}, a paper's or one without attentions as rows; try table=arena."
+        )
+    known = {row.name for row in table.rows}
+    if wrong := [name for name in rows if name in known or not re.fullmatch(r"[\w .+-]+", name)]:
+        raise UserError(
+            f'A row cannot be added to table {table.name} as "{wrong[0]}"; give it another name, of letters and digits.'
+        )
+    file = file_of("table", table.name)
+    assert file is not None
+    grown = tables.load(file, table.name, {name: row.overrides for name, row in rows.items()})
+    cells = dict(grown.cells)
+    for (name, column), cell in grown.cells.items():
+        rate = rows[name].rates.get(task_of(cell.overrides)) if name in rows else None
+        if rate is not None and (cell.trained or cell.chained):
+            cells[name, column] = dataclasses.replace(cell, overrides=(*cell.overrides, f"optimizer.lr={rate}"))
+    return dataclasses.replace(grown, cells=cells, added=tuple(rows))
+
+
+def rates_of(table: str) -> str | None:
+    """The table in which the learning rates of a table's rows are chosen: arena_rates of arena; None without one."""
+    name = f"{table}{_RATES}"
+    return name if file_of("table", name) is not None else None
+
+
+def best_rates(rates: TableResults) -> dict[tuple[str, str], str]:
+    """The rate with the best score by row and task; of equal ones the lowest. Left out where one is not measured.
+
+    rates: a table whose columns are named after a task and a rate: "recall 3.0e-3".
+    """
+    measured: dict[tuple[str, str], dict[str, float | None]] = {}
+    for (row, column), cell in rates.cells.items():
+        task, _, rate = column.rpartition(" ")
+        summary = cell.decisive.summary
+        measured.setdefault((row, task), {})[rate] = None if summary is None else summary.mean
+    chosen = {}
+    for place, scores in measured.items():
+        known = {rate: score for rate, score in scores.items() if score is not None}
+        if len(known) == len(scores):
+            chosen[place] = max(sorted(known, key=float), key=known.__getitem__)
+    return chosen
+
+
+def rates_by_task(rates: TableResults, row: str) -> dict[str, str]:
+    """The best rates of a row by `task=`."""
+    tasks = {column.name.rpartition(" ")[0]: task_of(column.overrides) for column in rates.table.columns}
+    return {tasks[name]: rate for (own, name), rate in best_rates(rates).items() if own == row}

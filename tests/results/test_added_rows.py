@@ -1,0 +1,135 @@
+"""Rows of the user in a table of attentions: where they are kept, what their cells train, and that pages show them."""
+
+import sys
+
+import pytest
+from omegaconf import OmegaConf
+from runs import FACTS
+
+from subquad import records
+from subquad.cli import plan, reproduce
+from subquad.cli.table_arguments import DEFAULTS, chosen_tables, table_of_rates
+from subquad.results.added_rows import AddedRow, keep, path_of, read, with_rows
+from subquad.results.cells import load_table
+from subquad.results.collect import gather
+from subquad.results.model import FULL
+from subquad.utils.errors import UserError
+
+DIGITS = "columns=[digits]"
+OWN = ("attention=dba", "attention.d_p=8")
+CLASS = "attention=subquad.attention.softmax:Softmax"
+
+
+@pytest.fixture
+def outputs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path / "outputs"))
+    return tmp_path / "outputs"
+
+
+def chosen(attention, table="arena", rows=("mine",), columns=("digits", "speed 4k")):
+    given = {"table": table, "rows": list(rows), "columns": list(columns) or None, "attention": list(attention)}
+    return OmegaConf.create(DEFAULTS | given)
+
+
+def write(run, accuracy):
+    """Leaves what a finished run of an arena's cell leaves, with the validation accuracy of its rate."""
+    fingerprint, _, seed = run.folder.name.partition("-s")
+    known = {
+        "fingerprint": fingerprint, "seed": int(seed), "scale": "paper", "task": run.overrides[0].partition("=")[2],
+        "attention": run.folder.parent.name, "metrics": {"test/accuracy": accuracy, "val/accuracy": accuracy},
+    }  # fmt: skip
+    records.write_json(run.folder / records.RESULT, FACTS | known)
+
+
+def trained(jobs, *_):
+    """Finishes runs without training them: 0.003 is the best rate."""
+    for job in jobs:
+        write(job, 0.9 if "optimizer.lr=3.0e-3" in job.overrides else 0.5)
+    return False
+
+
+def enter(monkeypatch, *arguments):
+    """What `reproduce.py` trains, at the moment."""
+    jobs = []
+    monkeypatch.setattr("subquad.cli.reproduce.train_all", lambda found, *more: jobs.append(found) or trained(found))
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", "table=arena", "measure=false", *arguments])
+    assert reproduce.main() == 0
+    return jobs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", [OWN, (CLASS,)])
+def test_a_row_enters_with_the_best_rate_and_is_among_the_others(outputs, monkeypatch, attention):
+    rates, runs = enter(monkeypatch, "rows=[mine]", DIGITS, *attention)
+    assert [job.overrides[:2] for job in rates] == [
+        ("task=arena/digits", f"optimizer.lr={rate}") for rate in ("1.0e-3", "3.0e-3", "1.0e-2")
+    ]
+    assert [job.overrides[-1] for job in runs] == ["seed=1", "seed=2"]  # that of the best rate with seed 0 is there
+    assert read(outputs, "arena") == {"mine": AddedRow(attention, {"arena/digits": "3.0e-3"})}
+    assert enter(monkeypatch, "rows=[mine]", DIGITS, *attention) == []  # the same command again
+    assert enter(monkeypatch, "rows=[mine]", DIGITS) == []  # or only the name, which is enough for more cells too:
+    more = enter(monkeypatch, "rows=[mine]", "columns=[BasicMotions]")
+    assert [len(jobs) for jobs in more] == [3, 2]
+    assert read(outputs, "arena")["mine"].rates == {"arena/digits": "3.0e-3", "arena/basic_motions": "3.0e-3"}
+    arena, rates = gather(["arena", "arena_rates"], check=False).tables
+    assert rates.cells["mine", "digits 3.0e-3"].within(FULL).values == {0: 90.0}
+    assert (arena.table.rows[0].name, arena.table.added) == ("mine", ("mine",))
+    mine = arena.cells["mine", "digits"].within(FULL)
+    assert mine.values == {0: 90.0, 1: 90.0, 2: 90.0}
+
+
+@pytest.mark.slow
+def test_the_plan_counts_the_search_of_the_rates(outputs, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["plan.py", "table=arena", "rows=[mine]", "columns=[digits]", *OWN])
+    plan.main()
+    assert "6 runs, 0 finished" in capsys.readouterr().out  # three rates, three seeds; the best rate is not known yet
+    assert not path_of(outputs, "arena").exists()
+
+
+def test_rates_are_those_of_the_tasks_that_are_chosen(outputs):
+    config = chosen(OWN, columns=["recall 8", "recall 64", "speed 4k"])
+    [table] = chosen_tables(config)
+    rates = table_of_rates(table)
+    assert [column.name for column in rates.columns] == ["recall 1.0e-3", "recall 3.0e-3", "recall 1.0e-2"]
+    [measured] = chosen_tables(chosen(OWN, columns=["speed 4k"]))
+    assert table_of_rates(measured) is None
+    assert table_of_rates(load_table("arena")) is None
+
+
+def test_a_row_of_the_rates_table_is_one_of_both_and_keeps_its_rates(tmp_path):
+    keep(tmp_path, "arena", "mine", AddedRow(OWN, {"arena/recall": "1.0e-2"}))
+    keep(tmp_path, "arena_rates", "mine", AddedRow(OWN))
+    assert read(tmp_path, "arena") == {"mine": AddedRow(OWN, {"arena/recall": "1.0e-2"})}
+    assert read(tmp_path, "arena_rates") == {"mine": AddedRow(OWN)}
+
+
+def test_only_trained_cells_have_a_rate():
+    grown = with_rows(load_table("arena"), {"mine": AddedRow(OWN, {"arena/recall": "1.0e-2"})})
+    lr = {column for (row, column), c in grown.cells.items() if row == "mine" and "optimizer.lr=1.0e-2" in c.overrides}
+    assert lr == {"recall 8", "recall 16", "recall 64"}  # not "passed on", which is measured on the same task
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (chosen(OWN, rows=["mine", "yours"]), "attention= adds one row to one table"),
+        (chosen(OWN, table=["arena", "mixers/lra"]), "attention= adds one row to one table"),
+        (chosen(OWN[1:]), "attention= adds one row to one table"),
+        (chosen(OWN, rows=["DBA"]), 'cannot be added to table arena as "DBA"'),
+        (chosen(OWN, table="dba/2", columns=()), "No row can be added to table dba/2"),
+        (chosen(["attention=no_module:Mine"]), "attention=no_module:Mine: No module named 'no_module'"),
+        (chosen(["attention=luna"], rows=["kept"]), "Row kept of table arena is attention=dba"),
+    ],
+)
+def test_what_cannot_be_added_is_refused(outputs, config, sentence):
+    keep(outputs, "arena", "kept", AddedRow(OWN))
+    with pytest.raises(UserError, match=sentence):
+        chosen_tables(config)
+
+
+def test_a_row_that_does_not_compose_leaves_the_others_alone(outputs):
+    keep(outputs, "arena", "gone", AddedRow(("attention=gone_by_now",)))
+    content = gather(["arena"], check=False)
+    assert "gone" not in {row.name for row in content.tables[0].table.rows}
+    assert 'There is no attention "gone_by_now"' in content.broken[0].message

@@ -1,0 +1,69 @@
+"""Which rows differ, and which one to take: by hand-made values, and by the kept results of the arena."""
+
+import numpy as np
+import pytest
+from made_answers import BENCH, RECALL, TABLE, filled
+from scipy import stats
+
+from subquad.report.answers_text import answers_text
+from subquad.report.html.answers_view import answer_facts
+from subquad.results.answers import answers, column_pairs
+from subquad.results.differences import of_rows
+from subquad.results.pairs import share_pairs
+
+
+def needs_of(part):
+    pairs = {name: found for name in part.table.needs if (found := column_pairs(part, name))}
+    return {need.name: need for need in answers(part, pairs, [BENCH])}
+
+
+def test_the_answer_is_the_cheapest_of_the_rows_that_do_not_differ_from_the_best(tmp_path):
+    need = needs_of(filled(tmp_path))["recall"]
+    assert need.equals == ["softmax", "dba"]  # linear is faster and smaller, and recalls little
+    assert {cost: pick and (pick.row, pick.text) for cost, pick in need.picks.items()} == {
+        "fastest on a CPU": ("dba", "4 × softmax"),
+        "smallest state": ("dba", "1,024 numbers passed on"),
+        "fastest at 1,024 on G": ("softmax", "2 ms"),  # in inference
+    }
+
+
+def test_a_task_that_a_model_without_attention_solves_as_well_decides_nothing(tmp_path):
+    found = needs_of(filled(tmp_path))
+    assert not found["digits"].decides
+    assert not found["digits"].picks
+    assert list(found) == ["recall", "digits"]  # one task decides, so that there is no answer for several
+
+
+def test_rows_without_all_seeds_are_not_measured(tmp_path):
+    part = filled(tmp_path)  # luna has one seed of recall, the best score of all, and none of digits
+    assert "luna" not in needs_of(part)["recall"].equals
+    luna = answer_facts(part, [])["rows"][-1]
+    assert [cell["missing"] for cell in luna["cells"]] == ["not measured (1 of 3 seeds)", "not measured (0 of 3 seeds)"]
+
+
+def test_no_answer_is_given_where_no_best_row_was_measured(tmp_path):
+    part = filled(tmp_path, {**RECALL, "linear": [99.9, 100, 100], "softmax": [50, 51, 50], "dba": [50, 50, 51]})
+    bench = {"machine": {"gpu": "G"}, "results": [row for row in BENCH["results"] if row["attention"] == "softmax"]}
+    assert (
+        "| linear, 7 × softmax | linear, 512 numbers passed on | not measured |"
+        in answers_text(part, [bench])["answers"]
+    )
+
+
+def test_the_chance_of_a_pair_is_that_of_its_seeds_and_of_the_test_rows():
+    values = {"a": {0: 90.0, 1: 91.0, 2: 92.0}, "b": {0: 80.0, 1: 82.0, 2: 81.0}}
+    [pair] = share_pairs(values, 500, 100)
+    seeds, rows = np.var([10, 9, 11], ddof=1) / 3, of_rows(91, 500, 100)[0] + of_rows(81, 500, 100)[0]
+    degrees = (seeds + rows) ** 2 / (seeds**2 / 2)
+    assert pair.p == pytest.approx(2 * stats.t.sf(10 / np.sqrt(seeds + rows), degrees))
+    [without] = share_pairs(values, None)
+    assert without.p == pytest.approx(stats.ttest_rel([90, 91, 92], [80, 82, 81]).pvalue)
+    # Among steady rows one that learns with some seeds only keeps its own chance.
+    steady = {f"r{i}": {0: 10 + i / 10, 1: 10.0, 2: 10.1} for i in range(9)}
+    mixed = {p.a: p for p in share_pairs({"unsteady": {0: 99.0, 1: 10.0, 2: 60.0}, **steady}, 500, 100) if p.b == "r8"}
+    assert not mixed["unsteady"].differs
+
+
+def test_a_table_names_only_columns_that_it_has(tmp_path):
+    with pytest.raises(Exception, match="there is no column digit, which charts, needs, costs or reference names"):
+        filled(tmp_path, text=TABLE.replace("digits: images", "digit: images"))
