@@ -7,7 +7,7 @@ task that the table of rates beside the table has chosen for it.
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +15,11 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from subquad.config.choices import file_of
+from subquad.config.compositions import Compositions
 from subquad.config.task_metadata import task_of
 from subquad.records import write_json
 from subquad.results import table as tables
-from subquad.results.model import TableResults
+from subquad.results.model import Problem, TableResults
 from subquad.results.table import Table
 from subquad.utils.errors import UserError
 
@@ -84,6 +85,20 @@ def with_rows(table: Table, rows: Mapping[str, AddedRow]) -> Table:
         if rate is not None and (cell.trained or cell.chained):
             cells[name, column] = dataclasses.replace(cell, overrides=(*cell.overrides, f"optimizer.lr={rate}"))
     return dataclasses.replace(grown, cells=cells, added=tuple(rows))
+
+
+def add_kept(into: Iterable[Table], outputs: Path, compositions: Compositions) -> tuple[list[Table], list[Problem]]:
+    """The tables with the rows that the user has added; without them, and with a problem, where one is wrong."""
+    grown, problems = [], []
+    for table in into:
+        try:
+            rows = read(outputs, table.name)
+            compositions.all([row.overrides for row in rows.values()])
+            table = with_rows(table, rows)
+        except UserError as error:
+            problems.append(Problem(path=str(path_of(outputs, table.name)), message=str(error)))
+        grown.append(table)
+    return grown, problems
 
 
 def rates_of(table: str) -> str | None:

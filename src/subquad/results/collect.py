@@ -50,7 +50,7 @@ def gather(
     measurements, broken = read_measurements(outputs / "measured")
     broken += _unknown_scopes(scan)
     tables, unreadable = load_tables(names)
-    tables = [_grown(table, outputs, compositions, broken) for table in tables]
+    tables, wrong = added_rows.add_kept(tables, outputs, compositions)
     with suppress(UserError):  # of one; what asks for it finds out which
         compositions.all(
             [(*data, *overrides) for table in tables for cell in table for data in _data(cell)]
@@ -88,21 +88,10 @@ def gather(
         tables=results, runs=list(scan.runs.values()),
         own=[run for run in scan.runs.values() if run.key not in in_tables],
         project=list(store.pages.values()), outdated=outdated,
-        broken=[*scan.broken, *broken, *store.broken], failed=scan.failed, unfinished=scan.unfinished,
+        broken=[*scan.broken, *broken, *wrong, *store.broken], failed=scan.failed, unfinished=scan.unfinished,
         pictures=sorted((outputs / "figures").rglob("*.png")), benches=newest(outputs / "bench", "*/index.html", 5),
         made=records.now(), project_benches=read_benches(),
     )  # fmt: skip
-
-
-def _grown(table: Table, outputs: Path, compositions: Compositions, broken: list[Problem]) -> Table:
-    """The table with the rows that the user has added; without them where they do not compose."""
-    try:
-        rows = added_rows.read(outputs, table.name)
-        compositions.all([row.overrides for row in rows.values()])
-        return added_rows.with_rows(table, rows)
-    except UserError as error:
-        broken.append(Problem(path=str(added_rows.path_of(outputs, table.name)), message=str(error)))
-        return table
 
 
 def gather_project() -> tuple[list[TableResults], list[Run]]:
