@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from subquad import swap
-from subquad.data.text.glue import Glue  # only for its data
+from subquad.data.text import glue_files  # only for its data
 
 
 def read(path: Path, vocabulary: dict[str, int]) -> dict[str, torch.Tensor]:
@@ -33,7 +33,7 @@ def fit(model: torch.nn.Module, rows: dict[str, torch.Tensor]) -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    folder, vocabulary = Glue.write_synthetic(Path("data/example")), {"": 0}
+    folder, vocabulary = glue_files.write_synthetic(Path("data/example"), "sst2"), {"": 0}
     train, test = (read(folder / f"SST-2/{split}.tsv", vocabulary) for split in ("train", "dev"))
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     model = transformers.BertForSequenceClassification(transformers.BertConfig(**sizes, vocab_size=len(vocabulary)))
