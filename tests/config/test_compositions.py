@@ -60,6 +60,8 @@ def test_a_composition_is_what_train_py_would_run(outputs):
         ("task=digits attention=dba attention.d_p=${paths.root}", False),
         ("task=digits attention=dba optimizer.lr=${oc.select:attention.d_p,3}", False),
         ("task=digits attention=dba task.name=${hydra:runtime.choices.attention}", False),
+        ("task=digits attention=dba +data.note=${mechanism:}", False),
+        ("task=digits attention=dba optimizer.lr=${oc.select:'attention.lr',1.0} +attention.lr=4", False),
         ("experiment=dba/vqa attention=linformer", False),  # it sets attention.k
     ],
 )
@@ -73,6 +75,16 @@ def test_an_attention_is_put_into_a_composition_of_the_rest_where_it_is_no_more_
     assert (made == [together]) == apart
 
 
+def test_files_of_the_user_are_composed_with_the_attention(outputs, tmp_path, monkeypatch):
+    (tmp_path / "own" / "backbone").mkdir(parents=True)
+    wrapped = "defaults: [sequence, _self_]\nattention: {_target_: mine.Wrapped, inner: '${attention}'}\n"
+    (tmp_path / "own" / "backbone" / "wrapping.yaml").write_text(wrapped)
+    monkeypatch.setenv(choices.OWN, str(tmp_path / "own"))
+    overrides = ["task=digits", "attention=softmax", "backbone=wrapping"]
+    together = Composition.of_config(compose.compose_run([*overrides, "seed=0"]))
+    assert Composition.of(overrides) == together
+
+
 def test_the_next_command_composes_nothing(outputs, counted):
     first = kept()
     assert kept() == first
@@ -84,7 +96,8 @@ def test_the_order_of_overrides_counts_where_one_sets_a_part_of_another(outputs,
     assert index[OVERRIDES] == index[OVERRIDES[::-1]]
     assert len(counted) == 1
     rates = ("optimizer.lr=0.25", "optimizer.lr=0.5")
-    for given, last in ((rates, 0.5), (rates[::-1], 0.25)):
+    forced = ("optimizer.lr=0.25", "++optimizer.lr=0.5")
+    for given, last in ((rates, 0.5), (rates[::-1], 0.25), (forced, 0.5)):
         assert index[(*OVERRIDES, *given)].identity["task"]["module"]["optimizer"]["lr"] == last
 
 
@@ -107,7 +120,7 @@ def test_what_a_composition_depends_on_makes_it_anew(outputs, counted, change, t
     else:
         code = tmp_path / "identity.py"
         code.write_text("")
-        monkeypatch.setattr(compositions.fingerprint, "__file__", str(code))
+        monkeypatch.setattr(compositions, "__file__", str(code))
     assert (kept().folder != folder) == (change in ("configs", "new file"))
     assert len(counted) == 2
 

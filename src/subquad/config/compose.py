@@ -64,6 +64,9 @@ def from_choices(overrides: Sequence[str]) -> DictConfig:
     values = [
         o for o in parsed if o.type == OverrideType.CHANGE and re.fullmatch(r"(?!hydra\.)\w+\.[\w.]+", o.key_or_group)
     ]
+    added = [o.key_or_group for o in parsed if o.type != OverrideType.CHANGE]
+    if any(_overlap(o.key_or_group, key) for o in values for key in added):
+        return _compose(overrides)  # their order matters
     try:
         config: DictConfig = pickle.loads(_of_choices(tuple(str(o.input_line) for o in parsed if o not in values)))
         for override in values:
@@ -72,6 +75,11 @@ def from_choices(overrides: Sequence[str]) -> DictConfig:
         return _compose(overrides)  # its errors name the override
     config.hydra.overrides.task = list(overrides)
     return config
+
+
+def _overlap(key: str, other: str) -> bool:
+    """Whether one of two keys is the other or a part of it."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 @cache

@@ -48,8 +48,13 @@ class Composition:
     def of(cls, overrides: Sequence[str]) -> "Composition":
         """Composes `python train.py <overrides>`. Raises UserError for overrides that do not compose."""
         own = tuple(override for override in overrides if re.match(r"\W*attention\b(?!@)", override))
+        one = [override.startswith("attention=") for override in own] == [True] + [False] * (len(own) - 1)
+        # Files of the user, and interpolations in overrides, can make more of an attention than a value.
+        shipped = choices.folders() == (choices.CONFIGS,) and not any(
+            "$" in override or override.startswith("hydra.") for override in overrides
+        )
         with suppress(UserError, SystemExit, HydraException, OmegaConfBaseException):
-            if own and [override.startswith("attention=") for override in own] == [True] + [False] * (len(own) - 1):
+            if own and one and shipped:
                 return _with_attention(own, tuple(override for override in overrides if override not in own))
         return cls.of_config(compose.compose_run([*overrides, "seed=0"], compose.from_choices))
 
@@ -229,16 +234,23 @@ def _sizes(cache: _Cache) -> tuple[int, ...]:
 
 
 def _state() -> str:
-    """A hash of configurations, the code that names runs, environment variables and the working directory."""
+    """A hash of configurations, the code that composes them, environment variables and the working directory."""
     environment = [str(Path.cwd()), *(os.environ.get(name) for name in ("SUBQUAD_OUTPUTS", "SUBQUAD_DATA"))]
     groups = (path for folder in choices.folders() for path in folder.iterdir() if path.name not in ("table", "figure"))
     files = (file for path in groups for file in (path.rglob("*.yaml") if path.is_dir() else (path,)))
-    return _digest([*sorted(files), Path(fingerprint.__file__), Path(records.__file__)], json.dumps(environment))
+    code = sorted(Path(__file__).parent.glob("*.py"))
+    return _digest(
+        [*sorted(files), *code, Path(records.__file__)],
+        json.dumps([*environment, *_versions("hydra-core", "omegaconf")]),
+    )
 
 
 def _code() -> str:
-    versions = [found.version for name in ("torch", "timm") for found in distributions(name=name)]
-    return _digest(sorted(Path(subquad.__path__[0]).rglob("*.py")), "".join(versions))
+    return _digest(sorted(Path(subquad.__path__[0]).rglob("*.py")), "".join(_versions("torch", "timm")))
+
+
+def _versions(*names: str) -> list[str]:
+    return [found.version for name in names for found in distributions(name=name)]
 
 
 def _digest(files: Iterable[Path], start: str = "") -> str:
@@ -250,7 +262,7 @@ def _digest(files: Iterable[Path], start: str = "") -> str:
 
 def _starts_from_a_file(overrides: Iterable[str]) -> bool:
     """Whether a run starts from weights outside of runs; such a file may change, and the identity with it."""
-    paths = [text.partition("=")[2].strip("'\"") for text in overrides if text.startswith("ckpt_path=")]
+    paths = [text.partition("=")[2].strip("'\"") for text in overrides if text.lstrip("+").startswith("ckpt_path=")]
     return any(run_of(Path(path)) is None for path in paths if path != "null")
 
 

@@ -42,6 +42,7 @@ from omegaconf import (
 from omegaconf._utils import get_yaml_loader
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
@@ -78,18 +79,32 @@ def parse_files_once() -> None:
 
 
 def _parsing_in_c(loader: Any) -> Any:
-    """OmegaConf's class to load YAML with libyaml's parser, which takes a fifth of the time; not in every PyYAML."""
+    """OmegaConf's class to load YAML with libyaml's parser, which takes a fifth of the time; not in every PyYAML.
+
+    What libyaml refuses is parsed again in Python, which takes some more and says better what is wrong.
+    """
     try:
         from yaml.cyaml import CParser
     except ImportError:
         return loader
 
     def create(self: Any, stream: Any) -> None:
-        CParser.__init__(self, stream)
+        self.text = stream if isinstance(stream, str | bytes) else stream.read()
+        self.file = getattr(stream, "name", None)
+        CParser.__init__(self, self.text)
         SafeConstructor.__init__(self)
         Resolver.__init__(self)
 
-    return type("Loader", (CParser, loader), {"__init__": create})
+    def get_single_data(self: Any) -> Any:
+        try:
+            return super(quick, self).get_single_data()
+        except (YAMLError, UnicodeError):
+            slow = loader(self.text)
+            slow.name = self.file or slow.name
+            return slow.get_single_data()
+
+    quick: Any = type("Loader", (CParser, loader), {"__init__": create, "get_single_data": get_single_data})
+    return quick
 
 
 class _WithoutVirtualSubclasses(abc.ABCMeta):

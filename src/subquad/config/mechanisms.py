@@ -62,7 +62,7 @@ def choice_of(group: str, name: str) -> Choice | None:
     texts = list(_chain(path))
     whole = "\n".join(texts)
     target = re.search(r"^_target_: *([\w.]+)", whole, re.MULTILINE)
-    if target is None or (group == "backbone" and re.search(r"^attention: *\$\{attention\}", whole, re.MULTILINE)):
+    if target is None or (group == "backbone" and re.search(r"\$\{attention\b", whole)):
         return None
     mechanism = target[1].rpartition(".")[0].rpartition(".")[2]
     settings: dict[str, tuple[str, str]] = {}

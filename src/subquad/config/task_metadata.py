@@ -51,7 +51,7 @@ def task_of(overrides: tuple[str, ...]) -> str:
 
 def chosen(overrides: Iterable[str]) -> dict[str, str]:
     """What overrides of train.py choose, by key, with the choices of groups that an experiment= makes for them."""
-    given = dict(str(override).partition("=")[::2] for override in overrides)
+    given = dict(str(override).lstrip("+").partition("=")[::2] for override in overrides)
     path = choices.file_of("experiment", given["experiment"]) if given.get("experiment") else None
     return given if path is None else _of_experiment(path) | given
 
