@@ -8,7 +8,7 @@ from runs import FACTS
 
 from subquad import records
 from subquad.cli import plan, reproduce
-from subquad.cli.table_arguments import DEFAULTS, chosen_tables, table_of_rates
+from subquad.cli.table_arguments import DEFAULTS, chosen_tables, split_arguments, table_of_rates
 from subquad.results.added_rows import AddedRow, keep, path_of, read, with_rows
 from subquad.results.cells import load_table
 from subquad.results.collect import gather
@@ -87,6 +87,12 @@ def test_the_plan_counts_the_search_of_the_rates(outputs, monkeypatch, capsys):
     assert not path_of(outputs, "arena").exists()
 
 
+def test_a_class_takes_settings_without_a_plus(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["plan.py", "attention.d_p=8", "table=arena", "attention=my_module:Mine"])
+    config, passed = split_arguments({})
+    assert (config.attention, passed) == (["attention=my_module:Mine", "+attention.d_p=8"], [])
+
+
 def test_rates_are_those_of_the_tasks_that_are_chosen(outputs):
     config = chosen(OWN, columns=["recall 8", "recall 64", "speed 4k"])
     [table] = chosen_tables(config)
@@ -116,9 +122,12 @@ def test_only_trained_cells_have_a_rate():
         (chosen(OWN, rows=["mine", "yours"]), "attention= adds one row to one table"),
         (chosen(OWN, table=["arena", "mixers/lra"]), "attention= adds one row to one table"),
         (chosen(OWN[1:]), "attention= adds one row to one table"),
-        (chosen(OWN, rows=["DBA"]), 'cannot be added to table arena as "DBA"'),
+        (chosen(OWN, rows=["DBA"]), 'Table arena has a row "DBA"'),
+        (chosen(OWN, rows=["a/b"]), 'cannot be added to table arena as "a/b"'),
         (chosen(OWN, table="dba/2", columns=()), "No row can be added to table dba/2"),
         (chosen(["attention=no_module:Mine"]), "attention=no_module:Mine: No module named 'no_module'"),
+        (chosen(["attention=fractions:Fraction"]), "attention=fractions:Fraction is no attention; derive it from"),
+        (chosen(["attention=subquad:StatelessAttention"]), "is no attention; .* with patterns and attend"),
         (chosen(["attention=luna"], rows=["kept"]), "Row kept of table arena is attention=dba"),
     ],
 )

@@ -1,5 +1,6 @@
 """The settings of commands about tables: reproduce, plan, report and dashboard."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,9 +28,11 @@ _PASSED = ("scale=", "data=", "protocol=", "trainer", "logger", "hydra", "sweep.
 def split_arguments(own: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """The settings of a command (`own` and those of tables), and the overrides that go to every run."""
     passed = [override for override in sys.argv[1:] if override.startswith(_PASSED)]
-    of_row = [override for override in sys.argv[1:] if override.startswith(("attention=", "attention."))]
+    of_row = [override for override in sys.argv[1:] if override.startswith(("attention=", "attention.", "+attention."))]
     rest = [override for override in sys.argv[1:] if override not in (*passed, *of_row)]
     config = script_settings(DEFAULTS | dict(own), rest)
+    if any(re.match(r"attention=.*:", override) for override in of_row):  # a class has no settings of a file to change
+        of_row = [re.sub(r"^attention\.", "+attention.", override) for override in of_row]
     config.attention = sorted(of_row, key=lambda override: not override.startswith("attention=")) or None
     return config, passed
 

@@ -1,5 +1,6 @@
 """Composes the configuration of a run, as `python train.py` would."""
 
+import inspect
 import pickle
 import pkgutil
 import re
@@ -122,9 +123,18 @@ def load_own_attention(name: str) -> Any:
     if ":" not in name:
         return load_attention(name)
     try:
-        return pkgutil.resolve_name(name)
+        found = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"attention={name}: {error}; write it as my_package.my_module:MyAttention.") from None
+    from subquad.attention.base import Attention
+
+    whole = hasattr(found, "patterns") and not inspect.isabstract(found)
+    if isinstance(found, type) and not (issubclass(found, Attention) and whole):
+        raise UserError(
+            f"attention={name} is no attention; derive it from subquad.StatelessAttention or subquad.Attention, with "
+            "patterns and attend (docs/adding.md)."
+        )
+    return found
 
 
 def load_factory(choice: str, overrides: Sequence[str] = ()) -> Any:

@@ -136,7 +136,8 @@ def explain_composition_error(error: Exception) -> UserError | None:
         )
     if isinstance(error, MissingConfigException) and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
-        return UserError(f'There is no {group} "{name}"; {hint(name, [str(option) for option in error.options])}')
+        own = " A class of your own is written my_module:Mine." if group == "attention" and "." in name else ""
+        return UserError(f'There is no {group} "{name}"; {hint(name, [str(option) for option in error.options])}{own}')
     if found := re.search(r"Could not append to config.*\n.*remove \+ prefix: '(.*)'", str(error)):
         return UserError(f"{found[1].partition('=')[0]} is there already; leave the + out: {found[1]}")
     if not isinstance(error, HydraException | OmegaConfBaseException | ValueError):

@@ -71,10 +71,11 @@ def with_rows(table: Table, rows: Mapping[str, AddedRow]) -> Table:
         raise UserError(
             f"No row can be added to table {table.name}, a paper's or one without attentions as rows; try table=arena."
         )
-    known = {row.name for row in table.rows}
-    if wrong := [name for name in rows if name in known or not re.fullmatch(r"[\w .+-]+", name)]:
+    if twice := [name for name in rows if name in {row.name for row in table.rows}]:
+        raise UserError(f'Table {table.name} has a row "{twice[0]}"; give yours another name.')
+    if wrong := [name for name in rows if not re.fullmatch(r"[\w .+-]+", name)]:
         raise UserError(
-            f'A row cannot be added to table {table.name} as "{wrong[0]}"; give it another name, of letters and digits.'
+            f'A row cannot be added to table {table.name} as "{wrong[0]}"; a name has letters, digits, blanks, . + - _'
         )
     file = file_of("table", table.name)
     assert file is not None
