@@ -38,6 +38,7 @@ NEXT = {
 }  # fmt: skip
 NEXT_HERE = {
     "attention": (
+        "fill in its formula, its source and naive_{module}, which tests ask for",
         "python scripts/check_attention.py attention={name}",
         "python -m pytest tests/attention/test_num_params.py --record-golden",
         "python -m tests.gpu.budgets {name} --record", "make docs",
