@@ -54,7 +54,7 @@ class Composition:
             "$" in override or override.startswith("hydra.") for override in overrides
         )
         with suppress(UserError, SystemExit, HydraException, OmegaConfBaseException):
-            if own and one and shipped:
+            if one and shipped:
                 return _with_attention(own, tuple(override for override in overrides if override not in own))
         return cls.of_config(compose.compose_run([*overrides, "seed=0"], compose.from_choices))
 

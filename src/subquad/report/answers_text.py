@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from subquad.results.answers import CHOICE, RULE, Need, Pick, answers, column_pairs, limits
+from subquad.results.answers import CHOICE, RULE, Need, Pick, answers, limits, need_pairs
 from subquad.results.model import TableResults
 
 
 def answers_text(part: TableResults, benches: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The paragraphs by name: answers, a table of Markdown with its rule; limits, a list."""
-    pairs = {name: found for name in part.table.needs if (found := column_pairs(part, name)) is not None}
+    pairs = need_pairs(part)
     needs = answers(part, pairs, benches)
     costs = next(list(need.picks) for need in needs if need.decides)
     lines = [

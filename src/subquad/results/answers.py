@@ -39,7 +39,7 @@ ALL = "all"
 class ColumnPairs:
     """A trained column: the means of its rows, the best first, and every pair of them.
 
-    unmeasured: rows without a value of each declared seed; `runs` has how many they have.
+    unmeasured: rows without a value of each declared seed, with how many they have.
     """
 
     column: str
@@ -113,6 +113,11 @@ def column_pairs(part: TableResults, column: str) -> ColumnPairs | None:
     pairs = share_pairs(values, rows_of(cells[0].cell), cells[0].cell.metric.scale_by)
     means = {row: statistics.fmean(of_row.values()) for row, of_row in values.items()}
     return ColumnPairs(column, means, pairs, lower, missing)
+
+
+def need_pairs(part: TableResults) -> dict[str, ColumnPairs]:
+    """The pairs of each of the table's needs that has some."""
+    return {name: found for name in part.table.needs if (found := column_pairs(part, name)) is not None}
 
 
 def answers(part: TableResults, pairs: Mapping[str, ColumnPairs], benches: Iterable[Mapping[str, Any]]) -> list[Need]:

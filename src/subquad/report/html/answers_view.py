@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from subquad.report.html.charts import choice, matrix
-from subquad.results.answers import CHOICE, RULE, ColumnPairs, Need, Pick, answers, column_pairs, limits
+from subquad.results.answers import CHOICE, RULE, ColumnPairs, Need, Pick, answers, limits, need_pairs
 from subquad.results.model import TableResults
 from subquad.utils.display import counted
 
 
 def answer_facts(part: TableResults, benches: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """For answers.html.j2; empty for a table without `needs`, or without two rows to compare."""
-    pairs = {name: found for name in part.table.needs if (found := column_pairs(part, name)) is not None}
+    pairs = need_pairs(part)
     if not pairs:
         return {}
     needs = answers(part, pairs, benches)

@@ -161,7 +161,7 @@
         figure.chart.width = 0;
         draw(figure);
       });
-      label.append(key === "y" ? "task" : given.matrix ? "task" : "cost", select);
+      label.append(key === "y" || given.matrix ? "task" : "cost", select);
       form.append(label);
     }
     return form;
