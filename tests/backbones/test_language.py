@@ -9,7 +9,7 @@ from runs import ROOT  # noqa: F401  before the backbones: makes their shape che
 
 from subquad.attention.linformer import Linformer
 from subquad.attention.softmax import Softmax
-from subquad.backbones.language import LanguageClassifier, LanguageEncoder, LanguageModel
+from subquad.backbones.language import Autoencoder, LanguageClassifier, LanguageEncoder, LanguageModel
 from subquad.specs import DataSpec, TextSpec
 from subquad.utils.errors import UserError
 
@@ -55,6 +55,24 @@ def test_the_decoder_is_the_embedding():
     torch.testing.assert_close(logits[:, 7], features[0] @ network.encoder.embed.weight[7] + 1.5)
     whole = sum(p.numel() for p in network.parameters())
     assert whole == sum(p.numel() for p in network.encoder.parameters()) + 16 * 16 + 16 + 2 * 16 + 30
+
+
+def test_an_autoencoder_reads_a_row_from_its_last_token_and_the_place():
+    network = Autoencoder(TEXT, Softmax, **SIZES).double().eval()
+    tokens, valid = batch()
+    vectors = torch.randn(3, 12, 16, dtype=torch.float64)
+    network.encoder.forward = lambda inputs, _: vectors[: len(inputs), : inputs.shape[1]]
+    logits = network(tokens, valid, valid.nonzero())
+    assert len(logits.unique(dim=0)) == len(logits)
+    vectors[0, 11] += torch.arange(16)
+    vectors[1:, 7:] += 1
+    vectors[:, :6] += 1
+    vectors[2, 0] -= 1
+    changed = network(tokens, valid, valid.nonzero())
+    assert not torch.isclose(changed[:12, 1:], logits[:12, 1:]).all(1).any()
+    torch.testing.assert_close(changed[12:], logits[12:])
+    whole = network(tokens[:1], None, valid[:1].nonzero())
+    torch.testing.assert_close(whole, changed[:12])
 
 
 @pytest.mark.parametrize(("order", "convolution"), [("post", None), ("pre", None), ("pre", 3)])

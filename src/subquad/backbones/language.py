@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from subquad.attention.base import AttentionFactory, Carry
 from subquad.backbones.encoder import Encoder, Pretrainable
 from subquad.blocks.dropout_layer import Dropout
-from subquad.blocks.embeddings import NeighbourConvolution, TokenEmbedding, positions
+from subquad.blocks.embeddings import NeighbourConvolution, SinusoidalPositions, TokenEmbedding, positions
 from subquad.blocks.init import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
 from subquad.specs import DataSpec, Mask, Masks, Pattern, Site, TextSpec, Tokens
@@ -112,13 +112,38 @@ class LanguageModel(nn.Module, Pretrainable):
         draw_linear_maps(self.dense, STD)
 
     def forward(self, inputs: Int[Tensor, "b n"], valid: Mask, chosen: Int[Tensor, "m 2"]) -> Float[Tensor, "m vocab"]:
-        x = self.encoder(inputs, valid)[chosen.unbind(1)]
+        x = self.chosen_vectors(self.encoder(inputs, valid), valid, chosen)
         return F.linear(self.norm(F.gelu(self.dense(x))), self.encoder.embed.weight, self.bias)
+
+    def chosen_vectors(self, x: Tokens, valid: Mask, chosen: Int[Tensor, "m 2"]) -> Float[Tensor, "m d"]:
+        """What the head reads for each of the chosen places: the vector of the token there."""
+        return x[chosen.unbind(1)]
 
     def adapt_state_dict(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Checks the weights of another run of this model and returns them."""
         self.encoder.check_weights(weights)
         return weights
+
+
+class Autoencoder(LanguageModel):
+    """Predicts the tokens of a row from one vector, that of its last token, and the place that is asked for.
+
+    A chosen place j of row i is read from f(x[i, last] + p_j): sinusoids p; in f LayerNorm, a linear map, GELU and
+    LayerNorm; then the head. So the layers have to bring the whole row into one token.
+
+    Source: Poli et al. 2024, https://arxiv.org/abs/2403.17844, Appendix B (compression), and its code.
+    """
+
+    def __init__(self, spec: DataSpec, attention: AttentionFactory | None, dim: Count, **sizes: Any) -> None:
+        super().__init__(spec, attention, dim, **sizes)
+        self.places = SinusoidalPositions(spec.max_len, dim)
+        self.decoder = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, dim), nn.GELU(), nn.LayerNorm(dim))
+        draw_linear_maps(self.decoder, STD)
+
+    def chosen_vectors(self, x: Tokens, valid: Mask, chosen: Int[Tensor, "m 2"]) -> Float[Tensor, "m d"]:
+        row, place = chosen.unbind(1)
+        last = x[:, -1] if valid is None else x[torch.arange(len(x), device=x.device), valid.sum(1) - 1]
+        return self.decoder(self.places(torch.zeros_like(x[:1]))[0, place] + last[row])
 
 
 class LanguageClassifier(Encoder, Pretrainable):

@@ -41,9 +41,12 @@ class GeneratedRows(SplitData):
     def answers(self, row: np.ndarray) -> np.ndarray:
         """True at the answers of a row, bool [n]."""
 
+    hidden = True
+    """Whether the model sees MASK in place of an answer, or the answer itself."""
+
     def batched(self, split: str) -> Dataset[MaskedBatch]:
-        """Batches of rows with hidden answers."""
-        return HiddenAnswers(self.splits[split], self.answers)
+        """Batches of rows with their answers."""
+        return Answers(self.splits[split], self.answers, self.hidden)
 
 
 def different(rows: Iterator[np.ndarray], sizes: Mapping[str, int]) -> tuple[Mapping[str, Ragged], str]:
@@ -62,21 +65,25 @@ def different(rows: Iterator[np.ndarray], sizes: Mapping[str, int]) -> tuple[Map
     return {name: lay_out(split, np.zeros(len(split), np.int64)) for name, split in splits.items()}, fingerprint
 
 
-class HiddenAnswers(Dataset[MaskedBatch]):
-    """Turns lists of indices into batches. `answers` maps a row of tokens [n] to bool [n], True at its answers."""
+class Answers(Dataset[MaskedBatch]):
+    """Turns lists of indices into batches. `answers` maps a row of tokens [n] to bool [n], True at its answers.
 
-    def __init__(self, rows: Ragged, answers: Callable[[np.ndarray], np.ndarray]) -> None:
-        self.rows, self.answers = rows, answers
+    hidden: the inputs have MASK in place of the answers.
+    """
+
+    def __init__(self, rows: Ragged, answers: Callable[[np.ndarray], np.ndarray], hidden: bool) -> None:
+        self.rows, self.answers, self.hidden = rows, answers, hidden
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitems__(self, indices: list[int]) -> MaskedBatch:
         rows = [self.rows[i].astype(np.int64) for i in indices]
-        hidden = [self.answers(row) for row in rows]
+        answers = [self.answers(row) for row in rows]
         longest = max(map(len, rows))
-        inputs, valid = padded([np.where(at, MASK, row) for at, row in zip(hidden, rows, strict=True)], longest)
+        shown = [np.where(at, MASK, row) for at, row in zip(answers, rows, strict=True)] if self.hidden else rows
+        inputs, valid = padded(shown, longest)
         targets = np.full((len(rows), longest), UNMASKED)
-        for place, at, row in zip(targets, hidden, rows, strict=True):
+        for place, at, row in zip(targets, answers, rows, strict=True):
             place[: len(row)][at] = row[at]
         return MaskedBatch(inputs, valid, torch.from_numpy(targets))
