@@ -1,4 +1,5 @@
-"""Writes the learning rates of table arena: those of table arena_rates with the best validation accuracy.
+"""Writes the learning rates of tables arena and arena_next: those with the best validation accuracy in arena_rates and
+arena_next_rates.
 
 python scripts/reproduce.py table=arena_rates && python scripts/arena_rates.py
 
@@ -18,7 +19,7 @@ from subquad.results.added_rows import best_rates  # noqa: E402  after prepare_p
 from subquad.results.collect import gather_table  # noqa: E402
 
 BEGIN = "# Written by scripts/arena_rates.py.\n"
-"""The line of configs/table/arena.yaml after which the rates stand, up to the end of the file."""
+"""The line of the table after which the rates stand, up to the end of the file."""
 
 
 def written(table: str, rates: dict[tuple[str, str], str]) -> str:
@@ -31,11 +32,12 @@ def written(table: str, rates: dict[tuple[str, str], str]) -> str:
 
 
 if __name__ == "__main__":
-    path = file_of("table", "arena")
-    assert path is not None
-    chosen = best_rates(gather_table("arena_rates"))
-    if chosen:
-        path.write_text(written(path.read_text(), chosen))
-        sys.stdout.write(f"{path} has the rates of {len(chosen)} rows and tasks.\n")
-    else:
-        sys.stdout.write(f"Nothing is measured; {path} is as it was.\n")
+    for name in ("arena", "arena_next"):
+        path = file_of("table", name)
+        assert path is not None
+        chosen = best_rates(gather_table(f"{name}_rates"))
+        if chosen:
+            path.write_text(written(path.read_text(), chosen))
+            sys.stdout.write(f"{path} has the rates of {len(chosen)} rows and tasks.\n")
+        else:
+            sys.stdout.write(f"Nothing is measured; {path} is as it was.\n")

@@ -10,7 +10,7 @@ from subquad import records
 from subquad.cli import plan, reproduce
 from subquad.cli.table_arguments import DEFAULTS, chosen_tables, split_arguments, table_of_rates
 from subquad.results.added_rows import AddedRow, keep, path_of, read, with_rows
-from subquad.results.cells import load_table
+from subquad.results.cells import RunIndex, load_table
 from subquad.results.collect import gather
 from subquad.results.model import FULL
 from subquad.utils.errors import UserError
@@ -80,11 +80,21 @@ def test_a_row_enters_with_the_best_rate_and_is_among_the_others(outputs, monkey
 
 
 @pytest.mark.slow
-def test_the_plan_counts_the_search_of_the_rates(outputs, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["plan.py", "table=arena", "rows=[mine]", "columns=[digits]", *OWN])
+@pytest.mark.parametrize(
+    ("table", "count"),
+    [("arena", 3 + 3), ("arena_next", 5 * 3 + 3)],  # the rates and, with the best one, the seeds
+)
+def test_the_plan_counts_the_search_of_the_rates(outputs, monkeypatch, capsys, table, count):
+    monkeypatch.setattr(sys, "argv", ["plan.py", f"table={table}", "rows=[mine]", "columns=[ListOps]", *OWN])
     plan.main()
-    assert "6 runs, 0 finished" in capsys.readouterr().out  # three rates, three seeds; the best rate is not known yet
-    assert not path_of(outputs, "arena").exists()
+    assert f"{count} runs, 0 finished" in capsys.readouterr().out
+    assert not path_of(outputs, table).exists()
+
+
+def test_the_seeds_of_a_search_are_others_than_those_of_the_runs():
+    for name, seeds in (("arena_next_rates", (100, 101, 102)), ("arena_next", (0, 1, 2))):
+        table = load_table(name).select(["softmax"])
+        assert {spec.overrides[-1] for spec in RunIndex().specs(table, None)} == {f"seed={seed}" for seed in seeds}
 
 
 def test_a_class_takes_settings_without_a_plus(monkeypatch):

@@ -1,4 +1,4 @@
-"""The two tables of the arena belong together, and the rates of the one are the best of the other."""
+"""The arena and its table of rates belong together, and the rates of the one are the best of the other."""
 
 import runpy
 from pathlib import Path
@@ -15,6 +15,7 @@ from subquad.results.statistics import summarise
 from subquad.results.table import load
 from subquad.results.verdict import Verdict
 
+ARENAS = ("arena", "arena_next")
 SCRIPT = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts" / "arena_rates.py")))
 
 
@@ -57,20 +58,22 @@ def test_written_rates_are_those_of_all_cells_of_the_run(tmp_path: Path):
     assert "optimizer.lr=1.0e-2" in cells["DBA (64 rows)", "recall 16"].overrides
 
 
-def test_both_tables_have_the_same_rows_and_tasks_and_each_task_the_same_rates():
-    arena, rates = load_table("arena"), load_table("arena_rates")
+@pytest.mark.parametrize("name", ARENAS)
+def test_both_tables_have_the_same_rows_and_tasks_and_each_task_the_same_rates(name):
+    arena, rates = load_table(name), load_table(f"{name}_rates")
     assert arena.rows == rates.rows
     grid: dict[str, set[str]] = {}
     for column in rates.columns:
-        [task, rate] = column.overrides
+        task, *_, rate = column.overrides
         assert rate == f"optimizer.lr={column.name.rpartition(' ')[2]}"
         grid.setdefault(task, set()).add(rate)
     assert grid.keys() == {o for c in arena if c.trained or c.chained for o in c.overrides if o.startswith("task=")}
     assert len({frozenset(chosen) for chosen in grid.values()}) == 1
 
 
-def test_the_rates_are_those_that_the_kept_results_choose():
-    cells, rates = load_table("arena").cells, SCRIPT.best_rates(gather_table("arena_rates"))
+@pytest.mark.parametrize("name", ARENAS)
+def test_the_rates_are_those_that_the_kept_results_choose(name):
+    cells, rates = load_table(name).cells, SCRIPT.best_rates(gather_table(f"{name}_rates"))
     for (row, task), rate in rates.items():
         column = "recall 64" if task == "recall" else task
         assert f"optimizer.lr={rate}" in cells[row, column].overrides

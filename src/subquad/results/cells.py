@@ -149,7 +149,7 @@ class RunIndex:
         """
         cells = [cell for cell in table if cell.trained or cell.chained]
         self.compose(cells)
-        every = range(max((cell.seeds for cell in cells), default=0)) if seeds is None else seeds
+        every = sorted({seed for cell in cells for seed in seeds_of(cell, seeds)}) if seeds is None else seeds
         return merged(self.run_of(cell, seed) for seed in every for cell in cells if seed in seeds_of(cell, seeds))
 
     def cells(self, table: Table, seeds: Sequence[int] | None) -> dict[Place, list[RunSpec]]:
@@ -173,7 +173,7 @@ class RunIndex:
 
 def seeds_of(cell: Cell, seeds: Sequence[int] | None) -> Sequence[int]:
     """These seeds; None: as many as the cell declares."""
-    return range(cell.seeds) if seeds is None else seeds
+    return range(cell.first_seed, cell.first_seed + cell.seeds) if seeds is None else seeds
 
 
 def merged(runs: Iterable[RunSpec]) -> list[RunSpec]:

@@ -5,7 +5,7 @@ configs/table/<paper>/<number>.yaml holds
     title, source     what the table shows, and where it is printed
     metric            {name, label, scale_by, unit, better} of cells without a metric of their own
     seeds             how many trained runs a cell is the mean of; 0 for counted and measured cells. A column, a row or
-                      a cell may have its own
+                      a cell may have its own. The seeds of its runs begin with `first_seed` of the table: 0
     overrides         overrides of train.py that all cells share: [scale=paper]
     columns, rows     name: [overrides], or name: {overrides, init_from, eval_data, metric, measure, mean, seeds,
                       hidden, from_prior_work, note, unavailable}
@@ -91,7 +91,7 @@ class Cell:
     """One cell. With `mean` it is the average of those (row, column); with `measure` a function's value; else trained.
 
     init_from: overrides of the run whose best weights the cell's run starts from; empty if it starts afresh.
-    seeds: how many runs the paper takes the mean of; those with seeds from 0 are trained.
+    seeds: how many runs the paper takes the mean of; those with seeds from `first_seed` are trained.
     eval_data: settings of the data that the run is evaluated on, if they differ from those of training.
     from_prior_work: the paper took the number from elsewhere. unavailable: why this package cannot fill it.
     """
@@ -105,6 +105,7 @@ class Cell:
     measure: Mapping[str, Any]
     mean: tuple[Place, ...]
     seeds: int
+    first_seed: int
     printed: Printed | None
     from_prior_work: bool
     notes: tuple[str, ...]
@@ -211,7 +212,7 @@ class Table:
 
 _KEYS = {
     "title", "source", "metric", "seeds", "overrides", "columns", "rows", "printed", "cells", "charts", "reference",
-    "needs", "costs", "claims", "counted",
+    "needs", "costs", "claims", "counted", "first_seed",
 }  # fmt: skip
 _CELL_KEYS = {"overrides", "init_from", "eval_data", "measure", "seeds", "from_prior_work", "note", "unavailable"}
 EMPTY = "The paper leaves this cell empty."
@@ -249,7 +250,7 @@ def _table(node: Any, name: str) -> Table:
         raise UserError(f"row {hidden[0]} is hidden, and only columns may be.")
     shown = tuple(column for column in columns if not column.hidden)
     printed = _printed(node.get("printed", {}), rows, shown)
-    single = node.get("cells", {})
+    single = node.get("cells") or {}
     places = [(row.name, column.name) for row in rows for column in columns]
     for pattern, settings in single.items():
         if unknown := [key for key in settings if key not in _CELL_KEYS]:
@@ -348,6 +349,7 @@ def _cell(
         measure=measure,
         mean=over_columns or over_rows,
         seeds=counts[-1],
+        first_seed=int(node.get("first_seed", 0)),
         printed=printed.get(place),
         from_prior_work=any(s.get("from_prior_work") for s in settings),
         notes=tuple(str(s["note"]) for s in (settings[1], settings[0], *own) if s.get("note")),
