@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from subquad.config import choices, fingerprint
 from subquad.config.hydra_internals import parse_files_once
+from subquad.config.own_code import own_code
 from subquad.config.validate import checked_overrides, explain_compositions
 from subquad.utils.errors import UserError
 
@@ -122,6 +123,7 @@ def load_own_attention(name: str) -> Any:
     """
     if ":" not in name:
         return load_attention(name)
+    own_code({"_target_": name.replace(":", ".")})  # what is changed after this is refused
     try:
         found = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
