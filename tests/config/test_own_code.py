@@ -7,7 +7,7 @@ from runs import TINY, composed, record_of, trained
 
 from subquad import records
 from subquad.config import own_code as module
-from subquad.config.compose import compose_run, load_own_attention
+from subquad.config.compose import compose_run, from_choices, load_own_attention
 from subquad.config.compositions import Compositions
 from subquad.config.fingerprint import identity
 from subquad.config.own_code import own_code
@@ -70,6 +70,16 @@ def test_a_run_has_the_code_of_the_users_classes_and_of_no_others(folder):
     assert identity(compose_run(CELL))["code"].keys() == {"mine.Mine"}
     assert "code" not in identity(compose_run([*CELL, "attention=dba"]))
     assert own_code({"_target_": "nowhere.Mine"}) == {"nowhere.Mine": ""}
+
+
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+@pytest.mark.parametrize("node", ["attention", "exact"])
+def test_a_class_takes_settings_as_a_shipped_choice_does(folder, plus, node):
+    chosen = {"attention": CELL[1], "exact": "attention@exact=mine:Mine"}[node]
+    overrides = [CELL[0], chosen, f"{plus}{node}.scale=0.5"]
+    assert compose_run(overrides)[node].scale == compose_run(overrides, from_choices)[node].scale == 0.5
+    with pytest.raises(UserError, match='There is no setting "sizes" in backbone'):
+        compose_run([*overrides, "backbone.sizes=1"])
 
 
 @pytest.mark.parametrize("overrides", [CELL, (*CELL[::2], "attention=dba", "attention._target_=mine.Mine")])

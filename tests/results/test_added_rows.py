@@ -8,7 +8,7 @@ from runs import FACTS
 
 from subquad import records
 from subquad.cli import plan, reproduce
-from subquad.cli.table_arguments import DEFAULTS, chosen_tables, split_arguments, table_of_rates
+from subquad.cli.table_arguments import DEFAULTS, chosen_tables, table_of_rates
 from subquad.results.added_rows import AddedRow, keep, path_of, read, with_rows
 from subquad.results.cells import load_table
 from subquad.results.collect import gather
@@ -87,12 +87,6 @@ def test_the_plan_counts_the_search_of_the_rates(outputs, monkeypatch, capsys):
     assert not path_of(outputs, "arena").exists()
 
 
-def test_a_class_takes_settings_without_a_plus(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["plan.py", "attention.d_p=8", "table=arena", "attention=my_module:Mine"])
-    config, passed = split_arguments({})
-    assert (config.attention, passed) == (["attention=my_module:Mine", "+attention.d_p=8"], [])
-
-
 def test_rates_are_those_of_the_tasks_that_are_chosen(outputs):
     config = chosen(OWN, columns=["recall 8", "recall 64", "speed 4k"])
     [table] = chosen_tables(config)
@@ -128,6 +122,7 @@ def test_only_trained_cells_have_a_rate():
         (chosen(["attention=no_module:Mine"]), "attention=no_module:Mine: No module named 'no_module'"),
         (chosen(["attention=fractions:Fraction"]), "attention=fractions:Fraction is no attention; derive it from"),
         (chosen(["attention=subquad:StatelessAttention"]), "is no attention; .* with patterns and attend"),
+        (chosen([CLASS, "attention.q=3"]), "attention of Softmax has no key q"),
         (chosen(["attention=luna"], rows=["kept"]), "Row kept of table arena is attention=dba"),
     ],
 )

@@ -75,9 +75,9 @@ def _check(config: Any, passed: Sequence[str]) -> None:
     names = OmegaConf.to_container(config.attentions) if OmegaConf.is_list(config.attentions) else None
     if not names or len(dict.fromkeys(map(str, names))) < 2:
         raise UserError("attentions= needs two or more different rows, as in attentions=[softmax,dba,none].")
-    for name in (str(entry).split()[0] for entry in names):
+    for name, *settings in (str(entry).split() for entry in names):
         if ":" in name:
-            load_own_attention(name)
+            load_own_attention(name, settings)
         elif name not in (known := [*options("attention"), NONE]):
             raise UserError(f'There is no attention "{name}"; {hint(name, known)}')
     if config.seeds < 2:
