@@ -80,10 +80,13 @@ def test_a_row_enters_with_the_best_rate_and_is_among_the_others(outputs, monkey
 
 
 @pytest.mark.slow
-def test_the_plan_counts_the_search_of_the_rates(outputs, monkeypatch, capsys):
+def test_the_plan_counts_the_search_of_the_rates(outputs, monkeypatch, capsys, real_store):
+    monkeypatch.setattr("subquad.results.store.FOLDER", real_store)
     monkeypatch.setattr(sys, "argv", ["plan.py", "table=arena", "rows=[mine]", "columns=[digits]", *OWN])
     plan.main()
-    assert "6 runs, 0 finished" in capsys.readouterr().out  # three rates, three seeds; the best rate is not known yet
+    shown = capsys.readouterr().out
+    assert "6 runs, 0 finished" in shown  # three rates, three seeds; the best rate is not known yet
+    assert "6 runs by other attentions" in shown
     assert not path_of(outputs, "arena").exists()
 
 
