@@ -69,7 +69,10 @@ def test_code_is_what_the_class_imports_of_its_folder(folder, monkeypatch, where
 def test_a_run_has_the_code_of_the_users_classes_and_of_no_others(folder):
     assert identity(compose_run(CELL))["code"].keys() == {"mine.Mine"}
     assert "code" not in identity(compose_run([*CELL, "attention=dba"]))
-    assert own_code({"_target_": "nowhere.Mine"}) == {"nowhere.Mine": ""}
+    nobodys = ("nowhere.Mine", "functools.partial", "builtins.dict")
+    assert not any(own_code([{"_target_": name} for name in nobodys]).values())
+    (folder / "this.py").write_text(MINE)  # a name that Python has too
+    assert own_code({"_target_": "this.Mine"})["this.Mine"]
 
 
 @pytest.mark.parametrize("plus", ["", "+", "++"])

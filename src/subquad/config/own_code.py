@@ -5,7 +5,7 @@ This module imports none of them.
 
 import ast
 import hashlib
-import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -17,7 +17,7 @@ from subquad.utils.errors import UserError
 
 _NOT_OWN = {
     "subquad", "hydra", "hydra_plugins", "optuna", "pytorch_lightning", "timm", "torch", "torchmetrics", "torchvision",
-    "transformers", *sys.stdlib_module_names,
+    "transformers",
 }  # fmt: skip
 _FIRST: dict[str, str] = {}
 """The hash of each class when this process first asked for it."""
@@ -35,7 +35,7 @@ def own_code(node: Any) -> dict[str, str]:
     """By `_target_`, a hash of the code of each class that neither Subquad nor what it is built on has.
 
     The code is the module of the class and each module that it, or one of these, imports from the same folder; of an
-    installed package, from the same package. Empty where there is no such module.
+    installed package, from the same package. Empty for Python's own, and where there is no such module.
 
     Raises UserError if the code has changed in the time of this process, which may have imported it before.
     """
@@ -53,7 +53,7 @@ def _hash(target: str) -> str:
     except ValueError:  # the module of a script has none
         spec = None
     place = spec and next(iter(spec.submodule_search_locations or ()), spec.origin)
-    if not place:
+    if not place or Path(place).parent == Path(sysconfig.get_path("stdlib")):
         return ""
     folder, files, names = Path(place).parent, dict[str, bytes](), [target]
     while names:
