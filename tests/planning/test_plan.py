@@ -15,7 +15,7 @@ from subquad.config.task_metadata import about_task
 from subquad.measure.inputs import random_batch
 from subquad.measure.step_memory import USABLE
 from subquad.planning import cost
-from subquad.planning.cost import Device, Pace, Paces, family_of, measured_steps, optimizer_states, pace
+from subquad.planning.cost import Device, Pace, Paces, family_of, measured_steps, optimizer_states, pace, pace_of_others
 from subquad.planning.gpu_memory import fits
 from subquad.planning.model_size import parameters_of, spec_of
 from subquad.planning.plan_view import checkpoints, show_memory, show_plan, time_left
@@ -253,6 +253,27 @@ def test_a_plan_shows_the_memory_of_the_largest_step_and_marks_kept_runs(tmp_pat
     assert "CPU-hours*  3 GB" in shown.replace("   ", "  ")
     assert "100 MB" in shown
     assert "* estimated from a kept run" in shown
+
+
+def test_the_time_of_an_own_row_is_the_median_of_kept_runs_that_differ_in_the_attention_only(tmp_path, capsys):
+    own = dataclasses.replace(setting(), overrides=("task=t", "attention=m:Mine", "attention.k=3", "optimizer.lr=1"))
+    near = ("attention=dba", "task=t", "optimizer.lr=2", "limits.steps=7")
+    runs = [(near, 30.0), (near, 10.0), (("attention=luna", "task=t"), 500.0)]
+    runs += [((*near, more), 0.1) for more in ("scale=laptop", "backbone.attention=null")]
+    trainer = {"devices": 1, "num_nodes": 1, "precision": "32-true"}
+    config = FACTS["config"] | {"trainer": trainer}
+    kept = [record(steps=10, wall_seconds=seconds, overrides=[*given], config=config) for given, seconds in runs]
+    others = pace_of_others(own, kept)
+    assert (others.seconds, others.kept) == (3.0, True)
+    assert pace_of_others(own, kept[3:]) is None
+    tasks, total = shares(
+        [Work(own, [job(tmp_path, 0)], None, None, others=others)], Paces([], {}), HERE, {own.overrides: 2}
+    )
+    show_plan("a title", tasks, total)
+    shown = capsys.readouterr().out
+    assert "GPU-hours** " in shown
+    assert "* estimated from a kept run" not in shown
+    assert "1 run by other attentions" in shown
 
 
 def test_a_model_of_the_archive_is_known_without_its_files(tmp_path):

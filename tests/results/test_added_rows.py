@@ -8,7 +8,7 @@ from runs import FACTS
 
 from subquad import records
 from subquad.cli import plan, reproduce
-from subquad.cli.table_arguments import DEFAULTS, chosen_tables, split_arguments, table_of_rates
+from subquad.cli.table_arguments import DEFAULTS, chosen_tables, table_of_rates
 from subquad.results.added_rows import AddedRow, keep, path_of, read, with_rows
 from subquad.results.cells import RunIndex, load_table
 from subquad.results.collect import gather
@@ -81,13 +81,16 @@ def test_a_row_enters_with_the_best_rate_and_is_among_the_others(outputs, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("table", "count"),
-    [("arena", 3 + 3), ("arena_next", 5 * 3 + 3)],  # the rates and, with the best one, the seeds
+    ("table", "count", "estimate"),  # the rates and, with the best one, the seeds
+    [("arena", 3 + 3, "6 runs by other attentions"), ("arena_next", 5 * 3 + 3, "")],
 )
-def test_the_plan_counts_the_search_of_the_rates(outputs, monkeypatch, capsys, table, count):
+def test_the_plan_counts_the_search_of_the_rates(outputs, monkeypatch, capsys, real_store, table, count, estimate):
+    monkeypatch.setattr("subquad.results.store.FOLDER", real_store)
     monkeypatch.setattr(sys, "argv", ["plan.py", f"table={table}", "rows=[mine]", "columns=[ListOps]", *OWN])
     plan.main()
-    assert f"{count} runs, 0 finished" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"{count} runs, 0 finished" in shown
+    assert estimate in shown
     assert not path_of(outputs, table).exists()
 
 
@@ -95,12 +98,6 @@ def test_the_seeds_of_a_search_are_others_than_those_of_the_runs():
     for name, seeds in (("arena_next_rates", (100, 101, 102)), ("arena_next", (0, 1, 2))):
         table = load_table(name).select(["softmax"])
         assert {spec.overrides[-1] for spec in RunIndex().specs(table, None)} == {f"seed={seed}" for seed in seeds}
-
-
-def test_a_class_takes_settings_without_a_plus(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["plan.py", "attention.d_p=8", "table=arena", "attention=my_module:Mine"])
-    config, passed = split_arguments({})
-    assert (config.attention, passed) == (["attention=my_module:Mine", "+attention.d_p=8"], [])
 
 
 def test_rates_are_those_of_the_tasks_that_are_chosen(outputs):
@@ -138,6 +135,7 @@ def test_only_trained_cells_have_a_rate():
         (chosen(["attention=no_module:Mine"]), "attention=no_module:Mine: No module named 'no_module'"),
         (chosen(["attention=fractions:Fraction"]), "attention=fractions:Fraction is no attention; derive it from"),
         (chosen(["attention=subquad:StatelessAttention"]), "is no attention; .* with patterns and attend"),
+        (chosen([CLASS, "attention.q=3"]), "attention of Softmax has no key q"),
         (chosen(["attention=luna"], rows=["kept"]), "Row kept of table arena is attention=dba"),
     ],
 )

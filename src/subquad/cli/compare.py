@@ -7,8 +7,9 @@ python scripts/compare.py task=uea/basic_motions seeds=5 rates=[1e-3,3e-3]
 data= takes a folder of images with a folder for each class, a table of labelled texts (csv, tsv, json, jsonl, parquet),
 a folder with tokens.npy, or <name>_TRAIN.ts beside <name>_TEST.ts. task= takes a task of train.py instead.
 
-    attentions=[...]  choices of attention=, `none` for no attention, with settings behind a name in quotation marks
-                      ("linformer attention.k=16"); softmax, none and five others if left out
+    attentions=[...]  choices of attention=, classes of your own (my_module:Mine), `none` for no attention, with
+                      settings behind a name in quotation marks ("linformer attention.k=16"); softmax, none and five
+                      others if left out
     rates=[...]       learning rates; a third of the recipe's, the recipe's, and three times it if left out
     seeds=3           runs of each row that are tested
     hours=1           time for all of it
@@ -30,6 +31,7 @@ from rich.console import Console
 
 from subquad.cli.command import script_settings
 from subquad.config.choices import hint, options
+from subquad.config.compose import load_own_attention
 from subquad.config.overrides import as_override
 from subquad.planning.comparison import NONE, Comparison
 from subquad.utils.errors import UserError
@@ -73,8 +75,10 @@ def _check(config: Any, passed: Sequence[str]) -> None:
     names = OmegaConf.to_container(config.attentions) if OmegaConf.is_list(config.attentions) else None
     if not names or len(dict.fromkeys(map(str, names))) < 2:
         raise UserError("attentions= needs two or more different rows, as in attentions=[softmax,dba,none].")
-    for name in (str(entry).split()[0] for entry in names):
-        if name not in (known := [*options("attention"), NONE]):
+    for name, *settings in (str(entry).split() for entry in names):
+        if ":" in name:
+            load_own_attention(name, settings)
+        elif name not in (known := [*options("attention"), NONE]):
             raise UserError(f'There is no attention "{name}"; {hint(name, known)}')
     if config.seeds < 2:
         raise UserError("seeds=1 shows no variation between runs; say seeds=2 or more.")

@@ -24,7 +24,17 @@ from rich.console import Console
 from subquad import records
 from subquad.cli.table_arguments import chosen_seeds, chosen_tables, split_arguments, table_of_rates
 from subquad.config.compositions import Compositions
-from subquad.planning.cost import Device, Pace, Paces, Setting, measured_steps, optimizer_states, pace, setting_of
+from subquad.planning.cost import (
+    Device,
+    Pace,
+    Paces,
+    Setting,
+    measured_steps,
+    optimizer_states,
+    pace,
+    pace_of_others,
+    setting_of,
+)
 from subquad.planning.plan_view import show_memory, show_plan
 from subquad.planning.table_plan import Work, jobs_by_setting, shares
 from subquad.results.cells import RunIndex
@@ -62,7 +72,8 @@ def main() -> None:
     finished = records.read_all(
         outputs / "runs", lambda error: warn(f"Left out: {error}", soft_wrap=True, markup=False)
     )
-    kept = _kept(settings.values(), runs.compositions)
+    stored = Store.read().runs.values()
+    kept = _kept(settings.values(), stored, runs.compositions)
     paces = _paces(outputs, finished, kept)
     here = Device.of(machine.describe())
     peaks: dict[str, dict[str, int]] = {}
@@ -78,10 +89,12 @@ def main() -> None:
     states_of_optimizer = _optimizer_states(settings.values(), runs.compositions.optimizer_states)
     runs.compositions.save()
     works, states = [], {}
+    own = [{*row.overrides} for table in tables for row in table.rows if row.name in table.added]
     for key, setting in settings.items():
         needs = runs.missing_data(groups[key][0]) if key in left else None
         parameters = paces.parameters(setting) or sizes.get(setting.family)
-        works.append(Work(setting, groups[key], parameters, needs, peaks.get(setting.family, {})))
+        others = pace_of_others(setting, stored) if any(row <= {*setting.overrides} for row in own) else None
+        works.append(Work(setting, groups[key], parameters, needs, peaks.get(setting.family, {}), others))
         states[key] = states_of_optimizer[json.dumps(setting.module["optimizer"], sort_keys=True)]
     tasks, total = shares(works, paces, here, states)
     title = f"{tables[0].name}: {tables[0].title}" if len(tables) == 1 else f"{len(tables)} tables, shared runs once"
@@ -135,10 +148,12 @@ def _optimizer_states(settings: Iterable[Setting], known: dict[str, int]) -> dic
     return known
 
 
-def _kept(settings: Iterable[Setting], compositions: Compositions) -> list[tuple[str, records.Record]]:
+def _kept(
+    settings: Iterable[Setting], stored: Iterable[records.Record], compositions: Compositions
+) -> list[tuple[str, records.Record]]:
     """The runs of docs/results with the task and the attention of a setting, with their families."""
     planned = {(setting.task, setting.attention) for setting in settings}
-    kept = [run for run in Store.read().runs.values() if (run.task, run.attention) in planned]
+    kept = [run for run in stored if (run.task, run.attention) in planned]
     families = {tuple(run.overrides): "" for run in kept}
     for overrides in families:
         families[overrides] = setting_of(overrides, compositions).family

@@ -1,6 +1,5 @@
 """The settings of commands about tables: reproduce, plan, report and dashboard."""
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,8 +30,6 @@ def split_arguments(own: Mapping[str, Any]) -> tuple[Any, list[str]]:
     of_row = [override for override in sys.argv[1:] if override.startswith(("attention=", "attention.", "+attention."))]
     rest = [override for override in sys.argv[1:] if override not in (*passed, *of_row)]
     config = script_settings(DEFAULTS | dict(own), rest)
-    if any(re.match(r"attention=.*:", override) for override in of_row):  # a class has no settings of a file to change
-        of_row = [re.sub(r"^attention\.", "+attention.", override) for override in of_row]
     config.attention = sorted(of_row, key=lambda override: not override.startswith("attention=")) or None
     return config, passed
 
@@ -85,7 +82,7 @@ def _own_row(config: Any, added: Mapping[str, Mapping[str, AddedRow]], outputs: 
             f"from {path_of(outputs, table)}."
         )
     if ":" in (name := config.attention[0].partition("=")[2]):
-        load_own_attention(name)
+        load_own_attention(name, config.attention[1:])
     return rows[0]
 
 

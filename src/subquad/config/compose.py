@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from subquad.config import choices, fingerprint
 from subquad.config.hydra_internals import parse_files_once
+from subquad.config.own_code import own_code
 from subquad.config.validate import checked_overrides, explain_compositions
 from subquad.utils.errors import UserError
 
@@ -115,13 +116,14 @@ def load_attention(name: str, overrides: Sequence[str] = ()) -> Any:
     return load_factory(f"attention={name}", overrides)
 
 
-def load_own_attention(name: str) -> Any:
+def load_own_attention(name: str, overrides: Sequence[str] = ()) -> Any:
     """The factory of a choice of `attention=`, or a class or factory of the user's, written as `module:name`.
 
-    Commands find the modules of the working folder (`find_own_folders`).
+    Commands find the modules of the working folder (`find_own_folders`). overrides: settings of it.
     """
     if ":" not in name:
-        return load_attention(name)
+        return load_attention(name, overrides)
+    own_code({"_target_": name.replace(":", ".")})  # what is changed after this is refused
     try:
         found = pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
@@ -134,7 +136,7 @@ def load_own_attention(name: str) -> Any:
             f"attention={name} is no attention; derive it from subquad.StatelessAttention or subquad.Attention, with "
             "patterns and attend (docs/adding.md)."
         )
-    return found
+    return load_attention(name, overrides) if overrides else found
 
 
 def load_factory(choice: str, overrides: Sequence[str] = ()) -> Any:

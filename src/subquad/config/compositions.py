@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 import subquad
 from subquad import records
 from subquad.config import choices, compose, fingerprint
-from subquad.config.fingerprint import ANY, identity, mechanism, run_of
+from subquad.config.fingerprint import ANY, identity, mechanism, run_of, with_code
 from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError
 from subquad.utils.spread import spread
@@ -90,7 +90,8 @@ def _with_attention(own: tuple[str, ...], others: tuple[str, ...]) -> Compositio
         settings: Any = OmegaConf.to_container(config.attention, resolve=True)
     if settings != OmegaConf.to_container(config.attention, resolve=True):
         raise UserError("These settings depend on paths, which are not part of an identity.")
-    identity, data, module = (_put(part, settings) for part in (rest.identity, rest.data, rest.module))
+    known, data, module = (_put(part, settings) for part in (rest.identity, rest.data, rest.module))
+    identity = with_code(known)
     folder = rest.folder.replace(ANY, name).replace(records.fingerprint(rest.identity), records.fingerprint(identity))
     return Composition(folder=folder, outputs=rest.outputs, attention=name, identity=identity, data=data, module=module)
 
@@ -151,7 +152,8 @@ _FILE = TypeAdapter(_Cache)
 class Compositions:
     """Compositions by their overrides, cached in `compositions.json` in the folder of outputs.
 
-    A composition stays valid until a file changes that runs are composed from, in configs/ or in a folder of the user.
+    A composition stays valid until a file changes that runs are composed from, in configs/ or in a folder of the user,
+    or the code of a class of the user's in it.
     """
 
     def __init__(self) -> None:
@@ -175,7 +177,9 @@ class Compositions:
         _with_any.cache_clear()
         _attention.cache_clear()
         requested = {_key(overrides): overrides for overrides in override_lists}
-        missing = {key: overrides for key, overrides in requested.items() if key not in self._cache.compositions}
+        known = self._cache.compositions
+        missing = {k: overrides for k, overrides in requested.items() if k not in known or _is_outdated(known[k])}
+        self._saved = () if missing else self._saved
         ordered = sorted(missing, key=lambda key: sorted(missing[key], key=_is_of_attention))  # equal parts together
         composed = dict(zip(ordered, spread(Composition.of, [missing[k] for k in ordered], meanwhile), strict=True))
         self._cache.compositions |= {
@@ -258,6 +262,11 @@ def _digest(files: Iterable[Path], start: str = "") -> str:
     for file in files:
         digest.update(str(file).encode() + file.read_bytes())
     return digest.hexdigest()
+
+
+def _is_outdated(composition: Composition) -> bool:
+    """Whether the code of one of the user's classes in it has changed."""
+    return "code" in composition.identity and with_code({**composition.identity}) != composition.identity
 
 
 def _starts_from_a_file(overrides: Iterable[str]) -> bool:

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, MissingMandatoryValue
 
 from subquad.config.choices import of_training
+from subquad.config.own_code import own_code
 from subquad.config.run_settings import check_run
 from subquad.records import FOLDER, fingerprint
 from subquad.utils.display import as_typed
@@ -44,7 +45,8 @@ def identity(config: DictConfig) -> dict[str, Any]:
     for memory, which affect only rounding and dropout masks. Precision is included, that of float32 only where it is
     set: by default it follows the device and the recipe. The optimiser and the mechanism are
     included where the task's module and backbone refer to them, so that an unused choice has no effect. Initial weights
-    are identified by `weights_name`. The returned object is cached and must not be changed.
+    are identified by `weights_name`, and classes of the user's by their code too (`own_code`). The returned object is
+    cached and must not be changed.
     """
     plain = _plain(config)
     start = plain["ckpt_path"] and weights_name(Path(plain["ckpt_path"]))
@@ -52,7 +54,13 @@ def identity(config: DictConfig) -> dict[str, Any]:
     key = json.dumps([plain, start, choices], sort_keys=True, default=str)
     if key not in _KNOWN:
         _KNOWN[key] = _resolved(config, plain)
-    return _KNOWN[key]
+    return with_code(_KNOWN[key])
+
+
+def with_code(settings: dict[str, Any]) -> dict[str, Any]:
+    """Resolved settings with the hash of the code of each of the user's classes in them, if there are any."""
+    code = own_code(settings)
+    return settings | {"code": code} if code else settings
 
 
 def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:

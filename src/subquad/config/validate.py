@@ -102,7 +102,8 @@ def _explained(load: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
         for override in more.get("overrides", args[2] if len(args) > 2 else ()):
             group, _, name = override.partition("=")
             if group.partition("@")[0] == "attention" and re.fullmatch(_CLASS, name):
-                node = {"_target_": name.replace(":", "."), "_partial_": True}
+                known = {"_target_": name.replace(":", "."), "_partial_": True}
+                node = OmegaConf.create(known, flags={"struct": False})  # settings need no +, as those of a file
                 ConfigStore.instance().store(name, node, group="attention")
         try:
             config = load(*args, **more)

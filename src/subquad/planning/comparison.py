@@ -206,15 +206,10 @@ class Comparison:
 
     @cached_property
     def folder(self) -> Path:
-        """Of the plan and the page. Its name stands for the settings and the data."""
-        settings = [
-            self.given,
-            list(self.rows),
-            self.rates,
-            len(self.seeds),
-            self.hours,
-            self.data.fingerprint,
-        ]
+        """Of the plan and the page. Its name stands for the settings, the data and the code of the user's classes."""
+        every = self.runs.compositions.all([(*own, *self.runs.overrides) for own in self.rows.values()])
+        code = [composition.identity["code"] for composition in every if "code" in composition.identity]
+        settings = [self.given, [*self.rows], self.rates, len(self.seeds), self.hours, self.data.fingerprint, *code]
         name = fingerprint({"comparison": settings})
         return self.outputs / "compare" / f"{self.title.replace('/', '-')}-{name}"
 

@@ -1,6 +1,7 @@
 """Cost of runs (steps, time and checkpoints), estimated from finished runs and measured steps only."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -160,6 +161,7 @@ def family_of(settings: Mapping[str, Any]) -> str:
         "module": module,
         "data": {key: value for key, value in settings["data"].items() if key not in _IGNORED_IN_FAMILY},
         "precision": str(settings["trainer"]["precision"]),
+        **{key: settings[key] for key in ("code",) if key in settings},
     }
     text = json.dumps(kept, sort_keys=True, default=str)
     for path in sorted(set(settings.get("paths", {}).values()), key=lambda path: -len(str(path))):
@@ -211,10 +213,7 @@ class Paces:
             self._add(family, record, kept=True)
 
     def _add(self, family: str, record: Record, kept: bool) -> None:
-        gpus = _gpus(record.config["trainer"])
-        if record.steps and gpus is not None:
-            seconds = record.wall_seconds / record.steps * (gpus if record.machine["gpu"] else 1)
-            pace = Pace(seconds, Device.of(record.machine), True, record.steps, record.parameters, kept)
+        if (pace := _pace_of(record, kept)) is not None:
             self.known[family].append(pace)
 
     def of(self, setting: Setting, here: Device | None) -> Pace | None:
@@ -233,6 +232,26 @@ class Paces:
     def parameters(self, setting: Setting) -> int | None:
         """Number of parameters of the model, known from runs or measurements of its family; None if there are none."""
         return next((pace.parameters for pace in self.known.get(setting.family, ())), None)
+
+
+def _pace_of(record: Record, kept: bool) -> Pace | None:
+    gpus = _gpus(record.config["trainer"])
+    if not record.steps or gpus is None:
+        return None
+    seconds = record.wall_seconds / record.steps * (gpus if record.machine["gpu"] else 1)
+    return Pace(seconds, Device.of(record.machine), True, record.steps, record.parameters, kept)
+
+
+def pace_of_others(setting: Setting, kept: Iterable[Record]) -> Pace | None:
+    """The median pace of the kept runs that differ from a setting in the attention, the rate or the length only."""
+    own = _without_attention(setting.overrides)
+    paces = [_pace_of(record, kept=True) for record in kept if _without_attention(record.overrides) == own]
+    known = sorted((pace for pace in paces if pace is not None), key=lambda pace: pace.seconds)
+    return known[len(known) // 2] if known else None
+
+
+def _without_attention(overrides: Iterable[str]) -> set[str]:
+    return {o for o in overrides if not re.match(r"\+?(attention\b|optimizer\.lr=|limits\.)", o)}
 
 
 def _gpus(trainer: Mapping[str, Any]) -> int | None:

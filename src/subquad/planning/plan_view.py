@@ -32,11 +32,15 @@ def show_plan(title: str, tasks: Mapping[str, Share], total: Share) -> None:
         data = "missing" if share.needs else "here" if share.left else ""
         numbers = (f"{number:,}" for number in (share.finished, share.left))
         peaks = (readable_bytes(share.memory[device]) if device in share.memory else "" for device in devices.values())
-        time = time_left(share) + "*" * bool(share.kept)
+        time = time_left(share) + "*" * bool(share.kept) + "*" * bool(share.others)
         grid.add_row(task, *numbers, time, *peaks, checkpoints(share), data)
     console.print(grid)
-    if total.kept:
+    if total.kept > total.others:
         console.print("* estimated from a kept run (docs/results), scaled by its steps", soft_wrap=True)
+    if total.others:
+        console.print(
+            "** the median of kept runs of other attentions, with your steps; yours may take longer", soft_wrap=True
+        )
     console.print(f"{counted(total.runs, 'run')}, {total.finished:,} finished, {total.left:,} left.")
     if not total.left:
         return
@@ -100,8 +104,10 @@ def _sources(share: Share) -> str:
     sources = []
     if share.whole > share.kept:
         sources.append(f"{counted(share.whole - share.kept, 'run')} by finished runs of their kind")
-    if share.kept:
-        sources.append(f"{counted(share.kept, 'run')} estimated from kept runs of their kind")
+    if share.kept > share.others:
+        sources.append(f"{counted(share.kept - share.others, 'run')} estimated from kept runs of their kind")
+    if share.others:
+        sources.append(f"{counted(share.others, 'run')} by other attentions (measure=true times steps of each here)")
     if share.timed > share.whole:
         sources.append(f"{share.timed - share.whole} by measured training steps, without their evaluations")
     if share.left > share.timed:

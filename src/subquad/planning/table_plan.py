@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from subquad.planning.cost import FLOAT_BYTES, Device, Paces, Setting
+from subquad.planning.cost import FLOAT_BYTES, Device, Pace, Paces, Setting
 from subquad.results.cells import RunSpec
 
 
@@ -16,6 +16,7 @@ class Work:
         parameters: number of the model's parameters; None if it is unknown.
         needs: a sentence on missing data; None if none are missing.
         memory: peak bytes of a training step on a CPU ("cpu") and on a GPU ("cuda"), as far as they are known.
+        others: the pace of other attentions, for where that of this one is not known.
     """
 
     setting: Setting
@@ -23,6 +24,7 @@ class Work:
     parameters: int | None
     needs: str | None
     memory: Mapping[str, int] = field(default_factory=dict)
+    others: Pace | None = None
 
     @property
     def left(self) -> int:
@@ -39,6 +41,7 @@ class Share:
         timed: number of runs left that `seconds` includes.
         whole: number of timed runs whose time is based on finished runs; the others are based on training steps only.
         kept: number of those whose time is based on a run that the project keeps.
+        others: number of those whose time is that of other attentions.
         sized: number of runs left that `checkpoint_bytes` includes.
         seconds: time of the runs left, by device.
         needs: sentences on missing data.
@@ -50,6 +53,7 @@ class Share:
     timed: int = 0
     whole: int = 0
     kept: int = 0
+    others: int = 0
     sized: int = 0
     seconds: dict[Device, float] = field(default_factory=lambda: defaultdict(float))
     checkpoint_bytes: int = 0
@@ -70,12 +74,13 @@ class Share:
             self.memory |= {key: max(peak, self.memory.get(key, 0)) for key, peak in work.memory.items()}
         if work.needs is not None and left:
             self.needs.add(work.needs)
-        pace = paces.of(work.setting, here)
+        pace = paces.of(work.setting, here) or work.others
         if pace is not None and work.setting.steps is not None:
             self.seconds[pace.device] += left * pace.seconds * work.setting.steps
             self.timed += left
             self.whole += left * pace.whole
             self.kept += left * pace.kept
+            self.others += left * (pace is work.others)
         if work.parameters is not None:
             self.checkpoint_bytes += left * checkpoint_bytes(work.setting, work.parameters, states)
             self.sized += left

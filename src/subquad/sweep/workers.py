@@ -21,6 +21,7 @@ from typing import Any, TextIO
 from hydra.utils import get_object
 
 from subquad import records
+from subquad.config.own_code import own_code, targets
 from subquad.utils.cores import usable_cores, usable_threads
 from subquad.utils.errors import UserError
 from subquad.utils.free_memory import memory_of_worker
@@ -105,23 +106,14 @@ def _gpus() -> list[str]:
 
 def import_for(config: Any) -> None:
     """Imports the modules that a run of this configuration needs, so that forked processes have them loaded."""
+    own_code(config)  # a run refuses code that is changed after this
     with _single_threaded_imports():
         for name in ("subquad.training.run", "subquad.training.evaluation", "matplotlib.pyplot"):
             importlib.import_module(name)
-        for target in _targets(config):
+        for target in targets(config):
             with suppress(Exception):  # the run itself reports it
                 get_object(target)
     gc.freeze()  # otherwise the garbage collector of each forked process touches, and so copies, all shared memory
-
-
-def _targets(node: Any) -> Iterator[str]:
-    """Every `_target_` of a configuration of plain dictionaries and lists."""
-    if isinstance(node, dict):
-        if isinstance(target := node.get("_target_"), str):
-            yield target
-        node = list(node.values())
-    for child in node if isinstance(node, list) else ():
-        yield from _targets(child)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ The record has the resolved configuration. Nothing is pickled, and loading runs 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from subquad import records, specs
+from subquad.config.own_code import targets
 from subquad.config.settings import without_weights
 from subquad.training import hub
 from subquad.training.resume import check_data, read_best
@@ -135,19 +136,12 @@ def _digest(text: str, weights: Mapping[str, Tensor]) -> str:
 
 def _check_classes(node: Any, path: Path) -> None:
     """Raises UserError if a `_target_` is anything but a module of Subquad."""
-    for target in _targets(node):
+    for target in targets(node):
         found = get_object(target) if target.startswith("subquad.") else None
         if not (isinstance(found, type) and issubclass(found, nn.Module) and found.__module__.startswith("subquad.")):
             raise UserError(
                 f"{path} has the class {target}, which is not Subquad's; pass trust_code=True if you trust its author."
             )
-
-
-def _targets(node: Any) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        yield from ([str(node["_target_"])] if "_target_" in node else [])
-    for part in node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ():
-        yield from _targets(part)
 
 
 def _spec(fields: dict[str, Any], path: Path) -> Any:

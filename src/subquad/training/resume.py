@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from subquad import records
 from subquad.backbones.encoder import Pretrainable
 from subquad.config.fingerprint import run_of
+from subquad.config.own_code import own_code
 from subquad.data.split_data import SplitData
 from subquad.tasks.supervised import Supervised
 from subquad.training.lightning_data import TrainedOn
@@ -88,7 +89,14 @@ def check_best(run: Path, name: str, monitor: str, best: float | None) -> None:
 
 
 def read_best(run: Path, record: records.Record) -> dict[str, Any]:
-    """Reads the best checkpoint of a finished run; raises UserError if it is not the one that the run ended with."""
+    """Reads the best checkpoint of a finished run.
+
+    Raises UserError if it is not the one that the run ended with, or was trained with other code of the user's classes.
+    """
+    code = record.config.get("code", {})
+    for target, now in own_code([{"_target_": target} for target in code]).items():
+        if now != code[target]:
+            raise UserError(f"{run} was trained with other code of {target}; restore that code, or train again.")
     return read_checkpoint(records.check_file(run, record, records.BEST), run, record.name)
 
 

@@ -72,8 +72,10 @@ def train(config: DictConfig) -> records.Record:
 def _train(config: DictConfig, run: Path) -> records.Record | None:
     # Before anything else: instantiate resolves interpolations in place, which would change the result of
     # ${fingerprint:}.
-    name = records.fingerprint(identity(config))
+    known = identity(config)
+    name = records.fingerprint(known)
     resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
+    resolved |= {key: known[key] for key in ("code",) if key in known}
     started = time.time()
     try:
         return _fit(OmegaConf.create(resolved), resolved, run, name)
