@@ -4,6 +4,7 @@ import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from runs import ROOT
 
@@ -19,16 +20,16 @@ ARENAS = ("arena", "arena_next")
 SCRIPT = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts" / "arena_rates.py")))
 
 
-def fake(scores):
-    """Results of the rates of one row and task."""
-    cell = load_table("arena_rates").cells["DBA", "recall 3.0e-3"]
+def fake(scores, table="arena_rates"):
+    """Results of the rates of one row and task: by rate a score, or one for each seed."""
+    cell = load_table(table).cells["softmax", "recall 3.0e-3"]
 
     def results(score):
-        summary = None if score is None else summarise({0: score})
+        summary = None if score is None else summarise(dict(enumerate(np.atleast_1d(score))))
         result = CellResult(scope=FULL, verdict=Verdict.NOT_RUN, summary=summary)
         return CellResults(cell=cell, anchor="", command="", results=(result,))
 
-    return SimpleNamespace(cells={("DBA", f"recall {rate}"): results(score) for rate, score in scores.items()})
+    return SimpleNamespace(cells={("softmax", f"recall {rate}"): results(score) for rate, score in scores.items()})
 
 
 @pytest.mark.parametrize(
@@ -40,11 +41,15 @@ def fake(scores):
     ],
 )
 def test_the_best_rate_is_chosen_and_of_equal_ones_the_lowest(scores, chosen):
-    assert SCRIPT.best_rates(fake(scores)) == {("DBA", "recall"): chosen}
+    assert SCRIPT.best_rates(fake(scores)) == {("softmax", "recall"): chosen}
 
 
-def test_no_rate_is_chosen_before_all_are_measured():
+def test_no_rate_is_chosen_before_all_are_measured_with_all_seeds():
     assert SCRIPT.best_rates(fake({"1.0e-3": 50.0, "3.0e-3": None})) == {}
+    lucky = {"1.0e-3": [50.0, 51.0, 52.0], "3.0e-3": [50.0, 60.0]}
+    assert SCRIPT.best_rates(fake(lucky, "arena_next_rates")) == {}
+    whole = lucky | {"3.0e-3": [50.0, 60.0, 20.0]}
+    assert SCRIPT.best_rates(fake(whole, "arena_next_rates")) == {("softmax", "recall"): "1.0e-3"}
 
 
 def test_written_rates_are_those_of_all_cells_of_the_run(tmp_path: Path):

@@ -109,7 +109,7 @@ def rates_of(table: str) -> str | None:
 
 
 def best_rates(rates: TableResults) -> dict[tuple[str, str], str]:
-    """The rate with the best score by row and task; of equal ones the lowest. Left out where one is not measured.
+    """The rate with the best mean by row and task; of equal ones the lowest. Left out where a run is missing.
 
     rates: a table whose columns are named after a task and a rate: "recall 3.0e-3".
     """
@@ -117,7 +117,8 @@ def best_rates(rates: TableResults) -> dict[tuple[str, str], str]:
     for (row, column), cell in rates.cells.items():
         task, _, rate = column.rpartition(" ")
         summary = cell.decisive.summary
-        measured.setdefault((row, task), {})[rate] = None if summary is None else summary.mean
+        score = None if summary is None or summary.seeds < cell.cell.seeds else summary.mean
+        measured.setdefault((row, task), {})[rate] = score
     chosen = {}
     for place, scores in measured.items():
         known = {rate: score for rate, score in scores.items() if score is not None}
