@@ -48,6 +48,12 @@ class GeneratedRows(SplitData):
         """Batches of rows with their answers."""
         return Answers(self.splits[split], self.answers, self.hidden)
 
+    def most_frequent_answer(self) -> float:
+        """Accuracy on the test rows of one token for all answers of a row, the one that is right most often."""
+        test = self.splits["test"]
+        answers = (row[self.answers(row)] for row in map(test.__getitem__, range(len(test))))
+        return float(np.mean([np.bincount(asked).max() / len(asked) for asked in answers]))
+
 
 def different(rows: Iterator[np.ndarray], sizes: Mapping[str, int]) -> tuple[Mapping[str, Ragged], str]:
     """Splits of rows without repetition, in their order, and the fingerprint; raises UserError if there are too few."""
