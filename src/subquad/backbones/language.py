@@ -141,9 +141,8 @@ class Autoencoder(LanguageModel):
         draw_linear_maps(self.decoder, STD)
 
     def chosen_vectors(self, x: Tokens, valid: Mask, chosen: Int[Tensor, "m 2"]) -> Float[Tensor, "m d"]:
-        row, place = chosen.unbind(1)
         last = x[:, -1] if valid is None else x[torch.arange(len(x), device=x.device), valid.sum(1) - 1]
-        return self.decoder(self.places(torch.zeros_like(x[:1]))[0, place] + last[row])
+        return self.decoder(super().chosen_vectors(self.places(last[:, None].expand_as(x)), valid, chosen))
 
 
 class LanguageClassifier(Encoder, Pretrainable):

@@ -161,8 +161,9 @@ def family_of(settings: Mapping[str, Any]) -> str:
         "module": module,
         "data": {key: value for key, value in settings["data"].items() if key not in _IGNORED_IN_FAMILY},
         "precision": str(settings["trainer"]["precision"]),
-        **{key: settings[key] for key in ("code",) if key in settings},
     }
+    if "code" in settings:
+        kept["code"] = settings["code"]
     text = json.dumps(kept, sort_keys=True, default=str)
     for path in sorted(set(settings.get("paths", {}).values()), key=lambda path: -len(str(path))):
         text = text.replace(str(path), "")

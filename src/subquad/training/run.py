@@ -75,7 +75,8 @@ def _train(config: DictConfig, run: Path) -> records.Record | None:
     known = identity(config)
     name = records.fingerprint(known)
     resolved = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
-    resolved |= {key: known[key] for key in ("code",) if key in known}
+    if "code" in known:
+        resolved["code"] = known["code"]
     started = time.time()
     try:
         return _fit(OmegaConf.create(resolved), resolved, run, name)
