@@ -101,6 +101,13 @@ def test_what_smoke_changes_hides_no_width_that_the_heads_do_not_divide():
     assert [small[key] for key in ("dim", "heads", "patch")] == [published[key] for key in ("dim", "heads", "patch")]
 
 
+@pytest.mark.parametrize("task", options("task"))
+def test_smoke_trains_up_to_a_validation(task):
+    plain = resolved(f"task={task}", "scale=smoke")
+    every, steps = plain["data"].get("steps_per_epoch"), plain["trainer"]["max_steps"]
+    assert every is None or steps < 0 or every <= steps  # -1 steps: whole epochs
+
+
 EVERY_ATTENTION = [("lra/listops", name) for name in options("attention")]
 
 
