@@ -8,7 +8,7 @@ from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.cosine_attention import expand, kv_state
-from subquad.ops.kernel_attention_on_gpu import in_half, linear_attention, serves, weights_of
+from subquad.ops.linear_attention_on_gpu import in_half, linear_attention, serves, weights_of
 from subquad.ops.masks import zero_padding
 from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Positive

@@ -13,7 +13,7 @@ from subquad.attention.base import Affine, Discrete, Maps, Refreshable, Stateles
 from subquad.ops.hash_fitting import fit_planes, kulis_grauman, labels
 from subquad.ops.hashed_attention_on_gpu import hashed_attention
 from subquad.ops.hashing import anchor_similarity, norms, power_bias, shared_attention, sign
-from subquad.ops.kernel_attention_on_gpu import serves, weights_of
+from subquad.ops.linear_attention_on_gpu import serves, weights_of
 from subquad.ops.mixed_precision import without_autocast
 from subquad.specs import UNKNOWN, Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count, Natural

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.flow_attention_on_gpu import flow_attention
-from subquad.ops.kernel_attention import expand, head_dot, kv_state
-from subquad.ops.kernel_attention_on_gpu import serves, weights_of
+from subquad.ops.linear_attention import expand, head_dot, kv_state
+from subquad.ops.linear_attention_on_gpu import serves, weights_of
 from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import NonNegative

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.kernel_attention import divisor, expand, head_dot, kv_state
-from subquad.ops.kernel_attention_on_gpu import linear_attention, serves, weights_of
+from subquad.ops.linear_attention import divisor, expand, head_dot, kv_state
+from subquad.ops.linear_attention_on_gpu import linear_attention, serves, weights_of
 from subquad.ops.masks import zero_padding
 from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.derivatives import by_torch, one_at_a_time

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.chunked_scan import both_ways, gated_scan
-from subquad.ops.kernel_attention import divisor
+from subquad.ops.linear_attention import divisor
 from subquad.ops.masks import zero_padding
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.unit import unit

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, Redrawn, StatelessAttention, copy_drawn
-from subquad.ops.kernel_attention_on_gpu import serves, weights_of
+from subquad.ops.linear_attention_on_gpu import serves, weights_of
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.performer_on_gpu import performer
 from subquad.ops.random_features import orthogonal_directions
