@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.linear_attention import divisor, expand, head_dot, kv_state
-from subquad.ops.linear_attention_on_gpu import linear_attention, serves, weights_of
+from subquad.ops.linear_attention_on_gpu import linear_attention, use_gpu_path, weights_of
 from subquad.ops.masks import zero_padding
 from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.derivatives import by_torch, one_at_a_time
@@ -49,7 +49,7 @@ class Linear(StatelessAttention):
 
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
-        if serves(x, context):
+        if use_gpu_path(x, context):
             weights = weights_of(p.query, p.key, p.value, p.out)
             return linear_attention(x, masks.context, weights, p.heads, self.eps)
         q = self._features(p.query, x)
