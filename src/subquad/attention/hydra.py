@@ -19,8 +19,8 @@ class Hydra(StatelessAttention):
     """A quasiseparable matrix: two selective state space models that leave out the diagonal, which is separate.
 
         [z, x, B, C, B', C', Δ, Δ'] = W u,   [x, B, C, B', C'] ← SiLU(conv(·)),   Δ ← softplus(Δ + b)
-        f_i = Σ_{j≤i} exp(a Σ_{s=j+1..i} Δ_s) (C_i · B_j) Δ_j x_j   in each head, a < 0; b_i likewise from the right
-        y_i = f_{i-1} + b_{i+1} + (w · x_i + D) x_i
+        s_i = Σ_{j≤i} exp(a Σ_{t=j+1..i} Δ_t) (C_i · B_j) Δ_j x_j   in each head, a < 0; s'_i likewise from the right
+        y_i = s_{i-1} + s'_{i+1} + (w · x_i + D) x_i
         out = W_O (RMSNorm(y) ⊙ SiLU(z))
 
     x and z are `expand` d wide. The heads share B and C, one of each for both directions. The shift comes after the

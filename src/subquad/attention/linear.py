@@ -25,9 +25,9 @@ class Linear(StatelessAttention):
     Args:
         eps: ε in the normaliser, as in the authors' code.
 
-    Why the fast path is equal: with the heads side by side φ(K)ᵀ V = (φ(K)ᵀ C) W_V + (φ(K)ᵀ 1) b_V, and W_O acts on
-    this state. A layer then costs four products of n x d by d x d, two of them for queries and keys, and no values of
-    single tokens are formed.
+    Why the fast path is equal: with the context tokens C and the heads side by side, φ(K)ᵀ V = (φ(K)ᵀ C) W_V +
+    (φ(K)ᵀ 1) b_V, and W_O acts on this state. A layer then costs four products of n x d by d x d, two of them for
+    queries and keys, and no values of single tokens are formed.
 
     Examples:
         >>> import torch
