@@ -1,13 +1,11 @@
 """Hydra: bidirectional Mamba-2 (Hwang et al. 2024, https://arxiv.org/abs/2407.09941, Section 3)."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from subquad.attention.base import Affine, StatelessAttention
-from subquad.ops.chunked_scan import both_ways, gated_scan
+from subquad.ops.chunked_scan import both_ways, gated_scan, step_biases
 from subquad.ops.depthwise import depthwise
 from subquad.ops.heads import split_heads
 from subquad.ops.masks import zero_padding
@@ -53,9 +51,7 @@ class Hydra(StatelessAttention):
         self.inner, self.state = inner, state
         self.project_in = Affine(site.dim, 2 * inner + 4 * state + 2 * heads, bias=False)
         self.conv = nn.Conv1d(inner + 4 * state, inner + 4 * state, kernel, groups=inner + 4 * state)
-        # Steps are drawn log-uniformly between 0.001 and 0.1; the bias is the inverse of softplus.
-        steps = torch.exp(math.log(0.001) + torch.rand(heads) * math.log(100))
-        self.step_bias = nn.Parameter(steps + torch.log(-torch.expm1(-steps)))
+        self.step_bias = nn.Parameter(step_biases(heads))
         self.log_decay = nn.Parameter(torch.zeros(heads))
         self.diagonal = nn.Linear(inner, heads)
         nn.init.ones_(self.diagonal.bias)
