@@ -25,7 +25,8 @@ class DeltaNet(StatelessAttention):
 
     Args:
         gated: with decays g_i = -exp(a_h) softplus(w_hᵀ x_i + b_h), for each direction their own, and an output gate
-            SiLU(W_Z x) after the norm (gated DeltaNet); otherwise g = 0 and no gate.
+            SiLU(W_Z x) after the norm (gated DeltaNet, also the default of this class); otherwise g = 0 and no gate
+            (`attention=deltanet`).
         kernel: taps of the depthwise convolutions of q, k and v, odd; null: none, and no SiLU of v.
 
     Why the fast path is equal: what the tokens of a chunk write is the solution of a triangular system. An exported
