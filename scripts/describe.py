@@ -55,7 +55,7 @@ FAMILIES = {
         "linear", "linear_bn_sh", "performer", "cosformer", "flowformer", "ecoformer", "ecoformer_variants", "yoso",
         "flatten", "inline", "xca",
     ),
-    "Recurrences in both directions, with decays": ("lion", "hydra", "delta_net"),
+    "Recurrences in both directions": ("lion", "hydra", "delta_net"),
     "Patterns, buckets and spans of tokens": (
         "local", "longformer", "bigbird", "pixelfly", "sparse", "sparse_bn_sh", "reformer", "sinkhorn", "combiner",
         "mega",

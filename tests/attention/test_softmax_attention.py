@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from attention.cells import prefix
 from subquad.ops import softmax_attention as module
-from subquad.ops.softmax_attention import on_gpu, softmax_attention
+from subquad.ops.softmax_attention import fused_attention_on_gpu, softmax_attention
 from subquad.utils.devices import switched
 
 NONE_DROPPED = 1e-12
@@ -48,7 +48,7 @@ def test_equals_torchs_own_in_values_and_gradients(mask: torch.Tensor | None, sc
 def test_widths_and_strides_for_a_gpu_change_nothing(mask: torch.Tensor | None, scale: float | None) -> None:
     q, k, v = tensors()
     apart = None if mask is None else mask.mT.contiguous().mT
-    got = on_gpu(q.mT.contiguous().mT, k, v, apart, 0.0, scale)
+    got = fused_attention_on_gpu(q.mT.contiguous().mT, k, v, apart, 0.0, scale)
     want = F.scaled_dot_product_attention(q, k, v, mask, scale=scale)
     assert_close(got, want)
     for a, b in zip(*(torch.autograd.grad(y.square().sum(), (q, k, v)) for y in (got, want)), strict=True):
@@ -67,14 +67,14 @@ def test_few_queries_over_many_keys_take_no_fused_kernel(seen: list[int] | None,
     for count, fused in ((15, 1), (16, 0)):
         with monkeypatch.context() as patch:
             patch.setattr(module, "processors", lambda _, count=count: count)
-            y = on_gpu(q, k, v, mask, 0.0, None)
+            y = fused_attention_on_gpu(q, k, v, mask, 0.0, None)
         assert len(calls) == fused
         calls.clear()
         results.append((y, *torch.autograd.grad(y.square().sum(), (q, k, v))))
     assert_close(*results)
-    compiled = torch.compile(on_gpu, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(fused_attention_on_gpu, fullgraph=True, backend="aot_eager")
     assert_close(compiled(q, k, v, mask, 0.0, None), results[0][0])
-    on_gpu(q, k[:, :, :100], v[:, :, :100], None, 0.0, None)
+    fused_attention_on_gpu(q, k[:, :, :100], v[:, :, :100], None, 0.0, None)
     assert calls, "few keys"
 
 
@@ -117,10 +117,10 @@ def test_no_mask_goes_to_cudnn_and_other_choices_stay(monkeypatch):
     monkeypatch.setattr(F, "scaled_dot_product_attention", attention)
     x, mask = torch.randn(2, 1, 5, 8), torch.ones(2, 1, 1, 5, dtype=torch.bool)
     with switched([(cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp, False)]):
-        on_gpu(x, x, x, mask, 0.0, None)
-        on_gpu(x, x, x, None, 0.0, None)
+        fused_attention_on_gpu(x, x, x, mask, 0.0, None)
+        fused_attention_on_gpu(x, x, x, None, 0.0, None)
         assert cuda.cudnn_sdp_enabled()
     assert seen == [(False, False, True), (True, False, True)]
     monkeypatch.undo()
-    compiled = torch.compile(on_gpu, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(x, x, x, mask, 0.0, None), on_gpu(x, x, x, mask, 0.0, None))
+    compiled = torch.compile(fused_attention_on_gpu, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, x, x, mask, 0.0, None), fused_attention_on_gpu(x, x, x, mask, 0.0, None))

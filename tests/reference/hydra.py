@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 def states(c: Tensor, b: Tensor, step: Tensor, x: Tensor, decay: Tensor) -> Tensor:
-    """f of one head; c and b `[n, s]`, step `[n]`, x `[n, e]`."""
+    """s of one head; c and b `[n, s]`, step `[n]`, x `[n, e]`."""
     state, read = x.new_zeros(b.shape[1], x.shape[1]), []
     for i in range(len(x)):
         state = (step[i] * decay).exp() * state + torch.outer(b[i], step[i] * x[i])

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 def average(attention: nn.Module, x: Tensor, side: int) -> Tensor:
     """Eq. 3 to 5 in one direction."""
-    p, a = attention.inflow[side].sigmoid(), attention.damping[side].sigmoid()
-    state, rows = torch.zeros_like(p), []
+    alpha, delta = attention.inflow[side].sigmoid(), attention.damping[side].sigmoid()
+    state, rows = torch.zeros_like(alpha), []
     for token in x:
-        state = p * attention.into[side] * token[:, None] + (1 - p * a) * state
-        rows.append((attention.out_of[side] * state).sum(1) / math.sqrt(p.shape[1]))
+        state = alpha * attention.into[side] * token[:, None] + (1 - alpha * delta) * state
+        rows.append((attention.out_of[side] * state).sum(1) / math.sqrt(alpha.shape[1]))
     return torch.stack(rows)
 
 

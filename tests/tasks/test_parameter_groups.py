@@ -67,12 +67,12 @@ def test_rates_that_are_not_given_are_the_optimisers():
 
 def test_dual_encoder_group_as_their_encoder_does():
     towers = DualEncoder(SPEC, s4(**RATES), head_hidden=5)
-    settings = rates(towers, torch.optim.AdamW(towers.parameter_groups(), lr=0.01, weight_decay=0.05))
+    settings = rates(towers, torch.optim.AdamW(parameter_groups(towers), lr=0.01, weight_decay=0.05))
     assert settings["tower.blocks.0.layer.kernel.b"] == (0.001, 0)
     assert settings["head.0.bias"] == (0.01, 0)
     assert settings["head.0.weight"] == (0.01, 0.05)
     transformer = functools.partial(SequenceEncoder, attention=Softmax, layers=1, dim=4, heads=1, ffn=4)
-    [group] = DualEncoder(SPEC, transformer).parameter_groups()
+    [group] = parameter_groups(DualEncoder(SPEC, transformer))
     assert set(group) == {"params"}
     assert len(group["params"]) == len(list(DualEncoder(SPEC, transformer).parameters()))
 
@@ -86,10 +86,10 @@ def test_a_network_without_groups_is_given_as_it_is():
 
 
 def test_shared_parameters_are_in_one_group():
-    layer = nn.Linear(2, 2)
-    groups = parameter_groups(nn.Sequential(layer, nn.LayerNorm(2), layer))
-    assert sum(len(group["params"]) for group in groups) == 4
-    assert [group.get("weight_decay") for group in groups] == [None, 0.0]
+    network = s4()(SPEC)
+    network.again = nn.Linear(4, 3)
+    network.again.weight = network.head.weight
+    assert sum(len(group["params"]) for group in parameter_groups(network)) == len(list(network.parameters()))
 
 
 @pytest.mark.parametrize(

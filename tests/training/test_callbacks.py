@@ -11,9 +11,9 @@ import torch
 from subquad import records
 from subquad.training.callbacks import time_estimate
 from subquad.training.callbacks.checkpoints import AtomicCheckpoints
+from subquad.training.callbacks.fix_weights import FixWeights
 from subquad.training.callbacks.guards import SeedEpochs, StopOnNaN, ValidateFirstAndLast
 from subquad.training.callbacks.hooks import SkipEmptyHooks
-from subquad.training.callbacks.keep_products import KeepProducts
 from subquad.training.callbacks.time_estimate import TimeEstimate
 from subquad.training.callbacks.wall_clock import WallClock
 from subquad.training.metrics_csv import KeepHistory, MetricsCSV
@@ -170,7 +170,7 @@ def test_a_checkpoint_is_whole_or_the_old_one(tmp_path, monkeypatch):
 
 @torch.no_grad()
 def test_weights_are_fixed_during_evaluations_alone():
-    keep = KeepProducts()
+    keep = FixWeights()
     keep.on_validation_start(None, None)
     assert keeps_products()
     keep.on_exception(None, None, KeyError())

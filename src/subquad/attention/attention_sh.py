@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.kernel_attention_on_gpu import weights_of
+from subquad.ops.linear_attention_on_gpu import weights_of
 from subquad.ops.scaled_heads import ScaleGroup, at_scales, mean_keys, scale_groups
 from subquad.ops.scaled_heads_on_gpu import Operands, attend_by_scale
 from subquad.ops.softmax_attention import softmax_attention

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.cosine_attention import expand, kv_state
-from subquad.ops.kernel_attention_on_gpu import in_half, linear_attention, serves, weights_of
+from subquad.ops.linear_attention_on_gpu import in_half, linear_attention, use_gpu_path, weights_of
 from subquad.ops.masks import zero_padding
 from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Positive
@@ -48,7 +48,7 @@ class CosFormer(StatelessAttention):
 
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, longest = self.projections, max(self.longest(x, context))
-        if serves(x, context) and not in_half(x):  # 1 / eps exceeds the range of float16
+        if use_gpu_path(x, context) and not in_half(x):  # 1 / eps exceeds the range of float16
             weights = weights_of(p.query, p.key, p.value, p.out)
             return linear_attention(x, masks.context, weights, p.heads, self.eps, self._wave(x, longest))
         k = zero_padding(p.key(context, "relu"), masks.context).unflatten(-1, (p.heads, -1))

@@ -1,14 +1,12 @@
 """Bidirectional DeltaNet (Yang et al. 2024, https://arxiv.org/abs/2406.06484) and gated DeltaNet (2412.06464)."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.chunked_scan import both_ways, gated_delta_scan
+from subquad.ops.chunked_scan import both_ways, gated_delta_scan, step_biases
 from subquad.ops.depthwise import depthwise
 from subquad.ops.masks import zero_padding
 from subquad.specs import Context, Masks, Pattern, Site, Tokens
@@ -27,7 +25,8 @@ class DeltaNet(StatelessAttention):
 
     Args:
         gated: with decays g_i = -exp(a_h) softplus(w_hᵀ x_i + b_h), for each direction their own, and an output gate
-            SiLU(W_Z x) after the norm (gated DeltaNet); otherwise g = 0 and no gate.
+            SiLU(W_Z x) after the norm (gated DeltaNet, also the default of this class); otherwise g = 0 and no gate
+            (`attention=deltanet`).
         kernel: taps of the depthwise convolutions of q, k and v, odd; null: none, and no SiLU of v.
 
     Why the fast path is equal: what the tokens of a chunk write is the solution of a triangular system. An exported
@@ -58,10 +57,8 @@ class DeltaNet(StatelessAttention):
         self.decay = nn.Linear(dim, 2 * heads, bias=False) if gated else None
         self.gate = nn.Linear(dim, dim) if gated else None
         if gated:
-            # As Mamba-2: rates up to 16, and steps log-uniform between 0.001 and 0.1 by the inverse of softplus.
-            self.log_rate = nn.Parameter(torch.empty(2 * heads).uniform_(1e-3, 16).log())
-            steps = torch.exp(math.log(0.001) + torch.rand(2 * heads) * math.log(100))
-            self.step_bias = nn.Parameter(steps + torch.log(-torch.expm1(-steps)))
+            self.log_rate = nn.Parameter(torch.empty(2 * heads).uniform_(1e-3, 16).log())  # as Mamba-2
+            self.step_bias = nn.Parameter(step_biases(2 * heads))
 
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p, real = self.projections, masks.context

@@ -13,7 +13,7 @@ from subquad.attention.base import Affine, Discrete, Maps, Refreshable, Stateles
 from subquad.ops.hash_fitting import fit_planes, kulis_grauman, labels
 from subquad.ops.hashed_attention_on_gpu import hashed_attention
 from subquad.ops.hashing import anchor_similarity, norms, power_bias, shared_attention, sign
-from subquad.ops.kernel_attention_on_gpu import serves, weights_of
+from subquad.ops.linear_attention_on_gpu import use_gpu_path, weights_of
 from subquad.ops.mixed_precision import without_autocast
 from subquad.specs import UNKNOWN, Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count, Natural
@@ -163,7 +163,7 @@ class EcoFormer(StatelessAttention, Refreshable, Discrete, SurrogateGradient):
         return {name: (linear.weight, linear.bias) for name, linear in named}
 
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
-        if serves(x, context) and self.read_out == "paper":
+        if use_gpu_path(x, context) and self.read_out == "paper":
             weights, wide = weights_of(self.shared, self.value, self.out), torch.promote_types(x.dtype, torch.float32)
             anchors, mean, planes = (t.to(wide) for t in (self.anchors, self.mean, self.planes))
             return hashed_attention(x, masks.context, weights, anchors, mean, planes, self.bias)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.depthwise import depthwise
-from subquad.ops.kernel_attention import divisor, head_dot
+from subquad.ops.linear_attention import divisor, head_dot
 from subquad.ops.masks import count, zero_padding
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.unit import unit

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.flow_attention_on_gpu import flow_attention
-from subquad.ops.kernel_attention import expand, head_dot, kv_state
-from subquad.ops.kernel_attention_on_gpu import serves, weights_of
+from subquad.ops.linear_attention import expand, head_dot, kv_state
+from subquad.ops.linear_attention_on_gpu import use_gpu_path, weights_of
 from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import NonNegative
@@ -51,7 +51,7 @@ class Flowformer(StatelessAttention):
 
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
-        if serves(x, context) and (masks.query is None) == (masks.context is None):
+        if use_gpu_path(x, context) and (masks.query is None) == (masks.context is None):
             return flow_attention(x, masks.context, weights_of(p.query, p.key, p.value, p.out), p.heads, self.eps)
         q = zero_padding(p.query(x, "sigmoid"), masks.query).unflatten(-1, (p.heads, -1))
         k = zero_padding(p.key(context, "sigmoid"), masks.context).unflatten(-1, (p.heads, -1))

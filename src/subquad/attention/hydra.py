@@ -1,13 +1,11 @@
 """Hydra: bidirectional Mamba-2 (Hwang et al. 2024, https://arxiv.org/abs/2407.09941, Section 3)."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from subquad.attention.base import Affine, StatelessAttention
-from subquad.ops.chunked_scan import both_ways, gated_scan
+from subquad.ops.chunked_scan import both_ways, gated_scan, step_biases
 from subquad.ops.depthwise import depthwise
 from subquad.ops.heads import split_heads
 from subquad.ops.masks import zero_padding
@@ -19,8 +17,8 @@ class Hydra(StatelessAttention):
     """A quasiseparable matrix: two selective state space models that leave out the diagonal, which is separate.
 
         [z, x, B, C, B', C', Δ, Δ'] = W u,   [x, B, C, B', C'] ← SiLU(conv(·)),   Δ ← softplus(Δ + b)
-        f_i = Σ_{j≤i} exp(a Σ_{s=j+1..i} Δ_s) (C_i · B_j) Δ_j x_j   in each head, a < 0; b_i likewise from the right
-        y_i = f_{i-1} + b_{i+1} + (w · x_i + D) x_i
+        s_i = Σ_{j≤i} exp(a Σ_{t=j+1..i} Δ_t) (C_i · B_j) Δ_j x_j   in each head, a < 0; s'_i likewise from the right
+        y_i = s_{i-1} + s'_{i+1} + (w · x_i + D) x_i
         out = W_O (RMSNorm(y) ⊙ SiLU(z))
 
     x and z are `expand` d wide. The heads share B and C, one of each for both directions. The shift comes after the
@@ -53,9 +51,7 @@ class Hydra(StatelessAttention):
         self.inner, self.state = inner, state
         self.project_in = Affine(site.dim, 2 * inner + 4 * state + 2 * heads, bias=False)
         self.conv = nn.Conv1d(inner + 4 * state, inner + 4 * state, kernel, groups=inner + 4 * state)
-        # Steps are drawn log-uniformly between 0.001 and 0.1; the bias is the inverse of softplus.
-        steps = torch.exp(math.log(0.001) + torch.rand(heads) * math.log(100))
-        self.step_bias = nn.Parameter(steps + torch.log(-torch.expm1(-steps)))
+        self.step_bias = nn.Parameter(step_biases(heads))
         self.log_decay = nn.Parameter(torch.zeros(heads))
         self.diagonal = nn.Linear(inner, heads)
         nn.init.ones_(self.diagonal.bias)

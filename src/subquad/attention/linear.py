@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.kernel_attention import divisor, expand, head_dot, kv_state
-from subquad.ops.kernel_attention_on_gpu import linear_attention, serves, weights_of
+from subquad.ops.linear_attention import divisor, expand, head_dot, kv_state
+from subquad.ops.linear_attention_on_gpu import linear_attention, use_gpu_path, weights_of
 from subquad.ops.masks import zero_padding
 from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.derivatives import by_torch, one_at_a_time
@@ -25,9 +25,9 @@ class Linear(StatelessAttention):
     Args:
         eps: ε in the normaliser, as in the authors' code.
 
-    Why the fast path is equal: with the heads side by side φ(K)ᵀ V = (φ(K)ᵀ C) W_V + (φ(K)ᵀ 1) b_V, and W_O acts on
-    this state. A layer then costs four products of n x d by d x d, two of them for queries and keys, and no values of
-    single tokens are formed.
+    Why the fast path is equal: with the context tokens C and the heads side by side, φ(K)ᵀ V = (φ(K)ᵀ C) W_V +
+    (φ(K)ᵀ 1) b_V, and W_O acts on this state. A layer then costs four products of n x d by d x d, two of them for
+    queries and keys, and no values of single tokens are formed.
 
     Examples:
         >>> import torch
@@ -49,7 +49,7 @@ class Linear(StatelessAttention):
 
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
-        if serves(x, context):
+        if use_gpu_path(x, context):
             weights = weights_of(p.query, p.key, p.value, p.out)
             return linear_attention(x, masks.context, weights, p.heads, self.eps)
         q = self._features(p.query, x)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.kernel_attention import divisor, expand, head_dot
+from subquad.ops.linear_attention import divisor, expand, head_dot
 from subquad.ops.masks import zero_padding
 from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
 from subquad.specs import Context, Masks, Pattern, Site, Tokens

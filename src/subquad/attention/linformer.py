@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, Carry, Projections
-from subquad.ops.kernel_attention_on_gpu import weights_of
+from subquad.ops.linear_attention_on_gpu import weights_of
 from subquad.ops.linformer_on_gpu import linformer
 from subquad.ops.masks import zero_padding
 from subquad.ops.pooling import max_pool, mean_pool, window_mask, windows

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.chunked_scan import both_ways, gated_scan
-from subquad.ops.kernel_attention import divisor
+from subquad.ops.linear_attention import divisor
 from subquad.ops.masks import zero_padding
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.unit import unit
@@ -27,8 +27,8 @@ class LION(StatelessAttention):
 
     Args:
         decay: none: λ = 1 and φ = elu + 1 (LION-LIT, the linear transformer); fixed: λ_h = σ(a_h), learned for each
-            head (LION-D, as RetNet); selective: λ_i = 1 - σ(w_hᵀ x_i) (LION-S). With a decay, φ is SiLU + ½, divided
-            by its length.
+            head (LION-D, as RetNet); selective: λ_i = 1 - σ(w_hᵀ x_i + b_h) (LION-S). With a decay, φ is SiLU + ½,
+            divided by its length.
         eps: ε in the normaliser.
 
     Why the fast path is equal: M is the product of gates of a recurrence from the left plus one from the right, whose
@@ -81,7 +81,7 @@ class LION(StatelessAttention):
         return F.elu(x) + 1 if self.decay == "none" else unit(F.silu(x) + 0.5)
 
     def _log_decay(self, x: Tokens, masks: Masks) -> Float[Tensor, "b h n"]:
-        """log λ = log σ(a) or log(1 - σ(w x)), without a logarithm of a small difference; 0 at padding."""
+        """log λ = log σ(a) or log(1 - σ(w x + b)), without a logarithm of a small difference; 0 at padding."""
         if self.rate is not None:
             log_decay = -F.softplus(-self.rate)[:, None].expand(x.shape[0], -1, x.shape[1])
         else:

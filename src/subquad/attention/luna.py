@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from subquad.attention.base import Affine, Attention, Carry, Maps
 from subquad.ops.dropout import dropout
 from subquad.ops.heads import split_heads
-from subquad.ops.kernel_attention_on_gpu import weights_of
 from subquad.ops.latent_attention import columns_of_heads, compress, expand, rows_of_heads
+from subquad.ops.linear_attention_on_gpu import weights_of
 from subquad.ops.luna_on_gpu import luna
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Context, ContextMask, Masks, Pattern, Site, Tokens

@@ -21,18 +21,20 @@ from subquad.utils.setting_types import Count
 class Mega(StatelessAttention):
     """x + Y is the gated mean of the input x and of H, the attention of one head within chunks, after a moving average.
 
-        X' = SiLU(EMA(x) + ω ⊙ x)                         both directions; see `_average`
+        EMA(x)_t = η · h_t / √N,   h_t = α β x_t + (1 - α δ) h_{t-1}     plus the same from the last token
+        X' = SiLU(EMA(x) + ω ⊙ x)
         q, k = κ ⊙ SiLU(X' W_z) + μ                       each with its own κ and μ
         O = f(q kᵀ + bias) SiLU(x W_v)                    within chunks; bias by relative position
-        H = SiLU(X' W_h + (O ⊙ SiLU(X' W_r)) U),   Y = σ(X' W_u) ⊙ (H - x)
+        H = SiLU(X' W_h + (SiLU(X' W_γ) ⊙ O) U_h),   Y = σ(X' W_φ) ⊙ (H - x)
 
-    f is the softmax of logits divided by √z, or the laplace function of logits divided by the number of real tokens in
-    the chunk. Padding is 0 in the average and hidden from the attention.
+    h_t are N numbers for each feature, α and δ between 0 and 1. f is the softmax of logits divided by √z, or the
+    laplace function of logits divided by the number of real tokens in the chunk. Padding is 0 in the average and hidden
+    from the attention.
 
     Args:
         chunk: tokens that attend to one another; null: all (Mega without chunks).
         function: f.
-        states: moving averages of each feature and direction.
+        states: N, moving averages of each feature and direction.
         expand: width of values as a multiple of d.
         query: z, the width of queries and keys; null: d / 4.
 
@@ -89,13 +91,13 @@ class Mega(StatelessAttention):
         return gate.sigmoid() * (hidden - x)
 
     def _average(self, x: Tokens) -> Tokens:
-        """Σ_s h_s / √N with h_t = p β x_t + (1 - p α) h_{t-1}, read by η, from the first token and from the last."""
-        p, q = self.inflow.sigmoid(), 1 - self.inflow.sigmoid() * self.damping.sigmoid()
+        """EMA of both directions, as one convolution: η · α β (1 - α δ)^l / √N weights the token l steps away."""
+        alpha, kept = self.inflow.sigmoid(), 1 - self.inflow.sigmoid() * self.damping.sigmoid()
         wide = torch.promote_types(x.dtype, torch.float32)
         with without_autocast(x):
             lags = torch.arange(x.shape[1], device=x.device, dtype=wide)
-            read = (p * self.into * self.out_of / math.sqrt(p.shape[-1])).to(wide)
-            taps = (read[..., None, :] @ torch.exp(q.to(wide).log()[..., None] * lags)).squeeze(-2)
+            read = (alpha * self.into * self.out_of / math.sqrt(alpha.shape[-1])).to(wide)
+            taps = (read[..., None, :] @ torch.exp(kept.to(wide).log()[..., None] * lags)).squeeze(-2)
             left, right = taps
             now = F.pad(right[:, :1], (0, x.shape[1] - 1))
             return two_sided_convolution(x.mT, left + now, F.pad(right[:, 1:], (0, 1))).mT

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.kernel_attention_on_gpu import weights_of
 from subquad.ops.latent_attention import columns_of_heads, compress, expand, rows_of_heads
+from subquad.ops.linear_attention_on_gpu import weights_of
 from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.nystromformer_on_gpu import nystromformer

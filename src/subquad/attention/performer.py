@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from subquad.attention.base import Projections, Redrawn, StatelessAttention, copy_drawn
-from subquad.ops.kernel_attention_on_gpu import serves, weights_of
+from subquad.ops.linear_attention_on_gpu import use_gpu_path, weights_of
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.performer_on_gpu import performer
 from subquad.ops.random_features import orthogonal_directions
@@ -96,7 +96,7 @@ class Performer(StatelessAttention, Redrawn):
 
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
-        if serves(x, context):
+        if use_gpu_path(x, context):
             weights = weights_of(p.query, p.key, p.value, p.out)
             eps = self.eps if self.feature_map == "relu" else None
             dtype = torch.promote_types(x.dtype, torch.float32)

@@ -1,15 +1,14 @@
 """One encoder for two sequences and one prediction for the pair: the model of the Long Range Arena's Retrieval."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from subquad.backbones.encoder import Encoder, Grouped
+from subquad.backbones.encoder import Encoder
 from subquad.blocks.head import output_head
-from subquad.blocks.parameter_groups import parameter_groups
 from subquad.specs import DataSpec, Mask
 from subquad.utils.setting_types import CheckedSettings, Count
 
@@ -24,7 +23,7 @@ _COMBINED: dict[str, Callable[[Tensor, Tensor], list[Tensor]]] = {
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
 
 
-class DualEncoder(nn.Module, CheckedSettings, Grouped):
+class DualEncoder(nn.Module, CheckedSettings):
     """Maps two batches of tokens `[b, n]` to `[b, outputs]`; the encoder reads each sequence separately.
 
     encoder: makes the encoder; its head is removed. Both sequences go through it in one batch of 2b rows.
@@ -62,7 +61,3 @@ class DualEncoder(nn.Module, CheckedSettings, Grouped):
             valid = torch.cat([torch.ones_like(x, dtype=torch.bool) if mask is None else mask for x, mask in masks])
         one, other = self.tower(torch.cat([first, second]), valid).chunk(2)
         return self.head(torch.cat(_COMBINED[self.combine](one, other), -1))
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """The encoder's rule for parameter groups, applied to the head too; one group if the encoder has none."""
-        return parameter_groups(self) if isinstance(self.tower, Grouped) else [{"params": list(self.parameters())}]

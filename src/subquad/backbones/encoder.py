@@ -44,14 +44,6 @@ class Pretrainable(abc.ABC):
         """Returns a complete state dict for this network. Raises UserError where the weights do not fit."""
 
 
-class Grouped(abc.ABC):
-    """A network whose parameters have different optimiser settings."""
-
-    @abc.abstractmethod
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """Parameter groups for a torch optimiser: "params", and "lr" or "weight_decay" where they differ."""
-
-
 class StandaloneEncoder(Encoder):
     """An encoder with a mechanism of its own (S4, TLB, BLRP): `attention=` has no place in it.
 

@@ -1,16 +1,15 @@
 """S4 and S4D for labelled sequences (Gu et al. 2022, https://arxiv.org/abs/2111.00396, released code)."""
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.backbones.encoder import Grouped, StandaloneEncoder
+from subquad.backbones.encoder import StandaloneEncoder
 from subquad.blocks.channel_norm import NORMS
 from subquad.blocks.embeddings import TokenEmbedding
-from subquad.blocks.parameter_groups import parameter_groups
 from subquad.blocks.s4_layer import S4Block, S4Layer
 from subquad.blocks.state_space_parameters import DiagonalStateSpace, LowRankStateSpace, Rates, StateSpace
 from subquad.specs import ContextMask, DataSpec, Mask
@@ -18,7 +17,7 @@ from subquad.utils.errors import UserError
 from subquad.utils.setting_types import BelowOne, Count, NonNegative, Positive
 
 
-class S4Encoder(StandaloneEncoder, Grouped):
+class S4Encoder(StandaloneEncoder):
     """A stack of state space layers in place of attention: no heads, no positions, no feed-forward nets.
 
         x' = A x + B u,  y = Re(C x) + D u      for each channel, discretised with a step Δ of its own,
@@ -97,10 +96,6 @@ class S4Encoder(StandaloneEncoder, Grouped):
         for block in self.blocks:
             x = block(x, valid)
         return x, valid
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """See `subquad.blocks.parameter_groups`."""
-        return parameter_groups(self)
 
 
 def _embedding(spec: DataSpec, dim: int) -> nn.Module:

@@ -9,9 +9,10 @@ from subquad.attention.base import AttentionFactory, Carry
 from subquad.backbones.encoder import Encoder
 from subquad.blocks.dropout_layer import Dropout
 from subquad.blocks.embeddings import ClassToken, embedding, positions
-from subquad.blocks.head import flatten_tokens, mean_tokens, output_head
+from subquad.blocks.head import flatten_tokens, output_head
 from subquad.blocks.init import draw_linear_maps
 from subquad.blocks.layer import TransformerLayer
+from subquad.ops.masks import masked_mean
 from subquad.specs import DataSpec, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import BelowOne, Count, NonNegative
 
@@ -81,4 +82,4 @@ class SequenceEncoder(Encoder):
         if self.pooling in ("cls", "cls_apart", "first"):
             return self.norm(x[:, 0])
         x = self.norm(x)
-        return mean_tokens(x, valid) if self.pooling == "mean" else flatten_tokens(x, valid, self.max_len)
+        return masked_mean(x, valid).squeeze(1) if self.pooling == "mean" else flatten_tokens(x, valid, self.max_len)

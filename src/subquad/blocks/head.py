@@ -7,14 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.ops.masks import count, zero_padding
+from subquad.ops.masks import zero_padding
 from subquad.specs import Mask, Tokens
 from subquad.utils.errors import UserError
-
-
-def mean_tokens(x: Tokens, valid: Mask) -> Float[Tensor, "b d"]:
-    """Mean over the real tokens of each row."""
-    return (zero_padding(x, valid).sum(1, keepdim=True) / count(valid, x.shape[1])).squeeze(1)
 
 
 def flatten_tokens(x: Tokens, valid: Mask, max_len: int) -> Float[Tensor, "b m"]:

@@ -18,9 +18,12 @@ class Tuned(abc.ABC):
 def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
     """Parameter groups for a torch optimiser; the first has the optimiser's own settings.
 
-    Parameters of a `Tuned` module have the settings that it gives. Of the others, biases, normalisation weights and
-    embeddings have no weight decay. A schedule multiplies the learning rate of each group.
+    Without a `Tuned` module there is no other group. Parameters of a `Tuned` module have the settings that it gives. Of
+    the others, biases, normalisation weights and embeddings have no weight decay. A schedule multiplies the learning
+    rate of each group.
     """
+    if not any(isinstance(module, Tuned) for module in network.modules()):
+        return [{"params": list(network.parameters())}]
     tuned = {id(p): own for module in network.modules() if isinstance(module, Tuned) for p, own in module.settings()}
     groups: dict[tuple[tuple[str, float], ...], list[nn.Parameter]] = {(): []}
     grouped = set()

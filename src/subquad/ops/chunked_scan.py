@@ -5,6 +5,7 @@ are set to -∞ before the exponential, because after it the gradient would be 0
 gate of 0 changes no state, which is how padding is left out.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -63,6 +64,12 @@ def gated_delta_scan(
             outputs.append(reading_i @ state + inside_i @ new)
             state = kept_i * state + writing_i @ new
     return torch.cat(outputs, -2)[..., :length, :]
+
+
+def step_biases(count: int) -> Float[Tensor, " c"]:
+    """Initial biases b of steps softplus(x + b), as Mamba-2: at x = 0, steps are log-uniform between 0.001 and 0.1."""
+    steps = torch.exp(math.log(0.001) + torch.rand(count) * math.log(100))
+    return steps + torch.log(-torch.expm1(-steps))  # the inverse of softplus
 
 
 def both_ways(scan: Callable[..., Tensor], *pairs: Sequence[Tensor], axes: Sequence[int]) -> tuple[Tensor, Tensor]:

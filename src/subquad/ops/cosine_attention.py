@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from subquad.kernels.cosine_attention_kernel import reads, sums_up, wave_read, wave_state
-from subquad.ops.kernel_attention import head_dot
+from subquad.ops.linear_attention import head_dot
 from subquad.utils.derivatives import by_torch, first_order
 
 

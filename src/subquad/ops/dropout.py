@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from subquad.kernels.dropout_kernel import STEPS, drop_by, new_seed, random_bits, select, takes, threshold
+from subquad.kernels import dropout_kernel as kernel
 from subquad.utils.derivatives import by_torch, first_order
 from subquad.utils.devices import on_cpu
 
@@ -32,7 +32,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
 
 def in_16_bits(p: float, entries: int) -> bool:
     """Whether dropout on a CPU draws 16 bits for each of this many entries. Otherwise torch draws them."""
-    return entries >= _WORTH and 0 < round(p * STEPS) < STEPS
+    return entries >= _WORTH and 0 < round(p * kernel.STEPS) < kernel.STEPS
 
 
 class _Dropout(torch.autograd.Function):
@@ -40,10 +40,10 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        bits = random_bits(new_seed(), x.numel())
-        least, ctx.scale = threshold(p)
-        if takes(x):
-            y, keep = drop_by(x, bits, least, ctx.scale)
+        bits = kernel.random_bits(kernel.new_seed(), x.numel())
+        least, ctx.scale = kernel.threshold(p)
+        if kernel.takes(x):
+            y, keep = kernel.drop_by(x, bits, least, ctx.scale)
         else:
             keep = (bits >= least).view(x.shape)
             y = torch.where(keep, x, 0.0).mul_(ctx.scale)
@@ -54,6 +54,6 @@ class _Dropout(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (keep,) = ctx.saved_tensors
-        if takes(gradient):
-            return select(gradient, keep, ctx.scale), None
+        if kernel.takes(gradient):
+            return kernel.select(gradient, keep, ctx.scale), None
         return torch.where(keep, gradient, 0.0).mul_(ctx.scale), None

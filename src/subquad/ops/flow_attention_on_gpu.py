@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from subquad.ops.kernel_attention_on_gpu import (
+from subquad.ops.linear_attention_on_gpu import (
     by_head,
     d_keys,
     d_tokens,

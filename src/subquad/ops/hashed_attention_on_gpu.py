@@ -1,7 +1,7 @@
 """EcoFormer's attention on a GPU in few operators, with its derivative written out.
 
 Codes are halved, [±1/2, 1/2] with the constant entry, which one operator makes of the signs. Sums over the tokens and
-what follows from them are those of `subquad.ops.kernel_attention_on_gpu`.
+what follows from them are those of `subquad.ops.linear_attention_on_gpu`.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from subquad.ops.hashing import LEAST
-from subquad.ops.kernel_attention_on_gpu import (
+from subquad.ops.linear_attention_on_gpu import (
     block_diagonal_means,
     by_head,
     d_keys,

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.ops.binary_codes import code
-from subquad.ops.kernel_attention import divisor, expand, head_dot, kv_state
+from subquad.ops.linear_attention import divisor, expand, head_dot, kv_state
 from subquad.specs import Mask, Tokens
 from subquad.utils.derivatives import by_torch
 

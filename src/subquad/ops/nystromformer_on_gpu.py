@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from subquad.ops.heads import split_heads
-from subquad.ops.kernel_attention_on_gpu import maps_backward, projected
+from subquad.ops.linear_attention_on_gpu import maps_backward, projected
 from subquad.ops.mixed_precision import cast, cast_at_once, written_out
 from subquad.ops.pooling import windows
 from subquad.ops.pseudo_inverse_on_gpu import pseudo_inverse

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from subquad.ops.kernel_attention_on_gpu import by_head, maps_backward, recorded
+from subquad.ops.linear_attention_on_gpu import by_head, maps_backward, recorded
 from subquad.ops.mixed_precision import cast_at_once, written_out
 from subquad.specs import Mask, Tokens
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.backends import cuda
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from subquad.kernels.short_attention_kernel import short_attention, takes
+from subquad.kernels import short_attention_kernel as kernel
 from subquad.ops.attention_in_parts import attention_in_parts, divides
 from subquad.ops.dropout import dropout, in_16_bits
 from subquad.ops.masks import masked_softmax
@@ -51,8 +51,8 @@ def softmax_attention(
     in_parts = divides(q, keys, values, attn_mask, dropout_p)
     weights_count = math.prod(q.shape[:-1]) * sum(x.shape[-2] for x in keys)
     bits_suffice = dropout_p == 0 or in_16_bits(dropout_p, weights_count)
-    if not in_parts and bits_suffice and takes(q, keys, values, attn_mask):
-        return short_attention(q, keys, values, attn_mask, scale, dropout_p)
+    if not in_parts and bits_suffice and kernel.takes(q, keys, values, attn_mask):
+        return kernel.short_attention(q, keys, values, attn_mask, scale, dropout_p)
     k, v = (x[0] if len(x) == 1 else torch.cat(tuple(x), -2) for x in (keys, values))
     if in_parts:
         return attention_in_parts(q, k, v, attn_mask, dropout_p, scale)
@@ -83,10 +83,12 @@ def fused_attention(
             return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, scale=scale)
     if not q.is_cuda:
         return differentiated_once(F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, scale=scale))
-    return on_gpu(q, k, v, attn_mask, dropout_p, scale)
+    return fused_attention_on_gpu(q, k, v, attn_mask, dropout_p, scale)
 
 
-def on_gpu(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, scale: float | None) -> Tensor:
+def fused_attention_on_gpu(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float, scale: float | None
+) -> Tensor:
     """`fused_attention` with widened and copied operands where that is needed.
 
     With a mask cuDNN's kernel is not used: from torch 2.11 to 2.13, its gradients in half precision are NaN at lengths

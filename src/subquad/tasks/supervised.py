@@ -11,8 +11,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric, MetricCollection
 
-from subquad.backbones.encoder import Grouped, check_fits
+from subquad.backbones.encoder import check_fits
 from subquad.backbones.layerwise import shard
+from subquad.blocks.parameter_groups import parameter_groups
 from subquad.data.microbatches import Microbatch
 from subquad.specs import Batch
 from subquad.utils.compiling import compile_network
@@ -168,8 +169,8 @@ class Supervised(pl.LightningModule, CheckedSettings, abc.ABC):
             shard(self.network, self.device_mesh["data_parallel"], half)
 
     def optimized(self) -> Any:
-        """The parameters for the optimiser, in groups where the network defines groups."""
-        return self.network.parameter_groups() if isinstance(self.network, Grouped) else self.parameters()
+        """The parameters for the optimiser, in groups where parts of the network have settings of their own."""
+        return parameter_groups(self.network)
 
     def configure_optimizers(self) -> Any:
         steps = int(self.trainer.estimated_stepping_batches)

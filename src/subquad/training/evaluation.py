@@ -116,9 +116,9 @@ def all_metrics(
 
 
 def _microbatches(config: DictConfig) -> int:
-    """How many parts a batch had in training, as far as the run states the number of its processes.
+    """Microbatches of a batch in training, as far as the run states the number of its processes.
 
-    A part determines the number of rows that are evaluated at a time.
+    They determine how many rows are evaluated at a time.
     """
     devices, nodes = config.trainer.devices, config.trainer.num_nodes
     processes = devices * nodes if isinstance(devices, int) and isinstance(nodes, int) else 1

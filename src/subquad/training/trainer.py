@@ -11,9 +11,9 @@ from pytorch_lightning.strategies import DDPStrategy
 
 from subquad.data.split_data import SplitData
 from subquad.training.callbacks.checkpoints import RelativePaths, SpareCheckpoints
+from subquad.training.callbacks.fix_weights import FixWeights
 from subquad.training.callbacks.hooks import SkipEmptyHooks
 from subquad.training.callbacks.ignore_sigterm import IgnoreSigterm
-from subquad.training.callbacks.keep_products import KeepProducts
 from subquad.training.callbacks.prune import of_search
 from subquad.training.memory_plan import given_microbatches
 from subquad.training.metrics_csv import KeepHistory, MetricsCSV
@@ -63,7 +63,7 @@ def build_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
             callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
             callbacks.insert(callbacks.index(saver), SpareCheckpoints(saver))  # type: ignore[arg-type]
     histories = [KeepHistory(logger) for logger in trainer.loggers if isinstance(logger, MetricsCSV)]
-    more = [RelativePaths(), *histories, KeepProducts(), SkipEmptyHooks(), *of_search(config.task.monitor)]
+    more = [RelativePaths(), *histories, FixWeights(), SkipEmptyHooks(), *of_search(config.task.monitor)]
     trainer.callbacks += more  # type: ignore[attr-defined]
     if environment:
         trainer.callbacks.append(IgnoreSigterm())  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ import pytorch_lightning as pl
 from subquad.utils.fixed_weights import fixed_weights
 
 
-class KeepProducts(pl.Callback):
+class FixWeights(pl.Callback):
     """Validates and tests inside `fixed_weights`, because only training steps change weights.
 
     A callback that exchanges the weights for an evaluation does so before its first and after its last batch.

@@ -1,4 +1,4 @@
-"""The kernel attentions with the operators of a GPU, here on a CPU, against their formulations for a CPU."""
+"""Linear attentions with the operators of a GPU, here on a CPU, against their formulations for a CPU."""
 
 from functools import partial
 

@@ -23,7 +23,7 @@ from subquad.utils.fixed_weights import keeps_products, once
 elu_backward = torch.ops.aten.elu_backward.grad_input
 
 
-def serves(x: Tokens, context: Tensor) -> bool:
+def use_gpu_path(x: Tokens, context: Tensor) -> bool:
     """Whether x is on a GPU, is its own context and is long enough, and nothing traces or transforms the operators."""
     return eager_on_gpu(x) and context is x and x.shape[1] > x.shape[2]  # in this order: lengths guard an export
 
