@@ -25,8 +25,7 @@ class DeltaNet(StatelessAttention):
 
     Args:
         gated: with decays g_i = -exp(a_h) softplus(w_hᵀ x_i + b_h), for each direction their own, and an output gate
-            SiLU(W_Z x) after the norm (gated DeltaNet, also the default of this class); otherwise g = 0 and no gate
-            (`attention=deltanet`).
+            SiLU(W_Z x) after the norm (gated DeltaNet); otherwise g = 0 and no gate (DeltaNet).
         kernel: taps of the depthwise convolutions of q, k and v, odd; null: none, and no SiLU of v.
 
     Why the fast path is equal: what the tokens of a chunk write is the solution of a triangular system. An exported
@@ -47,7 +46,7 @@ class DeltaNet(StatelessAttention):
     complexity = "time O(n d²), memory O(n d)"
     cannot_export = frozenset({"onnx"})
 
-    def __init__(self, site: Site, gated: bool = True, kernel: Odd | None = 7) -> None:
+    def __init__(self, site: Site, gated: bool = False, kernel: Odd | None = 7) -> None:
         super().__init__(site)
         dim, heads = site.dim, site.heads
         self.projections = Projections(dim, heads)
