@@ -306,6 +306,9 @@ def test_a_benchmark_replaces_that_of_its_device_only(place, monkeypatch):
         bench = {"settings": {"lengths": [number], "rounds": 1}, "machine": {"cpu": "CPU (R)", "gpu": gpu}, **facts}
         (base / "results.json").write_text(json.dumps(bench))
         assert add(monkeypatch, "add", base / "results.json") == 0
+    several = {"lengths": [3], "rounds": 1, "dims": [64, 128]}
+    (base / "results.json").write_text(json.dumps({**bench, "settings": several}))
+    assert add(monkeypatch, "add", base / "results.json") == 1
     kept = store.read_benches()
     assert [(store.bench_device(bench), bench["settings"]["lengths"]) for bench in kept] == [
         ("CPU (R)", [0]), ("A 100", [2]),
