@@ -10,6 +10,7 @@ import pytest
 from made_pages import finish
 from runs import FACTS
 
+from subquad import records
 from subquad.cli import results as command
 from subquad.config.compositions import Compositions
 from subquad.report.html.site import write_site
@@ -213,6 +214,12 @@ def test_a_kept_result_keeps_its_place_when_others_are_added(place, monkeypatch)
 def test_what_is_no_result_is_refused(place, change, reason):
     finish(folder(0), 0.9, **change)
     with pytest.raises(UserError, match=reason):
+        stored_run(folder(0), Compositions())
+
+
+def test_an_evaluation_without_a_finite_number_is_refused(place):
+    records.write_evaluation(folder(0), {"pairs": 8}, {"test/accuracy": float("nan")}, {})
+    with pytest.raises(UserError, match="is nan, which is no result"):
         stored_run(folder(0), Compositions())
 
 

@@ -188,15 +188,12 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
     Raises UserError if the run has not finished, if its data are synthetic, if a metric is not finite, if its source
     had changes that no commit has, or if its overrides do not compose to it.
     """
-    run = read_run(folder)
-    if run is None:
+    if (run := read_run(folder)) is None:
         raise UserError(f"{folder} has no {records.RESULT}: the run has not finished.")
     record = run.record
     _check_source(folder, record.commit)
     if run.scope.synthetic:
         raise UserError(f"{folder} was trained on synthetic data, which are no result.")
-    if wrong := [name for name, value in record.metrics.items() if not math.isfinite(value)]:
-        raise UserError(f"{wrong[0]} of {folder} is {record.metrics[wrong[0]]}, which is no result.")
     trainer, task = record.config["trainer"], record.config["task"]
     config = {
         "task": {"monitor": task["monitor"], "module": {}}, "data": {"synthetic": False},
@@ -207,6 +204,9 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
         for path in sorted((folder / records.EVALUATIONS).glob("*.json"))
         if (metrics := records.read_evaluation_file(folder, path)) is not None
     }
+    every = [item for metrics in (record.metrics, *evaluations.values()) for item in metrics.items()]
+    if wrong := [f"{name} of {folder} is {value}" for name, value in every if not math.isfinite(value)]:
+        raise UserError(f"{wrong[0]}, which is no result.")
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(Record)} | {
         "config": config, "tags": [], "files": {}, "overrides": _overrides(folder, record, compositions),
     }  # fmt: skip
