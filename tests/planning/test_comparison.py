@@ -127,6 +127,8 @@ def test_pairs_are_tested_over_seeds_and_cases_and_corrected():
     assert sorted(pair.corrected for pair in three)[0] == pytest.approx(3 * raw[0])
     assert sorted(pair.corrected for pair in three)[2] == pytest.approx(max(raw[2], min(1, 2 * raw[1])))
     assert [pair.differs for pair in three] == [False, True, True]
+    small = {name: {seed: 1e-8 * value for seed, value in row.items()} for name, row in values.items()}
+    assert all_pairs(small, None)[0].p == pytest.approx(pair.p)  # whatever the unit
     same = {"a": {1: 5.0, 2: 5.0}, "b": {1: 7.0, 2: 7.0}}
     assert [pair.p for pair in all_pairs(same, None)] == [1]  # without variation nothing is known about chance
 
