@@ -61,13 +61,15 @@ def all_pairs(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, np.
 def share_pairs(values: Mapping[str, Mapping[int, float]], tested: int | None, unit: float = 1.0) -> list[Pair]:
     """Every pair of rows, as `all_pairs`, where the single test cases of runs are not kept.
 
-    Chance is taken rather too large than too small: the variance of a difference is
+    The variance of a difference is
 
         max(2 s² / n, var(a - b) / n) + v(a) + v(b),
 
     where var(a - b) is over the pair's own seeds, because some mechanisms learn with some seeds only; and v is the
     variance of a share of `tested` independent rows (`subquad.results.differences.of_rows`), as if the right answers of
-    a and b had nothing in common.
+    a and b had nothing in common. The first part always has the degrees of freedom of s². With the n - 1 of the pair's
+    own no unsteady row of three seeds would differ from any other, however far; so p is too small where few rows vary
+    far more than the others (docs/arena.md has numbers).
 
     tested: rows of the test split; None where the metric is no share of them. unit: 100 for values in %.
     """
