@@ -17,7 +17,8 @@ from subquad import records
 from subquad.data.own_data import task_of
 from subquad.planning import comparison as module
 from subquad.planning.budget import Pace, epochs_within, least_epochs
-from subquad.planning.comparison import Comparison
+from subquad.planning.comparison import STEP, Comparison, ComparisonResult
+from subquad.report.comparison import show
 from subquad.results.pairs import all_pairs, half_widths
 from subquad.utils.errors import UserError
 
@@ -191,6 +192,15 @@ def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, mon
     jobs.clear()
     assert comparison().train(Console())
     assert jobs == []
+    assert made.part == "those of 1 of the 19 rows of a batch, which fit the memory"
+    made.plan["costs"]["softmax"]["rows"] = 19
+    assert made.part == ""
+
+
+def test_a_step_that_was_measured_on_a_part_of_the_batch_is_said_to_be(capsys):
+    bare = {"folder": Path(), "lower_is_better": False, "rows": [], "pairs": [], "baselines": {}, "left_out": {}}
+    show(ComparisonResult(title="t", metric="accuracy", facts={STEP: "those of 1 of the 16 rows"}, **bare), Console())
+    assert "Time and memory of a step: those of 1 of the 16 rows" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
