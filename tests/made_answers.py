@@ -30,7 +30,7 @@ DIGITS = {"none": [91, 92, 93], "softmax": [92, 93, 92.5], "dba": [94, 93, 93], 
 FAST = {"none": 9, "softmax": 1, "dba": 4, "linear": 7, "luna": 5}
 STATE = {"none": 0, "softmax": 2048, "dba": 1024, "linear": 512}
 BENCH = {
-    "machine": {"gpu": "G"},
+    "machine": {"cpu": "C", "gpu": "G"}, "settings": {},
     "results": [
         {"level": "model", "mode": mode, "attention": name, "length": 1024, "median_s": seconds}
         for mode, name, seconds in (

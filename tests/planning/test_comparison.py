@@ -17,7 +17,8 @@ from subquad import records
 from subquad.data.own_data import task_of
 from subquad.planning import comparison as module
 from subquad.planning.budget import Pace, epochs_within, least_epochs
-from subquad.planning.comparison import Comparison
+from subquad.planning.comparison import STEP, Comparison, ComparisonResult
+from subquad.report.comparison import show
 from subquad.results.pairs import all_pairs, half_widths
 from subquad.utils.errors import UserError
 
@@ -127,6 +128,8 @@ def test_pairs_are_tested_over_seeds_and_cases_and_corrected():
     assert sorted(pair.corrected for pair in three)[0] == pytest.approx(3 * raw[0])
     assert sorted(pair.corrected for pair in three)[2] == pytest.approx(max(raw[2], min(1, 2 * raw[1])))
     assert [pair.differs for pair in three] == [False, True, True]
+    small = {name: {seed: 1e-8 * value for seed, value in row.items()} for name, row in values.items()}
+    assert all_pairs(small, None)[0].p == pytest.approx(pair.p)  # whatever the unit
     same = {"a": {1: 5.0, 2: 5.0}, "b": {1: 7.0, 2: 7.0}}
     assert [pair.p for pair in all_pairs(same, None)] == [1]  # without variation nothing is known about chance
 
@@ -189,6 +192,15 @@ def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, mon
     jobs.clear()
     assert comparison().train(Console())
     assert jobs == []
+    assert made.part == "those of 1 of the 19 rows of a batch, which fit the memory"
+    made.plan["costs"]["softmax"]["rows"] = 19
+    assert made.part == ""
+
+
+def test_a_step_that_was_measured_on_a_part_of_the_batch_is_said_to_be(capsys):
+    bare = {"folder": Path(), "lower_is_better": False, "rows": [], "pairs": [], "baselines": {}, "left_out": {}}
+    show(ComparisonResult(title="t", metric="accuracy", facts={STEP: "those of 1 of the 16 rows"}, **bare), Console())
+    assert "Time and memory of a step: those of 1 of the 16 rows" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 from made_pages import build
+from made_results import results_with
 
 from subquad.config.choices import options
 from subquad.report.markdown_latex import _LETTERS, _TEX, latex, markdown
-from subquad.results.model import Scope
+from subquad.results.model import PROJECT, Scope
 from subquad.results.side_lines import side_lines
+from subquad.results.table import load
 from subquad.results.verdict import Verdict
 
 
@@ -53,6 +55,21 @@ def test_another_scale_says_that_it_is_no_reproduction(part):
     assert "(scale laptop: no reproduction)" in text
     assert "33.3 (50.0), measured at another scale" in text
     assert "89.9" not in text
+
+
+def test_rows_and_columns_of_a_scope_of_the_project_are_those_with_a_value_in_it(tmp_path):
+    path = tmp_path / "t.yaml"
+    path.write_text("{title: t, source: s, seeds: 1, columns: {A: [], B: []}, rows: {x: [a=1], y: [a=2], z: [a=3]}}")
+    small = replace(PROJECT, scale="laptop")
+    full, other = (
+        results_with(load(path, "t"), {place: {0: value}}, scope)
+        for place, value, scope in ((("x", "A"), 1.0, PROJECT), (("y", "B"), 2.0, small))
+    )
+    both = {
+        place: replace(cell, results=(*cell.results, *other.cells[place].results)) for place, cell in full.cells.items()
+    }
+    lines = markdown(replace(full, cells=both), small).splitlines()[2:5]
+    assert [cells(line) for line in lines] == [["", "B"], ["---", "---:"], ["y", "2.00"]]
 
 
 def test_latex_is_escaped_and_closed(part):

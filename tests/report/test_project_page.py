@@ -62,7 +62,8 @@ def tables(tmp_path):
     values = {("Vowels", "Softmax"): five, ("Vowels", "Softmax (published)"): five, ("Vowels", "DBA"): few}
     values |= {("Vowels", "Width"): {0: 64.0}, ("Libras", "Width"): {0: 32.0}, ("Vowels", "Speed"): {0: 2.0}}
     paper = made(tmp_path, "paper/1", PAPER, values)
-    return [paper, made(tmp_path, "arena", OWN, {("DBA", "Accuracy"): {0: 90.0}})]
+    rates = made(tmp_path, "arena_rates", OWN.replace("test/", "val/"), {("DBA", "Accuracy"): {0: 90.0}})
+    return [paper, made(tmp_path, "arena", OWN, {("DBA", "Accuracy"): {0: 90.0}}), rates]
 
 
 def test_each_kind_is_counted_apart_and_settings_are_no_reproduction(tmp_path):
@@ -74,7 +75,7 @@ def test_each_kind_is_counted_apart_and_settings_are_no_reproduction(tmp_path):
     assert "2 of them with 5 seeds" in text
     assert "1 of 2 costs" in text
     assert "1 of 2 printed settings" in text
-    assert "1 trained and 0 measured cells of the arena" in text
+    assert "1 trained and 0 measured cells of the arena, and 1 validation score of" in text
     page = results_page(found, [], [])
     lines = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in page.splitlines() if line.startswith("| ")}
     stated = next(cells for name, cells in lines.items() if name.startswith("Settings"))

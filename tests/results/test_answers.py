@@ -7,7 +7,8 @@ from scipy import stats
 
 from subquad.report.answers_text import answers_text
 from subquad.report.html.answers_view import answer_facts
-from subquad.results.answers import answers, column_pairs
+from subquad.report.html.charts import speed_chart
+from subquad.results.answers import answers, column_pairs, need_pairs
 from subquad.results.differences import of_rows
 from subquad.results.pairs import share_pairs
 
@@ -27,6 +28,14 @@ def test_the_answer_is_the_cheapest_of_the_rows_that_do_not_differ_from_the_best
     }
 
 
+def test_times_of_a_processor_are_not_those_of_the_gpu_beside_it(tmp_path):
+    bench = {**BENCH, "settings": {"device": "cpu", "layers": 4, "dims": [8]}}
+    bench["machine"] = {"cpu": "C", "gpu": "G", "threads": 2}
+    part = filled(tmp_path)
+    assert [*answers(part, need_pairs(part), [bench])[0].picks] == ["fastest on a CPU", "smallest state"]
+    assert "on 2 threads of C." in speed_chart(bench).caption
+
+
 def test_a_task_that_a_model_without_attention_solves_as_well_decides_nothing(tmp_path):
     found = needs_of(filled(tmp_path))
     assert not found["digits"].decides
@@ -43,7 +52,7 @@ def test_rows_without_all_seeds_are_not_measured(tmp_path):
 
 def test_no_answer_is_given_where_no_best_row_was_measured(tmp_path):
     part = filled(tmp_path, {**RECALL, "linear": [99.9, 100, 100], "softmax": [50, 51, 50], "dba": [50, 50, 51]})
-    bench = {"machine": {"gpu": "G"}, "results": [row for row in BENCH["results"] if row["attention"] == "softmax"]}
+    bench = {**BENCH, "results": [row for row in BENCH["results"] if row["attention"] == "softmax"]}
     assert (
         "| linear, 7 × softmax | linear, 512 numbers passed on | not measured |"
         in answers_text(part, [bench])["answers"]

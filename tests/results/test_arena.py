@@ -11,7 +11,7 @@ from runs import ROOT
 from subquad.config.choices import CONFIGS
 from subquad.results.cells import load_table
 from subquad.results.collect import gather_table
-from subquad.results.model import FULL, CellResult, CellResults
+from subquad.results.model import FULL, CellResult, CellResults, Scope
 from subquad.results.statistics import summarise
 from subquad.results.table import load
 from subquad.results.verdict import Verdict
@@ -20,16 +20,20 @@ ARENAS = ("arena", "arena_next")
 SCRIPT = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts" / "arena_rates.py")))
 
 
-def fake(scores, table="arena_rates"):
-    """Results of the rates of one row and task: by rate a score, or one for each seed."""
+def fake(scores, table="arena_rates", scopes=()):
+    """Results of the rates of one row and task: by rate a score, or one for each seed; scopes: by rate, if not FULL."""
     cell = load_table(table).cells["softmax", "recall 3.0e-3"]
 
-    def results(score):
-        summary = None if score is None else summarise(dict(enumerate(np.atleast_1d(score))))
-        result = CellResult(scope=FULL, verdict=Verdict.NOT_RUN, summary=summary)
+    def results(rate, score):
+        values = {} if score is None else dict(enumerate(np.atleast_1d(score)))
+        summary, scope = summarise(values) if values else None, dict(scopes).get(rate, FULL)
+        verdict = Verdict.NOT_PRINTED if scope.full else Verdict.OTHER_SCALE
+        result = CellResult(scope=scope, verdict=verdict, values=values, summary=summary, text="x" if values else "")
         return CellResults(cell=cell, anchor="", command="", results=(result,))
 
-    return SimpleNamespace(cells={("softmax", f"recall {rate}"): results(score) for rate, score in scores.items()})
+    return SimpleNamespace(
+        cells={("softmax", f"recall {rate}"): results(rate, score) for rate, score in scores.items()}
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,6 +54,15 @@ def test_no_rate_is_chosen_before_all_are_measured_with_all_seeds():
     assert SCRIPT.best_rates(fake(lucky, "arena_next_rates")) == {}
     whole = lucky | {"3.0e-3": [50.0, 60.0, 20.0]}
     assert SCRIPT.best_rates(fake(whole, "arena_next_rates")) == {("softmax", "recall"): "1.0e-3"}
+
+
+def test_runs_of_another_scale_choose_no_rate():
+    small = {"3.0e-3": Scope("smoke")}
+    scores = {"1.0e-3": 50.0, "3.0e-3": 70.0}
+    assert SCRIPT.best_rates(fake(scores, scopes=small)) == {}
+    small["1.0e-3"] = small["3.0e-3"]
+    assert SCRIPT.best_rates(fake(scores, scopes=small)) == {}
+    assert SCRIPT.best_rates(fake(scores, scopes=small), Scope("smoke")) == {("softmax", "recall"): "3.0e-3"}
 
 
 def test_written_rates_are_those_of_all_cells_of_the_run(tmp_path: Path):

@@ -68,7 +68,7 @@ def test_a_few_settings_show_no_difference(tmp_path):
     assert lines[0].startswith("r0: A beats B")
     assert lines[3] == "r3: too few common seeds (two are needed)."
     assert lines[6].startswith("All: no difference shown: A is ahead of B on 3 of 3;")
-    assert lines[6].endswith("p = 0.250; 3 settings have no common seed.")
+    assert lines[6].endswith("p = 0.250; 3 settings without a common seed.")
 
 
 def test_only_common_seeds_count(tmp_path):
@@ -87,6 +87,7 @@ def test_rows_are_compared_over_columns(tmp_path):
     )
     assert lines[1] == "B: no difference shown; mean difference +0 points [+0, +0] (95%), p = 1.000, 3 common seeds."
     assert "(equal on 1)" in lines[2]
+    assert "test over 1 setting, p = 1.000." in lines[2]
     [one] = compare_lines(table(tmp_path).select([], ["A"]), values(0.1), ["r5", "r0"])
     assert one == lines[0]
 

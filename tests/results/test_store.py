@@ -10,6 +10,7 @@ import pytest
 from made_pages import finish
 from runs import FACTS
 
+from subquad import records
 from subquad.cli import results as command
 from subquad.config.compositions import Compositions
 from subquad.report.html.site import write_site
@@ -216,6 +217,12 @@ def test_what_is_no_result_is_refused(place, change, reason):
         stored_run(folder(0), Compositions())
 
 
+def test_an_evaluation_without_a_finite_number_is_refused(place):
+    records.write_evaluation(folder(0), {"pairs": 8}, {"test/accuracy": float("nan")}, {})
+    with pytest.raises(UserError, match="is nan, which is no result"):
+        stored_run(folder(0), Compositions())
+
+
 def test_a_run_that_only_tests_whether_it_runs_is_left_out(place, monkeypatch, capsys):
     words = [*OVERRIDES, "scale=smoke"]
     run = RunIndex().spec(words, 0).folder
@@ -306,6 +313,9 @@ def test_a_benchmark_replaces_that_of_its_device_only(place, monkeypatch):
         bench = {"settings": {"lengths": [number], "rounds": 1}, "machine": {"cpu": "CPU (R)", "gpu": gpu}, **facts}
         (base / "results.json").write_text(json.dumps(bench))
         assert add(monkeypatch, "add", base / "results.json") == 0
+    several = {"lengths": [3], "rounds": 1, "dims": [64, 128]}
+    (base / "results.json").write_text(json.dumps({**bench, "settings": several}))
+    assert add(monkeypatch, "add", base / "results.json") == 1
     kept = store.read_benches()
     assert [(store.bench_device(bench), bench["settings"]["lengths"]) for bench in kept] == [
         ("CPU (R)", [0]), ("A 100", [2]),

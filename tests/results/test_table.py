@@ -301,5 +301,8 @@ def test_a_remark_is_made_once_of_all_that_it_is_about(written):
     assert said["Doubtful."] == "Softmax / Image"
     assert said["In grey."] == "Image"
     assert "None of ours." not in said  # of cells that are not printed
+    part = '"64 / Text": {note: Part.}\n  "64 / Image": {note: Part.}\n  "Tuned / Text": {note: Part.}\n'
+    said = {remark: about for about, remark in notes(written(TABLE + f"  {part}"))}
+    assert said["Part."] == "64 / Text, Image; Tuned / Text"  # neither whole rows nor all cells of both columns
     everywhere = notes(written(TABLE.replace("cells:\n", 'cells:\n  "*": {note: All over.}\n')))
     assert ("all cells", "All over.") in everywhere

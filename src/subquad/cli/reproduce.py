@@ -106,7 +106,7 @@ def _entered(runs: RunIndex, table: Table, rates: Table | None, kept: bool) -> T
     for row in (row for row in table.rows if row.name in table.added):
         known = rows.get(row.name, AddedRow(row.overrides))
         if found is not None and (scope.full or not known.rates):
-            known = AddedRow(known.overrides, {**known.rates, **rates_by_task(found, row.name)})
+            known = AddedRow(known.overrides, {**known.rates, **rates_by_task(found, row.name, scope)})
         rows[row.name] = known
         if kept:
             keep(outputs, table.name, row.name, known)

@@ -34,6 +34,9 @@ from subquad.utils.errors import UserError, explain
 NONE = "none"
 """The row of the model without attention."""
 
+STEP = "time and memory of a step"
+"""The fact that says on which part of a batch they were measured."""
+
 _PLAN = "plan.json"
 _LIMITS = ("limits.epochs=", "limits.steps=")
 _LEAST_ROWS = 5
@@ -220,7 +223,7 @@ class Comparison:
 
     def _make_plan(self, console: Console, started: float) -> bool:
         """Measures and writes the plan; returns whether every row's short run has finished."""
-        batch, left_out, costs = min(int(self.data.batch_size), self.sizes["train"]), dict[str, str](), {}
+        left_out, costs = dict[str, str](), {}
         sides = {}
         for name, own in self.rows.items():
             try:
@@ -235,7 +238,7 @@ class Comparison:
                 sides[name] = [*own, *self.runs.overrides]
         self.rows = {name: self.rows[name] for name in sides}
         console.print("Measuring a training step of each row.")
-        costs = step_costs(sides, self.data.spec, batch, min(20.0, self.hours * 100))
+        costs = step_costs(sides, self.data.spec, self.batch, min(20.0, self.hours * 100))
         rounds = (len(self.rates), len(self.seeds))
         least = least_epochs(self.steps, self.most)
         # Refuses before the short runs what is hopeless; other programs can slow steps with several threads tenfold.
@@ -310,6 +313,19 @@ class Comparison:
         return int(self.data.steps_per_epoch or -(-self.sizes["train"] // self.data.batch_size))
 
     @property
+    def batch(self) -> int:
+        """The rows of an optimiser step."""
+        return min(int(self.data.batch_size), self.sizes["train"])
+
+    @property
+    def part(self) -> str:
+        """The part of a batch that a step was measured on, where the memory does not hold all of it; else empty."""
+        rows = next(iter(self.plan["costs"].values()))["rows"]
+        return (
+            "" if rows == self.batch else f"those of {rows} of the {self.batch} rows of a batch, which fit the memory"
+        )
+
+    @property
     def most(self) -> int:
         """The epochs of the recipe, more than which no run gets."""
         trainer = self.identity["trainer"]
@@ -370,6 +386,7 @@ class Comparison:
                 f"seed 0; tested with seeds {self.seeds[0]} to {self.seeds[-1]}; the tested runs trained for "
                 f"{duration(seconds)} in all"
             ),
+            **({STEP: part} if (part := self.part) else {}),
             "machine": ", ".join(f"{name} {value}" for name, value in record.machine.items() if value is not None),
             "versions": ", ".join(f"{name} {value}" for name, value in record.versions.items()),
             "command": command_line("python scripts/compare.py", sys.argv[1:]),

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from subquad.planning.comparison import ComparedRow, ComparisonResult
+from subquad.planning.comparison import STEP, ComparedRow, ComparisonResult
 from subquad.report.html.page import figure_svg, write_page
 from subquad.results.pairs import Pair
 from subquad.utils.display import counted
@@ -20,6 +20,8 @@ def show(result: ComparisonResult, console: Console) -> None:
     for name, score in result.baselines.items():
         grid.add_row(f"[dim]{name}", f"[dim]{_number(result, score)}")
     console.print(grid)
+    if part := result.facts.get(STEP):
+        console.print(f"{STEP.capitalize()}: {part}", soft_wrap=True)
     console.print(verdict(result), soft_wrap=True, markup=False)
 
 

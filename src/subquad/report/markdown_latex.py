@@ -30,7 +30,7 @@ def markdown(results: TableResults, scope: Scope = FULL) -> str:
         return f"{_md(value.text)}{mark}{printed}{said}"
 
     beside = side_lines(results, lambda part: _shown(part, scope), scope.full)
-    results = _filled(results) if scope.project else results
+    results = _filled(results, scope) if scope.project else results
     lines = [f"**{_md(results.table.title + scope.note)}**", ""]
     head, *body = _grid(results, scope, cell, beside, str)
     lines += [f"| {' | '.join(_md(name) for name in head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
@@ -99,9 +99,9 @@ def _legend(results: TableResults, scope: Scope, mark: str) -> str:
     return f"{source(results.table)}; {seeds}a dash is not measured.{marked}{metric}"
 
 
-def _filled(results: TableResults) -> TableResults:
-    """The table with those rows and columns in which the project has a result."""
-    filled = [cell.cell for cell in results.shown if cell.within(PROJECT)]
+def _filled(results: TableResults, scope: Scope) -> TableResults:
+    """The table with those rows and columns that have a value in a scope of the project."""
+    filled = [cell.cell for cell in results.shown if _shown(cell, scope)]
     table = results.table.select([cell.row for cell in filled], [cell.column for cell in filled])
     return replace(results, table=table)
 

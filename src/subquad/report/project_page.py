@@ -84,11 +84,13 @@ def counts(tables: Sequence[TableResults]) -> str:
     filled = {group: [result for cell in cells if (result := _filled(cell))] for group, cells in found.items()}
     costs = sum(not cell.cell.unavailable for cell in found["measured"])
     agree = sum(result.verdict is Verdict.AS_PRINTED for result in filled["stated"])
+    own = Counter(cell.cell.metric.name.partition("/")[0] for cell in found["own trained"] if _filled(cell))
     return (
         f"{_trained(tables)}\nCounted apart: {len(filled['measured']):,} of {costs:,} costs in these tables, counted "
         f"or measured; {agree:,} of {len(filled['stated']):,} printed settings and constants that agree with this "
-        f"code's, which is no reproduction;\n{len(filled['own trained']):,} trained and "
-        f"{len(filled['own measured']):,} measured cells of the arena, which no paper prints."
+        f"code's, which is no reproduction;\n{own['test']:,} trained and "
+        f"{len(filled['own measured']):,} measured cells of the arena, and {counted(own['val'], 'validation score')} "
+        "of the search of its rates; no paper prints them."
     )
 
 

@@ -19,7 +19,7 @@ from subquad.config.compositions import Compositions
 from subquad.config.task_metadata import task_of
 from subquad.records import write_json
 from subquad.results import table as tables
-from subquad.results.model import Problem, TableResults
+from subquad.results.model import FULL, Problem, Scope, TableResults
 from subquad.results.table import Table
 from subquad.utils.errors import UserError
 
@@ -108,15 +108,15 @@ def rates_of(table: str) -> str | None:
     return name if file_of("table", name) is not None else None
 
 
-def best_rates(rates: TableResults) -> dict[tuple[str, str], str]:
+def best_rates(rates: TableResults, scope: Scope = FULL) -> dict[tuple[str, str], str]:
     """The rate with the best mean by row and task; of equal ones the lowest. Left out where a run is missing.
 
-    rates: a table whose columns are named after a task and a rate: "recall 3.0e-3".
+    rates: a table whose columns are named after a task and a rate: "recall 3.0e-3". scope: whose runs are compared.
     """
     measured: dict[tuple[str, str], dict[str, float | None]] = {}
     for (row, column), cell in rates.cells.items():
         task, _, rate = column.rpartition(" ")
-        summary = cell.decisive.summary
+        summary = None if (result := cell.fullest(scope)) is None else result.summary
         score = None if summary is None or summary.seeds < cell.cell.seeds else summary.mean
         measured.setdefault((row, task), {})[rate] = score
     chosen = {}
@@ -127,7 +127,7 @@ def best_rates(rates: TableResults) -> dict[tuple[str, str], str]:
     return chosen
 
 
-def rates_by_task(rates: TableResults, row: str) -> dict[str, str]:
+def rates_by_task(rates: TableResults, row: str, scope: Scope) -> dict[str, str]:
     """The best rates of a row by `task=`."""
     tasks = {column.name.rpartition(" ")[0]: task_of(column.overrides) for column in rates.table.columns}
-    return {tasks[name]: rate for (own, name), rate in best_rates(rates).items() if own == row}
+    return {tasks[name]: rate for (own, name), rate in best_rates(rates, scope).items() if own == row}

@@ -21,6 +21,7 @@ from subquad.results.differences import rows_of
 from subquad.results.model import CellResults, TableResults
 from subquad.results.pairs import Pair, order, share_pairs
 from subquad.results.statistics import LEVEL
+from subquad.results.store import bench_device
 from subquad.utils.display import counted
 
 RULE = (
@@ -203,7 +204,7 @@ def _least(part: TableResults, column: str, rows: Sequence[str]) -> Pick | None:
 
 def _on_gpu(part: TableResults, bench: Mapping[str, Any]) -> dict[str, Chosen]:
     """The costs of a benchmark on a GPU: the time of a forward pass of its whole model, by length."""
-    if not (gpu := bench["machine"].get("gpu")):
+    if (gpu := bench_device(bench)) != bench["machine"].get("gpu"):
         return {}
     rows = [row for row in part.table.rows if len(row.overrides) == 1]
     names = {row.name: row.overrides[0].removeprefix("attention=") for row in rows}

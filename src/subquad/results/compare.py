@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from subquad.results.statistics import LEVEL, Across, Comparison, across, compare
 from subquad.results.table import Cell, Table
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError
 
 Values = Mapping[tuple[str, str], Mapping[int, float]]
@@ -103,9 +104,9 @@ def _on_all(first: str, second: str, found: Across | None, pairs: int, units: se
     ahead = f"{first} is ahead of {second} on {found.better} of {found.settings}"
     ahead += f" (equal on {found.equal})" if found.equal else ""
     numbers = f"mean difference {_interval(found.difference, found.low, found.high, ''.join(units))}"
-    test = f"Wilcoxon signed-rank test over {found.settings - found.equal} settings, {_p(found.p)}"
-    missing = f"; {pairs - found.settings} settings have no common seed" if found.settings < pairs else ""
-    return f"All: {_verdict(first, second, found)}: {ahead}; {numbers}; {test}{missing}."
+    test = f"Wilcoxon signed-rank test over {counted(found.settings - found.equal, 'setting')}, {_p(found.p)}"
+    missing = f"; {counted(pairs - found.settings, 'setting')} without a common seed"
+    return f"All: {_verdict(first, second, found)}: {ahead}; {numbers}; {test}{missing * (found.settings < pairs)}."
 
 
 def _verdict(first: str, second: str, found: Comparison | Across) -> str:

@@ -45,11 +45,17 @@ def few(cells: Sequence[str], most: int = 8) -> str:
 
 
 def _places(table: Table, places: list[Place]) -> str:
-    """A whole row or column by its name, else the cells."""
+    """Whole rows or columns by their names, else the cells, rows with the same columns together."""
     rows, columns = (list(dict.fromkeys(place[i] for place in places)) for i in (0, 1))
-    if len(rows) == len(table.rows) > 1 and len(columns) > 1:
-        every = all(column.name in columns for column in table.columns)
-        return "all cells" if every else ", ".join(columns)
-    if len(columns) > 1 or len(table.columns) == 1:
+    shown = {column.name for column in table.columns}
+    others = {c.place for c in table if c.column in shown and not (c.unavailable and c.printed is None)} - {*places}
+    if not others and len(rows) > 1 and len(columns) > 1:
+        return "all cells"
+    if (len(columns) > 1 or len(shown) == 1) and not any(row in rows for row, _ in others):
         return ", ".join(rows)
-    return f"{', '.join(rows)} / {columns[0]}" if len(rows) < len(table.rows) - 1 else columns[0]
+    if len(rows) > 1 and not any(column in columns for _, column in others):
+        return ", ".join(columns)
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        groups.setdefault(tuple(column for name, column in places if name == row), []).append(row)
+    return "; ".join(f"{', '.join(names)} / {', '.join(own)}" for own, names in groups.items())

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -134,11 +134,16 @@ class CellResults:
         """Its result in a scope."""
         return next((result for result in self.results if result.scope == scope), None)
 
+    def fullest(self, scope: Scope) -> CellResult | None:
+        """Its result in a scope with the most seeds: of two alike that of this machine, not of the project."""
+        found = map(self.within, (scope, replace(scope, project=True)))
+        known = [result for result in found if result is not None and result.summary is not None]
+        return max(known, key=lambda result: len(result.values), default=None)
+
     @property
     def at_full_scale(self) -> CellResult | None:
-        """Its result at full scale with the most seeds: of two alike that of this machine, not of the project."""
-        found = [r for r in map(self.within, (FULL, PROJECT)) if r is not None and r.summary is not None]
-        return max(found, key=lambda result: len(result.values), default=None)
+        """The fullest result at full scale."""
+        return self.fullest(FULL)
 
     @property
     def empty(self) -> bool:

@@ -54,20 +54,22 @@ def all_pairs(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, np.
     found = []
     for (i, a), (j, b) in itertools.combinations(enumerate(values), 2):
         parts = [of_seeds, *([] if cases is None else [_of_cases(cases[a] - cases[b])])]
-        found.append(_pair(a, b, float(table[i].mean() - table[j].mean()), parts))
+        found.append(_pair(a, b, float(table[i].mean()), float(table[j].mean()), parts))
     return _corrected(found)
 
 
 def share_pairs(values: Mapping[str, Mapping[int, float]], tested: int | None, unit: float = 1.0) -> list[Pair]:
     """Every pair of rows, as `all_pairs`, where the single test cases of runs are not kept.
 
-    Chance is taken rather too large than too small: the variance of a difference is
+    The variance of a difference is
 
         max(2 s² / n, var(a - b) / n) + v(a) + v(b),
 
     where var(a - b) is over the pair's own seeds, because some mechanisms learn with some seeds only; and v is the
     variance of a share of `tested` independent rows (`subquad.results.differences.of_rows`), as if the right answers of
-    a and b had nothing in common.
+    a and b had nothing in common. The first part always has the degrees of freedom of s². With the n - 1 of the pair's
+    own no unsteady row of three seeds would differ from any other, however far; so p is too small where few rows vary
+    far more than the others (docs/arena.md has numbers).
 
     tested: rows of the test split; None where the metric is no share of them. unit: 100 for values in %.
     """
@@ -77,7 +79,7 @@ def share_pairs(values: Mapping[str, Mapping[int, float]], tested: int | None, u
         own = float(np.var(table[i] - table[j], ddof=1)) / table.shape[1]
         means = [float(table[k].mean()) for k in (i, j)]
         parts = [(max(of_seeds, own), freedom), *(of_rows(m, tested, unit) for m in means if tested is not None)]
-        found.append(_pair(a, b, means[0] - means[1], parts))
+        found.append(_pair(a, b, means[0], means[1], parts))
     return _corrected(found)
 
 
@@ -119,10 +121,10 @@ def half_widths(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, n
     return {row: quantile(degrees) * error for row, (error, degrees) in errors.items()}
 
 
-def _pair(a: str, b: str, difference: float, parts: Parts) -> Pair:
-    error, degrees = _error(parts)
-    precision = 1e-6 * max(1.0, abs(difference))
-    if error <= precision:  # no variation at all says nothing about chance
+def _pair(a: str, b: str, of_a: float, of_b: float, parts: Parts) -> Pair:
+    """The pair of two rows with these means."""
+    difference, (error, degrees) = of_a - of_b, _error(parts)
+    if error <= 1e-6 * max(abs(of_a), abs(of_b)):  # of single precision: no variation at all says nothing about chance
         return Pair(a, b, difference, difference, difference, 1.0)
     half = quantile(degrees) * error
     return Pair(a, b, difference, difference - half, difference + half, two_sided(difference / error, degrees))

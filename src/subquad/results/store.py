@@ -188,15 +188,12 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
     Raises UserError if the run has not finished, if its data are synthetic, if a metric is not finite, if its source
     had changes that no commit has, or if its overrides do not compose to it.
     """
-    run = read_run(folder)
-    if run is None:
+    if (run := read_run(folder)) is None:
         raise UserError(f"{folder} has no {records.RESULT}: the run has not finished.")
     record = run.record
     _check_source(folder, record.commit)
     if run.scope.synthetic:
         raise UserError(f"{folder} was trained on synthetic data, which are no result.")
-    if wrong := [name for name, value in record.metrics.items() if not math.isfinite(value)]:
-        raise UserError(f"{wrong[0]} of {folder} is {record.metrics[wrong[0]]}, which is no result.")
     trainer, task = record.config["trainer"], record.config["task"]
     config = {
         "task": {"monitor": task["monitor"], "module": {}}, "data": {"synthetic": False},
@@ -207,12 +204,12 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
         for path in sorted((folder / records.EVALUATIONS).glob("*.json"))
         if (metrics := records.read_evaluation_file(folder, path)) is not None
     }
+    every = [item for metrics in (record.metrics, *evaluations.values()) for item in metrics.items()]
+    if wrong := [f"{name} of {folder} is {value}" for name, value in every if not math.isfinite(value)]:
+        raise UserError(f"{wrong[0]}, which is no result.")
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(Record)} | {
-        "config": config,
-        "tags": [],
-        "files": {},
-        "overrides": _overrides(folder, record, compositions),
-    }
+        "config": config, "tags": [], "files": {}, "overrides": _overrides(folder, record, compositions),
+    }  # fmt: skip
     stored = StoredRun(**fields, evaluations=evaluations)
     if _today(stored, compositions) != stored.name:
         raise UserError(
@@ -244,7 +241,7 @@ def stored_measurement(path: Path, compositions: Compositions) -> StoredMeasurem
 def add_bench(path: Path) -> None:
     """Keeps the results.json of a benchmark in place of the one of the same device.
 
-    Raises UserError if it is none, or if its source had changes that no commit has.
+    Raises UserError if it is none, if its source had changes that no commit has, or if it has several times a length.
     """
     try:
         content = _BENCH_FILE.validate_json(path.read_bytes())
@@ -252,7 +249,10 @@ def add_bench(path: Path) -> None:
         reason = error.errors(include_input=False)[0]["msg"]
         raise UserError(f"{path} is not the results.json of a benchmark ({reason}); `make bench` writes one.") from None
     _check_source(path, content["commit"])
-    content["settings"].pop("output", None)  # a folder of that machine
+    given = content["settings"]
+    if several := [key for key in ("dims", "batches", "dtypes", "compiled") if len(given.get(key, ())) > 1]:
+        raise UserError(f"{path} has several {several[0]}, and the documentation shows one; measure with one of them.")
+    given.pop("output", None)  # a folder of that machine
     name = re.sub("[^a-z0-9]+", "-", bench_device(content).lower()).strip("-")
     with atomic_write(BENCHES / f"{name}.json") as place:
         place.write_text(f"{json.dumps(content, indent=1)}\n", encoding="utf-8")

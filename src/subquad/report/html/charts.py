@@ -12,6 +12,7 @@ from subquad.report.mechanism_style import colours
 from subquad.report.verdict_style import MARKS
 from subquad.results.answers import ColumnPairs
 from subquad.results.model import CellResults, Run, Scope, TableResults
+from subquad.results.store import bench_device
 
 POINTS = 160
 """A curve is drawn with at most so many points."""
@@ -166,7 +167,8 @@ def speed_chart(bench: Mapping[str, Any]) -> Chart:
         if (row["level"], row["mode"]) == ("model", "inference") and "median_s" in row:
             costs.setdefault(row["attention"], {})[row["length"]] = 1e3 * row["median_s"]
     settings, machine = bench["settings"], bench["machine"]
-    where = machine["gpu"] or f"{machine['threads']} threads of {machine['cpu']}"
+    device = bench_device(bench)
+    where = device if device == machine.get("gpu") else f"{machine['threads']} threads of {device}"
     caption = f"One forward pass, {settings['layers']} layers, d = {settings['dims'][0]}, on {where}. Lower is faster."
     return cost_chart(costs, "milliseconds", "Speed", caption)
 

@@ -29,6 +29,7 @@ from subquad.report.markdown_latex import latex, markdown
 from subquad.report.verdict_style import MARKS
 from subquad.results.model import GROUPS, Content, Run, TableResults
 from subquad.results.repeats import repeats
+from subquad.results.store import bench_device
 from subquad.results.verdict import Verdict
 from subquad.utils.atomic import atomic_write
 from subquad.utils.display import as_typed
@@ -125,7 +126,7 @@ class _Site:
         settings, name = bench["settings"], "bench/project.html"
         about = {
             "threads": bench["machine"]["threads"], "rounds": settings["rounds"], "layers": settings["layers"],
-            "cuda": bench["machine"]["gpu"] is not None, "command": as_typed("python scripts/bench.py"),
+            "cuda": bench_device(bench) == bench["machine"].get("gpu"), "command": as_typed("python scripts/bench.py"),
         }  # fmt: skip
         facts = bench_facts(bench["results"], {**bench, **about}, lambda costs, unit: cost_chart(costs, unit, unit))
         self.page("project_bench.html.j2", name, {**facts, "charted": True})
