@@ -13,7 +13,7 @@ def answers_text(part: TableResults, benches: Sequence[Mapping[str, Any]]) -> di
     needs = answers(part, pairs, benches)
     costs = next(list(need.picks) for need in needs if need.decides)
     lines = [
-        f"| if | rows that do not differ from the best | {' | '.join(costs)} |",
+        f"| if | rows that are not worse than the best | {' | '.join(costs)} |",
         f"|---|---|{'---|' * len(costs)}",
         *(f"| {need.text} ({need.name}) | {_rows(need)} | {' | '.join(_cells(need, costs))} |" for need in needs),
     ]

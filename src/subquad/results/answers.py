@@ -1,8 +1,9 @@
 """Which mechanism to take: from the results of a table, by a rule, for each of its tasks and at each cost.
 
 Two rows differ in a column if `subquad.results.pairs.share_pairs` says so, corrected for all pairs of the column. Of
-the rows that do not differ from the best one, the answer is the one with the least cost. A column in which a model
-without attention does not differ from the best row decides nothing and gets no answer.
+the best row and those that are not worse, the answer is the one with the least cost; here p is not corrected, since
+the correction would keep worse rows among them. A column in which a model without attention is not worse than the best
+row decides nothing and gets no answer.
 """
 
 import statistics
@@ -25,15 +26,17 @@ from subquad.results.store import bench_device
 from subquad.utils.display import counted
 
 RULE = (
-    f"Two rows differ on a task if p < {1 - LEVEL:.2f} after Holm's correction for all pairs of the task, by Student's "
-    "test of their means over the same seeds, with the chance of the seeds (pooled over all rows, or the pair's own "
-    "where that is larger) and that of the test rows."
+    f"Two rows differ on a task if p < {1 - LEVEL:.2f} after Holm's correction for all pairs of the task, by Welch's "
+    "test of their means, with the chance of each row's seeds and that of the test rows."
 )
 """Says in a sentence when two rows differ."""
 
-CHOICE = "Of the rows that do not differ from the best one on a task, the answer is the one with the least cost."
+CHOICE = (
+    "The answer is the row with the least cost among the best one on a task and those that are not worse than it: "
+    f"p ≥ {1 - LEVEL:.2f} by the same test, without the correction, which would keep worse rows among them."
+)
 ALL = "all"
-"""The name of the need that asks for a row which does not differ from the best one on any task that decides."""
+"""The name of the need that asks for a row which is not worse than the best one on any task that decides."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,10 @@ class ColumnPairs:
 
     @property
     def equals(self) -> list[str]:
-        """The best row and all that do not differ from it."""
+        """The best row and all that are not worse: of the pairs with it, those with p, uncorrected, above chance."""
         best = next(iter(self.means))
-        return [row for row in self.means if (best, row) not in self.signs]
+        worse = {pair.b for pair in self.pairs if pair.a == best and pair.p < 1 - LEVEL}
+        return [row for row in self.means if row not in worse]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +86,9 @@ Chosen = Callable[[Sequence[str]], Pick | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """The answers for one task. equals: the rows that do not differ from the best, the best first.
+    """The answers for one task. equals: the best row and those that are not worse, the best first.
 
-    decides: whether the model without attention differs from the best row. picks: by cost; None where no row of
+    decides: whether the model without attention is worse than the best row. picks: by cost; None where no row of
     `equals` is measured.
     """
 
@@ -107,7 +111,7 @@ def column_pairs(part: TableResults, column: str) -> ColumnPairs | None:
             values[cell.cell.row] = seeds
         else:
             missing[cell.cell.row] = len(seeds)
-    if len(values) < 2 or cells[0].cell.metric.better == "equal" or len({frozenset(s) for s in values.values()}) > 1:
+    if len(values) < 2 or cells[0].cell.metric.better == "equal":
         return None
     lower = cells[0].cell.metric.better == "lower"
     values = {row: values[row] for row in order(values, lower)}

@@ -59,28 +59,27 @@ def all_pairs(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, np.
 
 
 def share_pairs(values: Mapping[str, Mapping[int, float]], tested: int | None, unit: float = 1.0) -> list[Pair]:
-    """Every pair of rows, as `all_pairs`, where the single test cases of runs are not kept.
+    """Every pair of rows, where the single test cases of runs are not kept and rows may have different seeds.
 
     The variance of a difference is
 
-        max(2 s² / n, var(a - b) / n) + v(a) + v(b),
+        s_a² / n_a + s_b² / n_b + v(a) + v(b),
 
-    where var(a - b) is over the pair's own seeds, because some mechanisms learn with some seeds only; and v is the
-    variance of a share of `tested` independent rows (`subquad.results.differences.of_rows`), as if the right answers of
-    a and b had nothing in common. The first part always has the degrees of freedom of s². With the n - 1 of the pair's
-    own no unsteady row of three seeds would differ from any other, however far; so p is too small where few rows vary
-    far more than the others (docs/arena.md has numbers).
+    where s² is a row's own variance over its seeds, because some mechanisms learn with some seeds only and others
+    hardly vary; and v is the variance of a share of `tested` independent rows (`subquad.results.differences.of_rows`),
+    as if the right answers of a and b had nothing in common. Degrees of freedom as in `all_pairs`, with n - 1 for each
+    s² (Welch 1947) and infinitely many for v.
 
-    tested: rows of the test split; None where the metric is no share of them. unit: 100 for values in %.
+    values: by row and seed, at least two seeds each. tested: rows of the test split; None where the metric is no share
+    of them. unit: 100 for values in %.
     """
-    table, (of_seeds, freedom) = _table(values), _of_seeds(values)
-    found = []
-    for (i, a), (j, b) in itertools.combinations(enumerate(values), 2):
-        own = float(np.var(table[i] - table[j], ddof=1)) / table.shape[1]
-        means = [float(table[k].mean()) for k in (i, j)]
-        parts = [(max(of_seeds, own), freedom), *(of_rows(m, tested, unit) for m in means if tested is not None)]
-        found.append(_pair(a, b, means[0], means[1], parts))
-    return _corrected(found)
+    numbers = {row: list(of_row.values()) for row, of_row in values.items()}
+    means = {row: statistics.fmean(of_row) for row, of_row in numbers.items()}
+    parts = {row: [(statistics.variance(of_row) / len(of_row), len(of_row) - 1)] for row, of_row in numbers.items()}
+    if tested is not None:
+        parts = {row: [*of_row, of_rows(means[row], tested, unit)] for row, of_row in parts.items()}
+    pairs = itertools.combinations(values, 2)
+    return _corrected([_pair(a, b, means[a], means[b], [*parts[a], *parts[b]]) for a, b in pairs])
 
 
 def _table(values: Mapping[str, Mapping[int, float]]) -> np.ndarray:
