@@ -90,6 +90,12 @@ def test_numbers_are_classes_or_targets(tmp_path):
     assert set(data.splits["test"].targets) == {10, 2}
 
 
+@pytest.mark.parametrize("labels", [("1_11", "11_1"), ("90071992547409931", "90071992547409932")])
+def test_labels_that_a_float_makes_equal_are_two_classes(tmp_path, labels):
+    data = opened(OwnTexts, tmp_path, train=table(tmp_path, ["text,label", *rows(labels=labels)]))
+    assert data._cache.facts["classes"] == sorted(labels)
+
+
 def test_pairs_are_joined_and_a_tokenizer_is_trained_on_training_rows(tmp_path):
     lines = ["a,b,label", *(f"left {i},{row}" for i, row in enumerate(rows()))]
     data = opened(OwnTexts, tmp_path, train=table(tmp_path, lines), text=["a", "b"])
