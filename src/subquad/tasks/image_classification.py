@@ -8,6 +8,7 @@ from torch import Tensor
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
+from subquad.backbones.encoder import Grouped
 from subquad.backbones.patches import on_images
 from subquad.specs import ImageSpec
 from subquad.tasks.supervised import BackboneFactory, OptimizerFactory, SchedulerFactory, Supervised
@@ -21,7 +22,7 @@ class ImageClassification(Supervised):
     to training only. `eval_mode` trains the network in evaluation mode, without dropout and stochastic depth
     (EcoFormer's fine-tuning). `patch` is the side of the patches in pixels, for encoders of sequences. Biases, other
     vectors and the parameters of the model's `no_weight_decay` (positions, class token) have no weight decay, as in the
-    released code.
+    released code; S4 and S5 have their own rates and weight decay.
     """
 
     metric_name = "accuracy"
@@ -61,7 +62,9 @@ class ImageClassification(Supervised):
         return outputs
 
     def optimized(self) -> Any:
-        """Two groups of parameters, without and with weight decay, as timm divides them."""
+        """The groups of a `Grouped` encoder; else two, without and with weight decay, as timm divides parameters."""
+        if isinstance(encoder := getattr(self.network, "encoder", None), Grouped):
+            return encoder.parameter_groups()
         from timm.optim import param_groups_weight_decay
 
         model: Any = getattr(self.network, "model", self.network)
