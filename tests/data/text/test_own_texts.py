@@ -82,6 +82,15 @@ def test_an_encoding_may_be_told(tmp_path):
     assert texts(opened(OwnTexts, tmp_path, train=train, encoding="latin-1"))[0] == "café"
 
 
+def test_files_of_a_folder_are_read_as_one_file_is(tmp_path):
+    (folder := tmp_path / "set").mkdir()
+    for name in ("train.tsv", "test.tsv"):
+        lines = ["text\tlabel", '"café\tgood', "NA\tbad", 'the end"\tgood', *rows(sep="\t")]
+        table(folder, lines, name, encoding="latin-1")
+    settings = {"dataset": str(folder), "quotes": False, "encoding": "latin-1"}
+    assert texts(opened(OwnTexts, tmp_path, **settings), "test")[:3] == ['"café', "NA", 'the end"']
+
+
 def test_numbers_are_classes_or_targets(tmp_path):
     numbers = table(tmp_path, ["text,label", *rows(labels=("10", "2.0"))])
     assert opened(OwnTexts, tmp_path, train=numbers)._cache.facts["classes"] == ["2", "10"]
