@@ -159,6 +159,9 @@ def test_data_sets_of_the_library_have_named_classes_and_splits(tmp_path, caplog
     data = opened(OwnTexts, tmp_path, dataset=str(tmp_path / "hidden"))
     assert {name: len(found) for name, found in data.splits.items()} == {"train": 6, "val": 2, "test": 2}
     assert "split test is not read, because its labels are hidden" in caplog.text
+    datasets.DatasetDict({"train": part(10), "dev_matched": part(2)}).save_to_disk(str(tmp_path / "others"))
+    opened(OwnTexts, tmp_path, dataset=str(tmp_path / "others"))
+    assert "only train, val and test are read, not dev_matched" in caplog.text
     with pytest.raises(UserError, match=r"data.dataset=.*org--name does not exist.*scripts/prepare.py"):
         opened(OwnTexts, tmp_path, dataset="org/name")
 
