@@ -12,8 +12,9 @@ from subquad.backbones.dual_encoder import DualEncoder
 from subquad.backbones.s4 import S4Encoder
 from subquad.backbones.sequence import SequenceEncoder
 from subquad.blocks.parameter_groups import parameter_groups
-from subquad.specs import DataSpec
+from subquad.specs import DataSpec, ImageSpec
 from subquad.tasks.classification import Classification
+from subquad.tasks.image_classification import ImageClassification
 from subquad.training import schedules
 
 SPEC = DataSpec(max_len=9, vocab=7, classes=3)
@@ -75,6 +76,14 @@ def test_dual_encoder_group_as_their_encoder_does():
     [group] = parameter_groups(DualEncoder(SPEC, transformer))
     assert set(group) == {"params"}
     assert len(group["params"]) == len(list(DualEncoder(SPEC, transformer).parameters()))
+
+
+def test_an_encoder_of_patches_keeps_its_groups():
+    spec = ImageSpec(side=4, channels=1, classes=3)
+    model = ImageClassification(spec, s4(**RATES), torch.optim.AdamW, schedules.constant, patch=2)
+    settings = rates(model.network, torch.optim.AdamW(model.optimized(), lr=0.01, weight_decay=0.05))
+    assert settings["encoder.blocks.0.layer.kernel.b"] == (0.001, 0)
+    assert settings["encoder.blocks.0.layer.skip"] == (0.01, 0.05)
 
 
 def test_a_network_without_groups_is_given_as_it_is():

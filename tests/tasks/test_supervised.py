@@ -100,6 +100,15 @@ def test_scores_do_not_depend_on_the_batches(kind, ends, monkeypatch):
     assert logged == pytest.approx(expected)
 
 
+def test_outputs_that_are_no_numbers_have_no_score(monkeypatch):
+    module, batch, outputs = classification(Softmax), tokens(), torch.randn(16, 10)
+    outputs[3, 4], outputs[5] = torch.nan, torch.inf
+    monkeypatch.setattr(module.network, "forward", lambda *_: outputs)
+    module.test_step(batch)
+    with pytest.raises(UserError, match="2 outputs of the model on the test rows are infinite or NaN"):
+        module.on_test_epoch_end()
+
+
 def test_accuracy_is_a_fraction_of_rows():
     metric = Classification.new_metric(None, TOKENS)
     metric.update(torch.tensor([1, 2, 3]), torch.tensor([1, 2, 0]))

@@ -38,6 +38,16 @@ def test_one_copy_is_the_run_itself_and_more_are_longer(finished):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_a_model_that_fails_on_the_rows_has_no_score(finished, monkeypatch, split):
+    from subquad.backbones.blrp import BLRPEncoder
+
+    monkeypatch.setattr(BLRPEncoder, "forward", lambda _, inputs, valid: torch.full((len(inputs), 10), torch.nan))
+    with pytest.raises(UserError, match="so there is no score"):
+        evaluated(finished, split)
+
+
+@pytest.mark.slow
 def test_the_network_is_given_the_longer_expressions(finished, monkeypatch):
     from subquad.backbones.blrp import BLRPEncoder
 

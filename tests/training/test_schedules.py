@@ -31,8 +31,9 @@ def test_inverse_sqrt_rises_to_the_rate_and_falls_with_the_root():
     assert found[9] == pytest.approx(0.5 * 2 / 3)
 
 
-def test_inverse_sqrt_without_warmup_stays_finite():
-    assert all(math.isfinite(rate) for rate in rates(schedules.inverse_sqrt, 3, total_steps=3, warmup=0))
+def test_inverse_sqrt_without_warmup_starts_at_the_rate():
+    found = rates(schedules.inverse_sqrt, 5, lr=0.5, total_steps=5, warmup=0)
+    assert found == pytest.approx([0.5, 0.5, 0.5 / math.sqrt(2), 0.5 / math.sqrt(3), 0.25])
 
 
 def test_warmup_cosine_ends_at_zero():
@@ -76,6 +77,14 @@ def test_staircase_climbs_by_epochs_and_drops_twice():
     assert found[24:] == pytest.approx([0.08] * 4)
 
 
-def test_staircase_needs_a_number_of_epochs():
+@pytest.mark.parametrize(
+    ("schedule", "settings"),
+    [
+        (schedules.staircase, {"warmup": 3, "drops": [], "gamma": 0.2}),
+        (schedules.epoch_cosine, {"warmup_epochs": 5, "start_lr": 1e-6, "final_lr": 1e-5}),
+    ],
+    ids=["staircase", "epoch_cosine"],
+)
+def test_schedules_by_epochs_need_their_number(schedule, settings):
     with pytest.raises(UserError, match=r"number of epochs; scheduler\.epochs is -1"):
-        rates(schedules.staircase, 1, total_steps=26, epochs=-1, warmup=3, drops=[], gamma=0.2)
+        rates(schedule, 1, total_steps=26, epochs=-1, **settings)

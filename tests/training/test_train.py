@@ -262,7 +262,15 @@ def test_the_last_checkpoint_is_tested_where_none_is_monitored(data, outputs):
 
 def test_a_run_that_ends_before_its_first_validation_says_so(data, outputs):
     overrides = ("task=lra/listops", "scale=smoke", "limits.steps=1", "recipe.steps_per_epoch=5", *TINY)
-    assert "before its first validation" in refused(data, outputs, *overrides)
+    assert "before its first validation" in refused(data, outputs, *overrides, "~callbacks.ends")
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+def test_the_last_steps_are_validated_inside_an_epoch_too(data, outputs, interval):
+    steps = ("limits.steps=3", "recipe.steps_per_epoch=2", f"+trainer.check_val_every_n_epoch={interval}")
+    trained(composed(data, outputs, "task=lra/listops", "scale=smoke", *steps, *TINY))
+    history = records.read_history(record_of(outputs) / records.HISTORY)
+    assert [step for step, row in history.items() if "val/loss" in row] == [1, 2]
 
 
 @pytest.mark.parametrize(

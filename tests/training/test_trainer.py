@@ -46,6 +46,7 @@ MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
         ),
         (["runtime.float32_precision=tf32"], "runtime.float32_precision is tf32; choose highest, high, medium or auto"),
         (["runtime.pad_lengths=0"], "runtime.pad_lengths is 0; choose a whole number from 1, auto or null"),
+        (["limits.epochs=-1"], "Training has no end: trainer.max_epochs and trainer.max_steps are -1"),
         (["trainer=ddp"], "The trainer cannot be built"),
         (["trainer=fsdp"], "The trainer cannot be built"),
     ],

@@ -6,6 +6,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -68,7 +69,7 @@ class OwnRows:
                     f"{self.where(real[0])} has {words[real[0]]} in the column {self.column}, which is no class; for "
                     "numbers set data.kind=regression."
                 )
-            words = [str(int(number)) for number in numbers]
+            words = [str(int(Decimal(word))) for word in words]  # float would make two long numbers one
         training = [word for word, split in zip(words, self.splits, strict=True) if split == "train"]
         classes = sorted(set(training), key=lambda word: (_number(word) if word.lstrip("-").isdigit() else 0, word))
         number_of = {word: number for number, word in enumerate(classes)}
@@ -175,7 +176,8 @@ def digest(content: bytes) -> str:
 
 
 def _number(word: str) -> float:
+    """The number that a word is, else NaN. To Python, 1_11 and 11_1 are both 111."""
     try:
-        return float(word)
+        return math.nan if "_" in word else float(word)
     except ValueError:
         return math.nan

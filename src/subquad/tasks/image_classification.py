@@ -21,7 +21,7 @@ class ImageClassification(Supervised):
     to training only. `eval_mode` trains the network in evaluation mode, without dropout and stochastic depth
     (EcoFormer's fine-tuning). `patch` is the side of the patches in pixels, for encoders of sequences. Biases, other
     vectors and the parameters of the model's `no_weight_decay` (positions, class token) have no weight decay, as in the
-    released code.
+    released code; S4 and S5 have their own rates and weight decay.
     """
 
     metric_name = "accuracy"
@@ -61,7 +61,9 @@ class ImageClassification(Supervised):
         return outputs
 
     def optimized(self) -> Any:
-        """Two groups of parameters, without and with weight decay, as timm divides them."""
+        """The groups of a network with `Tuned` modules; else two, without and with weight decay, as timm divides."""
+        if len(groups := super().optimized()) > 1:
+            return groups
         from timm.optim import param_groups_weight_decay
 
         model: Any = getattr(self.network, "model", self.network)

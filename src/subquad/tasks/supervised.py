@@ -50,6 +50,28 @@ class MeanLoss(Metric):
         return self.total / self.weight
 
 
+class NotFinite(Metric):
+    """The number of outputs with an entry that is infinite or NaN, over all processes.
+
+    An argmax would take NaN for a class, so that the accuracy would look like one.
+    """
+
+    full_state_update = False
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("count", torch.tensor(0), "sum")
+
+    def update(self, outputs: Tensor) -> None:
+        """Adds the outputs [rows, outputs] of a batch; their sum is finite only if all are."""
+        self.count += (~outputs.sum(-1, dtype=torch.float32).isfinite()).sum()
+
+    def compute(self) -> Tensor:
+        """The number of all added outputs that are not finite."""
+        return self.count
+
+
 class Supervised(pl.LightningModule, CheckedSettings, abc.ABC):
     """Logs `train/loss`, `val/loss`, `val/<metric>` and `test/<metric>` once an epoch.
 
@@ -82,7 +104,7 @@ class Supervised(pl.LightningModule, CheckedSettings, abc.ABC):
         if compile_model:
             compile_network(self.network, compile_model)
         self.make_optimizer, self.make_scheduler = optimizer, scheduler
-        self.train_loss, self.val_loss = MeanLoss(), MeanLoss()
+        self.train_loss, self.val_loss, self.not_finite = MeanLoss(), MeanLoss(), NotFinite()
         self.val_metric, self.test_metric = self.new_metric(spec), self.new_metric(spec)
 
     @abc.abstractmethod
@@ -144,9 +166,22 @@ class Supervised(pl.LightningModule, CheckedSettings, abc.ABC):
             loss.reset()
 
     def test_step(self, batch: Batch) -> None:
-        self.test_metric.update(self.predictions(self(batch)), self.targets(batch))
+        outputs = self(batch)
+        self.not_finite.update(outputs)
+        self.count_test(outputs, batch)
+
+    def count_test(self, outputs: Tensor, batch: Any) -> None:
+        """Adds the outputs of a batch to the test metric."""
+        self.test_metric.update(self.predictions(outputs), self.targets(batch))
 
     def on_test_epoch_end(self) -> None:
+        count = int(self.not_finite.compute())
+        self.not_finite.reset()
+        if count:
+            raise UserError(
+                f"{count} outputs of the model on the test rows are infinite or NaN, so there is no score; train with "
+                "trainer.precision=32-true or bf16-mixed, or test on shorter rows."
+            )
         self.log_metric("test", self.test_metric)
 
     def log_metric(self, split: str, metric: Any) -> None:

@@ -71,8 +71,8 @@ class VisualQuestionAnswering(Supervised):
         self._count(self.val_metric, outputs, batch)
         self.val_loss.update(self.loss(outputs, batch.target), len(batch))
 
-    def test_step(self, batch: VQABatch) -> None:  # type: ignore[override]
-        self._count(self.test_metric, self(batch), batch)
+    def count_test(self, outputs: Tensor, batch: VQABatch) -> None:
+        self._count(self.test_metric, outputs, batch)
 
     def log_metric(self, split: str, metric: Any) -> None:
         """Logs the accuracy of all questions and of every answer type that occurs, and resets the metric."""

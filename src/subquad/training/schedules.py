@@ -20,13 +20,16 @@ def constant(optimizer: Optimizer, total_steps: int) -> LRScheduler:
 
 
 def inverse_sqrt(optimizer: Optimizer, total_steps: int, warmup: Natural, start_lr: NonNegative = 1e-7) -> LRScheduler:
-    """Linear from `start_lr` to the learning rate in `warmup` steps, then times √(warmup / step) (fairseq)."""
+    """Linear from `start_lr` to the learning rate in `warmup` steps, then times √(warmup / step) (fairseq).
+
+    Without a warm-up it is times 1 / √step; fairseq's rate is then 0.
+    """
     peak = optimizer.defaults["lr"]
 
     def factor(step: int) -> float:
         if step < warmup:
             return (start_lr + (peak - start_lr) * step / warmup) / peak
-        return math.sqrt(warmup / max(step, 1))
+        return math.sqrt(max(warmup, 1) / max(step, 1))
 
     return LambdaLR(optimizer, factor)
 
@@ -51,6 +54,7 @@ def epoch_cosine(
     In epoch e = 0, 1, ...: linear from `start_lr` while e < `warmup_epochs`, then half a cosine from epoch 0, whose
     first `warmup_epochs` are replaced by the warm-up, to `final_lr` after `epochs`.
     """
+    _need_epochs(epochs)
     peak = optimizer.defaults["lr"]
 
     def factor(step: int) -> float:
@@ -94,13 +98,17 @@ def staircase(
 
     The factor of epoch e = 0, 1, ... is min(1, (e + 1) / (warmup + 1)), times `gamma` for each drop that is at most e.
     """
-    if epochs < 1:
-        raise UserError(
-            f"A schedule by epochs needs the number of epochs; scheduler.epochs is {epochs}, see limits.epochs."
-        )
+    _need_epochs(epochs)
 
     def factor(step: int) -> float:
         epoch = step * epochs // total_steps
         return min(1.0, (epoch + 1) / (warmup + 1)) * gamma ** sum(drop <= epoch for drop in drops)
 
     return LambdaLR(optimizer, factor)
+
+
+def _need_epochs(epochs: int) -> None:
+    if epochs < 1:
+        raise UserError(
+            f"A schedule by epochs needs the number of epochs; scheduler.epochs is {epochs}, see limits.epochs."
+        )

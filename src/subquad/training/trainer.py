@@ -71,9 +71,11 @@ def build_trainer(config: DictConfig, data: SplitData) -> pl.Trainer:
 
 
 def _check(trainer: pl.Trainer, precision: str) -> None:
-    """Raises UserError for loggers that are none, and for a precision or strategy that does not fit the machine."""
+    """Raises UserError for loggers that are none, no end, and a precision or strategy that does not fit the machine."""
     if strange := [logger for logger in trainer.loggers if not isinstance(logger, Logger)]:
         raise UserError(f"trainer.logger has {strange[0]!r}, which is none; choose logger=csv, wandb or tensorboard.")
+    if trainer.max_epochs == trainer.max_steps == -1:
+        raise UserError("Training has no end: trainer.max_epochs and trainer.max_steps are -1; set either of them.")
     if isinstance(trainer.accelerator, CPUAccelerator) and precision in ("16-mixed", "16-true", "16"):
         raise UserError(f"A CPU cannot train with trainer.precision={precision}; choose bf16-mixed, or a GPU.")
     if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, SharedBatches):

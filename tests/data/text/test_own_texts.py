@@ -82,12 +82,27 @@ def test_an_encoding_may_be_told(tmp_path):
     assert texts(opened(OwnTexts, tmp_path, train=train, encoding="latin-1"))[0] == "café"
 
 
+def test_files_of_a_folder_are_read_as_one_file_is(tmp_path):
+    (folder := tmp_path / "set").mkdir()
+    for name in ("train.tsv", "test.tsv"):
+        lines = ["text\tlabel", '"café\tgood', "NA\tbad", 'the end"\tgood', *rows(sep="\t")]
+        table(folder, lines, name, encoding="latin-1")
+    settings = {"dataset": str(folder), "quotes": False, "encoding": "latin-1"}
+    assert texts(opened(OwnTexts, tmp_path, **settings), "test")[:3] == ['"café', "NA", 'the end"']
+
+
 def test_numbers_are_classes_or_targets(tmp_path):
     numbers = table(tmp_path, ["text,label", *rows(labels=("10", "2.0"))])
     assert opened(OwnTexts, tmp_path, train=numbers)._cache.facts["classes"] == ["2", "10"]
     data = opened(OwnTexts, tmp_path, train=numbers, kind="regression")
     assert (data.spec.classes, data.splits["train"].targets.dtype) == (None, np.float32)
     assert set(data.splits["test"].targets) == {10, 2}
+
+
+@pytest.mark.parametrize("labels", [("1_11", "11_1"), ("90071992547409931", "90071992547409932")])
+def test_labels_that_a_float_makes_equal_are_two_classes(tmp_path, labels):
+    data = opened(OwnTexts, tmp_path, train=table(tmp_path, ["text,label", *rows(labels=labels)]))
+    assert data._cache.facts["classes"] == sorted(labels)
 
 
 def test_pairs_are_joined_and_a_tokenizer_is_trained_on_training_rows(tmp_path):
@@ -144,6 +159,9 @@ def test_data_sets_of_the_library_have_named_classes_and_splits(tmp_path, caplog
     data = opened(OwnTexts, tmp_path, dataset=str(tmp_path / "hidden"))
     assert {name: len(found) for name, found in data.splits.items()} == {"train": 6, "val": 2, "test": 2}
     assert "split test is not read, because its labels are hidden" in caplog.text
+    datasets.DatasetDict({"train": part(10), "dev_matched": part(2)}).save_to_disk(str(tmp_path / "others"))
+    opened(OwnTexts, tmp_path, dataset=str(tmp_path / "others"))
+    assert "only train, val and test are read, not dev_matched" in caplog.text
     with pytest.raises(UserError, match=r"data.dataset=.*org--name does not exist.*scripts/prepare.py"):
         opened(OwnTexts, tmp_path, dataset="org/name")
 

@@ -1,6 +1,7 @@
 """Finds and reads a user's labelled tables: files of train, val and test, or a data set of the `datasets` library."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from subquad.data import ragged
 from subquad.data.own_rows import SPLITS
 from subquad.data.text import sources
 from subquad.utils.errors import UserError, first_line
+
+log = logging.getLogger(__name__)
 
 LABELS = ("label", "labels", "class", "target", "category", "sentiment", "y")
 """Names by which a column of labels is found."""
@@ -113,8 +116,11 @@ class OwnTables:
                 tables = sources.read_tables(place, folder, self.encoding, self.quotes)
             if split and len(tables) > 1:
                 raise UserError(f"{place} has the splits {', '.join(tables)}; give it as data.dataset.")
+            unknown = [str(name) for name in tables if not split and str(name).lower() not in SPLITS]
+            if unknown:
+                log.warning("Of %s only train, val and test are read, not %s.", place, ", ".join(unknown))
             for name, table in tables.items():
-                if known := split or SPLITS.get(str(name).lower(), ""):  # others are not labelled
+                if known := split or SPLITS.get(str(name).lower(), ""):
                     parts.append(Part(known, table, str(place) if split else f"{place}, split {name}"))
         if not any(part.split == "train" and len(part.table) for part in parts):
             raise UserError(f"{next(iter(self.places.values()))} has no training rows; add some.")

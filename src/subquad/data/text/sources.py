@@ -196,7 +196,10 @@ def _opened(datasets: Any, place: Path, scratch: Path, encoding: str, quotes: bo
         )
     if (place / "dataset_dict.json").exists() or (place / "state.json").exists():
         return datasets.load_from_disk(str(place))
-    return datasets.load_dataset(str(place), cache_dir=str(scratch))
+    tables = [path for path in dataset_files(place) if path.suffix.lower() in _KINDS]
+    only_csv = {_KINDS[path.suffix.lower()] for path in tables} == {"csv"}
+    options = _as_text(datasets, tables[0], encoding, quotes) if only_csv else {}
+    return datasets.load_dataset(str(place), cache_dir=str(scratch), **options)
 
 
 def _as_text(datasets: Any, place: Path, encoding: str, quotes: bool) -> dict[str, Any]:

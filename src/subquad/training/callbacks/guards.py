@@ -57,7 +57,11 @@ class SeedEpochs(pl.Callback):
 
 
 class ValidateFirstAndLast(pl.Callback):
-    """Validates after the first and the last epoch too, even if `trainer.check_val_every_n_epoch` skips them."""
+    """Validates after the first and the last epoch too, even if `trainer.check_val_every_n_epoch` skips them.
+
+    Where `max_steps` ends training inside an epoch, Lightning would not validate its last steps, whose learning rate is
+    the lowest; they are validated here.
+    """
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.interval = trainer.check_val_every_n_epoch
@@ -66,6 +70,13 @@ class ValidateFirstAndLast(pl.Callback):
         if self.interval is not None:
             first_or_last = trainer.current_epoch in (0, (trainer.max_epochs or 0) - 1)
             trainer.check_val_every_n_epoch = 1 if first_or_last else self.interval
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self.interval is not None and trainer.global_step == trainer.max_steps:
+            trainer.check_val_every_n_epoch = 1
+            trainer.should_stop |= not trainer.is_last_batch  # Lightning then validates inside an epoch
 
 
 class StopOnNaN(pl.Callback):
