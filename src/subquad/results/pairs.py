@@ -75,7 +75,7 @@ def share_pairs(values: Mapping[str, Mapping[int, float]], tested: int | None, u
     """
     numbers = {row: list(of_row.values()) for row, of_row in values.items()}
     means = {row: statistics.fmean(of_row) for row, of_row in numbers.items()}
-    parts = {row: [(statistics.variance(of_row) / len(of_row), len(of_row) - 1)] for row, of_row in numbers.items()}
+    parts: dict[str, Parts] = {r: [(statistics.variance(of) / len(of), len(of) - 1)] for r, of in numbers.items()}
     if tested is not None:
         parts = {row: [*of_row, of_rows(means[row], tested, unit)] for row, of_row in parts.items()}
     pairs = itertools.combinations(values, 2)
