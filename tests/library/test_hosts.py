@@ -165,6 +165,13 @@ def test_the_relative_bias_of_beit_is_taken_out():
     assert not any("relative" in name for name, _ in model.named_parameters())
 
 
+def test_the_hashes_of_yoso_are_reported_as_lost():
+    model = written("Yoso").eval()
+    before, swapped = text(model), swap(model, "softmax")
+    assert [one.lost for one in swapped] == [("hash_code_len",)] * 2
+    assert not torch.allclose(text(model), before, atol=1e-3)
+
+
 def test_windows_of_modernbert_can_be_kept_by_local_attention():
     model = written("ModernBert", global_attn_every_n_layers=2, pad_token_id=0, local_attention=8).eval()
     before = text(model)
@@ -218,6 +225,8 @@ def with_gated(**parts: object) -> nn.Module:
         (lambda: with_gated(k=nn.Linear(32, 16)), "The key map of encoder.layer.0.attention is 32 -> 16 channels"),
         (lambda: with_gated(num_heads=None), "layer.0.attention does not say how many heads it has, as num_attention"),
         (lambda: with_gated(scale=1.0), "layer.0.attention has the scale 1, and"),
+        (lambda: with_gated(attn_logit_softcapping=50.0), "attention has attn_logit_softcapping, which no attention"),
+        (lambda: seen("VJEPA2", pred_num_hidden_layers=1), "has apply_rotary_embeddings, which no attention here has"),
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_named(build, message):

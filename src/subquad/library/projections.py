@@ -23,6 +23,8 @@ DROPOUT: Final = ("attn_drop", "attention_dropout", "dropout")
 """Of the attention weights."""
 DROPOUT_AFTER: Final = ("out_drop", "proj_drop", "output_dropout")
 """Of the output."""
+OTHERWISE: Final = ("attn_logit_softcapping", "apply_rotary_embeddings")
+"""Attributes, neither modules nor parameters, by which an attention computes other logits (VideoPrism, V-JEPA 2)."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ QUIRKS: Final = {
     "modeling_beit.BeitSelfAttention": Quirk(lost=("relative_position_bias",)),  # of older transformers
     "modeling_beit.BeitSdpaSelfAttention": Quirk(lost=("relative_position_bias",)),
     "modeling_mpnet.MPNetSelfAttention": Quirk(ignored=("position_bias",)),
+    "modeling_yoso.YosoSelfAttention": Quirk(lost=("hash_code_len",)),
     "beit.Attention": Quirk(lost=("relative_position_bias_table",)),
     "pvt_v2.Attention": Quirk(lost=("sr", "norm", "pool", "act")),
     "twins.GlobalSubSampleAttn": Quirk(lost=("sr", "norm")),
@@ -129,6 +132,7 @@ def _others(own: nn.Module, known: set[str | None]) -> Iterator[str]:
         if name not in known and not isinstance(part, nn.Identity):
             yield name
     yield from (name for name, _ in own.named_parameters(recurse=False) if name not in known)
+    yield from (name for name in OTHERWISE if getattr(own, name, None) is not None)
 
 
 def _heads(name: str, own: Any, dim: int) -> int:
