@@ -182,6 +182,17 @@ def test_windows_of_modernbert_can_be_kept_by_local_attention():
     assert not torch.allclose(text(model), before, atol=1e-3)
 
 
+def test_an_encoder_whose_attentions_return_less_than_they_are_annotated_with():
+    sizes = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_layers": 1}
+    sizes |= {"decoder_attention_heads": 4}
+    whisper = written("Whisper", d_model=32, max_source_positions=20, pad_token_id=0, **sizes)
+    encoder = whisper.get_encoder().eval()
+    sound = torch.randn(2, 80, 40, generator=torch.Generator().manual_seed(0))
+    before = encoder(sound).last_hidden_state
+    assert len(swap(encoder, "softmax")) == 2
+    assert_close(encoder(sound).last_hidden_state, before, rtol=1e-5, atol=5e-6)
+
+
 def test_two_towers_share_no_latent():
     model = transformers.CLIPModel(
         transformers.CLIPConfig(

@@ -1,8 +1,10 @@
 """Self-attentions in models of transformers."""
 
+import ast
 import importlib
 import inspect
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -30,9 +32,8 @@ class InTransformers(Rotating):
 
     def __init__(self, attention: Attention, slot: CarrySlot, own: Any, parts: Projected) -> None:
         nn.Module.__init__(self)
-        signature = inspect.signature(own.forward)
-        self.arguments = tuple(signature.parameters)
-        self.outputs = max(2, len(getattr(signature.return_annotation, "__args__", ())))
+        self.arguments = tuple(inspect.signature(own.forward).parameters)
+        self.outputs = returned_by(own.forward)
         # The module that has the function which rotates queries and keys.
         self.rotating = type(own).__module__ if is_rotary(own) else None
         self.rotary = self.rotating is not None
@@ -78,6 +79,18 @@ def _is_plain(value: Any) -> bool:
     """Whether an argument holds no tensor."""
     values = value if isinstance(value, tuple) else (value,)
     return all(isinstance(one, bool | int | float | str | None) for one in values)
+
+
+def returned_by(forward: Callable[..., Any]) -> int:
+    """How many values an attention returns, two at least: by its source, since annotations name more (Whisper)."""
+    try:
+        source = ast.parse(textwrap.dedent(inspect.getsource(forward)))
+    except OSError:  # typed into an interpreter
+        source = ast.parse("")
+    returned = [node.value for node in ast.walk(source) if isinstance(node, ast.Return)]
+    lengths = [len(value.elts) for value in returned if isinstance(value, ast.Tuple)]
+    annotated = getattr(inspect.signature(forward).return_annotation, "__args__", ())
+    return max(2, *(lengths or [len(annotated)]))
 
 
 def is_rotary(own: Any) -> bool:
