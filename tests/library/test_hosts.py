@@ -172,6 +172,14 @@ def test_the_hashes_of_yoso_are_reported_as_lost():
     assert not torch.allclose(text(model), before, atol=1e-3)
 
 
+@pytest.mark.parametrize(("name", "lost"), [("Autoformer", "autocorrelation_factor"), ("Informer", "factor")])
+def test_the_mechanisms_of_forecasters_are_reported_as_lost(name, lost):
+    sizes = {f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    config = getattr(transformers, f"{name}Config")(prediction_length=4, d_model=32, **sizes)
+    encoder = getattr(transformers, f"{name}Model")(config).get_encoder()
+    assert [one.lost for one in swap(encoder, "softmax")] == [(lost,)] * 2
+
+
 def test_windows_of_modernbert_can_be_kept_by_local_attention():
     model = written("ModernBert", global_attn_every_n_layers=2, pad_token_id=0, local_attention=8).eval()
     before = text(model)

@@ -43,9 +43,11 @@ class Quirk:
 
 QUIRKS: Final = {
     "modeling_albert.AlbertAttention": Quirk(norm="LayerNorm"),
+    "modeling_autoformer.AutoformerAttention": Quirk(lost=("autocorrelation_factor",)),
     "modeling_beit.BeitAttention": Quirk(around=("relative_position_bias",)),
     "modeling_beit.BeitSelfAttention": Quirk(lost=("relative_position_bias",)),  # of older transformers
     "modeling_beit.BeitSdpaSelfAttention": Quirk(lost=("relative_position_bias",)),
+    "modeling_informer.InformerProbSparseAttention": Quirk(lost=("factor",)),
     "modeling_mpnet.MPNetSelfAttention": Quirk(ignored=("position_bias",)),
     "modeling_yoso.YosoSelfAttention": Quirk(lost=("hash_code_len",)),
     "beit.Attention": Quirk(lost=("relative_position_bias_table",)),
