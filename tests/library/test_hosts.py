@@ -201,6 +201,12 @@ def test_an_encoder_whose_attentions_return_less_than_they_are_annotated_with():
     assert_close(encoder(sound).last_hidden_state, before, rtol=1e-5, atol=5e-6)
 
 
+@pytest.mark.parametrize("name", ["ViT", "Yolos"])
+def test_the_dropout_of_a_host_stays(name):
+    model = seen(name, image_size=[32, 32], attention_probs_dropout_prob=0.3)
+    assert [one.after.site.dropout for one in swap(model, "softmax")] == [0.3] * 2
+
+
 def test_two_towers_share_no_latent():
     model = transformers.CLIPModel(
         transformers.CLIPConfig(

@@ -19,7 +19,7 @@ OUT: Final = ("o_proj", "out_proj", "out_lin", "o", "Wo", "proj", "dense")
 HEADS: Final = ("num_attention_heads", "num_heads", "n_heads")
 HEAD_WIDTH: Final = ("head_dim", "attention_head_size")
 SCALE: Final = ("scaling", "scale")
-DROPOUT: Final = ("attn_drop", "attention_dropout", "dropout")
+DROPOUT: Final = ("attn_drop", "attention_dropout", "dropout", "dropout_prob")
 """Of the attention weights."""
 DROPOUT_AFTER: Final = ("out_drop", "proj_drop", "output_dropout")
 """Of the output."""
