@@ -207,6 +207,16 @@ def test_the_dropout_of_a_host_stays(name):
     assert [one.after.site.dropout for one in swap(model, "softmax")] == [0.3] * 2
 
 
+def test_what_layers_pass_on_is_not_taken_past_dropped_layers():
+    model = spoken("Wav2Vec2", layerdrop=1e-9)
+    swap(model, "dba", d_p=4)
+    assert speech(model.eval()).isfinite().all()
+    with pytest.raises(UserError, match=r"layers at random in training \(layerdrop=1e-09\), and DBA passes a tensor"):
+        speech(model.train())
+    swap(model, "linear")
+    assert speech(model).isfinite().all()
+
+
 def test_two_towers_share_no_latent():
     model = transformers.CLIPModel(
         transformers.CLIPConfig(

@@ -38,6 +38,7 @@ class InTransformers(Rotating):
         self.rotating = type(own).__module__ if is_rotary(own) else None
         self.rotary = self.rotating is not None
         self.windowed, self.ignored = has_window(own), parts.quirk.ignored
+        self.config = getattr(own, "config", None)
         self.dropout, self.norm = parts.after, parts.quirk.norm
         if self.norm is not None:
             setattr(self, self.norm, getattr(own, self.norm))
@@ -66,8 +67,19 @@ class InTransformers(Rotating):
             )
         real = (real_tokens_of_window if self.windowed else real_tokens)(mask)
         y = self.dropout(self.attend_rotated(x, Masks(real, real), rotate))
+        if self.slot.passes and self.attention.training and (share := _dropped(self.config)):
+            raise UserError(
+                f"The model leaves out layers at random in training (layerdrop={share:g}), and "
+                f"{type(self.attention).__name__} passes a tensor from layer to layer; set layerdrop to 0 in its "
+                "configuration."
+            )
         y = y if self.norm is None else getattr(self, self.norm)(x + y)
         return y, *(None,) * (self.outputs - 1)
+
+
+def _dropped(config: Any) -> float:
+    """The share of the layers of an encoder that are left out in training."""
+    return max(getattr(config, "layerdrop", None) or 0.0, getattr(config, "encoder_layerdrop", None) or 0.0)
 
 
 def _rotated(module: Any, cos: Tensor, sin: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
