@@ -165,6 +165,21 @@ def test_the_relative_bias_of_beit_is_taken_out():
     assert not any("relative" in name for name, _ in model.named_parameters())
 
 
+def test_the_hashes_of_yoso_are_reported_as_lost():
+    model = written("Yoso").eval()
+    before, swapped = text(model), swap(model, "softmax")
+    assert [one.lost for one in swapped] == [("hash_code_len",)] * 2
+    assert not torch.allclose(text(model), before, atol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "lost"), [("Autoformer", "autocorrelation_factor"), ("Informer", "factor")])
+def test_the_mechanisms_of_forecasters_are_reported_as_lost(name, lost):
+    sizes = {f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    config = getattr(transformers, f"{name}Config")(prediction_length=4, d_model=32, **sizes)
+    encoder = getattr(transformers, f"{name}Model")(config).get_encoder()
+    assert [one.lost for one in swap(encoder, "softmax")] == [(lost,)] * 2
+
+
 def test_windows_of_modernbert_can_be_kept_by_local_attention():
     model = written("ModernBert", global_attn_every_n_layers=2, pad_token_id=0, local_attention=8).eval()
     before = text(model)
@@ -173,6 +188,33 @@ def test_windows_of_modernbert_can_be_kept_by_local_attention():
     assert_close(text(model), before, rtol=1e-5, atol=5e-6)
     swap(model, "softmax", where=[1])
     assert not torch.allclose(text(model), before, atol=1e-3)
+
+
+def test_an_encoder_whose_attentions_return_less_than_they_are_annotated_with():
+    sizes = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_layers": 1}
+    sizes |= {"decoder_attention_heads": 4}
+    whisper = written("Whisper", d_model=32, max_source_positions=20, pad_token_id=0, **sizes)
+    encoder = whisper.get_encoder().eval()
+    sound = torch.randn(2, 80, 40, generator=torch.Generator().manual_seed(0))
+    before = encoder(sound).last_hidden_state
+    assert len(swap(encoder, "softmax")) == 2
+    assert_close(encoder(sound).last_hidden_state, before, rtol=1e-5, atol=5e-6)
+
+
+@pytest.mark.parametrize("name", ["ViT", "Yolos"])
+def test_the_dropout_of_a_host_stays(name):
+    model = seen(name, image_size=[32, 32], attention_probs_dropout_prob=0.3)
+    assert [one.after.site.dropout for one in swap(model, "softmax")] == [0.3] * 2
+
+
+def test_what_layers_pass_on_is_not_taken_past_dropped_layers():
+    model = spoken("Wav2Vec2", layerdrop=1e-9)
+    swap(model, "dba", d_p=4)
+    assert speech(model.eval()).isfinite().all()
+    with pytest.raises(UserError, match=r"layers at random in training \(layerdrop=1e-09\), and DBA passes a tensor"):
+        speech(model.train())
+    swap(model, "linear")
+    assert speech(model).isfinite().all()
 
 
 def test_two_towers_share_no_latent():
@@ -218,6 +260,8 @@ def with_gated(**parts: object) -> nn.Module:
         (lambda: with_gated(k=nn.Linear(32, 16)), "The key map of encoder.layer.0.attention is 32 -> 16 channels"),
         (lambda: with_gated(num_heads=None), "layer.0.attention does not say how many heads it has, as num_attention"),
         (lambda: with_gated(scale=1.0), "layer.0.attention has the scale 1, and"),
+        (lambda: with_gated(attn_logit_softcapping=50.0), "attention has attn_logit_softcapping, which no attention"),
+        (lambda: seen("VJEPA2", pred_num_hidden_layers=1), "has apply_rotary_embeddings, which no attention here has"),
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_named(build, message):

@@ -5,10 +5,12 @@ import torch
 from runs import ROOT  # noqa: F401  before the backbones: makes their shape checks possible
 
 from subquad.attention.softmax import Softmax
-from subquad.measure.benchmark import Setting, measure
+from subquad.cli import bench, bench_long
+from subquad.measure.benchmark import Measured, Setting, measure
 from subquad.measure.growth import NO_ATTENTION
 from subquad.measure.memory import LiveTensors, process_peak, reset_peak
 from subquad.measure.timing import Timing, interleave
+from subquad.utils.errors import UserError
 
 FLOAT = 4
 
@@ -114,6 +116,31 @@ def test_a_benchmark_compiles_in_the_mode_that_is_set(monkeypatch, compiled, mod
     setting = Setting(level="layer", mode="inference", length=8, dim=8, heads=2, compiled=compiled)
     measure({"softmax": Softmax}, setting, rounds=1)
     assert calls == mode
+
+
+def test_a_plot_of_a_benchmark_shows_the_first_of_each_list(monkeypatch, tmp_path):
+    def measured(factories, setting, *_, **__):
+        seconds = setting.batch + 10 * setting.compiled + 100 * (setting.dim == 8)
+        return {name: Measured(timing=Timing((seconds,)), peak=1) for name in factories}
+
+    drawn = []
+    monkeypatch.setattr(bench, "measure", measured)
+    monkeypatch.setattr(bench, "write_bench_page", lambda *_: None)
+    monkeypatch.setattr(bench, "draw_speed", lambda lines, ceiling, title, path: drawn.append((lines["dba"], title)))
+    lists = ["lengths=[16,32]", "dims=[4,8]", "batches=[1,2]", "compiled=[false,true]", "modes=[training]"]
+    settings = [*lists, "attention=[dba]", "levels=[layer]", f"output={tmp_path}", f"threads={torch.get_num_threads()}"]
+    monkeypatch.setattr("sys.argv", ["bench.py", *settings])
+    bench.main()
+    [(line, title)] = drawn
+    assert line == {16: 1000.0, 32: 1000.0}
+    assert "d=4, 4 heads, batch 1," in title
+
+
+def test_long_inputs_are_not_said_to_be_measured_as_they_are_not(monkeypatch):
+    sizes = ["attention=[dba]", "lengths=[16]", "dims=[8]", "rounds=1", f"threads={torch.get_num_threads()}"]
+    monkeypatch.setattr("sys.argv", ["bench_long.py", *sizes, "dtypes=[bfloat16]"])
+    with pytest.raises(UserError, match=r"in float32 without torch.compile; dtypes=\[bfloat16\] is for bench.py"):
+        bench_long.main()
 
 
 def test_softmax_written_out_keeps_the_square_of_the_length():

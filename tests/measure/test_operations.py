@@ -316,6 +316,9 @@ def test_what_cannot_be_counted_is_refused():
     attention, inputs = layer("luna")
     with pytest.raises(UserError, match="no count for Luna"):
         count(attention, inputs, "published")
+    crossing = Softmax(Site(pattern=Pattern.CROSS, dim=8, heads=2, query_len=9, context_len=3))
+    with pytest.raises(UserError, match="counts self-attention only"):
+        count(crossing, (torch.zeros(1, 9, 8), torch.zeros(1, 3, 8), Masks()), "published")
     spec = TextSpec(max_len=9, vocab=9, tokenizer="0")
     model = LanguageModel(spec, Softmax, 8, layers=1, heads=2, ffn=8)
     with pytest.raises(UserError, match="depends on the data"):

@@ -29,6 +29,8 @@ from subquad.utils.cores import usable_cores
 from subquad.utils.display import as_typed
 
 REFERENCES = (EXPLICIT, SOFTMAX)
+VARIED = {"dim": "dims", "batch": "batches", "dtype": "dtypes", "compiled": "compiled"}
+"""Entries of a row and the lists of their values, of which plots show the first."""
 
 
 def main() -> None:
@@ -59,9 +61,10 @@ def main() -> None:
     write_bench_page(folder / "index.html", results, facts | about)
     if len(config.lengths) > 1:
         for level, mode in itertools.product(config.levels, config.modes):
-            shape = f"d={config.dims[0]}, {config.heads} heads, batch {config.batches[0]}"
+            drawn = {key: config[name][0] for key, name in VARIED.items()}
+            shape = f"d={drawn['dim']}, {config.heads} heads, batch {drawn['batch']}{how_compiled(drawn['compiled'])}"
             title = f"{level}, {mode} ({shape}, {torch.get_num_threads()} threads, {device})"
-            first = [row for row in results if all(row[key] == config[f"{key}s"][0] for key in ("dim", "dtype"))]
+            first = [row for row in results if all(row[key] == value for key, value in drawn.items())]
             draw_speed(_lines(first, level, mode), NO_ATTENTION, title, folder / f"{level}-{mode}.png")
     console.print(str(folder / "index.html"), soft_wrap=True)
 

@@ -16,12 +16,17 @@ from subquad.config.compose import load_attention
 from subquad.measure.benchmark import Setting, peak_of, program_of
 from subquad.measure.timing import interleave
 from subquad.utils.cores import usable_cores
+from subquad.utils.errors import UserError
 
 DEFAULTS = ["attention=[dba,luna,linear]", "lengths=[65536,131072,262144,524288,1048576]", "levels=[layer]", "rounds=3"]
+UNREAD = ("backbone", "compiled", "dtypes", "float32_precision", "output")
+"""Settings of bench.py that this command has not."""
 
 
 def main() -> None:
     """Prints a table for each level, mode, width and batch size, with a row for each attention and length."""
+    if given := [word for word in sys.argv[1:] if word.partition("=")[0] in UNREAD]:
+        raise UserError(f"bench_long measures in float32 without torch.compile; {', '.join(given)} is for bench.py.")
     config = bench_config([*DEFAULTS, *sys.argv[1:]])
     torch.set_num_threads(config.threads or usable_cores())
     device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device

@@ -1,8 +1,10 @@
 """Self-attentions in models of transformers."""
 
+import ast
 import importlib
 import inspect
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -30,13 +32,13 @@ class InTransformers(Rotating):
 
     def __init__(self, attention: Attention, slot: CarrySlot, own: Any, parts: Projected) -> None:
         nn.Module.__init__(self)
-        signature = inspect.signature(own.forward)
-        self.arguments = tuple(signature.parameters)
-        self.outputs = max(2, len(getattr(signature.return_annotation, "__args__", ())))
+        self.arguments = tuple(inspect.signature(own.forward).parameters)
+        self.outputs = returned_by(own.forward)
         # The module that has the function which rotates queries and keys.
         self.rotating = type(own).__module__ if is_rotary(own) else None
         self.rotary = self.rotating is not None
         self.windowed, self.ignored = has_window(own), parts.quirk.ignored
+        self.config = getattr(own, "config", None)
         self.dropout, self.norm = parts.after, parts.quirk.norm
         if self.norm is not None:
             setattr(self, self.norm, getattr(own, self.norm))
@@ -65,8 +67,19 @@ class InTransformers(Rotating):
             )
         real = (real_tokens_of_window if self.windowed else real_tokens)(mask)
         y = self.dropout(self.attend_rotated(x, Masks(real, real), rotate))
+        if self.slot.passes and self.attention.training and (share := _dropped(self.config)):
+            raise UserError(
+                f"The model leaves out layers at random in training (layerdrop={share:g}), and "
+                f"{type(self.attention).__name__} passes a tensor from layer to layer; set layerdrop to 0 in its "
+                "configuration."
+            )
         y = y if self.norm is None else getattr(self, self.norm)(x + y)
         return y, *(None,) * (self.outputs - 1)
+
+
+def _dropped(config: Any) -> float:
+    """The share of the layers of an encoder that are left out in training."""
+    return max(getattr(config, "layerdrop", None) or 0.0, getattr(config, "encoder_layerdrop", None) or 0.0)
 
 
 def _rotated(module: Any, cos: Tensor, sin: Tensor, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,6 +91,18 @@ def _is_plain(value: Any) -> bool:
     """Whether an argument holds no tensor."""
     values = value if isinstance(value, tuple) else (value,)
     return all(isinstance(one, bool | int | float | str | None) for one in values)
+
+
+def returned_by(forward: Callable[..., Any]) -> int:
+    """How many values an attention returns, two at least: by its source, since annotations name more (Whisper)."""
+    try:
+        source = ast.parse(textwrap.dedent(inspect.getsource(forward)))
+    except OSError:  # typed into an interpreter
+        source = ast.parse("")
+    returned = [node.value for node in ast.walk(source) if isinstance(node, ast.Return)]
+    lengths = [len(value.elts) for value in returned if isinstance(value, ast.Tuple)]
+    annotated = getattr(inspect.signature(forward).return_annotation, "__args__", ())
+    return max(2, *(lengths or [len(annotated)]))
 
 
 def is_rotary(own: Any) -> bool:

@@ -19,10 +19,12 @@ OUT: Final = ("o_proj", "out_proj", "out_lin", "o", "Wo", "proj", "dense")
 HEADS: Final = ("num_attention_heads", "num_heads", "n_heads")
 HEAD_WIDTH: Final = ("head_dim", "attention_head_size")
 SCALE: Final = ("scaling", "scale")
-DROPOUT: Final = ("attn_drop", "attention_dropout", "dropout")
+DROPOUT: Final = ("attn_drop", "attention_dropout", "dropout", "dropout_prob")
 """Of the attention weights."""
 DROPOUT_AFTER: Final = ("out_drop", "proj_drop", "output_dropout")
 """Of the output."""
+OTHERWISE: Final = ("attn_logit_softcapping", "apply_rotary_embeddings")
+"""Attributes, neither modules nor parameters, by which an attention computes other logits (VideoPrism, V-JEPA 2)."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,13 @@ class Quirk:
 
 QUIRKS: Final = {
     "modeling_albert.AlbertAttention": Quirk(norm="LayerNorm"),
+    "modeling_autoformer.AutoformerAttention": Quirk(lost=("autocorrelation_factor",)),
     "modeling_beit.BeitAttention": Quirk(around=("relative_position_bias",)),
     "modeling_beit.BeitSelfAttention": Quirk(lost=("relative_position_bias",)),  # of older transformers
     "modeling_beit.BeitSdpaSelfAttention": Quirk(lost=("relative_position_bias",)),
+    "modeling_informer.InformerProbSparseAttention": Quirk(lost=("factor",)),
     "modeling_mpnet.MPNetSelfAttention": Quirk(ignored=("position_bias",)),
+    "modeling_yoso.YosoSelfAttention": Quirk(lost=("hash_code_len",)),
     "beit.Attention": Quirk(lost=("relative_position_bias_table",)),
     "pvt_v2.Attention": Quirk(lost=("sr", "norm", "pool", "act")),
     "twins.GlobalSubSampleAttn": Quirk(lost=("sr", "norm")),
@@ -129,6 +134,7 @@ def _others(own: nn.Module, known: set[str | None]) -> Iterator[str]:
         if name not in known and not isinstance(part, nn.Identity):
             yield name
     yield from (name for name, _ in own.named_parameters(recurse=False) if name not in known)
+    yield from (name for name in OTHERWISE if getattr(own, name, None) is not None)
 
 
 def _heads(name: str, own: Any, dim: int) -> int:

@@ -28,13 +28,14 @@ from subquad.attention.reformer import Reformer
 from subquad.attention.softmax import Softmax
 from subquad.backbones.encoder import StandaloneEncoder
 from subquad.measure.aten import Tally, macs
+from subquad.specs import Pattern
 from subquad.utils.errors import UserError
 
 
 def count_published(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, Tally], dict[str, Tally]]:
     """Runs the model once; returns the counts of its modules by their path, and by their class.
 
-    Raises UserError for an attention without a published count.
+    Raises UserError for an attention without a published count, and for cross-attention, which the tables do not have.
     """
     modules: dict[str, Tally] = {}
     classes: dict[str, Tally] = {}
@@ -44,6 +45,8 @@ def count_published(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str
         if published.dispatch(type(module)) is published.dispatch(object) or path.startswith(counted):
             continue
         if isinstance(module, Attention):
+            if module.site.pattern is Pattern.CROSS:
+                raise UserError("EcoFormer's convention counts self-attention only; choose convention=everything.")
             counted = (*counted, f"{path}." if path else "")  # its projections are part of its own count
 
         def note(module: nn.Module, args: Any, output: Any, path: str = path) -> None:
