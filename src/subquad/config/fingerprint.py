@@ -36,6 +36,11 @@ NOT_IDENTITY = {
     "data": ("root", "num_workers", "workers", "eval_batch_size", "release_dir"),
     "recipe": ("sizes", "size", "kind", "model", "float32_precision"),
 }  # fmt: skip
+_AS_SHIPPED = {
+    "refresh": {"_target_": "subquad.training.callbacks.refresh.RefreshAttention"},
+    "ends": {"_target_": "subquad.training.callbacks.guards.ValidateFirstAndLast"},
+}
+"""Callbacks that decide numbers. They are part of an identity only where they are changed or left out."""
 
 
 def identity(config: DictConfig) -> dict[str, Any]:
@@ -69,6 +74,7 @@ def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
         kept: dict[str, Any] = {key: config[key] for key in _KEPT}
         kept |= {k: OmegaConf.to_container(node, resolve=True) for k, node in kept.items() if OmegaConf.is_config(node)}
         precision = config.runtime.float32_precision
+    kept["callbacks"] = dict.fromkeys(plain["callbacks"]) | kept["callbacks"]  # one that is left out is null
     kept["task"]["module"] = {k: v for k, v in kept["task"]["module"].items() if k != "compile_model"}
     kept["recipe"] = {k: v for k, v in kept["recipe"].items() if k not in NOT_IDENTITY["recipe"]}
     if precision != "auto":
@@ -105,8 +111,11 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     plain = {key: value for key, value in plain.items() if key not in ("hydra", "logger", "tags")}
     plain["paths"] = dict.fromkeys(plain["paths"], "")
     plain["seed"] = 0
+    own = plain["callbacks"]
+    changed = {name: own.get(name) for name, shipped in _AS_SHIPPED.items() if own.get(name) != shipped}
     for section, keys in NOT_IDENTITY.items():
         plain[section] = {k: v for k, v in plain[section].items() if k not in keys or section == "recipe"}
+    plain["callbacks"] |= changed
     return {str(key): value for key, value in plain.items()}
 
 
