@@ -169,8 +169,11 @@ def test_a_run_that_starts_from_a_file_is_composed_each_time(outputs):
     weights.write_bytes(b"a")
     first = kept(of_file)
     kept(of_run)
+    of_pretrained = ("task=cifar/cifar10", "backbone=vit", f"backbone.pretrained={weights}")
+    pretrained = kept(of_pretrained)
     weights.write_bytes(b"bc")
     assert kept(of_file).folder != first.folder
+    assert kept(of_pretrained).folder != pretrained.folder
     assert [json.loads(key) for key in Compositions()._cache.compositions] == [sorted(of_run)]
 
 

@@ -85,6 +85,17 @@ def test_what_decides_the_numbers_changes_a_run(base, overrides):
     assert name(*overrides) != base
 
 
+def test_other_weights_in_a_file_are_another_run_wherever_it_lies(tmp_path):
+    files = [tmp_path / name for name in "ab"]
+    files[0].write_bytes(b"weights")
+    overrides = ("task=cifar/cifar10", "backbone=vit")
+    first = name(*overrides, f"backbone.pretrained={files[0]}")
+    files[1].write_bytes(b"weights")
+    assert first == name(*overrides, f"backbone.pretrained={files[1]}") != name(*overrides)
+    files[0].write_bytes(b"other weights")
+    assert first != name(*overrides, f"backbone.pretrained={files[0]}")
+
+
 def test_workers_of_a_generator_do_not_change_a_run():
     overrides = ("task=lra/listops", "attention=dba", "scale=smoke")
     assert name(*overrides) == name(*overrides, "+data.workers=2") != name(*overrides, "data.data_seed=1")

@@ -183,7 +183,7 @@ class Compositions:
         ordered = sorted(missing, key=lambda key: sorted(missing[key], key=_is_of_attention))  # equal parts together
         composed = dict(zip(ordered, spread(Composition.of, [missing[k] for k in ordered], meanwhile), strict=True))
         self._cache.compositions |= {
-            key: composed[key] for key, overrides in missing.items() if not _starts_from_a_file(overrides)
+            key: composed[key] for key, o in missing.items() if not _starts_from_a_file(o, composed[key])
         }
         return [
             composed[key] if key in composed else self._cache.compositions[key] for key in map(_key, override_lists)
@@ -269,10 +269,11 @@ def _is_outdated(composition: Composition) -> bool:
     return "code" in composition.identity and with_code({**composition.identity}) != composition.identity
 
 
-def _starts_from_a_file(overrides: Iterable[str]) -> bool:
+def _starts_from_a_file(overrides: Iterable[str], composition: Composition) -> bool:
     """Whether a run starts from weights outside of runs; such a file may change, and the identity with it."""
     paths = [text.partition("=")[2].strip("'\"") for text in overrides if text.lstrip("+").startswith("ckpt_path=")]
-    return any(run_of(Path(path)) is None for path in paths if path != "null")
+    pretrained = (composition.module.get("backbone") or {}).get("pretrained")
+    return fingerprint.is_file(pretrained) or any(run_of(Path(path)) is None for path in paths if path != "null")
 
 
 def _key(overrides: Sequence[str]) -> str:

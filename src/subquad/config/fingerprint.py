@@ -50,11 +50,11 @@ def identity(config: DictConfig) -> dict[str, Any]:
     for memory, which affect only rounding and dropout masks. Precision is included, that of float32 only where it is
     set: by default it follows the device and the recipe. The optimiser and the mechanism are
     included where the task's module and backbone refer to them, so that an unused choice has no effect. Initial weights
-    are identified by `weights_name`, and classes of the user's by their code too (`own_code`). The returned object is
-    cached and must not be changed.
+    in a file are identified by `weights_name`, and classes of the user's by their code too (`own_code`). The returned
+    object is cached and must not be changed.
     """
     plain = _plain(config)
-    start = plain["ckpt_path"] and weights_name(Path(plain["ckpt_path"]))
+    start = plain["ckpt_path"] and weights_name(Path(plain["ckpt_path"])), _pretrained(config)
     choices = dict(HydraConfig.get().runtime.choices) if HydraConfig.initialized() else None
     key = json.dumps([plain, start, choices], sort_keys=True, default=str)
     if key not in _KNOWN:
@@ -79,6 +79,8 @@ def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
     kept["recipe"] = {k: v for k, v in kept["recipe"].items() if k not in NOT_IDENTITY["recipe"]}
     if precision != "auto":
         kept["runtime"] = {"float32_precision": precision}
+    if (weights := _pretrained(config)) is not None:
+        kept["task"]["module"]["backbone"] |= {"pretrained": weights}
     kept["ckpt_path"] = None if kept["ckpt_path"] is None else weights_name(Path(kept["ckpt_path"]))
     return kept
 
@@ -131,6 +133,17 @@ def weights_name(checkpoint: Path) -> str:
     except OSError:
         return str(checkpoint)
     return _hash(checkpoint, state.st_size, state.st_mtime_ns)
+
+
+def _pretrained(config: DictConfig) -> str | None:
+    """The name of the weights of a file that a backbone starts from; None for published weights, and without any."""
+    source = config.backbone.get("pretrained")
+    return weights_name(Path(source)) if is_file(source) else None
+
+
+def is_file(source: Any) -> bool:
+    """Whether `backbone.pretrained` names a file."""
+    return isinstance(source, str) and source.partition(":")[0] != "hub"
 
 
 def run_of(checkpoint: Path) -> Path | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from subquad.config.compositions import Compositions
+from subquad.config.settings import without_weights
 from subquad.config.task_metadata import about_task
 from subquad.records import Record, fingerprint
 from subquad.utils.display import counted
@@ -156,7 +157,7 @@ def family_of(settings: Mapping[str, Any]) -> str:
     Args:
         settings: resolved settings: `identity` of a configuration, or the `config` of a record.
     """
-    module = {key: value for key, value in settings["task"]["module"].items() if key != "compile_model"}
+    module = {k: v for k, v in without_weights(settings["task"]["module"]).items() if k != "compile_model"}
     kept = {
         "module": module,
         "data": {key: value for key, value in settings["data"].items() if key not in _IGNORED_IN_FAMILY},
