@@ -53,13 +53,14 @@ def test_caches_of_compilers_are_on_the_disk_of_the_node(tmp_path, job_process):
     """The folders that the user has set reach a job that does not inherit the environment."""
     script = tmp_path / "program.py"
     script.write_text("import sys, os, pathlib, json\npathlib.Path(sys.argv[1]).write_text(json.dumps({**os.environ}))")
-    os.environ |= {"SUBQUAD_DATA": "/data", "TRITON_CACHE_DIR": "/mine"}
+    os.environ |= {"SUBQUAD_DATA": "/data", "SUBQUAD_CONFIGS": "/configs", "TRITON_CACHE_DIR": "/mine"}
     job = SlurmJob([RequestedRun(tmp_path, (str(script),), (str(tmp_path / "out"),), ONE)], 1, 60)
-    for name in ("SUBQUAD_DATA", "TORCHINDUCTOR_CACHE_DIR", "SUBQUAD_KERNEL_CACHE"):
+    for name in ("SUBQUAD_DATA", "SUBQUAD_CONFIGS", "TORCHINDUCTOR_CACHE_DIR", "SUBQUAD_KERNEL_CACHE"):
         os.environ.pop(name, None)
     job()
     seen = json.loads((tmp_path / "out").read_text())
     assert (seen["SUBQUAD_DATA"], seen["TRITON_CACHE_DIR"]) == ("/data", "/mine")
+    assert seen["SUBQUAD_CONFIGS"] == "/configs"
     for name in ("TORCHINDUCTOR_CACHE_DIR", "SUBQUAD_KERNEL_CACHE"):
         assert Path(seen[name]).is_relative_to(Path(tempfile.gettempdir()) / f"subquad-{getpass.getuser()}")
 
