@@ -124,6 +124,9 @@ def test_gpu_hours_count_every_gpu_of_a_run():
     known = dataclasses.replace(known, family=family, steps=100)
     [pace] = Paces([record(config=config)], {}).known[family]
     assert (pace.seconds, pace.device) == (4.0, GPU)  # 50 s / 100 steps on 8 of them
+    on_cpu = config | {"trainer": config["trainer"] | {"accelerator": "cpu"}}  # beside a GPU that it does not use
+    [pace] = Paces([record(config=on_cpu)], {}).known[family]
+    assert (pace.seconds, pace.device.name) == (0.5, "this CPU, 1 thread")
     unknown = config | {"trainer": config["trainer"] | {"devices": "auto"}}
     assert not Paces([record(config=unknown)], {}).known[family]
 

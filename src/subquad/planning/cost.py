@@ -67,9 +67,9 @@ class Device:
     gpu: bool
 
     @classmethod
-    def of(cls, machine: Mapping[str, Any]) -> "Device":
-        """Device of a record or measurement, from its `machine` facts."""
-        if machine["gpu"] is not None:
+    def of(cls, machine: Mapping[str, Any], accelerator: str | None = None) -> "Device":
+        """Device of a record or measurement, from its `machine` facts and the trainer's accelerator."""
+        if machine["gpu"] is not None and accelerator != "cpu":
             return cls(str(machine["gpu"]), True)
         return cls(f"{machine['cpu']}, {counted(machine['threads'], 'thread')}", False)
 
@@ -240,8 +240,9 @@ def _pace_of(record: Record, kept: bool) -> Pace | None:
     gpus = _gpus(record.config["trainer"])
     if not record.steps or gpus is None:
         return None
-    seconds = record.wall_seconds / record.steps * (gpus if record.machine["gpu"] else 1)
-    return Pace(seconds, Device.of(record.machine), True, record.steps, record.parameters, kept)
+    device = Device.of(record.machine, record.config["trainer"].get("accelerator"))
+    seconds = record.wall_seconds / record.steps * (gpus if device.gpu else 1)
+    return Pace(seconds, device, True, record.steps, record.parameters, kept)
 
 
 def pace_of_others(setting: Setting, kept: Iterable[Record]) -> Pace | None:
