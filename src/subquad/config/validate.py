@@ -17,8 +17,8 @@ from subquad.config.choices import hint, is_option, options
 from subquad.config.hydra_internals import wrap_loading
 from subquad.utils.errors import UserError, end_if_interrupted, first_line
 
-_CLASS = r"\w+(\.\w+)*:\w+"
-"""A class of the user's, as a choice of attention=: my.module:Mine."""
+_CLASS = r"\w+(\.\w+)*\\?:\w+"
+"""A class of the user's, as a choice of attention=: my.module:Mine; Hydra's sweeps write it my.module\\:Mine."""
 
 
 def checked_overrides(overrides: Sequence[str]) -> list[str]:
@@ -102,6 +102,7 @@ def _explained(load: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
         for override in more.get("overrides", args[2] if len(args) > 2 else ()):
             group, _, name = override.partition("=")
             if group.partition("@")[0] == "attention" and re.fullmatch(_CLASS, name):
+                name = name.replace("\\", "")
                 known = {"_target_": name.replace(":", "."), "_partial_": True}
                 node = OmegaConf.create(known, flags={"struct": False})  # settings need no +, as those of a file
                 ConfigStore.instance().store(name, node, group="attention")
