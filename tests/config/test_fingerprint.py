@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from runs import FACTS
 
+from subquad import records
 from subquad.config.compose import compose_run
-from subquad.config.fingerprint import identity
+from subquad.config.fingerprint import finished, identity
 from subquad.records import fingerprint
 from subquad.utils.errors import UserError
 
@@ -137,6 +139,16 @@ def test_the_run_folder_names_task_attention_fingerprint_and_seed(base):
     config = compose_run([*BASE, "seed=3", "paths.outputs=/out"])
     assert Path(config.paths.run) == Path(f"/out/runs/uea/japanese_vowels/dba/{base}-s3")
     assert re.fullmatch("[0-9a-f]{12}", base)
+
+
+def test_a_folder_of_ones_own_shows_its_own_run_only(tmp_path, base):
+    config = compose_run([*BASE, f"paths.run={tmp_path}/mine"])
+    assert finished(config) is None
+    records.write(records.Record(**FACTS | {"fingerprint": base, "seed": 0}), tmp_path / "mine")
+    assert finished(config).name == f"{base}-s0"
+    records.write(records.Record(**FACTS | {"fingerprint": base, "seed": 1}), tmp_path / "mine")
+    with pytest.raises(UserError, match=rf"belongs to another run .*not {base}-s0\); leave paths.run out"):
+        finished(config)
 
 
 def test_the_fingerprint_is_taken_before_anything_is_resolved(base):

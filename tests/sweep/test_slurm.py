@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 from hydra.core.utils import JobStatus
+from hydra.errors import CompactHydraException
 from omegaconf import OmegaConf
 from runs import TINY, composed, crash, prepared, run_script, trained
 from slurm_requests import ONE, wanted
@@ -185,6 +186,12 @@ def test_a_sweep_hears_of_each_run(launcher, data, outputs, commands):
     assert failed.overrides == ["seed=1"]
     with pytest.raises(Exception, match=r"Slurm's job 7 is gone and left no record.*error.json"):
         _ = failed.return_value
+
+
+def test_one_folder_for_all_runs_is_refused(launcher):
+    found, _ = launcher
+    with pytest.raises(CompactHydraException, match=r"paths.run=/one is one folder for all runs; leave it out"):
+        found.launch([["seed=0", "paths.run=/one"], ["seed=1", "paths.run=/one"]], 0)
 
 
 def test_an_interrupt_leaves_the_jobs_in_the_queue(launcher, caplog):

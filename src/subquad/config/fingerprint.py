@@ -16,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, MissingMandatoryValue
 
+from subquad import records
 from subquad.config.choices import of_training
 from subquad.config.own_code import own_code
 from subquad.config.run_settings import check_run
@@ -60,6 +61,21 @@ def identity(config: DictConfig) -> dict[str, Any]:
     if key not in _KNOWN:
         _KNOWN[key] = _resolved(config, plain)
     return with_code(_KNOWN[key])
+
+
+def name_of(config: DictConfig) -> str:
+    """The name of the folder that a run has unless `paths.run` is set."""
+    return records.run_name(fingerprint(identity(config)), config.seed)
+
+
+def finished(config: DictConfig) -> records.Record | None:
+    """The record of a run; None where it has not finished. Raises UserError where its folder holds another run."""
+    folder = Path(config.paths.run)
+    record = records.read(folder)
+    if record is not None:
+        remedy = "leave paths.run out, or choose another folder"
+        records.check_owner(folder / records.RESULT, record.name, name_of(config), remedy)
+    return record
 
 
 def with_code(settings: dict[str, Any]) -> dict[str, Any]:
