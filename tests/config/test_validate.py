@@ -83,6 +83,16 @@ def test_the_command_line_says_it_in_a_sentence(data, outputs, overrides, cause)
 
 
 @pytest.mark.parametrize(
+    ("word", "meant"),
+    [("++optimzer.lr=0.5", "optimizer"), ("+limits.epoch=3", "limits.epochs"), ("++sweep.worker=1", "sweep.workers")],
+)
+def test_a_misspelt_setting_that_a_plus_would_add_is_refused(word, meant):
+    with pytest.raises((UserError, SystemExit), match=rf"There is no setting .*; did you mean {meant}\?"):
+        _ = compose_run([*MOTIONS, word]).paths.run
+    assert compose_run([*MOTIONS, "+mine.lr=0.5", "++limits.epochs=3"]).paths.run
+
+
+@pytest.mark.parametrize(
     "word", ["paths.outputs=", "paths.outputs=null", "++paths.data=''", "~paths.run", "data.root="]
 )
 def test_a_folder_without_a_name_is_refused(word):

@@ -60,7 +60,7 @@ def _check_keys(overrides: Sequence[str], known: Sequence[str]) -> None:
     """Raises UserError for a misspelt group or setting; with the + that Hydra suggests it would have no effect."""
     for override in overrides:
         whole = override.partition("=")[0]
-        key = whole.lstrip("~" if "." in whole else "+~").partition(".")[0]  # +group.key= may make a group
+        key = whole.lstrip("+~").partition(".")[0]
         if "=" not in override or not re.fullmatch(r"\w+", key) or key in known:
             continue
         if close := difflib.get_close_matches(key, known, n=1, cutoff=0.75):
