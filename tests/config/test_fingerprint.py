@@ -80,6 +80,7 @@ def test_place_device_display_and_seed_do_not_change_a_run(base, overrides):
         ("callbacks.ends=null",),
         ("callbacks.refresh._target_=pytorch_lightning.Callback",),
         ("ckpt_path=weights.ckpt",),
+        ("ckpt_path=/",),
     ],
     ids=" ".join,
 )

@@ -164,7 +164,8 @@ def test_a_run_of_two_tables_counts_once(tmp_path):
 def test_devices_are_not_added_up():
     share = Share(runs=3, left=3, timed=3, whole=3, seconds={HERE: 7200.0, GPU: 36_000.0})
     assert time_left(share) == "2 CPU-hours + 10 GPU-hours"
-    assert [readable_bytes(n) for n in (999, 1000, 1.5e9, 2e13)] == ["999 B", "1 kB", "1.5 GB", "20 TB"]
+    sizes = {999: "999 B", 1000: "1 kB", 999_700_000: "1 GB", 1.5e9: "1.5 GB", 2e13: "20 TB", 999.7e12: "1,000 TB"}
+    assert {n: readable_bytes(n) for n in sizes} == sizes
 
 
 def test_what_tasks_say_of_rows_and_downloads():

@@ -140,15 +140,15 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 def weights_name(checkpoint: Path) -> str:
     """Identifies the weights of a file: `<fingerprint>-s<seed>/best.ckpt` of a run, else a hash of the file.
 
-    The path where the file does not exist; a run that starts from it will fail.
+    The path where there is no file that can be read; a run that starts from it will fail.
     """
     if (run := run_of(checkpoint)) is not None:
         return f"{run.name}/{checkpoint.name}"
     try:
         state = checkpoint.stat()
+        return _hash(checkpoint, state.st_size, state.st_mtime_ns)
     except OSError:
         return str(checkpoint)
-    return _hash(checkpoint, state.st_size, state.st_mtime_ns)
 
 
 def _pretrained(config: DictConfig) -> str | None:

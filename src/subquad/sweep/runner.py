@@ -44,7 +44,7 @@ def train_all(jobs: Sequence[RunSpec], hydra: Sequence[str] = (), shown: Sequenc
     """
     console = Console(highlight=False)
     console.print(f"{counted(len(jobs), 'run')} {'is' if len(jobs) == 1 else 'are'} to be trained.")
-    log = Path(str(compose_run(jobs[0].overrides).paths.outputs)) / SWEEPS / f"{now().replace(':', '')}.log"
+    log = Path(str(compose_run(jobs[0].overrides).paths.outputs)) / SWEEPS / _log_name()
     log.parent.mkdir(parents=True, exist_ok=True)
     with _listed(jobs, log.with_suffix(".json")), log.open("w", encoding="utf-8") as file:
         follower = Follower(jobs, log.stat().st_mtime)
@@ -62,6 +62,11 @@ def train_all(jobs: Sequence[RunSpec], hydra: Sequence[str] = (), shown: Sequenc
             failed |= failures
     _report_failures(console, failed, follower, shown, status, log)
     return bool(failed or status)
+
+
+def _log_name() -> str:
+    """A name that no other sweep has, also one that started in the same second, as in an array of jobs."""
+    return f"{now().replace(':', '')}-{socket.gethostname()}-{os.getpid()}.log"
 
 
 @contextmanager
