@@ -239,9 +239,10 @@ def _sizes(cache: _Cache) -> tuple[int, ...]:
 
 def _state() -> str:
     """A hash of configurations, the code that composes them, environment variables and the working directory."""
-    environment = [str(Path.cwd()), *(os.environ.get(name) for name in ("SUBQUAD_OUTPUTS", "SUBQUAD_DATA"))]
     groups = (path for folder in choices.folders() for path in folder.iterdir() if path.name not in ("table", "figure"))
-    files = (file for path in groups for file in (path.rglob("*.yaml") if path.is_dir() else (path,)))
+    files = [file for path in groups for file in (path.rglob("*.yaml") if path.is_dir() else (path,))]
+    named = {name for file in files for name in re.findall(rb"\boc\.env:\s*(\w+)", file.read_bytes())}
+    environment = [str(Path.cwd()), *(os.environ.get(name.decode()) for name in sorted(named))]
     code = sorted(Path(__file__).parent.glob("*.py"))
     return _digest(
         [*sorted(files), *code, Path(records.__file__)],
