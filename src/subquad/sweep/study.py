@@ -29,9 +29,10 @@ from rich.console import Console
 from subquad.config.overrides import as_override
 from subquad.config.own_code import own_code
 from subquad.config.validate import checked_overrides
+from subquad.results.commands import command_line
 from subquad.training.callbacks.prune import PRUNED, TRIAL, storage_of
 from subquad.utils.atomic import atomic_write
-from subquad.utils.display import as_typed, counted
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
@@ -211,13 +212,13 @@ class Search:
         if not done:
             raise UserError(f"None of {counted(self.ended, 'trial')} finished; {page} says why.")
         best = self.study.best_trial
-        words = " ".join([*self.fixed, *overrides_of(best.params)])
+        command = command_line("python train.py", [*self.fixed, *overrides_of(best.params)])
         print_line = Console(highlight=False).print
         stopped, failed = states.count(TrialState.PRUNED), self.ended - len(done) - states.count(TrialState.PRUNED)
         rest = (f", {stopped} stopped early" if stopped else "") + (f", {failed} failed" if failed else "")
         print_line(
             f"{len(done)} of {counted(self.ended, 'trial')} finished{rest}; the best {self.config.task.monitor} is "
-            f"{best.value:.4g} (trial {best.number}):\n{as_typed('python train.py')} {words}\n{page}",
+            f"{best.value:.4g} (trial {best.number}):\n{command}\n{page}",
             soft_wrap=True, markup=False,
         )  # fmt: skip
         assert best.value is not None
