@@ -10,6 +10,7 @@ from runs import TINY, answer, composed, record_of, trained
 from subquad import records
 from subquad.config.compose import compose_run
 from subquad.config.settings import check_settings
+from subquad.config.validate import check_sweep
 from subquad.training.summary import show
 from subquad.utils.errors import UserError
 
@@ -98,6 +99,14 @@ def test_a_misspelt_setting_that_a_plus_would_add_is_refused(word, meant):
 def test_a_folder_without_a_name_is_refused(word):
     with pytest.raises(UserError, match="names no folder; give a path, or leave the override out for the default"):
         compose_run([*MOTIONS, word])
+
+
+def test_a_range_needs_a_search_of_any_name():
+    lr = "optimizer.lr=interval(0.1,0.9)"
+    check_sweep(["-m", "hydra/sweeper=ours", lr])  # a file of the user's that inherits optuna's
+    for words in (["-m", lr], ["hydra/sweeper=optuna", lr], ["-m", "hydra/sweeper=basic", lr]):
+        with pytest.raises(UserError, match="is a range to search; add -m hydra/sweeper=optuna"):
+            check_sweep(words)
 
 
 def test_a_folder_that_hydra_would_resolve_again_is_refused(monkeypatch, tmp_path):

@@ -79,7 +79,8 @@ def check_sweep(overrides: Sequence[str]) -> None:
     if any(override.startswith("hydra/launcher=") for override in overrides) and not sweeps:
         raise UserError("hydra/launcher= works in sweeps only, which may have a single run; add -m.")
     ranges = [o for o in overrides if re.match(r"[^=]+=(tag\(.*|int\(|float\()*interval\(", o)]
-    if ranges and not ("hydra/sweeper=optuna" in overrides and sweeps):
+    sweeper = next((o.partition("=")[2] for o in overrides if o.startswith("hydra/sweeper=")), "basic")
+    if ranges and (sweeper in ("basic", "job_list") or not sweeps):  # one of the user's may inherit optuna's
         raise UserError(f"{ranges[0]} is a range to search; add -m hydra/sweeper=optuna.")
 
 
