@@ -83,6 +83,8 @@ def test_in_the_repository_files_have_the_places_of_their_kind(folder, monkeypat
         ((), "Say what to write and its name"),
         (("attention", "Mean"), "Mean cannot be the name of a module"),
         (("attention", "dba"), "dba.yaml exists; choose another name"),
+        (("attention", "lambda"), "lambda would be no choice, because lambda has a meaning of its own"),
+        (("table", "mine/all"), "mine/all would be no choice"),
         (("attention", "torch"), "torch is the name of an installed module"),
         (("task", "there"), "there.py exists; choose another name"),
     ],

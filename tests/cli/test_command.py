@@ -1,6 +1,7 @@
 """Commands: start, --help, errors, and the commands that messages suggest."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -145,6 +146,14 @@ def test_a_command_whose_reader_has_ended_ends_quietly(name):
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(("typed", "read"), [("hours=1:30", 90), ("seeds=[0, 010]", 8)])
+def test_a_number_that_yaml_reads_as_another_one_is_refused(typed, read):
+    defaults = {"hours": 1.0, "seeds": None}
+    with pytest.raises(UserError, match=rf"{re.escape(typed)}: YAML takes .* for {read}; write a plain number"):
+        command.script_settings(defaults, [typed])
+    assert command.script_settings(defaults, ["hours=1_000", "seeds=[0,'010',1:75]"]).seeds == [0, "010", "1:75"]
 
 
 def test_an_error_is_explained_once():

@@ -169,9 +169,24 @@ def test_a_run_that_starts_from_a_file_is_composed_each_time(outputs):
     weights.write_bytes(b"a")
     first = kept(of_file)
     kept(of_run)
+    of_pretrained = ("task=cifar/cifar10", "backbone=vit", f"backbone.pretrained={weights}")
+    pretrained = kept(of_pretrained)
     weights.write_bytes(b"bc")
     assert kept(of_file).folder != first.folder
+    assert kept(of_pretrained).folder != pretrained.folder
     assert [json.loads(key) for key in Compositions()._cache.compositions] == [sorted(of_run)]
+
+
+def test_a_variable_that_a_file_of_the_user_reads_is_part_of_a_composition(outputs, tmp_path, monkeypatch):
+    (tmp_path / "own" / "attention").mkdir(parents=True)
+    (tmp_path / "own" / "attention" / "narrow.yaml").write_text("defaults: [dba]\nd_p: ${oc.decode:${oc.env:WIDTH}}\n")
+    monkeypatch.setenv(choices.OWN, str(tmp_path / "own"))
+    folders = set()
+    for width in "345":
+        monkeypatch.setenv("WIDTH", width)
+        monkeypatch.setattr("subquad.config.fingerprint._KNOWN", {})  # another process
+        folders.add(kept(("task=digits", "attention=narrow", "scale=smoke")).folder)
+    assert len(folders) == 3
 
 
 def test_sizes_of_models_are_kept_until_code_changes(outputs, tmp_path, monkeypatch):

@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from runs import FACTS
 
+from subquad import records
 from subquad.config.compose import compose_run
-from subquad.config.fingerprint import identity
+from subquad.config.fingerprint import finished, identity
 from subquad.records import fingerprint
 from subquad.utils.errors import UserError
 
@@ -74,12 +76,27 @@ def test_place_device_display_and_seed_do_not_change_a_run(base, overrides):
         ("data.normalization=minmax",),
         ("backbone.norm=layer",),
         ("callbacks.seed.seed=9",),
+        ("~callbacks.refresh",),
+        ("callbacks.ends=null",),
+        ("callbacks.refresh._target_=pytorch_lightning.Callback",),
         ("ckpt_path=weights.ckpt",),
+        ("ckpt_path=/",),
     ],
     ids=" ".join,
 )
 def test_what_decides_the_numbers_changes_a_run(base, overrides):
     assert name(*overrides) != base
+
+
+def test_other_weights_in_a_file_are_another_run_wherever_it_lies(tmp_path):
+    files = [tmp_path / name for name in "ab"]
+    files[0].write_bytes(b"weights")
+    overrides = ("task=cifar/cifar10", "backbone=vit")
+    first = name(*overrides, f"backbone.pretrained={files[0]}")
+    files[1].write_bytes(b"weights")
+    assert first == name(*overrides, f"backbone.pretrained={files[1]}") != name(*overrides)
+    files[0].write_bytes(b"other weights")
+    assert first != name(*overrides, f"backbone.pretrained={files[0]}")
 
 
 def test_workers_of_a_generator_do_not_change_a_run():
@@ -123,6 +140,16 @@ def test_the_run_folder_names_task_attention_fingerprint_and_seed(base):
     config = compose_run([*BASE, "seed=3", "paths.outputs=/out"])
     assert Path(config.paths.run) == Path(f"/out/runs/uea/japanese_vowels/dba/{base}-s3")
     assert re.fullmatch("[0-9a-f]{12}", base)
+
+
+def test_a_folder_of_ones_own_shows_its_own_run_only(tmp_path, base):
+    config = compose_run([*BASE, f"paths.run={tmp_path}/mine"])
+    assert finished(config) is None
+    records.write(records.Record(**FACTS | {"fingerprint": base, "seed": 0}), tmp_path / "mine")
+    assert finished(config).name == f"{base}-s0"
+    records.write(records.Record(**FACTS | {"fingerprint": base, "seed": 1}), tmp_path / "mine")
+    with pytest.raises(UserError, match=rf"belongs to another run .*not {base}-s0\); leave paths.run out"):
+        finished(config)
 
 
 def test_the_fingerprint_is_taken_before_anything_is_resolved(base):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from subquad.cli.command import script_settings
 from subquad.config.compose import compose_run
 from subquad.config.overrides import as_override, with_path
 from subquad.utils.errors import UserError
@@ -35,6 +36,7 @@ def test_any_name_is_a_value_and_a_working_folder(name: str, tmp_path: Path, mon
     other = compose_run([f"paths.outputs={as_override(folder / 'other')}"])
     assert other.paths.outputs == f"{folder}/other"
     assert other.paths.data == f"{folder}/data"
+    assert script_settings({"data": None}, [with_path(f"data={folder}")]).data == str(folder)
 
 
 def test_typed_paths_are_quoted_where_they_exist_and_homes_are_found(

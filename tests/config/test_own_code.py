@@ -11,6 +11,7 @@ from subquad.config.compose import compose_run, from_choices, load_own_attention
 from subquad.config.compositions import Compositions
 from subquad.config.fingerprint import identity
 from subquad.config.own_code import own_code
+from subquad.config.validate import checked_overrides
 from subquad.planning.comparison import Comparison
 from subquad.planning.cost import family_of
 from subquad.sweep.workers import import_for
@@ -34,6 +35,14 @@ def folder(tmp_path, monkeypatch):
 
 def new_process():
     module._FIRST.clear()
+
+
+def test_a_sweep_over_classes_composes_each(folder):
+    """Hydra writes a job of a sweep with a backslash before the colon, and so jobs of Slurm and Ray."""
+    assert checked_overrides(["attention=dba,mine:Mine"]) == ["attention=dba,mine:Mine"]
+    of_sweep, typed = (compose_run([CELL[0], f"attention={name}"]) for name in ("mine\\:Mine", "mine:Mine"))
+    assert of_sweep.attention == typed.attention
+    assert of_sweep.paths.run == typed.paths.run
 
 
 @pytest.mark.parametrize(

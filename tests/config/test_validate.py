@@ -10,6 +10,7 @@ from runs import TINY, answer, composed, record_of, trained
 from subquad import records
 from subquad.config.compose import compose_run
 from subquad.config.settings import check_settings
+from subquad.config.validate import check_sweep
 from subquad.training.summary import show
 from subquad.utils.errors import UserError
 
@@ -83,11 +84,29 @@ def test_the_command_line_says_it_in_a_sentence(data, outputs, overrides, cause)
 
 
 @pytest.mark.parametrize(
+    ("word", "meant"),
+    [("++optimzer.lr=0.5", "optimizer"), ("+limits.epoch=3", "limits.epochs"), ("++sweep.worker=1", "sweep.workers")],
+)
+def test_a_misspelt_setting_that_a_plus_would_add_is_refused(word, meant):
+    with pytest.raises((UserError, SystemExit), match=rf"There is no setting .*; did you mean {meant}\?"):
+        _ = compose_run([*MOTIONS, word]).paths.run
+    assert compose_run([*MOTIONS, "+mine.lr=0.5", "++limits.epochs=3"]).paths.run
+
+
+@pytest.mark.parametrize(
     "word", ["paths.outputs=", "paths.outputs=null", "++paths.data=''", "~paths.run", "data.root="]
 )
 def test_a_folder_without_a_name_is_refused(word):
     with pytest.raises(UserError, match="names no folder; give a path, or leave the override out for the default"):
         compose_run([*MOTIONS, word])
+
+
+def test_a_range_needs_a_search_of_any_name():
+    lr = "optimizer.lr=interval(0.1,0.9)"
+    check_sweep(["-m", "hydra/sweeper=ours", lr])  # a file of the user's that inherits optuna's
+    for words in (["-m", lr], ["hydra/sweeper=optuna", lr], ["-m", "hydra/sweeper=basic", lr]):
+        with pytest.raises(UserError, match="is a range to search; add -m hydra/sweeper=optuna"):
+            check_sweep(words)
 
 
 def test_a_folder_that_hydra_would_resolve_again_is_refused(monkeypatch, tmp_path):

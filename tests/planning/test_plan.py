@@ -124,6 +124,9 @@ def test_gpu_hours_count_every_gpu_of_a_run():
     known = dataclasses.replace(known, family=family, steps=100)
     [pace] = Paces([record(config=config)], {}).known[family]
     assert (pace.seconds, pace.device) == (4.0, GPU)  # 50 s / 100 steps on 8 of them
+    on_cpu = config | {"trainer": config["trainer"] | {"accelerator": "cpu"}}  # beside a GPU that it does not use
+    [pace] = Paces([record(config=on_cpu)], {}).known[family]
+    assert (pace.seconds, pace.device.name) == (0.5, "this CPU, 1 thread")
     unknown = config | {"trainer": config["trainer"] | {"devices": "auto"}}
     assert not Paces([record(config=unknown)], {}).known[family]
 
@@ -161,7 +164,8 @@ def test_a_run_of_two_tables_counts_once(tmp_path):
 def test_devices_are_not_added_up():
     share = Share(runs=3, left=3, timed=3, whole=3, seconds={HERE: 7200.0, GPU: 36_000.0})
     assert time_left(share) == "2 CPU-hours + 10 GPU-hours"
-    assert [readable_bytes(n) for n in (999, 1000, 1.5e9, 2e13)] == ["999 B", "1 kB", "1.5 GB", "20 TB"]
+    sizes = {999: "999 B", 1000: "1 kB", 999_700_000: "1 GB", 1.5e9: "1.5 GB", 2e13: "20 TB", 999.7e12: "1,000 TB"}
+    assert {n: readable_bytes(n) for n in sizes} == sizes
 
 
 def test_what_tasks_say_of_rows_and_downloads():

@@ -158,9 +158,10 @@ def test_who_stops_a_sweep_on_a_cluster_is_told_how_to_end_its_jobs(tmp_path):
 
 
 def test_a_failure_is_named_with_the_cells_that_need_the_run(capsys, tmp_path):
-    job = SimpleNamespace(command=("attention=dba",), folder=tmp_path)
+    job = SimpleNamespace(command=("attention=dba", "evaluate=[{multiply:4}]"), folder=tmp_path)
     shown = [Shown("dba/3", {("DBA", "Heartbeat"): [job], ("Luna", "Heartbeat"): []})]
     _report_failures(Console(), {job.command: "killed"}, SimpleNamespace(jobs=[job]), shown, 1, tmp_path / "log")
     assert capsys.readouterr().out.startswith(
-        "Failed (dba/3 DBA / Heartbeat): killed\n  python train.py attention=dba\n1 of 1 run failed"
+        "Failed (dba/3 DBA / Heartbeat): killed\n"
+        "  python train.py attention=dba 'evaluate=[{multiply:4}]'\n1 of 1 run failed"
     )

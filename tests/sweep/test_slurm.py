@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 from hydra.core.utils import JobStatus
+from hydra.errors import CompactHydraException
 from omegaconf import OmegaConf
 from runs import TINY, composed, crash, prepared, run_script, trained
 from slurm_requests import ONE, wanted
@@ -53,13 +54,14 @@ def test_caches_of_compilers_are_on_the_disk_of_the_node(tmp_path, job_process):
     """The folders that the user has set reach a job that does not inherit the environment."""
     script = tmp_path / "program.py"
     script.write_text("import sys, os, pathlib, json\npathlib.Path(sys.argv[1]).write_text(json.dumps({**os.environ}))")
-    os.environ |= {"SUBQUAD_DATA": "/data", "TRITON_CACHE_DIR": "/mine"}
+    os.environ |= {"SUBQUAD_DATA": "/data", "SUBQUAD_CONFIGS": "/configs", "TRITON_CACHE_DIR": "/mine"}
     job = SlurmJob([RequestedRun(tmp_path, (str(script),), (str(tmp_path / "out"),), ONE)], 1, 60)
-    for name in ("SUBQUAD_DATA", "TORCHINDUCTOR_CACHE_DIR", "SUBQUAD_KERNEL_CACHE"):
+    for name in ("SUBQUAD_DATA", "SUBQUAD_CONFIGS", "TORCHINDUCTOR_CACHE_DIR", "SUBQUAD_KERNEL_CACHE"):
         os.environ.pop(name, None)
     job()
     seen = json.loads((tmp_path / "out").read_text())
     assert (seen["SUBQUAD_DATA"], seen["TRITON_CACHE_DIR"]) == ("/data", "/mine")
+    assert seen["SUBQUAD_CONFIGS"] == "/configs"
     for name in ("TORCHINDUCTOR_CACHE_DIR", "SUBQUAD_KERNEL_CACHE"):
         assert Path(seen[name]).is_relative_to(Path(tempfile.gettempdir()) / f"subquad-{getpass.getuser()}")
 
@@ -184,6 +186,12 @@ def test_a_sweep_hears_of_each_run(launcher, data, outputs, commands):
     assert failed.overrides == ["seed=1"]
     with pytest.raises(Exception, match=r"Slurm's job 7 is gone and left no record.*error.json"):
         _ = failed.return_value
+
+
+def test_one_folder_for_all_runs_is_refused(launcher):
+    found, _ = launcher
+    with pytest.raises(CompactHydraException, match=r"paths.run=/one is one folder for all runs; leave it out"):
+        found.launch([["seed=0", "paths.run=/one"], ["seed=1", "paths.run=/one"]], 0)
 
 
 def test_an_interrupt_leaves_the_jobs_in_the_queue(launcher, caplog):

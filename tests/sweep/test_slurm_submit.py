@@ -12,6 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 from slurm_requests import wanted
 
+from hydra_plugins.subquad.slurm_launcher import Slurm
 from subquad import records
 from subquad.sweep.requested import RequestedRun, Size
 from subquad.sweep.slurm import submit as slurm
@@ -73,8 +74,6 @@ def test_runs_share_jobs(tmp_path, commands, settings):
     assert "mem=32G" in separate
     tickets = submit(wanted(tmp_path / "next", *"abcd"), settings | {"runs_per_gpu": 2})
     assert [ticket.job for ticket in tickets.values()] == ["9_0", "9_0", "9_1", "9_1"]
-    with pytest.raises(UserError, match=r"runs_per_gpu is 0; it takes a whole number of at least 1"):
-        submit([], settings | {"runs_per_gpu": 0})
 
 
 @pytest.mark.parametrize(
@@ -178,6 +177,27 @@ def test_a_refusal_of_slurm_is_one_sentence(tmp_path, commands, settings):
     with pytest.raises(UserError, match="signal_delay_s is 14400; it must lie between 0 and the 14400 seconds"):
         submit(wanted(tmp_path, "a"), settings | {"signal_delay_s": 240 * 60})
     assert ticket(tmp_path / "a") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("timeout_min", "4:00:00", "a whole number from 1"),
+        ("mem_gb", "16G", "a whole number from 1 or null"),
+        ("gpus_per_node", "a100:1", "auto, a whole number from 0 or null"),
+        ("array_parallelism", None, "a whole number from 1"),
+        ("runs_per_gpu", 0, "a whole number from 1"),
+        ("setup", "module load cuda", r"a list of \(text\) or null"),
+        ("poll_seconds", -1, "a number from 0"),
+    ],
+)
+def test_a_setting_of_another_type_is_refused_before_anything_is_submitted(commands, settings, key, value, allowed):
+    pytest.importorskip("submitit")
+    launcher = Slurm(**settings | {key: value})
+    with pytest.raises(Exception, match=f"hydra.launcher.{key} is .*; choose {allowed}.$"):
+        launcher.launch([[]], 0)
+    with pytest.raises(UserError, match=f"hydra.launcher.{key} is"):
+        Jobs([], settings | {key: value})
 
 
 @pytest.mark.parametrize(

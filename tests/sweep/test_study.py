@@ -127,6 +127,17 @@ def test_a_sampler_or_a_database_that_does_not_exist_is_one_sentence(config):
         opened(config, fixed, space, None, "sqlite:////nowhere/x.db", None, None, write_study_page).__enter__()
 
 
+def test_other_code_of_an_own_class_is_another_search(config, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("subquad.config.own_code._FIRST", {})
+    for times, code in enumerate(("a = 1", "a = 2")):
+        (tmp_path / "mine.py").write_text(code)
+        with searched(config, ["attention=dba,mine:Mine", "optimizer.lr=interval(0.1,0.9)"]) as search:
+            assert search.asked == 0, times
+            search.tell([0.5 for _ in search.ask(1)])
+        monkeypatch.setattr("subquad.config.own_code._FIRST", {})  # another process
+
+
 def test_a_search_of_another_name_keeps_to_its_settings(config):
     fixed, space = split([*LINE, "seed=interval(0,9)"], {})
     with opened(config, fixed, space, "mine", None, None, None, write_study_page):

@@ -1,5 +1,6 @@
 """Two commands train the same table at the same time: the second waits for the runs of the first."""
 
+import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,13 @@ def jobs(tmp_path, monkeypatch):
     for job in jobs:
         job.folder.mkdir(parents=True)
     return jobs
+
+
+def test_sweeps_of_one_second_have_a_log_each(monkeypatch):
+    monkeypatch.setattr(runner, "now", lambda: "2026-01-01T00:00:00+00:00")
+    own = runner._log_name()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert runner._log_name() != own
 
 
 def other_command(job, monkeypatch, finishes: bool) -> None:

@@ -32,11 +32,17 @@ class RemoteLauncher(Launcher):
 
     def requested(self, overrides: Sequence[str], size_of: Callable[[DictConfig, Mapping[str, Any]], Any]) -> Any:
         """A run as `subquad.sweep.requested.RequestedRun`, with the resources that `size_of` gives it."""
+        from subquad.config.fingerprint import name_of
         from subquad.sweep.requested import RequestedRun
         from subquad.training.distributed import flags
+        from subquad.utils.errors import UserError
 
         config = self.loader.load_sweep_config(self.config, list(overrides))
         HydraConfig.instance().set_config(config)
+        if Path(config.paths.run).name != name_of(config):
+            raise UserError(
+                f"paths.run={config.paths.run} is one folder for all runs; leave it out, or set paths.outputs."
+            )
         given = [*self.config.hydra.overrides.hydra, *(o for o in overrides if o.startswith("+hydra."))]
         hydra = [setting for setting in given if not setting.lstrip("+~").startswith(_SWEEP_SETTINGS)]
         evaluations: Any = OmegaConf.to_container(config.evaluate, resolve=True)

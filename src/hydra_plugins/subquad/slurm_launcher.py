@@ -32,11 +32,12 @@ class Slurm(RemoteLauncher):
             raise CompactHydraException(str(error)) from None
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from subquad.sweep.slurm.submit import Jobs, size_of
+        from subquad.sweep.slurm.submit import Jobs, check_settings, size_of
         from subquad.utils.errors import UserError
 
         jobs: Any = None
         try:
+            check_settings(self.settings)
             runs = [self.requested(overrides, size_of) for overrides in job_overrides]
             jobs = Jobs(runs, self.settings)
             jobs.submit()

@@ -7,6 +7,7 @@ import gc
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -15,16 +16,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from hydra.errors import CompactHydraException, HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from subquad.cli import INTERRUPTED
 from subquad.config import choices, fingerprint
 from subquad.config.choices import CONFIGS
 from subquad.config.hydra_internals import mend_starting, parse_files_once
-from subquad.config.overrides import with_path
+from subquad.config.overrides import for_yaml, with_path
 from subquad.config.validate import explain_compositions
 from subquad.utils.display import as_typed
 from subquad.utils.errors import UserError, explain, first_line
@@ -43,6 +44,9 @@ _TYPES: dict[str, Any] = {
     "output": str | None, "seed": Seed, "watch": bool | Positive,
 }  # fmt: skip
 """Types of settings of commands, or of the entries of their lists, that the default does not show."""
+
+_STRANGE = re.compile(r"0[0-7]+|[1-9]\d*(:[0-5]?\d)+")
+"""Numbers that YAML takes for others: 010 is octal, and 1:30 counts in sixties, which makes 90."""
 
 
 @ending_with_reader()
@@ -200,14 +204,21 @@ def bench_config(overrides: Sequence[str]) -> DictConfig:
 def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
     """Merges `key=value` overrides into the defaults of a command that does not use Hydra.
 
-    Raises UserError for an unknown key, and for a value outside of its type and range: those of `_TYPES`, or the ones
-    that the default implies (a number of at least 1, or of at least 0 if that is the default).
+    Raises UserError for an unknown key, for a number that YAML reads as another one, and for a value outside of its
+    type and range: those of `_TYPES`, or the ones that the default implies (a number of at least 1, or of at least 0 if
+    that is the default).
     """
     defaults = OmegaConf.create(defaults)
     known = [str(key) for key in defaults if not str(key).startswith("_")]
     types = {key: _type_of(key, OmegaConf.select(defaults, key)) for key in known}
     for override in overrides:
-        key = override.partition("=")[0]
+        key, _, value = override.partition("=")
+        parts = re.split(r"[\[\],]", value) if value.startswith("[") else [value]
+        if strange := [part.strip() for part in parts if _STRANGE.fullmatch(part.strip())]:
+            raise UserError(
+                f"{override}: YAML takes {strange[0]} for {yaml.safe_load(strange[0])}; write a plain number (1.5 for "
+                "1:30), or a name in quotation marks."
+            )
         if key.partition(".")[0].partition("[")[0] not in known:
             close = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
             hint = f"did you mean {close[0]}?" if close else f"{Path(sys.argv[0]).stem} takes {', '.join(known)}."
@@ -215,11 +226,11 @@ def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
     OmegaConf.set_struct(defaults, True)
     for override in overrides:
         try:
-            defaults.merge_with_dotlist([override])
+            defaults.merge_with_dotlist([for_yaml(override)])
             OmegaConf.resolve(defaults)
-        except (OmegaConfBaseException, ValueError, YAMLError) as error:
+        except (OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
             remedy = f"{Path(sys.argv[0]).stem} takes {', '.join(known)}"
-            if isinstance(error, YAMLError):
+            if isinstance(error, yaml.YAMLError):
                 remedy = "a name with special characters needs quotation marks of its own, as in columns=['*memory']"
             raise UserError(f"{override}: {first_line(error)}; {remedy}.") from None
     assert isinstance(defaults, DictConfig)

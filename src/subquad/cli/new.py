@@ -13,6 +13,7 @@ src/subquad/attention/, configs/attention/ and tests/attention/. Existing files 
 import importlib.util
 import re
 import sys
+from keyword import iskeyword
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -28,6 +29,8 @@ KINDS = {
     "table": (),
 }
 """What can be made, and its files in the working folder; each also has a configuration."""
+_MEANT = ("all", "base", "none", "null", "true", "false")
+"""Names that mean something else to commands, or that files to inherit have."""
 NEXT = {
     "attention": (
         "subquad check attention={name}", "subquad train attention={name} task=uea/basic_motions scale=laptop",
@@ -83,6 +86,8 @@ def _arguments(arguments: list[str]) -> tuple[str, str]:
     parts = {"attention": r"[a-z]\w*", "task": r"(\w+/)*[a-z]\w*", "table": r"(\w+/)*\w+"}
     if not re.fullmatch(parts[kind], name, re.ASCII) or name != name.lower():
         raise UserError(f"{name} cannot be the name of a module; write it as my_{kind}: small letters, digits and _.")
+    if iskeyword(last := name.rpartition("/")[2]) or last in _MEANT or last.startswith("_"):
+        raise UserError(f"{name} would be no choice, because {last} has a meaning of its own; choose another name.")
     return kind, name
 
 

@@ -23,6 +23,7 @@ from rich.console import Console
 
 from subquad import records
 from subquad.cli.table_arguments import chosen_seeds, chosen_tables, split_arguments, table_of_rates
+from subquad.config.compose import compose_run
 from subquad.config.compositions import Compositions
 from subquad.planning.cost import (
     Device,
@@ -75,7 +76,7 @@ def main() -> None:
     stored = Store.read().runs.values()
     kept = _kept(settings.values(), stored, runs.compositions)
     paces = _paces(outputs, finished, kept)
-    here = Device.of(machine.describe())
+    here = Device.of(machine.describe(), compose_run(choices).trainer.accelerator)
     peaks: dict[str, dict[str, int]] = {}
     left = {key: setting for key, setting in settings.items() if any(not job.finished for job in groups[key])}
     if config.measure:

@@ -10,9 +10,9 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from subquad import records
 from subquad.cli.command import run, user_errors
 from subquad.config.choices import CONFIGS
+from subquad.config.fingerprint import finished
 from subquad.config.validate import check_sweep, checked_overrides
 from subquad.training import summary
 from subquad.training.distributed import rank
@@ -30,7 +30,7 @@ def main() -> None:
 def _train(config: DictConfig) -> float:
     """Trains one run, or shows its record if it has finished before; returns its best validation metric."""
     folder = Path(config.paths.run)
-    record = records.read(folder)
+    record = finished(config)
     note = "" if record is None else " (finished before, not trained again)"
     if record is None:
         from subquad.training.run import train  # slow import, which --help and --cfg do not need

@@ -183,7 +183,7 @@ class Compositions:
         ordered = sorted(missing, key=lambda key: sorted(missing[key], key=_is_of_attention))  # equal parts together
         composed = dict(zip(ordered, spread(Composition.of, [missing[k] for k in ordered], meanwhile), strict=True))
         self._cache.compositions |= {
-            key: composed[key] for key, overrides in missing.items() if not _starts_from_a_file(overrides)
+            key: composed[key] for key, o in missing.items() if not _starts_from_a_file(o, composed[key])
         }
         return [
             composed[key] if key in composed else self._cache.compositions[key] for key in map(_key, override_lists)
@@ -239,9 +239,10 @@ def _sizes(cache: _Cache) -> tuple[int, ...]:
 
 def _state() -> str:
     """A hash of configurations, the code that composes them, environment variables and the working directory."""
-    environment = [str(Path.cwd()), *(os.environ.get(name) for name in ("SUBQUAD_OUTPUTS", "SUBQUAD_DATA"))]
     groups = (path for folder in choices.folders() for path in folder.iterdir() if path.name not in ("table", "figure"))
-    files = (file for path in groups for file in (path.rglob("*.yaml") if path.is_dir() else (path,)))
+    files = [file for path in groups for file in (path.rglob("*.yaml") if path.is_dir() else (path,))]
+    named = {name for file in files for name in re.findall(rb"\boc\.env:\s*(\w+)", file.read_bytes())}
+    environment = [str(Path.cwd()), *(os.environ.get(name.decode()) for name in sorted(named))]
     code = sorted(Path(__file__).parent.glob("*.py"))
     return _digest(
         [*sorted(files), *code, Path(records.__file__)],
@@ -269,10 +270,11 @@ def _is_outdated(composition: Composition) -> bool:
     return "code" in composition.identity and with_code({**composition.identity}) != composition.identity
 
 
-def _starts_from_a_file(overrides: Iterable[str]) -> bool:
+def _starts_from_a_file(overrides: Iterable[str], composition: Composition) -> bool:
     """Whether a run starts from weights outside of runs; such a file may change, and the identity with it."""
     paths = [text.partition("=")[2].strip("'\"") for text in overrides if text.lstrip("+").startswith("ckpt_path=")]
-    return any(run_of(Path(path)) is None for path in paths if path != "null")
+    pretrained = (composition.module.get("backbone") or {}).get("pretrained")
+    return fingerprint.is_file(pretrained) or any(run_of(Path(path)) is None for path in paths if path != "null")
 
 
 def _key(overrides: Sequence[str]) -> str:

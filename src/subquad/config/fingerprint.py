@@ -16,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, MissingMandatoryValue
 
+from subquad import records
 from subquad.config.choices import of_training
 from subquad.config.own_code import own_code
 from subquad.config.run_settings import check_run
@@ -36,6 +37,11 @@ NOT_IDENTITY = {
     "data": ("root", "num_workers", "workers", "eval_batch_size", "release_dir"),
     "recipe": ("sizes", "size", "kind", "model", "float32_precision"),
 }  # fmt: skip
+_AS_SHIPPED = {
+    "refresh": {"_target_": "subquad.training.callbacks.refresh.RefreshAttention"},
+    "ends": {"_target_": "subquad.training.callbacks.guards.ValidateFirstAndLast"},
+}
+"""Callbacks that decide numbers. They are part of an identity only where they are changed or left out."""
 
 
 def identity(config: DictConfig) -> dict[str, Any]:
@@ -45,16 +51,31 @@ def identity(config: DictConfig) -> dict[str, Any]:
     for memory, which affect only rounding and dropout masks. Precision is included, that of float32 only where it is
     set: by default it follows the device and the recipe. The optimiser and the mechanism are
     included where the task's module and backbone refer to them, so that an unused choice has no effect. Initial weights
-    are identified by `weights_name`, and classes of the user's by their code too (`own_code`). The returned object is
-    cached and must not be changed.
+    in a file are identified by `weights_name`, and classes of the user's by their code too (`own_code`). The returned
+    object is cached and must not be changed.
     """
     plain = _plain(config)
-    start = plain["ckpt_path"] and weights_name(Path(plain["ckpt_path"]))
+    start = plain["ckpt_path"] and weights_name(Path(plain["ckpt_path"])), _pretrained(config)
     choices = dict(HydraConfig.get().runtime.choices) if HydraConfig.initialized() else None
     key = json.dumps([plain, start, choices], sort_keys=True, default=str)
     if key not in _KNOWN:
         _KNOWN[key] = _resolved(config, plain)
     return with_code(_KNOWN[key])
+
+
+def name_of(config: DictConfig) -> str:
+    """The name of the folder that a run has unless `paths.run` is set."""
+    return records.run_name(fingerprint(identity(config)), config.seed)
+
+
+def finished(config: DictConfig) -> records.Record | None:
+    """The record of a run; None where it has not finished. Raises UserError where its folder holds another run."""
+    folder = Path(config.paths.run)
+    record = records.read(folder)
+    if record is not None:
+        remedy = "leave paths.run out, or choose another folder"
+        records.check_owner(folder / records.RESULT, record.name, name_of(config), remedy)
+    return record
 
 
 def with_code(settings: dict[str, Any]) -> dict[str, Any]:
@@ -69,10 +90,13 @@ def _resolved(config: DictConfig, plain: dict[str, Any]) -> dict[str, Any]:
         kept: dict[str, Any] = {key: config[key] for key in _KEPT}
         kept |= {k: OmegaConf.to_container(node, resolve=True) for k, node in kept.items() if OmegaConf.is_config(node)}
         precision = config.runtime.float32_precision
+    kept["callbacks"] = dict.fromkeys(plain["callbacks"]) | kept["callbacks"]  # one that is left out is null
     kept["task"]["module"] = {k: v for k, v in kept["task"]["module"].items() if k != "compile_model"}
     kept["recipe"] = {k: v for k, v in kept["recipe"].items() if k not in NOT_IDENTITY["recipe"]}
     if precision != "auto":
         kept["runtime"] = {"float32_precision": precision}
+    if (weights := _pretrained(config)) is not None:
+        kept["task"]["module"]["backbone"] |= {"pretrained": weights}
     kept["ckpt_path"] = None if kept["ckpt_path"] is None else weights_name(Path(kept["ckpt_path"]))
     return kept
 
@@ -105,23 +129,37 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     plain = {key: value for key, value in plain.items() if key not in ("hydra", "logger", "tags")}
     plain["paths"] = dict.fromkeys(plain["paths"], "")
     plain["seed"] = 0
+    own = plain["callbacks"]
+    changed = {name: own.get(name) for name, shipped in _AS_SHIPPED.items() if own.get(name) != shipped}
     for section, keys in NOT_IDENTITY.items():
         plain[section] = {k: v for k, v in plain[section].items() if k not in keys or section == "recipe"}
+    plain["callbacks"] |= changed
     return {str(key): value for key, value in plain.items()}
 
 
 def weights_name(checkpoint: Path) -> str:
     """Identifies the weights of a file: `<fingerprint>-s<seed>/best.ckpt` of a run, else a hash of the file.
 
-    The path where the file does not exist; a run that starts from it will fail.
+    The path where there is no file that can be read; a run that starts from it will fail.
     """
     if (run := run_of(checkpoint)) is not None:
         return f"{run.name}/{checkpoint.name}"
     try:
         state = checkpoint.stat()
+        return _hash(checkpoint, state.st_size, state.st_mtime_ns)
     except OSError:
         return str(checkpoint)
-    return _hash(checkpoint, state.st_size, state.st_mtime_ns)
+
+
+def _pretrained(config: DictConfig) -> str | None:
+    """The name of the weights of a file that a backbone starts from; None for published weights, and without any."""
+    source = config.backbone.get("pretrained")
+    return weights_name(Path(source)) if is_file(source) else None
+
+
+def is_file(source: Any) -> bool:
+    """Whether `backbone.pretrained` names a file."""
+    return isinstance(source, str) and source.partition(":")[0] != "hub"
 
 
 def run_of(checkpoint: Path) -> Path | None:

@@ -1,9 +1,11 @@
 """Values in the grammar of Hydra's command line."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 
 
@@ -29,3 +31,11 @@ def with_path(override: str) -> str:
     elif not path.exists():
         return override
     return f"{key}={as_override(path)}"
+
+
+def for_yaml(override: str) -> str:
+    """The override of `with_path` for commands that read values as YAML, whose quotes have no backslash before them."""
+    key, _, value = override.partition("=")
+    if not re.fullmatch(r"'.*\\'.*", value):
+        return override
+    return f"{key}={json.dumps(OverridesParser.create().parse_override(override).value(), ensure_ascii=False)}"

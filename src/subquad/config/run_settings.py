@@ -4,6 +4,7 @@ They are checked before the folder of the run is created and before torch is imp
 backbones, data and the like are stated by the constructors of their classes (`subquad.config.settings`).
 """
 
+import difflib
 import typing
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -140,9 +141,19 @@ def check_run(config: DictConfig, seed: bool = True) -> None:
                 value = node[name]
                 value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
                 check(f"{section}.{name}".lstrip("."), value, kind)
+    _check_names(config)
     betas = OmegaConf.select(config, "optimizer.betas")
     if betas is not None and len(betas) != 2:
         raise UserError(f"optimizer.betas is {shown(list(betas))}; choose two numbers from 0 up to 1.")
+
+
+def _check_names(config: DictConfig) -> None:
+    """Raises UserError for a misspelt +limits.epoch=, which would have no effect: no class takes these sections."""
+    for section in ("limits", "sweep"):
+        for name in OmegaConf.select(config, section) or {}:
+            close = difflib.get_close_matches(str(name), known := [*_kinds()[section]], n=1, cutoff=0.75)
+            if close and name not in known:
+                raise UserError(f'There is no setting "{name}" in {section}; did you mean {section}.{close[0]}?')
 
 
 def stated_elsewhere(section: str, node: Mapping[str, Any]) -> dict[str, Any]:

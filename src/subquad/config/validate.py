@@ -17,8 +17,8 @@ from subquad.config.choices import hint, is_option, options
 from subquad.config.hydra_internals import wrap_loading
 from subquad.utils.errors import UserError, end_if_interrupted, first_line
 
-_CLASS = r"\w+(\.\w+)*:\w+"
-"""A class of the user's, as a choice of attention=: my.module:Mine."""
+_CLASS = r"\w+(\.\w+)*\\?:\w+"
+"""A class of the user's, as a choice of attention=: my.module:Mine; Hydra's sweeps write it my.module\\:Mine."""
 
 
 def checked_overrides(overrides: Sequence[str]) -> list[str]:
@@ -60,7 +60,7 @@ def _check_keys(overrides: Sequence[str], known: Sequence[str]) -> None:
     """Raises UserError for a misspelt group or setting; with the + that Hydra suggests it would have no effect."""
     for override in overrides:
         whole = override.partition("=")[0]
-        key = whole.lstrip("~" if "." in whole else "+~").partition(".")[0]  # +group.key= may make a group
+        key = whole.lstrip("+~").partition(".")[0]
         if "=" not in override or not re.fullmatch(r"\w+", key) or key in known:
             continue
         if close := difflib.get_close_matches(key, known, n=1, cutoff=0.75):
@@ -79,7 +79,8 @@ def check_sweep(overrides: Sequence[str]) -> None:
     if any(override.startswith("hydra/launcher=") for override in overrides) and not sweeps:
         raise UserError("hydra/launcher= works in sweeps only, which may have a single run; add -m.")
     ranges = [o for o in overrides if re.match(r"[^=]+=(tag\(.*|int\(|float\()*interval\(", o)]
-    if ranges and not ("hydra/sweeper=optuna" in overrides and sweeps):
+    sweeper = next((o.partition("=")[2] for o in overrides if o.startswith("hydra/sweeper=")), "basic")
+    if ranges and (sweeper in ("basic", "job_list") or not sweeps):  # one of the user's may inherit optuna's
         raise UserError(f"{ranges[0]} is a range to search; add -m hydra/sweeper=optuna.")
 
 
@@ -102,6 +103,7 @@ def _explained(load: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
         for override in more.get("overrides", args[2] if len(args) > 2 else ()):
             group, _, name = override.partition("=")
             if group.partition("@")[0] == "attention" and re.fullmatch(_CLASS, name):
+                name = name.replace("\\", "")
                 known = {"_target_": name.replace(":", "."), "_partial_": True}
                 node = OmegaConf.create(known, flags={"struct": False})  # settings need no +, as those of a file
                 ConfigStore.instance().store(name, node, group="attention")

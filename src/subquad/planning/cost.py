@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from subquad.config.compositions import Compositions
+from subquad.config.settings import without_weights
 from subquad.config.task_metadata import about_task
 from subquad.records import Record, fingerprint
 from subquad.utils.display import counted
@@ -66,9 +67,9 @@ class Device:
     gpu: bool
 
     @classmethod
-    def of(cls, machine: Mapping[str, Any]) -> "Device":
-        """Device of a record or measurement, from its `machine` facts."""
-        if machine["gpu"] is not None:
+    def of(cls, machine: Mapping[str, Any], accelerator: str | None = None) -> "Device":
+        """Device of a record or measurement, from its `machine` facts and the trainer's accelerator."""
+        if machine["gpu"] is not None and accelerator != "cpu":
             return cls(str(machine["gpu"]), True)
         return cls(f"{machine['cpu']}, {counted(machine['threads'], 'thread')}", False)
 
@@ -156,7 +157,7 @@ def family_of(settings: Mapping[str, Any]) -> str:
     Args:
         settings: resolved settings: `identity` of a configuration, or the `config` of a record.
     """
-    module = {key: value for key, value in settings["task"]["module"].items() if key != "compile_model"}
+    module = {k: v for k, v in without_weights(settings["task"]["module"]).items() if k != "compile_model"}
     kept = {
         "module": module,
         "data": {key: value for key, value in settings["data"].items() if key not in _IGNORED_IN_FAMILY},
@@ -239,8 +240,9 @@ def _pace_of(record: Record, kept: bool) -> Pace | None:
     gpus = _gpus(record.config["trainer"])
     if not record.steps or gpus is None:
         return None
-    seconds = record.wall_seconds / record.steps * (gpus if record.machine["gpu"] else 1)
-    return Pace(seconds, Device.of(record.machine), True, record.steps, record.parameters, kept)
+    device = Device.of(record.machine, record.config["trainer"].get("accelerator"))
+    seconds = record.wall_seconds / record.steps * (gpus if device.gpu else 1)
+    return Pace(seconds, device, True, record.steps, record.parameters, kept)
 
 
 def pace_of_others(setting: Setting, kept: Iterable[Record]) -> Pace | None:

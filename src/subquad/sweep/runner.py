@@ -20,10 +20,11 @@ from subquad.config.compose import compose_run
 from subquad.config.overrides import as_override
 from subquad.records import now, write_json
 from subquad.results.cells import RunSpec
+from subquad.results.commands import command_line
 from subquad.results.footnotes import few
 from subquad.sweep.monitor import Follower
 from subquad.sweep.progress import Progress, Shown
-from subquad.utils.display import as_typed, counted
+from subquad.utils.display import counted
 
 SWEEPS = "sweeps"
 """The folder of outputs with the logs of sweeps, and the lists of the runs of those that are going on."""
@@ -44,7 +45,7 @@ def train_all(jobs: Sequence[RunSpec], hydra: Sequence[str] = (), shown: Sequenc
     """
     console = Console(highlight=False)
     console.print(f"{counted(len(jobs), 'run')} {'is' if len(jobs) == 1 else 'are'} to be trained.")
-    log = Path(str(compose_run(jobs[0].overrides).paths.outputs)) / SWEEPS / f"{now().replace(':', '')}.log"
+    log = Path(str(compose_run(jobs[0].overrides).paths.outputs)) / SWEEPS / _log_name()
     log.parent.mkdir(parents=True, exist_ok=True)
     with _listed(jobs, log.with_suffix(".json")), log.open("w", encoding="utf-8") as file:
         follower = Follower(jobs, log.stat().st_mtime)
@@ -62,6 +63,11 @@ def train_all(jobs: Sequence[RunSpec], hydra: Sequence[str] = (), shown: Sequenc
             failed |= failures
     _report_failures(console, failed, follower, shown, status, log)
     return bool(failed or status)
+
+
+def _log_name() -> str:
+    """A name that no other sweep has, also one that started in the same second, as in an array of jobs."""
+    return f"{now().replace(':', '')}-{socket.gethostname()}-{os.getpid()}.log"
 
 
 @contextmanager
@@ -198,7 +204,7 @@ def _report_failures(
     folders = {job.command: job.folder for job in follower.jobs if job.command in failed}
     for overrides, cause in failed.items():
         cells = few([cell for table in shown for cell in table.filled_by([folders[overrides]])])
-        command = as_typed(f"python train.py {' '.join(overrides)}")
+        command = command_line("python train.py", overrides)
         console.print(f"Failed{cells and f' ({cells})'}: {cause}\n  {command}", soft_wrap=True, markup=False)
     if failed:
         console.print(

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,10 +27,12 @@ from optuna.trial import TrialState
 from rich.console import Console
 
 from subquad.config.overrides import as_override
+from subquad.config.own_code import own_code
 from subquad.config.validate import checked_overrides
+from subquad.results.commands import command_line
 from subquad.training.callbacks.prune import PRUNED, TRIAL, storage_of
 from subquad.utils.atomic import atomic_write
-from subquad.utils.display import as_typed, counted
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
@@ -84,7 +87,7 @@ def opened(
     config: DictConfig, fixed: Sequence[str], space: Mapping[str, BaseDistribution], name: str | None,
     storage: str | None, sampler: Any, pruner: Any, write_page: Callable[..., None],
 ) -> Iterator["Search"]:  # fmt: skip
-    """The search of this name, or of these settings, which no other process continues meanwhile.
+    """The search of this name, or of these settings and this code, which no other process continues meanwhile.
 
     write_page: `subquad.report.html.study_page.write_study_page`. Trials that were running when the search was
     interrupted are tried again first. Raises UserError where another process is searching, or where a study of this
@@ -92,7 +95,8 @@ def opened(
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     plain = {key: distribution_to_json(values) for key, values in space.items()}
-    same = hashlib.sha256(json.dumps([sorted(fixed), plain], sort_keys=True).encode()).hexdigest()[:8]
+    settings = [sorted(fixed), plain, *filter(None, [_code(config, space)])]
+    same = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     name = name or f"{str(config.task.name).replace('/', '-')}-{same}"
     folder = Path(config.paths.outputs) / "studies" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -115,6 +119,14 @@ def opened(
             yield Search(study, config, fixed, space, folder, place, write_page)
     except Timeout:
         raise UserError(f"Another process is searching ({folder}); wait for it, or change a setting.") from None
+
+
+def _code(config: DictConfig, space: Mapping[str, BaseDistribution]) -> dict[str, str]:
+    """The code of the user's classes in the trials: those of `config`, and those that `attention=` is chosen from."""
+    searched = space.get("attention")
+    names = searched.choices if isinstance(searched, CategoricalDistribution) else ()
+    classes = [{"_target_": re.sub(r"\\?:", ".", str(name))} for name in names if ":" in str(name)]
+    return own_code([OmegaConf.to_container(config), *classes])
 
 
 def _study(place: str, name: str, direction: Any) -> optuna.Study:
@@ -200,13 +212,13 @@ class Search:
         if not done:
             raise UserError(f"None of {counted(self.ended, 'trial')} finished; {page} says why.")
         best = self.study.best_trial
-        words = " ".join([*self.fixed, *overrides_of(best.params)])
+        command = command_line("python train.py", [*self.fixed, *overrides_of(best.params)])
         print_line = Console(highlight=False).print
         stopped, failed = states.count(TrialState.PRUNED), self.ended - len(done) - states.count(TrialState.PRUNED)
         rest = (f", {stopped} stopped early" if stopped else "") + (f", {failed} failed" if failed else "")
         print_line(
             f"{len(done)} of {counted(self.ended, 'trial')} finished{rest}; the best {self.config.task.monitor} is "
-            f"{best.value:.4g} (trial {best.number}):\n{as_typed('python train.py')} {words}\n{page}",
+            f"{best.value:.4g} (trial {best.number}):\n{command}\n{page}",
             soft_wrap=True, markup=False,
         )  # fmt: skip
         assert best.value is not None

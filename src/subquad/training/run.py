@@ -17,7 +17,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from subquad import records
-from subquad.config.fingerprint import identity, mechanism, run_of
+from subquad.config.fingerprint import finished, identity, mechanism, run_of
 from subquad.config.run_settings import check_run, stated_elsewhere
 from subquad.config.settings import check_each, check_settings
 from subquad.data.split_data import SplitData
@@ -56,8 +56,8 @@ def train(config: DictConfig) -> records.Record:
     try:
         with FileLock(run / ".lock", timeout=lock_timeout()):
             # Another process may have finished the run while this one was starting or waiting for the lock.
-            if not has_peers() and (finished := records.read(run)) is not None:
-                return finished
+            if not has_peers() and (record := finished(config)) is not None:
+                return record
             record = _train(config, run)
             assert record is not None
             summary.draw_curve(record, run, config.task.monitor)

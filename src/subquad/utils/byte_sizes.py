@@ -19,7 +19,7 @@ def bytes_of(size: Any, setting: str) -> int:
 def readable_bytes(count: float) -> str:
     """A number of bytes with three digits and a decimal unit."""
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
+        if count < 999.5:
             return f"{count:.3g} {unit}"
         count /= 1000
-    return f"{count:,.3g} TB" if count < 1000 else f"{count:,.0f} TB"
+    return f"{count:,.3g} TB" if count < 999.5 else f"{count:,.0f} TB"

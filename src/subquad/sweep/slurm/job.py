@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from subquad import records
+from subquad.config import choices
 from subquad.config.overrides import as_override
 from subquad.sweep.requested import RequestedRun
 from subquad.training import distributed
 from subquad.utils.errors import UserError
 
-_FOLDERS = ("SUBQUAD_DATA", "SUBQUAD_OUTPUTS", "HF_HOME")
+_FOLDERS = ("SUBQUAD_DATA", "SUBQUAD_OUTPUTS", choices.OWN, "HF_HOME")
 _CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton", "SUBQUAD_KERNEL_CACHE": "kernels"}
 
 

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filelock import FileLock
 
@@ -17,13 +17,26 @@ from subquad.sweep.slurm.job import SlurmJob
 from subquad.sweep.slurm.queue import Queue, Ticket, failure_reason, has_gpus, is_full, largest_array, queue, ticket
 from subquad.utils.display import counted
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Count, Natural, NonNegative, SettingType, check
 
 log = logging.getLogger(__name__)
 
 _MISSES = 3  # queries of the queue without a job before it counts as gone: files of other machines appear late
 _CORES = 4  # of a process that loads its data itself
 _PASSED = ("partition", "account", "qos", "setup", "signal_delay_s", "array_parallelism", "additional_parameters")
+_KINDS: dict[str, Any] = {
+    "timeout_min": Count, "signal_delay_s": Count, "max_num_timeout": Natural, "mem_gb": Count | None,
+    "gpus_per_node": Literal["auto"] | Natural | None, "cpus_per_task": Literal["auto"] | Count | None,
+    "runs_per_gpu": Count, "runs_per_job": Count, "array_parallelism": Count, "setup": Sequence[str] | None,
+    "poll_seconds": NonNegative,
+}  # fmt: skip
 _LEFT = re.compile(r"[0-9a-f]{32}\.pkl|submission_file_[0-9a-f]{32}\.sh")  # files of submitit for a refused array
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raises UserError for a setting of another type than configs/hydra/launcher/slurm.yaml says."""
+    for name, kind in _KINDS.items():
+        check(f"hydra.launcher.{name}", settings[name], SettingType(kind))
 
 
 def size_of(config: Any, settings: Mapping[str, Any]) -> Size:
@@ -71,15 +84,13 @@ class Jobs:
         self._full_at: int | None = None  # that number when Slurm took no more
 
     def _check(self) -> None:
+        check_settings(self.settings)
         settings, seconds = self.settings, self.settings["timeout_min"] * 60
         if not 0 < settings["signal_delay_s"] < seconds:
             raise UserError(
                 f"hydra.launcher.signal_delay_s is {settings['signal_delay_s']}; it must lie between 0 and the "
                 f"{seconds} seconds of hydra.launcher.timeout_min."
             )
-        for key in ("runs_per_job", "runs_per_gpu"):
-            if type(settings[key]) is not int or settings[key] < 1:
-                raise UserError(f"hydra.launcher.{key} is {settings[key]}; it takes a whole number of at least 1.")
 
     def submit(self) -> None:
         """Submits the runs that are neither complete nor queued, as many as Slurm takes; the others stay in `unsent`.
