@@ -8,8 +8,6 @@ from runs import TINY, composed, crash, identical, trained, weights
 
 from subquad import records
 from subquad.attention.ecoformer import EcoFormer
-from subquad.config.fingerprint import identity
-from subquad.records import fingerprint
 
 WORDS = (
     "task=uea/basic_motions", "attention=ecoformer", "scale=smoke", "limits.epochs=3", "recipe.batch_size=6",
@@ -46,11 +44,3 @@ def test_a_run_fits_at_its_first_batch_and_after_so_many_passes_and_resumes_to_t
         assert identical(a, b)
     assert len({(run / "metrics.csv").read_text() for run in runs}) == 1
     assert records.read(runs[0]).metrics == records.read(runs[1]).metrics
-
-
-def test_the_callback_is_no_part_of_what_a_run_is(data, tmp_path):
-    names = {
-        fingerprint(identity(composed(data, tmp_path, *WORDS, *overrides)))
-        for overrides in ((), ("~callbacks.refresh",))
-    }
-    assert len(names) == 1
