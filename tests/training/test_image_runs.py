@@ -51,13 +51,13 @@ def test_a_run_starts_from_a_file_of_weights_and_is_evaluated_without_it(softmax
     )  # fmt: skip
     torch.save(theirs.state_dict(), file)
     config = composed(data, outputs, *DIGITS, "attention=linear", f"backbone.pretrained={file}", "optimizer.lr=0")
-    record = trained(config)
-    after = weights(folder(config))
+    run, record = folder(config), trained(config)  # the folder is named after the content of the file
+    after = weights(run)
     query = theirs.blocks[1].attn.qkv.weight.chunk(3)[0]
     assert torch.equal(after["network.model.blocks.1.attn.attention.projections.query.weight"], query)
     file.unlink()
     with one_thread():
-        _, value, _ = evaluate(folder(config), "test")
+        _, value, _ = evaluate(run, "test")
     assert value == record.metrics["test/accuracy"]
 
 
