@@ -3,6 +3,7 @@
 from functools import partial
 
 import pytest
+import torch
 from reference import mega as reference
 
 from attention.checks import agree, stack
@@ -15,3 +16,12 @@ from subquad.specs import Pattern
 def test_equals_the_printed_form(chunk: int | None, function: str, lengths: str) -> None:
     factory = partial(Mega, chunk=chunk, function=function, states=3)
     agree(stack(factory, Pattern.SELF), reference.layer, lengths)
+
+
+def test_slow_averages_keep_their_length_in_half_precision() -> None:
+    layer = Mega(dim=16, heads=2)
+    with torch.no_grad():
+        for rates in (layer.inflow, layer.damping):
+            rates.sub_(3.5)  # a token keeps about 0.999 of its weight, which bfloat16 rounds to 1
+    half = layer.bfloat16()._average(x := torch.randn(2, 512, 16, dtype=torch.bfloat16)).float()
+    torch.testing.assert_close(half, layer.float()._average(x.float()), rtol=0.01, atol=0.001)

@@ -45,6 +45,14 @@ def test_equals_the_printed_form(lengths: list[int]) -> None:
     assert_close(*(torch.autograd.grad(y, parameters, weights) for y in (got, want)), rtol=1e-8, atol=1e-9)
 
 
+def test_gradients_stay_in_single_precision_with_their_parameters() -> None:
+    layer = S5Layer(4, 8, 2, 0.0, 0.01, 0.5, Rates())
+    layer(torch.randn(1, 4, 6), None).sum().backward()
+    for p in layer.bfloat16().parameters():
+        assert p.grad is not None
+        assert p.grad.dtype == p.dtype
+
+
 def test_blocks_divide_the_states() -> None:
     with pytest.raises(UserError, match=r"12 states cannot be 5 blocks.*choose a backbone\.blocks that divides"):
         S5Layer(4, 12, 5, 0.0, 0.01, 0.5, Rates())

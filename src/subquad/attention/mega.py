@@ -92,12 +92,13 @@ class Mega(StatelessAttention):
 
     def _average(self, x: Tokens) -> Tokens:
         """EMA of both directions, as one convolution: η · α β (1 - α δ)^l / √N weights the token l steps away."""
-        alpha, kept = self.inflow.sigmoid(), 1 - self.inflow.sigmoid() * self.damping.sigmoid()
         wide = torch.promote_types(x.dtype, torch.float32)
+        inflow, damping = self.inflow.to(wide), self.damping.to(wide)
+        alpha, kept = inflow.sigmoid(), 1 - inflow.sigmoid() * damping.sigmoid()
         with without_autocast(x):
             lags = torch.arange(x.shape[1], device=x.device, dtype=wide)
-            read = (alpha * self.into * self.out_of / math.sqrt(alpha.shape[-1])).to(wide)
-            taps = (read[..., None, :] @ torch.exp(kept.to(wide).log()[..., None] * lags)).squeeze(-2)
+            read = alpha * self.into * self.out_of / math.sqrt(alpha.shape[-1])
+            taps = (read[..., None, :] @ torch.exp(kept.log()[..., None] * lags)).squeeze(-2)
             left, right = taps
             now = F.pad(right[:, :1], (0, x.shape[1] - 1))
             return two_sided_convolution(x.mT, left + now, F.pad(right[:, 1:], (0, 1))).mT

@@ -79,7 +79,8 @@ class S5Layer(nn.Module, Tuned):
             yield self.c, {"lr": self.rates.c}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        kept = {id(p) for p in (self.log_decay, self.frequency, self.log_dt, self.b, self.c)}
+        parameters = self.log_decay, self.frequency, self.log_dt, self.b, self.c
+        kept = {id(t) for p in parameters for t in (p, p.grad)}
 
         def wide(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
