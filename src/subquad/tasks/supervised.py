@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import Metric, MetricCollection, SumMetric
 
 from subquad.backbones.encoder import check_fits
 from subquad.backbones.layerwise import shard
@@ -50,28 +50,6 @@ class MeanLoss(Metric):
         return self.total / self.weight
 
 
-class NotFinite(Metric):
-    """The number of outputs with an entry that is infinite or NaN, over all processes.
-
-    An argmax would take NaN for a class, so that the accuracy would look like one.
-    """
-
-    full_state_update = False
-    count: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("count", torch.tensor(0), "sum")
-
-    def update(self, outputs: Tensor) -> None:
-        """Adds the outputs [rows, outputs] of a batch; their sum is finite only if all are."""
-        self.count += (~outputs.sum(-1, dtype=torch.float32).isfinite()).sum()
-
-    def compute(self) -> Tensor:
-        """The number of all added outputs that are not finite."""
-        return self.count
-
-
 class Supervised(pl.LightningModule, CheckedSettings, abc.ABC):
     """Logs `train/loss`, `val/loss`, `val/<metric>` and `test/<metric>` once an epoch.
 
@@ -104,7 +82,7 @@ class Supervised(pl.LightningModule, CheckedSettings, abc.ABC):
         if compile_model:
             compile_network(self.network, compile_model)
         self.make_optimizer, self.make_scheduler = optimizer, scheduler
-        self.train_loss, self.val_loss, self.not_finite = MeanLoss(), MeanLoss(), NotFinite()
+        self.train_loss, self.val_loss, self.not_finite = MeanLoss(), MeanLoss(), SumMetric(nan_strategy="disable")
         self.val_metric, self.test_metric = self.new_metric(spec), self.new_metric(spec)
 
     @abc.abstractmethod
@@ -167,7 +145,8 @@ class Supervised(pl.LightningModule, CheckedSettings, abc.ABC):
 
     def test_step(self, batch: Batch) -> None:
         outputs = self(batch)
-        self.not_finite.update(outputs)
+        # An argmax would take NaN for a class. The sum of a row's outputs is finite only if all are.
+        self.not_finite.update((~outputs.sum(-1, dtype=torch.float32).isfinite()).sum())
         self.count_test(outputs, batch)
 
     def count_test(self, outputs: Tensor, batch: Any) -> None:
