@@ -53,6 +53,8 @@ def agree(one: Callable[..., Tensor], other: Callable[..., Tensor], given: list[
 def test_the_gated_scan_is_the_recurrence_and_the_matrix(length: int) -> None:
     agree(partial(gated_scan, chunk=CHUNK), recurrent, inputs(length, delta=False))
     agree(partial(gated_scan, chunk=CHUNK), quadratic, inputs(length, delta=False))
+    q, k, v, gate = inputs(length, delta=False)
+    agree(partial(gated_scan, chunk=CHUNK), recurrent, [q[:, :1], k[:, :1], v, gate])  # which all heads share
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -68,7 +68,7 @@ class Hydra(StatelessAttention):
         steps = steps.to(torch.promote_types(steps.dtype, torch.float32)).unflatten(-1, (2, heads))
         steps = zero_padding(F.softplus(steps + self.step_bias).flatten(-2), real).mT.unflatten(1, (2, heads))
         v = split_heads(values, heads)
-        b, c, b_right, c_right = (t[:, None].expand(-1, heads, -1, -1) for t in maps)
+        b, c, b_right, c_right = (t[:, None] for t in maps)
         written = tuple(step[..., None] * v for step in steps.unbind(1))
         gates = tuple(-self.log_decay.exp()[:, None] * step for step in steps.unbind(1))
         left, right = both_ways(gated_scan, (c, c_right), (b, b_right), written, gates, axes=(-2, -2, -2, -1))

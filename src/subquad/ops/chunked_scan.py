@@ -17,21 +17,23 @@ from subquad.ops.mixed_precision import without_autocast
 
 
 def gated_scan(
-    q: Float[Tensor, "*b n e"], k: Float[Tensor, "*b n e"], v: Float[Tensor, "*b n c"], log_gate: Float[Tensor, "*b n"],
+    q: Float[Tensor, "*a n e"], k: Float[Tensor, "*a n e"], v: Float[Tensor, "*b n c"], log_gate: Float[Tensor, "*b n"],
     chunk: int | None = None,
 ) -> Float[Tensor, "*b n c"]:  # fmt: skip
     """y_i = q_iᵀ S_i with S_i = exp(g_i) S_{i-1} + k_i v_iᵀ, where g = `log_gate` is at most 0.
 
-    y_i = Σ_{j≤i} exp(G_i - G_j) (q_iᵀ k_j) v_j with G the cumulative sum of g. Source: Dao and Gu 2024,
-    https://arxiv.org/abs/2405.21060, Section 6.
+    y_i = Σ_{j≤i} exp(G_i - G_j) (q_iᵀ k_j) v_j with G the cumulative sum of g. Queries and keys that all heads share
+    have one head, and their products are computed once. Source: Dao and Gu 2024, https://arxiv.org/abs/2405.21060,
+    Section 6.
     """
     length = q.shape[-2]
     with without_autocast(q):
         q, k, v, total = _chunks(q, k, v, log_gate, chunk=chunk)
         inside = q @ k.mT * _decays(total, 0) @ v
-        # What a chunk adds to the state at its end.
-        states = (k * (total[..., -1:] - total).exp()[..., None]).mT @ v
-        before = q * total.exp()[..., None] @ _passed(states, total[..., -1])
+        # What a chunk adds to the state at its end. The gates are at the values, and einsum takes the heads that share
+        # a key for columns of one product, which a matmul would copy the key for.
+        states = torch.einsum("...le,...lc->...ec", k, (total[..., -1:] - total).exp()[..., None] * v)
+        before = torch.einsum("...le,...ec->...lc", q, _passed(states, total[..., -1])) * total.exp()[..., None]
     return (inside + before).flatten(-3, -2)[..., :length, :]
 
 
@@ -109,8 +111,8 @@ def _chunks(
 def _decays(total: Float[Tensor, "*b l"], diagonal: int) -> Float[Tensor, "*b l l"]:
     """exp(G_i - G_j) for j ≤ i + diagonal, and 0 for other j."""
     size = total.shape[-1]
-    hidden = torch.ones(size, size, dtype=torch.bool, device=total.device).triu(diagonal + 1)
-    return (total[..., :, None] - total[..., None, :]).masked_fill(hidden, -torch.inf).exp()
+    hidden = total.new_full((size, size), -torch.inf).triu(diagonal + 1)
+    return (total[..., :, None] + -total[..., None, :]).add_(hidden).exp_()
 
 
 def _passed(states: Float[Tensor, "*b c e f"], log_kept: Float[Tensor, "*b c"]) -> Float[Tensor, "*b c e f"]:
