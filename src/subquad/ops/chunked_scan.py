@@ -29,7 +29,7 @@ def gated_scan(
     length = q.shape[-2]
     with without_autocast(q):
         q, k, v, total = _chunks(q, k, v, log_gate, chunk=chunk)
-        inside = q @ k.mT * _decays(total, 0) @ v
+        inside = q @ k.mT * _decays(total) @ v
         # What a chunk adds to the state at its end. The gates are at the values, and einsum takes the heads that share
         # a key for columns of one product, which a matmul would copy the key for.
         states = torch.einsum("...le,...lc->...ec", k, (total[..., -1:] - total).exp()[..., None] * v)
@@ -51,12 +51,12 @@ def gated_delta_scan(
     length = q.shape[-2]
     with without_autocast(q):
         q, k, v, total, beta = _chunks(q, k, v, log_gate, beta[..., None], chunk=chunk)
-        written = beta * k
-        system = written @ k.mT * _decays(total, -1)
+        written, decays = beta * k, _decays(total)
+        system = written @ k.mT * decays  # whose diagonal nothing reads
         forms = torch.cat([beta * v, written * total.exp()[..., None]], -1)
         solved = torch.linalg.solve_triangular(system, forms, upper=False, unitriangular=True)
         own, read = solved.split([v.shape[-1], k.shape[-1]], -1)
-        inside, reading = q @ k.mT * _decays(total, 0), q * total.exp()[..., None]
+        inside, reading = q @ k.mT * decays, q * total.exp()[..., None]
         writing = (k * (total[..., -1:] - total).exp()[..., None]).mT
         state, outputs = q.new_zeros(*k.shape[:-3], k.shape[-1], v.shape[-1]), []
         # A chunk's tensors by unbind: the gradient of one index would be as large as all chunks.
@@ -108,10 +108,10 @@ def _chunks(
     return q, k, v, gate.squeeze(-1).cumsum(-1), *rest
 
 
-def _decays(total: Float[Tensor, "*b l"], diagonal: int) -> Float[Tensor, "*b l l"]:
-    """exp(G_i - G_j) for j ≤ i + diagonal, and 0 for other j."""
+def _decays(total: Float[Tensor, "*b l"]) -> Float[Tensor, "*b l l"]:
+    """exp(G_i - G_j) for j ≤ i, and 0 for other j."""
     size = total.shape[-1]
-    hidden = total.new_full((size, size), -torch.inf).triu(diagonal + 1)
+    hidden = total.new_full((size, size), -torch.inf).triu(1)
     return (total[..., :, None] + -total[..., None, :]).add_(hidden).exp_()
 
 
@@ -120,7 +120,7 @@ def _passed(states: Float[Tensor, "*b c e f"], log_kept: Float[Tensor, "*b c"]) 
     if torch.compiler.is_exporting():  # any number of chunks in one program, whose time is quadratic in that number
         shifted = F.pad(states, (0, 0, 0, 0, 1, -1)).flatten(-2)
         kept = F.pad(log_kept, (1, -1)).cumsum(-1)
-        return (_decays(kept, 0) @ shifted).unflatten(-1, states.shape[-2:])
+        return (_decays(kept) @ shifted).unflatten(-1, states.shape[-2:])
     before = [torch.zeros_like(states[..., 0, :, :])]
     for kept_i, state in zip(log_kept.exp()[..., :-1, None, None].unbind(-3), states.unbind(-3), strict=False):
         before.append(kept_i * before[-1] + state)
