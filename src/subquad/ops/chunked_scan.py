@@ -30,10 +30,9 @@ def gated_scan(
     with without_autocast(q):
         q, k, v, total = _chunks(q, k, v, log_gate, chunk=chunk)
         inside = q @ k.mT * _decays(total) @ v
-        # What a chunk adds to the state at its end. The gates are at the values, and einsum takes the heads that share
-        # a key for columns of one product, which a matmul would copy the key for.
-        states = torch.einsum("...le,...lc->...ec", k, (total[..., -1:] - total).exp()[..., None] * v)
-        before = torch.einsum("...le,...ec->...lc", q, _passed(states, total[..., -1])) * total.exp()[..., None]
+        # What a chunk adds to the state at its end. The gates are at the values, which the heads do not share.
+        states = k.mT @ ((total[..., -1:] - total).exp()[..., None] * v)
+        before = q @ _passed(states, total[..., -1]) * total.exp()[..., None]
     return (inside + before).flatten(-3, -2)[..., :length, :]
 
 
@@ -100,11 +99,11 @@ def _chunks(
         width = q.shape[-1]
         size = min(chunk or (64 if width > 32 else 32 if width > 16 else 16), max(length, 1))
     wide = torch.promote_types(q.dtype, torch.float32)
-    filled = (
-        F.pad(t.to(wide), (0, 0, 0, -length % size)).unflatten(-2, (-1, size))
-        for t in (q, k, v, log_gate[..., None], *others)
-    )
-    q, k, v, gate, *rest = filled
+    missing = -length % size
+    given = (t.to(wide) for t in (q, k, v, log_gate[..., None], *others))
+    if torch.compiler.is_exporting() or missing:  # 0 rows would still be a copy
+        given = (F.pad(t, (0, 0, 0, missing)) for t in given)
+    q, k, v, gate, *rest = (t.unflatten(-2, (-1, size)) for t in given)
     return q, k, v, gate.squeeze(-1).cumsum(-1), *rest
 
 
