@@ -1,5 +1,4 @@
-"""Writes the learning rates of tables arena and arena_next: those with the best validation accuracy in arena_rates and
-arena_next_rates.
+"""Writes the learning rates of table arena: those with the best validation accuracy in arena_rates.
 
 python scripts/reproduce.py table=arena_rates && python scripts/arena_rates.py
 
@@ -32,12 +31,11 @@ def written(table: str, rates: dict[tuple[str, str], str]) -> str:
 
 
 if __name__ == "__main__":
-    for name in ("arena", "arena_next"):
-        path = file_of("table", name)
-        assert path is not None
-        chosen = best_rates(gather_table(f"{name}_rates"))
-        if chosen:
-            path.write_text(written(path.read_text(), chosen))
-            sys.stdout.write(f"{path} has the rates of {len(chosen)} rows and tasks.\n")
-        else:
-            sys.stdout.write(f"Nothing is measured; {path} is as it was.\n")
+    path = file_of("table", "arena")
+    assert path is not None
+    chosen = best_rates(gather_table("arena_rates"))
+    if chosen:
+        path.write_text(written(path.read_text(), chosen))
+        sys.stdout.write(f"{path} has the rates of {len(chosen)} rows and tasks.\n")
+    else:
+        sys.stdout.write(f"Nothing is measured; {path} is as it was.\n")

@@ -15,7 +15,7 @@ needs: {recall: pairs are found again, digits: images are classified}
 costs: {fast: fastest on a CPU, state: smallest state}
 columns:
   recall: [task=arena/recall]
-  digits: [task=arena/digits]
+  digits: [task=digits]
   fast: {measure: &m {_target_: subquad.results.measures.setting, key: backbone.dim}, metric: {label: speed to softmax}}
   state: {measure: *m, metric: {label: numbers passed on, better: equal}}
 rows:

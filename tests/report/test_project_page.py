@@ -32,7 +32,7 @@ title: own
 source: s
 seeds: 1
 metric: {name: test/accuracy, scale_by: 100}
-columns: {Accuracy: [task=arena/digits]}
+columns: {Accuracy: [task=arena/copying]}
 rows: {Softmax: [attention=softmax], DBA: [attention=dba]}
 """
 

@@ -4,7 +4,6 @@ import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from runs import ROOT
 
@@ -16,16 +15,16 @@ from subquad.results.statistics import summarise
 from subquad.results.table import load
 from subquad.results.verdict import Verdict
 
-ARENAS = ("arena", "arena_next")
 SCRIPT = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts" / "arena_rates.py")))
 
 
-def fake(scores, table="arena_rates", scopes=()):
-    """Results of the rates of one row and task: by rate a score, or one for each seed; scopes: by rate, if not FULL."""
-    cell = load_table(table).cells["softmax", "recall 3.0e-3"]
+def fake(scores, scopes=()):
+    """Results of the rates of one row and task: by rate the score of each seed, or of all; scopes: those not FULL."""
+    cell = load_table("arena_rates").cells["softmax", "recall 3.0e-3"]
 
     def results(rate, score):
-        values = {} if score is None else dict(enumerate(np.atleast_1d(score)))
+        scores = score if isinstance(score, list) else [score] * cell.seeds
+        values = {} if score is None else dict(enumerate(scores))
         summary, scope = summarise(values) if values else None, dict(scopes).get(rate, FULL)
         verdict = Verdict.NOT_PRINTED if scope.full else Verdict.OTHER_SCALE
         result = CellResult(scope=scope, verdict=verdict, values=values, summary=summary, text="x" if values else "")
@@ -51,9 +50,9 @@ def test_the_best_rate_is_chosen_and_of_equal_ones_the_lowest(scores, chosen):
 def test_no_rate_is_chosen_before_all_are_measured_with_all_seeds():
     assert SCRIPT.best_rates(fake({"1.0e-3": 50.0, "3.0e-3": None})) == {}
     lucky = {"1.0e-3": [50.0, 51.0, 52.0], "3.0e-3": [50.0, 60.0]}
-    assert SCRIPT.best_rates(fake(lucky, "arena_next_rates")) == {}
+    assert SCRIPT.best_rates(fake(lucky)) == {}
     whole = lucky | {"3.0e-3": [50.0, 60.0, 20.0]}
-    assert SCRIPT.best_rates(fake(whole, "arena_next_rates")) == {("softmax", "recall"): "1.0e-3"}
+    assert SCRIPT.best_rates(fake(whole)) == {("softmax", "recall"): "1.0e-3"}
 
 
 def test_runs_of_another_scale_choose_no_rate():
@@ -67,18 +66,17 @@ def test_runs_of_another_scale_choose_no_rate():
 
 def test_written_rates_are_those_of_all_cells_of_the_run(tmp_path: Path):
     text = (CONFIGS / "table" / "arena.yaml").read_text()
-    rates = {("DBA (64 rows)", "recall"): "1.0e-2", ("softmax", "ListOps"): "1.0e-3"}
+    rates = {("LION-D", "recall"): "1.0e-2", ("softmax", "ListOps"): "1.0e-3"}
     path = tmp_path / "table.yaml"
-    path.write_text(SCRIPT.written(SCRIPT.written(text, {("DBA", "digits"): "3.0e-3"}), rates))
+    path.write_text(SCRIPT.written(SCRIPT.written(text, {("Mega", "copying"): "3.0e-3"}), rates))
     cells = load(path, "arena").cells
     own = {place for place, cell in cells.items() if any(o.startswith("optimizer.lr=") for o in cell.overrides)}
-    assert own == {("DBA (64 rows)", f"recall {pairs}") for pairs in (8, 16, 64)} | {("softmax", "ListOps")}
-    assert "optimizer.lr=1.0e-2" in cells["DBA (64 rows)", "recall 16"].overrides
+    assert own == {("LION-D", f"recall {pairs}") for pairs in (8, 16, 64)} | {("softmax", "ListOps")}
+    assert "optimizer.lr=1.0e-2" in cells["LION-D", "recall 16"].overrides
 
 
-@pytest.mark.parametrize("name", ARENAS)
-def test_both_tables_have_the_same_rows_and_tasks_and_each_task_the_same_rates(name):
-    arena, rates = load_table(name), load_table(f"{name}_rates")
+def test_both_tables_have_the_same_rows_and_tasks_and_each_task_the_same_rates():
+    arena, rates = load_table("arena"), load_table("arena_rates")
     assert arena.rows == rates.rows
     grid: dict[str, set[str]] = {}
     for column in rates.columns:
@@ -89,9 +87,8 @@ def test_both_tables_have_the_same_rows_and_tasks_and_each_task_the_same_rates(n
     assert len({frozenset(chosen) for chosen in grid.values()}) == 1
 
 
-@pytest.mark.parametrize("name", ARENAS)
-def test_the_rates_are_those_that_the_kept_results_choose(name):
-    cells, rates = load_table(name).cells, SCRIPT.best_rates(gather_table(f"{name}_rates"))
+def test_the_rates_are_those_that_the_kept_results_choose():
+    cells, rates = load_table("arena").cells, SCRIPT.best_rates(gather_table("arena_rates"))
     for (row, task), rate in rates.items():
         column = "recall 64" if task == "recall" else task
         assert f"optimizer.lr={rate}" in cells[row, column].overrides

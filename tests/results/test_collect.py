@@ -278,5 +278,5 @@ def test_runs_without_attention_fill_the_cells_without_attention_only():
     collector = gathering.Collector(scope=FULL, runs=RunIndex(), measured=lambda cell: None, known=known)
     cells = load_table("arena").cells
     assert collector._possible(cells["no attention", "recall 64"])
-    assert not collector._possible(cells["no attention", "digits"])
+    assert not collector._possible(cells["no attention", "copying"])
     assert not collector._possible(cells["softmax", "recall 64"])

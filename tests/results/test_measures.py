@@ -280,6 +280,6 @@ def test_a_network_that_reads_pairs_is_given_two_sequences():
 
 @pytest.mark.slow
 def test_a_network_without_attention_is_measured_beside_one_with_it():
-    overrides = ["task=arena/digits", "attention=softmax", "backbone.attention=null"]
+    overrides = ["task=digits_pixels", "backbone=sequence", "attention=softmax", "backbone.attention=null"]
     spec = DataSpec(max_len=256, vocab=9, classes=2)
     assert measures.relative_memory(overrides, spec, ["attention=softmax"]) < 1

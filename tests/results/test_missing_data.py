@@ -18,7 +18,7 @@ from subquad.results.verdict import Verdict, cell_verdict
 from subquad.utils.errors import UserError
 
 MADE = {name for name in options("task") if about_task(name).get("download") == "nothing"}
-MADE |= {"uea/basic_motions", "arena/basic_motions", "tser/covid3month"}
+MADE |= {"uea/basic_motions", "tser/covid3month"}
 MADE -= {name for name in MADE if name.endswith("/custom")}
 """Drawn by this package, or brought along by scikit-learn and sktime."""
 ONE_OF_MANY = [
