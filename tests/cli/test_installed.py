@@ -111,7 +111,7 @@ def test_the_page_on_own_things_is_true(installed, folder):
             execute(
                 installed, name, *words, *smaller, *["columns=[compression]"] * ("table=arena" in words), cwd=folder
             )
-    entered = {("mean_value:MeanValue", seed) for seed in (0, 1, 2, 100, 101, 102)}
+    entered = {("mean_value:MeanValue", seed) for seed in (*range(6), 100, 101, 102)}
     assert runs(folder) == {("mean_value", 0), ("softmax", 0), ("dba", 0)} | entered
     assert "your row" in (folder / "outputs" / "report" / "tables" / "arena.html").read_text()
     assert (folder / "outputs" / "report" / "tables" / "mine" / "1.html").exists()

@@ -49,12 +49,12 @@ def trained(jobs, *_):
     return False
 
 
-def enter(monkeypatch, *arguments):
+def enter(monkeypatch, *arguments, status=0):
     """What `reproduce.py` trains, at the moment."""
     jobs = []
     monkeypatch.setattr("subquad.cli.reproduce.train_all", lambda found, *more: jobs.append(found) or trained(found))
     monkeypatch.setattr(sys, "argv", ["reproduce.py", "table=arena", "measure=false", *arguments])
-    assert reproduce.main() == 0
+    assert reproduce.main() == status
     return jobs
 
 
@@ -67,18 +67,26 @@ def test_a_row_enters_with_the_best_rate_and_is_among_the_others(outputs, monkey
         (f"optimizer.lr={rate}", f"seed={seed}")
         for rate in ("3.0e-4", "1.0e-3", "3.0e-3", "1.0e-2", "3.0e-2") for seed in (100, 101, 102)
     }  # fmt: skip
-    assert [job.overrides[-2:] for job in runs] == [("optimizer.lr=3.0e-3", f"seed={seed}") for seed in range(3)]
+    assert [job.overrides[-2:] for job in runs] == [("optimizer.lr=3.0e-3", f"seed={seed}") for seed in range(6)]
     assert read(outputs, "arena") == {"mine": AddedRow(attention, {"arena/copying": "3.0e-3"})}
     assert enter(monkeypatch, "rows=[mine]", COPYING, *attention) == []  # the same command again
     assert enter(monkeypatch, "rows=[mine]", COPYING) == []  # or only the name, which is enough for more cells too:
     more = enter(monkeypatch, "rows=[mine]", "columns=[compression]")
-    assert [len(jobs) for jobs in more] == [15, 3]
+    assert [len(jobs) for jobs in more] == [15, 6]
     assert read(outputs, "arena")["mine"].rates == {"arena/copying": "3.0e-3", "arena/compression": "3.0e-3"}
     arena, rates = gather(["arena", "arena_rates"], check=False).tables
     assert rates.cells["mine", "copying 3.0e-3"].within(FULL).values == {100: 90.0, 101: 90.0, 102: 90.0}
     assert (arena.table.rows[0].name, arena.table.added) == ("mine", ("mine",))
     mine = arena.cells["mine", "copying"].within(FULL)
-    assert mine.values == {0: 90.0, 1: 90.0, 2: 90.0}
+    assert mine.values == dict.fromkeys(range(6), 90.0)
+
+
+@pytest.mark.slow
+def test_a_task_whose_data_are_missing_is_left_out(outputs, monkeypatch, capsys):
+    rates, runs = enter(monkeypatch, "rows=[mine]", "columns=[copying,Handwriting]", *OWN, status=1)
+    assert {job.overrides[0] for job in (*rates, *runs)} == {"task=arena/copying"}
+    assert (len(rates), len(runs)) == (15, 6)
+    assert "The data of 15 runs are missing" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -94,7 +102,7 @@ def test_the_plan_counts_the_search_of_the_rates(outputs, monkeypatch, capsys, r
 
 
 def test_the_seeds_of_a_search_are_others_than_those_of_the_runs():
-    for name, seeds in (("arena_rates", (100, 101, 102)), ("arena", (0, 1, 2))):
+    for name, seeds in (("arena_rates", (100, 101, 102)), ("arena", range(6))):
         table = load_table(name).select(["softmax"])
         assert {spec.overrides[-1] for spec in RunIndex().specs(table, None)} == {f"seed={seed}" for seed in seeds}
 

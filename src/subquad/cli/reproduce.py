@@ -18,7 +18,7 @@ that.
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -50,6 +50,13 @@ from subquad.utils.errors import UserError
 OWN: dict[str, Any] = {"run": True, "measure": None, "again": False, "compare": []}
 
 
+class _Undone(NamedTuple):
+    """Whether runs failed, and whether some lack data."""
+
+    failed: bool
+    lacking: bool
+
+
 def main() -> int:
     """Trains and measures what is missing, prints the tables; 1 if a run failed, lacks data or gave no number."""
     config, passed = split_arguments(OWN)
@@ -69,11 +76,11 @@ def main() -> int:
     runs.compose((cell for table in tables for cell in table if cell.trained or cell.chained), _import_data)
     for place, table in enumerate(tables):
         rates = table_of_rates(table)
-        if config.run and rates is not None and _train(runs, [rates], {rates.name: None}, of_sweep, dashboard):
+        if config.run and rates is not None and _train(runs, [rates], {rates.name: None}, of_sweep, dashboard).failed:
             return 1
         if {row.name for row in table.rows} & {*table.added}:
             tables[place] = _entered(runs, table, rates, config.run)
-    failed = config.run and _train(runs, tables, seeds, of_sweep, dashboard)
+    undone = config.run and any(_train(runs, tables, seeds, of_sweep, dashboard))
     measuring = "scale=smoke" not in choices if config.measure is None else config.measure
     scope = scope_of(runs, tables)
     for problem in Store.read().broken:
@@ -92,7 +99,7 @@ def main() -> int:
             values = {place: _first(cell) for place, cell in results.cells.items()}
             sys.stdout.write("\n".join(compare_lines(table, values, sides)) + "\n")
     runs.compositions.save()
-    return int(failed or unusable)
+    return int(undone or unusable)
 
 
 def _entered(runs: RunIndex, table: Table, rates: Table | None, kept: bool) -> Table:
@@ -126,8 +133,8 @@ def _import_data() -> None:
 
 def _train(
     runs: RunIndex, tables: Sequence[Table], seeds: dict[str, list[int] | None], hydra: list[str], dashboard: bool
-) -> bool:
-    """Trains the unfinished runs whose data are here; returns whether anything is left undone."""
+) -> _Undone:
+    """Trains the unfinished runs whose data are here."""
     shown = [Shown(table.name, runs.cells(table, seeds[table.name])) for table in tables]
     unfinished = [
         spec
@@ -151,4 +158,4 @@ def _train(
     if dashboard:
         own_tables = {table.name: [spec for cell in table.cells.values() for spec in cell] for table in shown}
         unfinished = wandb_table.labelled(unfinished, own_tables)
-    return (bool(unfinished) and train_all(unfinished, hydra, shown)) or bool(left)
+    return _Undone(bool(unfinished) and train_all(unfinished, hydra, shown), bool(left))

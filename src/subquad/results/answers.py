@@ -158,7 +158,6 @@ def limits(part: TableResults, pairs: Mapping[str, ColumnPairs]) -> list[str]:
     compositions.save()
     model = runs[0].module["backbone"]
     steps = sorted({run.identity["trainer"]["max_steps"] for run in runs})
-    seeds = max(cell.seeds for cell in cells)
     least = [
         f"{min(abs(p.difference) for p in found.pairs if p.differs):.1f} on {name}"
         for name, found in pairs.items()
@@ -167,8 +166,8 @@ def limits(part: TableResults, pairs: Mapping[str, ColumnPairs]) -> list[str]:
     return [
         f"How a wider or deeper model, or a longer training, would rank them: there is one model of {model['layers']} "
         f"layers of width {model['dim']} with {model['heads']} heads, and {_span(steps)} steps.",
-        f"What a small difference means: a cell is the mean of {seeds} seeds. The smallest differences that were told "
-        f"from chance are {', '.join(least) or 'none'}; no difference shown is not the same as none.",
+        f"What a small difference means: a cell is the mean of {part.table.counts} seeds. The smallest differences "
+        f"that were told from chance are {', '.join(least) or 'none'}; no difference shown is not the same as none.",
         *_search(part.table.name),
         "Whether a mechanism still learns at the lengths at which its cost is measured: accuracy is that of the tasks, "
         "which are shorter.",
