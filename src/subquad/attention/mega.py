@@ -13,7 +13,7 @@ from subquad.ops.masks import zero_padding
 from subquad.ops.mixed_precision import without_autocast
 from subquad.ops.pooling import window_mask, windows
 from subquad.ops.softmax_attention import softmax_attention
-from subquad.ops.state_space import two_sided_convolution
+from subquad.ops.state_space import factored_powers, two_sided_convolution
 from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.setting_types import Count
 
@@ -38,7 +38,8 @@ class Mega(StatelessAttention):
         expand: width of values as a multiple of d.
         query: z, the width of queries and keys; null: d / 4.
 
-    Why the fast path is equal: averages of both directions are one convolution by FFT, in float32 at least.
+    Why the fast path is equal: averages of both directions are one convolution by FFT, in float32 at least; its n taps
+    are sums of products of 2√n powers.
 
     Examples:
         >>> import torch
@@ -96,10 +97,9 @@ class Mega(StatelessAttention):
         inflow, damping = self.inflow.to(wide), self.damping.to(wide)
         alpha, kept = inflow.sigmoid(), 1 - inflow.sigmoid() * damping.sigmoid()
         with without_autocast(x):
-            lags = torch.arange(x.shape[1], device=x.device, dtype=wide)
+            coarse, fine = factored_powers(kept.log(), x.shape[1])
             read = alpha * self.into * self.out_of / math.sqrt(alpha.shape[-1])
-            taps = (read[..., None, :] @ torch.exp(kept.log()[..., None] * lags)).squeeze(-2)
-            left, right = taps
+            left, right = ((read[..., None] * coarse).mT @ fine).flatten(-2)[..., : x.shape[1]]
             now = F.pad(right[:, :1], (0, x.shape[1] - 1))
             return two_sided_convolution(x.mT, left + now, F.pad(right[:, 1:], (0, 1))).mT
 

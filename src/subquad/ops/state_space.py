@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Float, Inexact
 from torch import Tensor
 
 from subquad.utils.derivatives import by_torch, first_order
@@ -76,18 +76,23 @@ def bilinear(
 def diagonal_kernel(
     log_a: Complex[Tensor, "h p"], b: Complex[Tensor, "h p"], c: Complex[Tensor, "r h p"], length: int
 ) -> Float[Tensor, "r h l"]:
-    """K_l = 2 Re Σ_n C_n B̄_n Ā_n^l, the Vandermonde product of a diagonal model.
-
-    Ā^(im+j) = Ā^(im) Ā^j: with m = √l only 2√l powers of each Ā are made, the rest is one matrix product.
-    """
-    inner = math.isqrt(length - 1) + 1
-    outer = -(-length // inner)
-    powers = torch.arange(max(inner, outer), dtype=log_a.real.dtype, device=log_a.device)
-    fine = torch.exp(log_a[..., None] * powers[:inner])
-    coarse = 2 * (c * b)[..., None] * torch.exp(log_a[..., None] * (inner * powers[:outer]))
+    """K_l = 2 Re Σ_n C_n B̄_n Ā_n^l, the Vandermonde product of a diagonal model."""
+    coarse, fine = factored_powers(log_a, length)
+    coarse = 2 * (c * b)[..., None] * coarse
     left = torch.cat([coarse.real, -coarse.imag], 2).permute(1, 0, 3, 2).flatten(1, 2)
     kernel = left @ torch.cat([fine.real, fine.imag], 1)
-    return kernel.unflatten(1, (-1, outer)).transpose(0, 1).flatten(2)[..., :length]
+    return kernel.unflatten(1, (-1, coarse.shape[-1])).transpose(0, 1).flatten(2)[..., :length]
+
+
+def factored_powers(log_a: Inexact[Tensor, "*h p"], length: int) -> tuple[Tensor, Tensor]:
+    """Ā^(im) and Ā^j in `[*h, p, ⌈l/m⌉]` and `[*h, p, m]`; their products Ā^(im+j) are the powers 0 to l - 1 and more.
+
+    With m = √l only 2√l powers of each Ā are made; a sum over p of their products is one matrix product.
+    """
+    inner = 128 if torch.compiler.is_compiling() else math.isqrt(length - 1) + 1  # a graph takes any length
+    coarse = torch.arange(0, length, inner, dtype=log_a.real.dtype, device=log_a.device)
+    fine = torch.arange(inner, dtype=log_a.real.dtype, device=log_a.device)
+    return torch.exp(log_a[..., None] * coarse), torch.exp(log_a[..., None] * fine)
 
 
 def dplr_kernel(
