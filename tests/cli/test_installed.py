@@ -125,7 +125,7 @@ def test_it_sweeps_and_trains_by_several_processes(installed, tmp_path):
 
 
 def test_it_fills_tables_and_writes_the_page(installed, folder):
-    overrides = ("table=primal_dual/9", "columns=[compression]", "rows=[Softmax]", "seeds=[3]", "scale=smoke")
+    overrides = ("table=primal_dual/9", "columns=[BasicMotions]", "rows=[Softmax]", "seeds=[3]", "scale=smoke")
     assert "1 run is to be trained" in execute(installed, "reproduce", *overrides, "data=synthetic", cwd=folder)
     assert ("softmax", 3) in runs(folder)
     assert "linformer/1: Complexity" in execute(installed, "reproduce", "table=linformer/1", "run=false", cwd=folder)

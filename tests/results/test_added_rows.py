@@ -24,6 +24,7 @@ CLASS = "attention=subquad.attention.softmax:Softmax"
 def outputs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path / "outputs"))
+    monkeypatch.setenv("SUBQUAD_DATA", str(tmp_path / "data"))
     return tmp_path / "outputs"
 
 
@@ -90,6 +91,16 @@ def test_a_task_whose_data_are_missing_is_left_out(outputs, monkeypatch, capsys)
 
 
 @pytest.mark.slow
+def test_a_smaller_scale_shortens_every_run_and_searches_each_task_once(outputs, monkeypatch):
+    small = ("scale=smoke", "rows=[mine]")
+    for columns in ("columns=[copying]", "columns=[compression]"):
+        rates, runs = enter(monkeypatch, *small, columns, *OWN)
+        assert not any(text.startswith("limits.") for job in (*rates, *runs) for text in job.overrides)
+        assert all("optimizer.lr=3.0e-3" in job.overrides for job in runs)
+    assert read(outputs, "arena")["mine"].rates == {"arena/copying": "3.0e-3", "arena/compression": "3.0e-3"}
+
+
+@pytest.mark.slow
 def test_the_plan_counts_the_search_of_the_rates(outputs, monkeypatch, capsys, real_store):
     monkeypatch.setattr("subquad.results.store.FOLDER", real_store)
     monkeypatch.setattr(sys, "argv", ["plan.py", "table=arena", "rows=[mine]", "columns=[ListOps]", *OWN])
@@ -143,6 +154,7 @@ def test_only_trained_cells_have_a_rate():
         (chosen(["attention=fractions:Fraction"]), "attention=fractions:Fraction is no attention; derive it from"),
         (chosen(["attention=subquad:StatelessAttention"]), "is no attention; .* with patterns and attend"),
         (chosen([CLASS, "attention.q=3"]), "attention of Softmax has no key q"),
+        (chosen([], rows=["Luna"]), "table arena has no row Luna; .* With attention=, a new row enters."),
         (chosen(["attention=luna"], rows=["kept"]), "Row kept of table arena is attention=dba"),
     ],
 )
@@ -150,6 +162,17 @@ def test_what_cannot_be_added_is_refused(outputs, config, sentence):
     keep(outputs, "arena", "kept", AddedRow(OWN))
     with pytest.raises(UserError, match=sentence):
         chosen_tables(config)
+
+
+def test_a_kept_row_whose_name_the_table_has_leaves_the_others_alone(outputs, capsys):
+    for name in ("softmax", "mine"):
+        keep(outputs, "arena", name, AddedRow(OWN))
+    [table] = chosen_tables(chosen([], rows=["mine", "softmax"]))
+    assert [row.overrides for row in table.rows] == [OWN, ("attention=softmax",)]
+    assert 'arena.json has a row "softmax", as table arena has; rename or remove it there.' in capsys.readouterr().err
+    content = gather(["arena"], check=False)
+    assert content.tables[0].table.added == ("mine",)
+    assert 'has a row "softmax"' in content.broken[0].message
 
 
 def test_a_row_that_does_not_compose_leaves_the_others_alone(outputs):

@@ -87,8 +87,11 @@ def test_both_tables_have_the_same_rows_and_tasks_and_each_task_the_same_rates()
     assert len({frozenset(chosen) for chosen in grid.values()}) == 1
 
 
-def test_the_rates_are_those_that_the_kept_results_choose():
+@pytest.mark.slow
+def test_the_rates_are_those_that_the_kept_results_choose(monkeypatch, real_store):
+    monkeypatch.setattr("subquad.results.store.FOLDER", real_store)
     cells, rates = load_table("arena").cells, SCRIPT.best_rates(gather_table("arena_rates"))
+    assert {row for row, _ in rates} == {row.name for row in load_table("arena").rows}
     for (row, task), rate in rates.items():
         column = "recall 64" if task == "recall" else task
         assert f"optimizer.lr={rate}" in cells[row, column].overrides

@@ -53,8 +53,8 @@ OWN: dict[str, Any] = {"run": True, "measure": None, "again": False, "compare": 
 class _Undone(NamedTuple):
     """Whether runs failed, and whether some lack data."""
 
-    failed: bool
-    lacking: bool
+    failed: bool = False
+    lacking: bool = False
 
 
 def main() -> int:
@@ -80,7 +80,7 @@ def main() -> int:
             return 1
         if {row.name for row in table.rows} & {*table.added}:
             tables[place] = _entered(runs, table, rates, config.run)
-    undone = config.run and any(_train(runs, tables, seeds, of_sweep, dashboard))
+    undone = _train(runs, tables, seeds, of_sweep, dashboard) if config.run else _Undone()
     measuring = "scale=smoke" not in choices if config.measure is None else config.measure
     scope = scope_of(runs, tables)
     for problem in Store.read().broken:
@@ -99,7 +99,7 @@ def main() -> int:
             values = {place: _first(cell) for place, cell in results.cells.items()}
             sys.stdout.write("\n".join(compare_lines(table, values, sides)) + "\n")
     runs.compositions.save()
-    return int(undone or unusable)
+    return int(undone.failed or undone.lacking or unusable)
 
 
 def _entered(runs: RunIndex, table: Table, rates: Table | None, kept: bool) -> Table:
@@ -112,8 +112,9 @@ def _entered(runs: RunIndex, table: Table, rates: Table | None, kept: bool) -> T
     found = None if rates is None else results_of(rates, runs, scope)
     for row in (row for row in table.rows if row.name in table.added):
         known = rows.get(row.name, AddedRow(row.overrides))
-        if found is not None and (scope.full or not known.rates):
-            known = AddedRow(known.overrides, {**known.rates, **rates_by_task(found, row.name, scope)})
+        if found is not None:
+            best = rates_by_task(found, row.name, scope)
+            known = AddedRow(known.overrides, {**known.rates, **best} if scope.full else {**best, **known.rates})
         rows[row.name] = known
         if kept:
             keep(outputs, table.name, row.name, known)

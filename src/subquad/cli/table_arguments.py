@@ -13,7 +13,7 @@ from subquad.config.choices import options
 from subquad.config.compose import load_own_attention
 from subquad.config.compositions import Compositions
 from subquad.config.task_metadata import task_of
-from subquad.results.added_rows import AddedRow, path_of, rates_of, read, with_rows
+from subquad.results.added_rows import AddedRow, free_rows, path_of, rates_of, with_rows
 from subquad.results.cells import RunIndex, load_table, load_tables, select
 from subquad.results.model import Scope
 from subquad.results.table import Table
@@ -60,11 +60,18 @@ def chosen_tables(config: Any, passed: Sequence[str] = ()) -> list[Table]:
     else:
         tables = [load_table(name) for name in dict.fromkeys(_listed(config.table))]
     outputs = outputs_of(passed)
-    added = {table.name: read(outputs, table.name) for table in tables}
+    added = {}
+    for table in tables:
+        added[table.name], taken = free_rows(outputs, table)
+        sys.stderr.write("".join(f"Left out: {sentence}\n" for sentence in taken))
     if config.attention:
         added[tables[0].name] |= {_own_row(config, added, outputs): AddedRow(tuple(config.attention))}
     tables = [with_rows(table, added[table.name]) for table in tables]
-    return select(tables, _listed(config.rows), _listed(config.columns))
+    try:
+        return select(tables, _listed(config.rows), _listed(config.columns))
+    except UserError as error:
+        enters = len(tables) == 1 and rates_of(tables[0].name) is not None and not config.attention
+        raise UserError(f"{error} With attention=, a new row enters." if enters else str(error)) from None
 
 
 def _own_row(config: Any, added: Mapping[str, Mapping[str, AddedRow]], outputs: Path) -> str:

@@ -85,14 +85,18 @@ def diagonal_kernel(
 
 
 def factored_powers(log_a: Inexact[Tensor, "*h p"], length: int) -> tuple[Tensor, Tensor]:
-    """Ā^(im) and Ā^j in `[*h, p, ⌈l/m⌉]` and `[*h, p, m]`; their products Ā^(im+j) are the powers 0 to l - 1 and more.
+    """Ā^(im) and Ā^j in `[*h, p, l/m]` and `[*h, p, m]`; their products Ā^(im+j) are the powers 0 to l - 1 and more.
 
     With m = √l only 2√l powers of each Ā are made; a sum over p of their products is one matrix product.
     """
-    inner = 128 if torch.compiler.is_compiling() else math.isqrt(length - 1) + 1  # a graph takes any length
-    coarse = torch.arange(0, length, inner, dtype=log_a.real.dtype, device=log_a.device)
-    fine = torch.arange(inner, dtype=log_a.real.dtype, device=log_a.device)
-    return torch.exp(log_a[..., None] * coarse), torch.exp(log_a[..., None] * fine)
+    if torch.compiler.is_compiling():  # a graph takes any length, and would fix one block alone
+        inner = 128
+        outer = length // inner + 2
+    else:
+        inner = math.isqrt(length - 1) + 1
+        outer = -(-length // inner)
+    coarse, fine = (torch.arange(steps, dtype=log_a.real.dtype, device=log_a.device) for steps in (outer, inner))
+    return torch.exp(log_a[..., None] * (inner * coarse)), torch.exp(log_a[..., None] * fine)
 
 
 def dplr_kernel(

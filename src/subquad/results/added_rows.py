@@ -62,6 +62,16 @@ def keep(outputs: Path, table: str, name: str, row: AddedRow) -> None:
     write_json(path, json.loads(_FILE.dump_json(rows)))
 
 
+def free_rows(outputs: Path, table: Table) -> tuple[dict[str, AddedRow], list[str]]:
+    """The kept rows whose names the table does not have, and a sentence for each of the others."""
+    kept, own = read(outputs, table.name), {row.name for row in table.rows}
+    taken = [
+        f'{path_of(outputs, table.name)} has a row "{name}", as table {table.name} has; rename or remove it there.'
+        for name in kept if name in own
+    ]  # fmt: skip
+    return {name: row for name, row in kept.items() if name not in own}, taken
+
+
 def with_rows(table: Table, rows: Mapping[str, AddedRow]) -> Table:
     """The table with more rows. Raises UserError if it has one of them, or is not one of attentions of this project."""
     if not rows:
@@ -93,7 +103,8 @@ def add_kept(into: Iterable[Table], outputs: Path, compositions: Compositions) -
     grown, problems = [], []
     for table in into:
         try:
-            rows = read(outputs, table.name)
+            rows, taken = free_rows(outputs, table)
+            problems += [Problem(path=str(path_of(outputs, table.name)), message=sentence) for sentence in taken]
             compositions.all([row.overrides for row in rows.values()])
             table = with_rows(table, rows)
         except UserError as error:

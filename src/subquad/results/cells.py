@@ -105,7 +105,8 @@ def _like(pattern: str, names: Sequence[str]) -> list[str]:
 class RunIndex:
     """The runs behind cells, at one scale and on one kind of data.
 
-    `overrides` are those that every run gets beside its cell's: scale=laptop, data=synthetic.
+    `overrides` are those that every run gets beside its cell's: scale=laptop, data=synthetic. A cell's own `limits.`
+    are those of full scale.
     """
 
     def __init__(self, overrides: Sequence[str] = (), compositions: Compositions | None = None) -> None:
@@ -114,17 +115,21 @@ class RunIndex:
 
     def spec(self, overrides: Iterable[str], seed: int) -> RunSpec:
         """The run of a cell's overrides and a seed."""
-        every = (*overrides, *self.overrides)
+        every = self._every(overrides)
         return RunSpec((*every, f"seed={seed}"), Path(f"{self.compositions[every].folder}-s{seed}"))
 
     def compose(self, cells: Iterable[Cell], meanwhile: Callable[[], None] | None = None) -> None:
         """Composes the runs of these cells together, which is quicker than one by one; meanwhile: see `spread`."""
-        every = [(*own, *self.overrides) for cell in cells for own in (cell.init_from, cell.overrides) if own]
+        every = [self._every(own) for cell in cells for own in (cell.init_from, cell.overrides) if own]
         self.compositions.all(every, meanwhile)
 
     def composition(self, cell: Cell) -> Composition:
         """The composed configuration of a cell."""
-        return self.compositions[*cell.overrides, *self.overrides]
+        return self.compositions[self._every(cell.overrides)]
+
+    def _every(self, own: Iterable[str]) -> tuple[str, ...]:
+        smaller = any(text.startswith("scale=") and text != "scale=paper" for text in self.overrides)
+        return (*(text for text in own if not (smaller and text.startswith("limits."))), *self.overrides)
 
     def run_of(self, cell: Cell, seed: int) -> RunSpec:
         """The run that fills a trained or chained cell.
