@@ -95,8 +95,9 @@ def factored_powers(log_a: Inexact[Tensor, "*h p"], length: int) -> tuple[Tensor
     else:
         inner = math.isqrt(length - 1) + 1
         outer = -(-length // inner)
-    coarse, fine = (torch.arange(steps, dtype=log_a.real.dtype, device=log_a.device) for steps in (outer, inner))
-    return torch.exp(log_a[..., None] * (inner * coarse)), torch.exp(log_a[..., None] * fine)
+    coarse = torch.arange(0, inner * outer, inner, dtype=log_a.real.dtype, device=log_a.device)
+    fine = torch.arange(inner, dtype=log_a.real.dtype, device=log_a.device)
+    return torch.exp(log_a[..., None] * coarse), torch.exp(log_a[..., None] * fine)
 
 
 def dplr_kernel(
