@@ -122,7 +122,9 @@ def test_rates_are_those_of_the_tasks_that_are_chosen(outputs):
     config = chosen(OWN, columns=["recall 8", "recall 64", "speed 4k"])
     [table] = chosen_tables(config)
     rates = table_of_rates(table)
-    assert {column.name.partition(" ")[0] for column in rates.columns} == {"recall"}
+    assert [column.name for column in rates.columns] == [
+        f"recall {rate}" for rate in ("3.0e-4", "1.0e-3", "3.0e-3", "1.0e-2", "3.0e-2")
+    ]
     [measured] = chosen_tables(chosen(OWN, columns=["speed 4k"]))
     assert table_of_rates(measured) is None
     assert table_of_rates(load_table("arena")) is None
@@ -154,6 +156,7 @@ def test_only_trained_cells_have_a_rate():
         (chosen(["attention=fractions:Fraction"]), "attention=fractions:Fraction is no attention; derive it from"),
         (chosen(["attention=subquad:StatelessAttention"]), "is no attention; .* with patterns and attend"),
         (chosen([CLASS, "attention.q=3"]), "attention of Softmax has no key q"),
+        (chosen([], rows=["kept"], columns=["digits"]), "no column digits; .* its rows are .*, Mega[.]$"),
         (chosen([], rows=["Luna"]), "table arena has no row Luna; .* With attention=, a new row enters."),
         (chosen(["attention=luna"], rows=["kept"]), "Row kept of table arena is attention=dba"),
     ],
@@ -164,12 +167,13 @@ def test_what_cannot_be_added_is_refused(outputs, config, sentence):
         chosen_tables(config)
 
 
-def test_a_kept_row_whose_name_the_table_has_leaves_the_others_alone(outputs, capsys):
+def test_a_kept_row_whose_name_the_table_has_leaves_the_others_alone(outputs, monkeypatch, capsys):
     for name in ("softmax", "mine"):
         keep(outputs, "arena", name, AddedRow(OWN))
     [table] = chosen_tables(chosen([], rows=["mine", "softmax"]))
     assert [row.overrides for row in table.rows] == [OWN, ("attention=softmax",)]
     assert 'arena.json has a row "softmax", as table arena has; rename or remove it there.' in capsys.readouterr().err
+    assert enter(monkeypatch, "rows=[mine]", COPYING, "run=false") == []
     content = gather(["arena"], check=False)
     assert content.tables[0].table.added == ("mine",)
     assert 'has a row "softmax"' in content.broken[0].message

@@ -33,7 +33,7 @@ from subquad.cli.table_arguments import (
 )
 from subquad.report import wandb_table
 from subquad.report.terminal import show_table
-from subquad.results.added_rows import AddedRow, keep, rates_by_task, read, with_rows
+from subquad.results.added_rows import AddedRow, free_rows, keep, rates_by_task, with_rows
 from subquad.results.cells import RunIndex, RunSpec, load_table, merged
 from subquad.results.collect import results_of
 from subquad.results.compare import compare_lines, opponents
@@ -51,10 +51,10 @@ OWN: dict[str, Any] = {"run": True, "measure": None, "again": False, "compare": 
 
 
 class _Undone(NamedTuple):
-    """Whether runs failed, and whether some lack data."""
+    """Whether a run failed, and whether the data of one are missing."""
 
     failed: bool = False
-    lacking: bool = False
+    without_data: bool = False
 
 
 def main() -> int:
@@ -99,7 +99,7 @@ def main() -> int:
             values = {place: _first(cell) for place, cell in results.cells.items()}
             sys.stdout.write("\n".join(compare_lines(table, values, sides)) + "\n")
     runs.compositions.save()
-    return int(undone.failed or undone.lacking or unusable)
+    return int(undone.failed or undone.without_data or unusable)
 
 
 def _entered(runs: RunIndex, table: Table, rates: Table | None, kept: bool) -> Table:
@@ -108,7 +108,7 @@ def _entered(runs: RunIndex, table: Table, rates: Table | None, kept: bool) -> T
     Rates that were chosen at full scale are not replaced by those of another one.
     """
     scope, outputs = scope_of(runs, [table]), outputs_of(runs.overrides)
-    rows = read(outputs, table.name)
+    rows, _ = free_rows(outputs, load_table(table.name))
     found = None if rates is None else results_of(rates, runs, scope)
     for row in (row for row in table.rows if row.name in table.added):
         known = rows.get(row.name, AddedRow(row.overrides))

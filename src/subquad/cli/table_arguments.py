@@ -67,11 +67,7 @@ def chosen_tables(config: Any, passed: Sequence[str] = ()) -> list[Table]:
     if config.attention:
         added[tables[0].name] |= {_own_row(config, added, outputs): AddedRow(tuple(config.attention))}
     tables = [with_rows(table, added[table.name]) for table in tables]
-    try:
-        return select(tables, _listed(config.rows), _listed(config.columns))
-    except UserError as error:
-        enters = len(tables) == 1 and rates_of(tables[0].name) is not None and not config.attention
-        raise UserError(f"{error} With attention=, a new row enters." if enters else str(error)) from None
+    return select(tables, _listed(config.rows), _listed(config.columns))
 
 
 def _own_row(config: Any, added: Mapping[str, Mapping[str, AddedRow]], outputs: Path) -> str:

@@ -76,8 +76,7 @@ def with_rows(table: Table, rows: Mapping[str, AddedRow]) -> Table:
     """The table with more rows. Raises UserError if it has one of them, or is not one of attentions of this project."""
     if not rows:
         return table
-    attentions = all(row.overrides and row.overrides[0].startswith("attention=") for row in table.rows)
-    if not attentions or any(cell.printed for cell in table):
+    if not table.takes_rows:
         raise UserError(
             f"No row can be added to table {table.name}, a paper's or one without attentions as rows; try table=arena."
         )

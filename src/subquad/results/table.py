@@ -177,6 +177,12 @@ class Table:
         return iter(self.cells.values())
 
     @property
+    def takes_rows(self) -> bool:
+        """Whether users may add rows: each row is an attention of this project, and nothing is printed."""
+        attentions = all(row.overrides and row.overrides[0].startswith("attention=") for row in self.rows)
+        return attentions and not any(cell.printed for cell in self)
+
+    @property
     def counts(self) -> str:
         """How many runs its trained cells are means of: "5", "4 or 5"; empty where nothing is trained."""
         return " or ".join(map(str, sorted({cell.seeds for cell in self if cell.trained or cell.chained})))
@@ -383,6 +389,6 @@ def _chosen(table: Table, kind: Literal["row", "column"], names: Sequence[str]) 
         other = "column" if kind == "row" else "row"
         raise UserError(
             f"table {table.name} has no {kind} {', '.join(unknown)}; its {kind}s are {known[kind]}; its {other}s are "
-            f"{known[other]}."
+            f"{known[other]}.{' With attention=, a new row enters.' if kind == 'row' and table.takes_rows else ''}"
         )
     return [line for line in lines if not names or line.name in names]
