@@ -39,6 +39,7 @@ def test_any_override_composes_or_is_refused_in_a_sentence(tmp_path_factory, dat
         ("task.module.backbone=5", "task.module.backbone is 5; choose"),
         ("callbacks.best=5", "callbacks.best has no class"),
         ("trainer.logger='1'", "trainer.logger has '1', which is none; choose logger=csv"),
+        ("trainer.logger=false", "A run needs the history of its metrics; set neither trainer.logger"),
         ("~attention", "needs attention=; for none, set backbone.attention=null."),
         ("trainer=[1]", "write them as key=value."),
         ("backbone=null", "backbone=null chooses nothing; leave it out"),

@@ -74,6 +74,8 @@ def _check(trainer: pl.Trainer, precision: str) -> None:
     """Raises UserError for loggers that are none, no end, and a precision or strategy that does not fit the machine."""
     if strange := [logger for logger in trainer.loggers if not isinstance(logger, Logger)]:
         raise UserError(f"trainer.logger has {strange[0]!r}, which is none; choose logger=csv, wandb or tensorboard.")
+    if not any(isinstance(logger, MetricsCSV) for logger in trainer.loggers):
+        raise UserError("A run needs the history of its metrics; set neither trainer.logger nor ~logger.csv.")
     if trainer.max_epochs == trainer.max_steps == -1:
         raise UserError("Training has no end: trainer.max_epochs and trainer.max_steps are -1; set either of them.")
     if isinstance(trainer.accelerator, CPUAccelerator) and precision in ("16-mixed", "16-true", "16"):
