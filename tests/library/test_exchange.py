@@ -132,6 +132,12 @@ def test_swapped_attentions_have_the_type_and_mode_of_the_model():
     assert images(torch.randn(2, 3, 32, 32, dtype=torch.float64)).isfinite().all()
 
 
+def test_moved_weights_of_a_frozen_attention_stay_frozen():
+    model = encoder().requires_grad_(False)
+    new = {f"{one.name}.attention.{name}" for one in swap(model, "luna") for name in one.new}
+    assert {name for name, weight in model.named_parameters() if weight.requires_grad} == new
+
+
 def test_masks_of_every_form_are_read():
     additive = torch.zeros(3, 1, 20, 20).masked_fill(~REAL[:, None, None, :], torch.finfo(torch.float32).min)
     for mask in (REAL, REAL.long(), REAL[:, None, None, :], REAL[:, None, None, :].expand(-1, 1, 20, -1), additive):

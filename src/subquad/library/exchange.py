@@ -64,8 +64,9 @@ def swap(
     projections of known names; docs/library.md lists those that are tested. The new attentions respect the model's
     padding masks. Layers that share a latent (DBA, Luna) pass it on among the replaced layers of one width. Reduced
     keys (PVTv2, Twins) and windows (Twins, ModernBERT) become attention to all tokens, relative biases (BEiT, MPNet)
-    are lost, and rotary positions (ModernBERT, EVA) reach attentions that compute from queries and keys. A swapped
-    model can be swapped again. `save_pretrained` of transformers stores the swap with the weights, for `load_swapped`.
+    are lost, and rotary positions (ModernBERT, EVA) reach attentions that compute from queries and keys. Where an
+    attention was frozen, the weights that move stay frozen and new ones train. A swapped model can be swapped again.
+    `save_pretrained` of transformers stores the swap with the weights, for `load_swapped`.
 
     Args:
         model: the model; it is changed.
@@ -169,6 +170,9 @@ def _chosen(hosts: list[Host], where: str | Sequence[int] | None) -> list[Host]:
 def _replace(host: Host, attention: Attention, slot: CarrySlot, keep_weights: bool, default: Tensor) -> Swapped:
     like = next(host.module.parameters(), default)
     moved, new = transfer_weights(host.maps if keep_weights else {}, attention)
+    if not any(weight.requires_grad for weight in host.module.parameters()):
+        for name, weight in attention.named_parameters():
+            weight.requires_grad_(name in new)
     host.install(attention.to(like.device, like.dtype).train(host.module.training), slot)
     lost = (*host.lost, *(["rotary positions"] if host.rotary and not turns(attention) else []))
     return Swapped(host.name, host.module, attention, tuple(moved), tuple(new), lost)
