@@ -33,6 +33,7 @@ class Place:
     """What softmax loses in each layer."""
     to_dba: tuple[str, ...] = ()
     """What DBA loses beside it."""
+    image_size: int | None = None
 
 
 def written(name: str, **changes: object) -> nn.Module:
@@ -75,6 +76,11 @@ def deit3() -> nn.Module:
     return timm.create_model("deit3_small_patch16_224", **sizes, num_classes=5, init_values=1)
 
 
+def naflex() -> nn.Module:
+    sizes = {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4}
+    return timm.create_model("naflexvit_base_patch16_gap", **sizes, num_classes=5, init_values=1)
+
+
 ROTARY = ("rotary positions",)
 
 
@@ -103,6 +109,7 @@ PLACES = {
     "hubert": Place(lambda: spoken("Hubert"), speech, UNKNOWN),
     "eva": Place(eva, patches, 17, to_dba=ROTARY),
     "deit3": Place(deit3, patches, 17),
+    "naflexvit": Place(naflex, patches, 20, image_size=32),
 }  # fmt: skip
 
 
@@ -115,7 +122,7 @@ def place(request):
 def test_a_host_takes_softmax_and_learns_with_dba_and_loads(place, tmp_path):
     model = place.build().eval()
     before = place.run(model)
-    swapped = swap(model, "softmax")
+    swapped = swap(model, "softmax", image_size=place.image_size)
     assert [(one.moved, one.new, one.lost, one.after.site.query_len) for one in swapped] == [
         (("query", "key", "value", "out"), (), lost, place.longest) for lost in place.lost
     ]
@@ -135,7 +142,7 @@ def test_a_host_takes_softmax_and_learns_with_dba_and_loads(place, tmp_path):
         loaded = load_swapped(str(tmp_path))
     else:
         loaded = place.build().eval()
-        swap(loaded, "dba", d_p=4)
+        swap(loaded, "dba", image_size=place.image_size, d_p=4)
         loaded.load_state_dict(model.state_dict())
     assert_close(place.run(loaded), place.run(model.eval()), **exactly)
 
@@ -281,11 +288,22 @@ def test_attentions_of_anything_but_rows_of_tokens_are_refused():
     swap(model, "softmax")
     with pytest.raises(UserError, match=r"passes \[2, 4, 4, 32\] to its attentions, and attentions here take \[batch"):
         image(model)
-    sizes = {"img_size": 64, "embed_dim": 32, "depth": 2, "num_heads": 4}
+    sizes = {"img_size": 64, "embed_dim": 32, "depth": 2, "num_heads": 4, "use_rel_pos": False}
     with pytest.raises(UserError, match=r"VisionTransformerSAM passes \[1, .*\] to its attentions"):
         swap(timm.create_model("samvit_base_patch16", **sizes), "softmax")
 
 
-def test_an_attention_of_a_model_without_a_grid_is_named():
-    with pytest.raises(UserError, match="has temperature, which no attention here has"):
-        swap(timm.create_model("xcit_nano_12_p16_224", depth=2), "softmax")
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [
+        ("xcit_nano_12_p16_224", None, "blocks.0.attn has temperature, which no attention here has"),
+        ("levit_128s", None, "stages.0.blocks.0.attn is of class Attention, whose queries, keys and values are not"),
+        ("fasternet_t0", None, "Block has no attention of its own that can be replaced"),  # nor a size of its images
+        ("efficientvit_m0", None, "EfficientVitBlock has no attention of its own"),  # states one size, not two
+        ("pvt_v2_b0", None, "PyramidVisionTransformerV2 does not say how large its images are; pass it"),
+        ("vit_tiny_patch16_224", 128, r"VisionTransformer does not read images of 128 x 128 \(Input height"),
+    ],
+)
+def test_a_model_of_timm_without_what_is_needed_is_named(name, size, message):
+    with pytest.raises(UserError, match=message):
+        swap(timm.create_model(name), "softmax", image_size=size)

@@ -109,7 +109,7 @@ class _Noted(nn.Module):
                 f"{type(model).__name__} passes {list(self.shape)} to its attentions, and attentions here take "
                 "[batch, tokens, width]."
             )
-        height, width = self.size or getattr(model.patch_embed, "grid_size", (0, 0))
+        height, width = self.size or getattr(getattr(model, "patch_embed", None), "grid_size", (0, 0))
         _, tokens, dim = self.shape
         return tokens, dim, (height, width) if height * width == tokens else None
 

@@ -15,7 +15,7 @@ from subquad.library.host import Host
 from subquad.library.projections import Projected, projected
 from subquad.library.rotary import Rotating
 from subquad.specs import Masks, Tokens
-from subquad.utils.errors import UserError
+from subquad.utils.errors import UserError, first_line
 
 
 class InTimm(InBlock, Rotating):
@@ -56,25 +56,26 @@ def is_rotary(own: Any, model: Any) -> bool:
 def hosts_of_timm(model: Any, image_size: int | None) -> Iterator[Host]:
     """The self-attentions of models whose blocks call `attn`; `image_size` replaces that of the model."""
     blocks = [(number, block) for number, stage in enumerate(_stages(model)) for block in stage]
-    if all(isinstance(getattr(block, "attn", None), Carrying) for _, block in blocks):
-        return
-    side = image_size or next((part.img_size[0] for part in model.modules() if getattr(part, "img_size", None)), None)
-    if side is None:
-        raise UserError(f"{type(model).__name__} does not say how large its images are; pass it, as image_size=224.")
     if other := {type(block).__name__ for _, block in blocks if not hasattr(block, "attn")}:
         raise UserError(f"{', '.join(other)} has no attention of its own that can be replaced.")
     names = {id(part): name for name, part in model.named_modules()}
-    channels = next(part.in_channels for part in model.modules() if isinstance(part, nn.Conv2d))
-    sizes = calls_of(model, channels, (side, side))
-    for stage, block in blocks:
-        own = block.attn
-        if isinstance(own, Carrying):
-            continue
-        parts = projected(names[id(own)], own)
-        if parts is None:
-            raise UserError(
-                f"{names[id(own)]} is a {type(own).__name__}, whose queries, keys and values are not known."
-            )
+    found = [
+        (stage, block, block.attn, _projected(names[id(block.attn)], block.attn))
+        for stage, block in blocks if not isinstance(block.attn, Carrying)
+    ]  # fmt: skip
+    if not found:
+        return
+    stated = (part.img_size for part in model.modules() if getattr(part, "img_size", None))
+    side = image_size or next((size if isinstance(size, int) else size[0] for size in stated), None)
+    if side is None:
+        raise UserError(f"{type(model).__name__} does not say how large its images are; pass it, as image_size=224.")
+    channels = next((part.in_channels for part in model.modules() if isinstance(part, nn.Conv2d)), 3)
+    try:
+        sizes = calls_of(model, channels, (side, side))
+    except AssertionError as error:
+        reason = first_line(error)
+        raise UserError(f"{type(model).__name__} does not read images of {side} x {side} ({reason}).") from None
+    for stage, block, own, parts in found:
         tokens, dim, grid = sizes[own]
 
         def install(
@@ -87,6 +88,12 @@ def hosts_of_timm(model: Any, image_size: int | None) -> Iterator[Host]:
             dropout=parts.dropout, maps=parts.maps, install=install, rotary=is_rotary(own, model),
             lost=tuple(name for name, _ in own.named_parameters() if name.partition(".")[0] in parts.quirk.lost),
         )  # fmt: skip
+
+
+def _projected(name: str, own: nn.Module) -> Projected:
+    if (parts := projected(name, own)) is None:
+        raise UserError(f"{name} is of class {type(own).__name__}, whose queries, keys and values are not known.")
+    return parts
 
 
 def _stages(model: Any) -> list[list[Any]]:
