@@ -167,20 +167,21 @@ def test_what_cannot_be_added_is_refused(outputs, config, sentence):
         chosen_tables(config)
 
 
-def test_a_kept_row_whose_name_the_table_has_leaves_the_others_alone(outputs, monkeypatch, capsys):
-    for name in ("softmax", "mine"):
-        keep(outputs, "arena", name, AddedRow(OWN))
+@pytest.mark.parametrize(
+    ("name", "override", "why"),
+    [
+        ("softmax", "attention=dba", 'row "softmax": table arena has one of that name; rename or remove it here'),
+        ("gone", "attention=gone_by_now", 'row "gone": There is no attention "gone_by_now"'),
+        ("away", "attention=gone_by_now:Mine", 'row "away": attention=gone_by_now:Mine: No module named'),
+    ],
+)
+def test_a_kept_row_that_cannot_be_had_leaves_the_others_alone(outputs, monkeypatch, capsys, name, override, why):
+    keep(outputs, "arena", name, AddedRow((override,)))
+    keep(outputs, "arena", "mine", AddedRow(OWN))
     [table] = chosen_tables(chosen([], rows=["mine", "softmax"]))
     assert [row.overrides for row in table.rows] == [OWN, ("attention=softmax",)]
-    assert 'arena.json has a row "softmax", as table arena has; rename or remove it there.' in capsys.readouterr().err
+    assert f"arena.json: {why}" in capsys.readouterr().err
     assert enter(monkeypatch, "rows=[mine]", COPYING, "run=false") == []
     content = gather(["arena"], check=False)
     assert content.tables[0].table.added == ("mine",)
-    assert 'has a row "softmax"' in content.broken[0].message
-
-
-def test_a_row_that_does_not_compose_leaves_the_others_alone(outputs):
-    keep(outputs, "arena", "gone", AddedRow(("attention=gone_by_now",)))
-    content = gather(["arena"], check=False)
-    assert "gone" not in {row.name for row in content.tables[0].table.rows}
-    assert 'There is no attention "gone_by_now"' in content.broken[0].message
+    assert why in content.broken[0].message

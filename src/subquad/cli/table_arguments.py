@@ -62,8 +62,8 @@ def chosen_tables(config: Any, passed: Sequence[str] = ()) -> list[Table]:
     outputs = outputs_of(passed)
     added = {}
     for table in tables:
-        added[table.name], taken = free_rows(outputs, table)
-        sys.stderr.write("".join(f"Left out: {sentence}\n" for sentence in taken))
+        added[table.name], others = free_rows(outputs, table)
+        sys.stderr.write("".join(f"Left out: {problem.path}: {problem.message}\n" for problem in others))
     if config.attention:
         added[tables[0].name] |= {_own_row(config, added, outputs): AddedRow(tuple(config.attention))}
     tables = [with_rows(table, added[table.name]) for table in tables]

@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from subquad.config.choices import file_of
+from subquad.config.compose import load_own_attention
 from subquad.config.compositions import Compositions
 from subquad.config.task_metadata import task_of
 from subquad.records import write_json
@@ -62,14 +63,19 @@ def keep(outputs: Path, table: str, name: str, row: AddedRow) -> None:
     write_json(path, json.loads(_FILE.dump_json(rows)))
 
 
-def free_rows(outputs: Path, table: Table) -> tuple[dict[str, AddedRow], list[str]]:
-    """The kept rows whose names the table does not have, and a sentence for each of the others."""
-    kept, own = read(outputs, table.name), {row.name for row in table.rows}
-    taken = [
-        f'{path_of(outputs, table.name)} has a row "{name}", as table {table.name} has; rename or remove it there.'
-        for name in kept if name in own
-    ]  # fmt: skip
-    return {name: row for name, row in kept.items() if name not in own}, taken
+def free_rows(outputs: Path, table: Table) -> tuple[dict[str, AddedRow], list[Problem]]:
+    """The kept rows that the table can have here, and why it cannot have the others."""
+    own, free, others = {row.name for row in table.rows}, {}, []
+    for name, row in read(outputs, table.name).items():
+        try:
+            if name in own:
+                raise UserError(f"table {table.name} has one of that name; rename or remove it here")
+            load_own_attention(row.overrides[0].partition("=")[2], row.overrides[1:])
+        except UserError as error:
+            others.append(Problem(path=str(path_of(outputs, table.name)), message=f'row "{name}": {error}'))
+        else:
+            free[name] = row
+    return free, others
 
 
 def with_rows(table: Table, rows: Mapping[str, AddedRow]) -> Table:
@@ -102,8 +108,8 @@ def add_kept(into: Iterable[Table], outputs: Path, compositions: Compositions) -
     grown, problems = [], []
     for table in into:
         try:
-            rows, taken = free_rows(outputs, table)
-            problems += [Problem(path=str(path_of(outputs, table.name)), message=sentence) for sentence in taken]
+            rows, others = free_rows(outputs, table)
+            problems += others
             compositions.all([row.overrides for row in rows.values()])
             table = with_rows(table, rows)
         except UserError as error:
