@@ -114,16 +114,17 @@ def test_pairs_are_tested_over_seeds_and_cases_and_corrected():
     a, b = rng.normal(size=(2, 4))
     values = {"a": dict(enumerate(a)), "b": dict(enumerate(b))}
     [pair] = all_pairs(values, None)
-    assert pair.p == pytest.approx(stats.ttest_rel(a, b).pvalue)  # for two rows it is Student's paired test
+    assert pair.p == pytest.approx(stats.ttest_rel(a, b).pvalue)
     cases = {"a": np.array([1.0, 0, 1, 1, 0]), "b": np.array([0.0, 0, 1, 0, 1])}
     [wider] = all_pairs(values, cases)
     d = cases["a"] - cases["b"]
     parts = np.var(a - b, ddof=1) / 4, d.var(ddof=1) / 5
     quantile = stats.t.ppf(0.975, sum(parts) ** 2 / (parts[0] ** 2 / 3 + parts[1] ** 2 / 4))
     assert wider.high - wider.difference == pytest.approx(quantile * np.sqrt(sum(parts)))
-    error = np.sqrt((np.var(a, ddof=1) + np.var(b, ddof=1)) / 2 / 4)
-    assert half_widths(values, None)["a"] == pytest.approx(stats.t.ppf(0.975, 6) * error)
-    three = all_pairs({**values, "c": dict(enumerate(a + 50))}, None)
+    error = np.sqrt(np.var(a, ddof=1) / 4)
+    assert half_widths(values, None)["a"] == pytest.approx(stats.t.ppf(0.975, 3) * error)
+    three = all_pairs({**values, "c": dict(enumerate(0.9 * a + 50))}, None)
+    assert three[0].p == pair.p  # another row changes nothing but the correction
     raw = sorted(pair.p for pair in three)
     assert sorted(pair.corrected for pair in three)[0] == pytest.approx(3 * raw[0])
     assert sorted(pair.corrected for pair in three)[2] == pytest.approx(max(raw[2], min(1, 2 * raw[1])))

@@ -39,22 +39,22 @@ def all_pairs(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, np.
 
     The variance of a difference D of means over n seeds and N test cases is
 
-        2 s² / n + var(d) / N,
+        var(D_s) / n + var(d) / N,
 
-    where s² is the variance over seeds that is left when each row and each seed may have its own mean, pooled over all
-    rows, because few seeds say little about one row; and d [N] are the differences of the two rows in each test case,
-    averaged over seeds. D over its standard deviation is compared with Student's t, whose degrees of freedom are those
-    of Satterthwaite for a sum of two variances with (rows - 1)(n - 1) and N - 1. For two rows and no `cases` this is
-    Student's paired test.
+    where D_s are the differences of the two rows with each seed, and d [N] those in each test case, averaged over
+    seeds. No variance is shared among pairs, because a mechanism that learns with some seeds only may stand beside
+    others that hardly vary. D over its standard deviation is compared with Student's t, whose degrees of freedom are
+    those of Satterthwaite for a sum of two variances with n - 1 and N - 1. Without `cases` this is Student's paired
+    test.
 
     values: by row and seed; every row has the same seeds, at least two. cases: by row float [N], what each test case
     adds to the metric, so that the differences of their means are those of the metric; None if they are unknown.
     """
-    table, of_seeds = _table(values), _of_seeds(values)
+    rows = {row: np.array([of_row[seed] for seed in sorted(of_row)]) for row, of_row in values.items()}
     found = []
-    for (i, a), (j, b) in itertools.combinations(enumerate(values), 2):
-        parts = [of_seeds, *([] if cases is None else [_of_cases(cases[a] - cases[b])])]
-        found.append(_pair(a, b, float(table[i].mean()), float(table[j].mean()), parts))
+    for a, b in itertools.combinations(rows, 2):
+        parts = [_of_mean(rows[a] - rows[b]), *([] if cases is None else [_of_mean(cases[a] - cases[b])])]
+        found.append(_pair(a, b, float(rows[a].mean()), float(rows[b].mean()), parts))
     return _corrected(found)
 
 
@@ -82,22 +82,9 @@ def share_pairs(values: Mapping[str, Mapping[int, float]], tested: int | None, u
     return _corrected([_pair(a, b, means[a], means[b], [*parts[a], *parts[b]]) for a, b in pairs])
 
 
-def _table(values: Mapping[str, Mapping[int, float]]) -> np.ndarray:
-    """float64 [rows, seeds]."""
-    seeds = sorted(next(iter(values.values())))
-    return np.array([[of_row[seed] for seed in seeds] for of_row in values.values()])
-
-
-def _of_seeds(values: Mapping[str, Mapping[int, float]]) -> tuple[float, float]:
-    """2 s² / n of `all_pairs`, with its degrees of freedom."""
-    table = _table(values)
-    rest = table - table.mean(1, keepdims=True) - table.mean(0, keepdims=True) + table.mean()
-    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
-    return 2 * float((rest**2).sum()) / freedom / table.shape[1], freedom
-
-
-def _of_cases(cases: np.ndarray) -> tuple[float, float]:
-    return float(np.var(cases, ddof=1)) / len(cases), len(cases) - 1
+def _of_mean(sample: np.ndarray) -> tuple[float, float]:
+    """The variance of the mean of a sample, and its degrees of freedom."""
+    return float(np.var(sample, ddof=1)) / len(sample), len(sample) - 1
 
 
 def _error(parts: Parts) -> tuple[float, float]:
@@ -107,17 +94,13 @@ def _error(parts: Parts) -> tuple[float, float]:
 
 
 def half_widths(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, np.ndarray] | None) -> dict[str, float]:
-    """Half of the 95 % interval of each row's mean, with the two sources of chance of `all_pairs`.
-
-    The variance of a mean is s² / n + var(c) / N, with s² the variance over seeds within rows, pooled, and c [N] the
-    row's test cases; the degrees of freedom of s² are rows (n - 1).
-    """
-    table = np.array([list(of_row.values()) for of_row in values.values()])
-    freedom = table.shape[0] * (table.shape[1] - 1)
-    of_seeds = float(((table - table.mean(1, keepdims=True)) ** 2).sum()) / freedom / table.shape[1]
-    seeds: Parts = ((of_seeds, freedom),)
-    errors = {row: _error(seeds if cases is None else (*seeds, _of_cases(cases[row]))) for row in values}
-    return {row: quantile(degrees) * error for row, (error, degrees) in errors.items()}
+    """Half of the 95 % interval of each row's mean, with the two sources of chance of `all_pairs`."""
+    widths = {}
+    for row, of_row in values.items():
+        samples = [np.array([*of_row.values()]), *([] if cases is None else [cases[row]])]
+        error, degrees = _error([_of_mean(sample) for sample in samples])
+        widths[row] = quantile(degrees) * error
+    return widths
 
 
 def _pair(a: str, b: str, of_a: float, of_b: float, parts: Parts) -> Pair:
