@@ -68,7 +68,7 @@ def test_a_row_enters_with_the_best_rate_and_is_among_the_others(outputs, monkey
         (f"optimizer.lr={rate}", f"seed={seed}")
         for rate in ("3.0e-4", "1.0e-3", "3.0e-3", "1.0e-2", "3.0e-2") for seed in (100, 101, 102)
     }  # fmt: skip
-    assert [job.overrides[-2:] for job in runs] == [("optimizer.lr=3.0e-3", f"seed={seed}") for seed in range(3)]
+    assert [job.overrides[-2:] for job in runs] == [("optimizer.lr=3.0e-3", f"seed={seed}") for seed in range(6)]
     assert read(outputs, "arena") == {"mine": AddedRow(attention, {"arena/copying": "3.0e-3"})}
     assert enter(monkeypatch, "rows=[mine]", COPYING, *attention) == []  # the same command again
     assert enter(monkeypatch, "rows=[mine]", COPYING) == []  # or only the name, which is enough for more cells too:
@@ -79,14 +79,14 @@ def test_a_row_enters_with_the_best_rate_and_is_among_the_others(outputs, monkey
     assert rates.cells["mine", "copying 3.0e-3"].within(FULL).values == {100: 90.0, 101: 90.0, 102: 90.0}
     assert (arena.table.rows[0].name, arena.table.added) == ("mine", ("mine",))
     mine = arena.cells["mine", "copying"].within(FULL)
-    assert mine.values == {0: 90.0, 1: 90.0, 2: 90.0}
+    assert mine.values == dict.fromkeys(range(6), 90.0)
 
 
 @pytest.mark.slow
 def test_a_task_whose_data_are_missing_is_left_out(outputs, monkeypatch, capsys):
     rates, runs = enter(monkeypatch, "rows=[mine]", "columns=[copying,Handwriting]", *OWN, status=1)
     assert {job.overrides[0] for job in (*rates, *runs)} == {"task=arena/copying"}
-    assert (len(rates), len(runs)) == (15, 3)
+    assert (len(rates), len(runs)) == (15, 6)
     assert "The data of 15 runs are missing" in capsys.readouterr().out
 
 
@@ -106,7 +106,7 @@ def test_the_plan_counts_the_search_of_the_rates(outputs, monkeypatch, capsys, r
     monkeypatch.setattr(sys, "argv", ["plan.py", "table=arena", "rows=[mine]", "columns=[ListOps]", *OWN])
     plan.main()
     shown = capsys.readouterr().out
-    count = 5 * 3 + 3  # the rates with their seeds and, with the best one, the seeds of the row
+    count = 5 * 3 + 6  # the rates with their seeds and, with the best one, the seeds of the row
     assert f"{count} runs, 0 finished" in shown
     assert f"{count} runs by other attentions" in shown
     assert not path_of(outputs, "arena").exists()
