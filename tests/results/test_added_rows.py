@@ -177,6 +177,7 @@ def test_what_cannot_be_added_is_refused(outputs, config, sentence):
 )
 def test_a_kept_row_that_cannot_be_had_leaves_the_others_alone(outputs, monkeypatch, capsys, name, override, why):
     keep(outputs, "arena", name, AddedRow((override,)))
+    keep(outputs, "arena", "empty", AddedRow(()))
     keep(outputs, "arena", "mine", AddedRow(OWN))
     [table] = chosen_tables(chosen([], rows=["mine", "softmax"]))
     assert [row.overrides for row in table.rows] == [OWN, ("attention=softmax",)]
@@ -185,3 +186,4 @@ def test_a_kept_row_that_cannot_be_had_leaves_the_others_alone(outputs, monkeypa
     content = gather(["arena"], check=False)
     assert content.tables[0].table.added == ("mine",)
     assert why in content.broken[0].message
+    assert 'row "empty": attention= chooses nothing' in content.broken[1].message

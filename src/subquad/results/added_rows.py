@@ -16,7 +16,6 @@ from pydantic import TypeAdapter
 
 from subquad.config.choices import file_of
 from subquad.config.compose import load_own_attention
-from subquad.config.compositions import Compositions
 from subquad.config.task_metadata import task_of
 from subquad.records import write_json
 from subquad.results import table as tables
@@ -70,7 +69,8 @@ def free_rows(outputs: Path, table: Table) -> tuple[dict[str, AddedRow], list[Pr
         try:
             if name in own:
                 raise UserError(f"table {table.name} has one of that name; rename or remove it here")
-            load_own_attention(row.overrides[0].partition("=")[2], row.overrides[1:])
+            attention, *settings = row.overrides or ("",)
+            load_own_attention(attention.partition("=")[2], settings)
         except UserError as error:
             others.append(Problem(path=str(path_of(outputs, table.name)), message=f'row "{name}": {error}'))
         else:
@@ -103,14 +103,13 @@ def with_rows(table: Table, rows: Mapping[str, AddedRow]) -> Table:
     return dataclasses.replace(grown, cells=cells, added=tuple(rows))
 
 
-def add_kept(into: Iterable[Table], outputs: Path, compositions: Compositions) -> tuple[list[Table], list[Problem]]:
+def add_kept(into: Iterable[Table], outputs: Path) -> tuple[list[Table], list[Problem]]:
     """The tables with the rows that the user has added; without them, and with a problem, where one is wrong."""
     grown, problems = [], []
     for table in into:
         try:
             rows, others = free_rows(outputs, table)
             problems += others
-            compositions.all([row.overrides for row in rows.values()])
             table = with_rows(table, rows)
         except UserError as error:
             problems.append(Problem(path=str(path_of(outputs, table.name)), message=str(error)))

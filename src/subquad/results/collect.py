@@ -50,7 +50,7 @@ def gather(
     measurements, broken = read_measurements(outputs / "measured")
     broken += _unknown_scopes(scan)
     tables, unreadable = load_tables(names)
-    tables, wrong = added_rows.add_kept(tables, outputs, compositions)
+    tables, wrong = added_rows.add_kept(tables, outputs)
     with suppress(UserError):  # of one; what asks for it finds out which
         compositions.all(
             [(*data, *overrides) for table in tables for cell in table for data in _data(cell)]
