@@ -63,6 +63,12 @@ def test_windows_line_ends_are_no_text(tmp_path):
     assert (rows.first, rows.targets.tolist()) == (["a b"], [1])
 
 
+def test_spaces_around_a_column_name_are_no_part_of_it(tmp_path):
+    paths = written(tmp_path, "sst2", "0\ta b\t1")
+    paths[0].write_bytes(paths[0].read_bytes().replace(b"sentence", b" sentence\r"))
+    assert glue_files.read(paths, "sst2", "train", genuine=False).first == ["a b"]
+
+
 @pytest.mark.parametrize(
     ("name", "lines", "cause"),
     [

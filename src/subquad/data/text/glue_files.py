@@ -121,7 +121,7 @@ def _tsv(paths: list[Path], table: Table) -> tuple[list[tuple[Any, ...]], int]:
         header, *lines = path.read_bytes().decode("utf-8-sig").rstrip("\n").split("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 (byte {error.start}); use the published one.") from None
-    names = header.rstrip("\r").split("\t")
+    names = [name.strip() for name in header.split("\t")]
     if not {*table.columns, table.label} <= {*names}:
         raise UserError(
             f"{path} has the columns {', '.join(names)} and not {', '.join([*table.columns, table.label])}; "
