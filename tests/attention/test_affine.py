@@ -51,15 +51,22 @@ def test_takes_tokens_of_any_strides(monkeypatch):
 
 
 @needs_onednn
+@pytest.mark.parametrize("bias", [torch.randn(512)[::2], torch.randn(1).expand(256)])
+def test_takes_biases_of_any_strides(bias):
+    x, weight = torch.randn(256, 256), torch.randn(256, 256)
+    assert_close(affine(x, weight, bias), nn.functional.linear(x, weight, bias), atol=2e-4, rtol=1e-4)
+
+
+@needs_onednn
 def test_only_large_products_in_single_precision_are_fused(monkeypatch):
     weight = torch.randn(256, 256)
-    assert module._fused(torch.randn(256, 256), weight)
-    assert not module._fused(torch.randn(255, 256), weight)
-    assert not module._fused(torch.randn(256, 256, dtype=torch.float64), weight.double())
+    assert module._fused(torch.randn(256, 256), weight, None)
+    assert not module._fused(torch.randn(255, 256), weight, None)
+    assert not module._fused(torch.randn(256, 256, dtype=torch.float64), weight.double(), None)
     with torch.autocast("cpu"):
-        assert not module._fused(torch.randn(256, 256), weight)
+        assert not module._fused(torch.randn(256, 256), weight, None)
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-    assert not module._fused(torch.randn(256, 256), weight)
+    assert not module._fused(torch.randn(256, 256), weight, None)
 
 
 def test_autocast_reaches_the_map():

@@ -222,3 +222,9 @@ def test_steps_of_kept_runs_are_not_divided(rows: int, heads: int, tokens: int, 
     assert not divides(x, [x], [x], None, 0.1)
     longer = torch.zeros(()).expand(12, heads, 2500, E)
     assert divides(longer, [longer], [longer], None, 0.1)
+
+
+def test_whole_numbers_are_no_mask() -> None:
+    q, k, v = (x.detach() for x in tensors())
+    with pytest.raises(RuntimeError, match="attn_mask dtype"):
+        attend(q, k, v, torch.ones(1, 1, 1, k.shape[2], dtype=torch.long))

@@ -1,11 +1,15 @@
 """The tensor functions of the mechanisms against loops, also for masks with holes."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch.testing import assert_close
 
 from subquad.ops.masks import count, masked_softmax, zero_padding
 from subquad.ops.pooling import max_pool, mean_pool
+from subquad.ops.unit import unit
+from subquad.utils.derivatives import plain_operators
 
 MASK = torch.tensor([[1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1], [0] * 11]).bool()
 
@@ -45,3 +49,10 @@ def test_zero_padding_removes_what_is_not_finite() -> None:
 def test_count_is_at_least_one() -> None:
     assert count(MASK, 11).flatten().tolist() == [6, 1, 1]
     assert count(None, 11) == 11
+
+
+@pytest.mark.parametrize("operators", [nullcontext, plain_operators])
+def test_unit_vectors_of_numbers_whose_squares_half_precision_cannot_hold(operators) -> None:
+    x = torch.tensor([100, 1e-5, 0], dtype=torch.float16)[:, None].expand(3, 64)
+    with operators():
+        assert_close(unit(x), torch.tensor([0.125, 0.125, 0], dtype=x.dtype)[:, None].expand(3, 64))

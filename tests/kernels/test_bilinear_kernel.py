@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from kernels.checks import needs, threads
 from subquad.attention.dba import DBA
-from subquad.kernels import build
+from subquad.kernels import bilinear_kernel, build
 from subquad.specs import Masks, Pattern
 
 pytestmark = needs("bilinear")
@@ -76,3 +76,24 @@ def test_the_same_gradients_as_torch_in_double_precision(keys: dict, padded: boo
     assert "bilinear_backward" in build.in_use()
     for found, expected in zip(*results, strict=True):
         assert_close(found.double(), expected, rtol=0, atol=1e-4 * (1 + expected.abs().max().item()))
+
+
+def test_operands_of_other_shapes_are_left_to_torch() -> None:
+    square, vector = torch.ones(64, 64), torch.ones(64)
+    weights = [square, vector, square, square, vector, *[torch.ones(16, 64)] * 2, torch.ones(16), square, vector]
+    operands = [torch.ones(3, 9, 64), torch.ones(1, 16, 64), *weights, torch.ones(32, 64)]
+
+    def taken() -> bool:
+        x, z, *maps = operands
+        return bilinear_kernel.takes(x, z, maps, 4, gradients=False)
+
+    assert taken()
+    for number, right in enumerate(operands):
+        for strange in (torch.cat([right, right], -1), right[:-1] if number else right[..., :32]):
+            operands[number] = strange
+            assert not taken(), number
+        operands[number] = right
+    operands[1] = torch.ones(3, 16, 64)
+    assert taken()
+    operands[1] = torch.ones(2, 16, 64)
+    assert not taken()

@@ -91,6 +91,10 @@ def test_a_plain_layer_is_the_layer_of_a_site(name):
             lambda: subquad.DBA(dim=8, heads=2, max_len=4)(torch.ones(1, 4, 8), masks=Masks(torch.ones(1, 4))),
             "mask.bool()",
         ),
+        (
+            lambda: subquad.DBA(dim=8, heads=2, max_len=4)(torch.ones(2, 4, 8), masks=Masks(torch.ones(1, 4).bool())),
+            r"has the shape \[2, 4\] here, not \[1, 4\]",
+        ),
         (lambda: subquad.DBA(dim=8, heads=2, max_len=4)(torch.ones(1, 4, 8), torch.ones(1, 4, 8)), "one input"),
         (lambda: subquad.DBA(dim=8, heads=2, max_len=4, pattern="cross")(torch.ones(1, 4, 8)), "needs the context"),
         (lambda: subquad.DBA(dim=8, heads=2, max_len=4, d_p=0), "attention.d_p is 0"),

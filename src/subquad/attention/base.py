@@ -112,9 +112,9 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
     ) -> Tokens | tuple[Tokens, Carry]:  # fmt: skip
         """Returns the output for each query token; if `masks` is given, also the `carry` of the next layer."""
         if masks is not None:
-            _check_boolean(masks.query)
-            _check_boolean(masks.context)
-            return self.attend_with_carry(x, x if context is None else context, masks, carry)
+            context = x if context is None else context
+            _check_masks(x, context, masks)
+            return self.attend_with_carry(x, context, masks, carry)
         if self.site.pattern is Pattern.SELF:
             if context is not None and context is not x:
                 raise UserError(
@@ -124,14 +124,9 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
             context, context_mask = x, mask
         elif context is None:
             raise UserError(f"This {type(self).__name__} is cross-attention and needs the context as second input.")
-        for given, tokens in ((mask, x), (context_mask, context)):
-            _check_boolean(given)
-            if given is not None and given.shape != tokens.shape[:2]:
-                raise UserError(
-                    f"A mask says which tokens are real and has the shape {list(tokens.shape[:2])} here, not "
-                    f"{list(given.shape)}; masks of pairs of tokens, such as causal ones, are not supported."
-                )
-        return self.attend_with_carry(x, context, Masks(mask, context_mask), None)[0]
+        masks = Masks(mask, context_mask)
+        _check_masks(x, context, masks)
+        return self.attend_with_carry(x, context, masks, None)[0]
 
     @abc.abstractmethod
     def attend_with_carry(self, x: Tokens, context: Context, masks: Masks, carry: Carry) -> tuple[Tokens, Carry]:
@@ -178,12 +173,21 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
                 )
 
 
-def _check_boolean(mask: Tensor | None) -> None:
-    if mask is not None and mask.dtype != torch.bool:
-        raise UserError(
-            f"A mask is boolean, True at real tokens, and this one is {mask.dtype}; pass mask > -1 where it has 0 at "
-            "real tokens and -1e30 or -inf at padding, and mask.bool() where it has 1 and 0."
-        )
+def _check_masks(x: Tokens, context: Context, masks: Masks) -> None:
+    """Raises UserError for a mask that is not boolean, or not one value for each token."""
+    for mask, tokens in ((masks.query, x), (masks.context, context)):
+        if mask is None:
+            continue
+        if mask.dtype != torch.bool:
+            raise UserError(
+                f"A mask is boolean, True at real tokens, and this one is {mask.dtype}; pass mask > -1 where it has 0 "
+                "at real tokens and -1e30 or -inf at padding, and mask.bool() where it has 1 and 0."
+            )
+        if mask.shape != tokens.shape[:2]:
+            raise UserError(
+                f"A mask says which tokens are real and has the shape {list(tokens.shape[:2])} here, not "
+                f"{list(mask.shape)}; masks of pairs of tokens, such as causal ones, are not supported."
+            )
 
 
 _SOFTMAX_MAPS = ("query", "key", "value", "out")

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.flow_attention_on_gpu import flow_attention
-from subquad.ops.linear_attention import expand, head_dot, kv_state
+from subquad.ops.linear_attention import divisor, expand, head_dot, kv_state
 from subquad.ops.linear_attention_on_gpu import use_gpu_path, weights_of
 from subquad.ops.masks import masked_softmax, zero_padding
 from subquad.specs import Context, Mask, Masks, Pattern, Site, Tokens
@@ -69,7 +69,7 @@ class Flowformer(StatelessAttention):
         wide = torch.promote_types(q.dtype, torch.float32)
         q, k = q.to(wide), k.to(wide)
         least = torch.finfo(wide).tiny
-        incoming = (head_dot(q, k.sum(1)) + self.eps).clamp(min=least).reciprocal()
+        incoming = divisor(head_dot(q, k.sum(1)) + self.eps, masks.context).clamp(min=least).reciprocal()
         outgoing = (head_dot(k, q.sum(1)) + self.eps).clamp(min=least).reciprocal()
         conserved_in = head_dot(q, (k * outgoing).sum(1))
         conserved_out = head_dot(k, (q * incoming).sum(1))

@@ -42,11 +42,16 @@ class _Gradients(ctypes.Structure):
 def takes(x: Tensor, z: Tensor, weights: Sequence[Tensor], heads: int, gradients: bool) -> bool:
     """Whether the kernel supports these operands and may run in this context.
 
-    With `gradients`, all threads process one row of the batch at a time, so the row needs at least a tile per thread.
+    It reads memory by the shapes of x, Z and R, which must therefore be those of all weights. With `gradients`, all
+    threads process one row of the batch at a time, so the row needs at least a tile per thread.
     """
-    (batch, tokens, dim), (_, d_p, _) = x.shape, z.shape
+    (batch, tokens, dim), (rows, p, _), e = x.shape, z.shape, len(weights[-1])
+    square, vector = (dim, dim), (dim,)
+    shapes = (square, vector, square, square, vector, (p, dim), (p, dim), (p,), square, vector, (e, dim))
     return (
-        d_p % VECTOR == dim // heads % VECTOR == 0
+        p % VECTOR == dim // heads % VECTOR == e % heads == 0
+        and rows in (1, batch)
+        and all(t.shape == shape for t, shape in zip((z[0], *weights), ((p, dim), *shapes), strict=True))
         and batch * tokens > 0
         and (not gradients or tokens >= _TILE * torch.get_num_threads())
         and may_run(_FORWARD, x, z)

@@ -55,7 +55,7 @@ def divides(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor], mask: T
     return (
         (many > MOST_KEYS or weights > MANY)
         and in_16_bits(dropout_p, weights)
-        and not (mask is not None and mask.requires_grad)
+        and (mask is None or mask.dtype == torch.bool or (mask.is_floating_point() and not mask.requires_grad))
     )
 
 
