@@ -1,5 +1,6 @@
 """Models of transformers that were swapped, saved and loaded again, and trained by that library's Trainer."""
 
+import gc
 import json
 from functools import partial
 
@@ -12,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_model
 from torch.testing import assert_close
 
-from subquad import DBA, Linear, load_swapped, swap
+from subquad import DBA, Attention, Linear, load_swapped, swap
 from subquad.utils.errors import UserError
 
 exactly = {"rtol": 0, "atol": 0}
@@ -49,6 +50,21 @@ def test_all_swaps_are_kept_in_their_order(tmp_path):
     assert_close(FAMILIES["bert"].run(again.double()), FAMILIES["bert"].run(model))
     other = load_swapped(str(tmp_path), transformers.BertForSequenceClassification)
     assert type(other.bert.encoder.layer[0].attention.self.attention) is DBA
+
+
+def test_models_with_one_configuration_are_not_swapped_both(tmp_path):
+    model = bert("Bert").eval()
+    swap(model, "dba")
+    other = type(model)(model.config).eval()
+    with pytest.raises(UserError, match=r"Another BertModel, .* shares its configuration .* own copy"):
+        swap(other, "linear")
+    assert not any(isinstance(module, Attention) for module in other.modules())
+    swap(model.encoder, "linear")
+    del model
+    gc.collect()
+    swap(other, "performer")
+    other.save_pretrained(tmp_path)
+    assert_close(load_swapped(str(tmp_path)).state_dict(), other.state_dict(), **exactly)
 
 
 @pytest.mark.parametrize("attention", ["linear", "dba"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import index
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
@@ -22,6 +23,9 @@ from subquad.utils.errors import UserError
 
 KEY: Final = "subquad"
 """The entry of a model's `config.json` that lists its swaps, oldest first."""
+
+_noted: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+"""The models whose swaps a configuration lists, and that configuration."""
 
 
 @dataclass(frozen=True)
@@ -117,19 +121,32 @@ def swap(
             raise UserError(f"The settings of {attention} do not fit ({error}); see docs/attentions.md.") from None
     # Nothing is replaced before everything is built, so that an error leaves the model as it was.
     slots, default = {stage: CarrySlot() for stage in counts}, next(model.parameters())  # FNet has none of its own
-    _note(model, attention, [found.index(host) for host in hosts], max_len, settings)
+    _note(model, attention, found, [found.index(host) for host in hosts], max_len, settings)
     return [
         _replace(host, new, slots[host.stage], keep_weights, default) for host, new in zip(hosts, built, strict=True)
     ]
 
 
 def _note(
-    model: nn.Module, attention: AttentionChoice, where: Sequence[int], max_len: int | None, settings: dict[str, Any]
-) -> None:
-    """Adds a swap to the configuration of a model of transformers, so that `save_pretrained` stores it."""
+    model: nn.Module, attention: AttentionChoice, hosts: Sequence[Host], where: Sequence[int], max_len: int | None,
+    settings: dict[str, Any],
+) -> None:  # fmt: skip
+    """Adds a swap to the configuration of a model of transformers, so that `save_pretrained` stores it.
+
+    Raises UserError if another model has the same configuration, which cannot list the swaps of two.
+    """
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "to_json_string"):
         return
+    for other, listed in _noted.items():
+        if listed is config and other not in {*model.modules()} and model not in {*other.modules()}:
+            raise UserError(
+                f"Another {type(other).__name__}, which was swapped, shares its configuration with this model, and "
+                "save_pretrained stores swaps there; build each model from its own copy (copy.deepcopy(config))."
+            )
+    if not any(isinstance(host.module, Attention) for host in hosts):
+        setattr(config, KEY, [])  # of a model that is gone, or was loaded without its swaps
+    _noted[model] = config
     if not isinstance(attention, str):
         made: Any = attention if isinstance(attention, partial) else partial(attention)
         attention, settings = f"{made.func.__module__}:{made.func.__qualname__}", made.keywords | settings
