@@ -17,8 +17,8 @@ from subquad import records
 from subquad.data.own_data import task_of
 from subquad.planning import comparison as module
 from subquad.planning.budget import Pace, epochs_within, least_epochs
-from subquad.planning.comparison import STEP, Comparison, ComparisonResult
-from subquad.report.comparison import show
+from subquad.planning.comparison import STEP, ComparedRow, Comparison, ComparisonResult
+from subquad.report.comparison import show, verdict
 from subquad.results.pairs import all_pairs, half_widths
 from subquad.utils.errors import UserError
 
@@ -202,6 +202,29 @@ def test_a_step_that_was_measured_on_a_part_of_the_batch_is_said_to_be(capsys):
     bare = {"folder": Path(), "lower_is_better": False, "rows": [], "pairs": [], "baselines": {}, "left_out": {}}
     show(ComparisonResult(title="t", metric="accuracy", facts={STEP: "those of 1 of the 16 rows"}, **bare), Console())
     assert "Time and memory of a step: those of 1 of the 16 rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("lower_is_better", "means", "said"),
+    [
+        (False, {"dba": 58, "none": 53}, "Not better than the majority class beyond chance: none."),
+        (False, {"dba": 54, "none": 30}, "beyond chance: dba, none. Their order means nothing; other rates= or more"),
+        (True, {"dba": 42, "none": 46}, "Not better than the majority class beyond chance: none."),
+        (False, {"dba": 58, "none": 57}, None),
+    ],
+)
+def test_rows_that_have_learned_nothing_are_named(lower_is_better, means, said):
+    rows = [
+        ComparedRow(name=name, rate=1, search={}, values={}, mean=mean, half_width=5, cost={})
+        for name, mean in means.items()
+    ]
+    found = verdict(
+        ComparisonResult(
+            title="t", folder=Path(), metric="accuracy", lower_is_better=lower_is_better, rows=rows, pairs=[],
+            baselines={"any": 60 if lower_is_better else 40, "majority class": 50}, facts={}, left_out={},
+        )
+    )  # fmt: skip
+    assert said in found if said else "Not better" not in found
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_what_cannot_be_measured_is_a_dash_with_the_reason(table, tmp_path, monk
 @pytest.mark.parametrize(
     ("measure", "reason"),
     [
-        ("_target_: subquad.results.measures.setings, key: a", "subquad.results.measures.setings cannot be imported"),
+        ("_target_: subquad.results.measures.setings, key: a", "subquad.results.measures has no setings"),
         ("_target_: nowhere.setting, key: a", "No module named 'nowhere'"),
         ("_target_: subquad.results.measures.setting, kee: a", "has missing a required argument: 'key'"),
         ("_target_: subquad.results.measures.setting, key: a, b: 1", "has got an unexpected keyword argument 'b'"),

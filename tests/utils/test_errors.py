@@ -1,9 +1,10 @@
-"""Sentences for packages of extras that are not installed."""
+"""Sentences for packages of extras that are not installed, and for classes that cannot be imported."""
 
 import sys
 from importlib import import_module
 
 import pytest
+from hydra.utils import get_object
 from runs import TINY, composed, trained
 
 from subquad import build_model
@@ -69,3 +70,21 @@ def test_a_model_a_report_and_the_contract_name_their_extras(without, capsys):
     assert "subquad[dashboards]" in str(explain(missing.value))
     assert not check_attention._contract("softmax")
     assert "The contract is left out: pytest is not installed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("a_module.Mina", "a_module has no Mina; correct the name"),
+        ("broken.Mine", r"broken.py has an error in line 2 \(.*\); correct it"),
+        ("nowhere.Mine", r"nowhere.Mine cannot be imported \(ModuleNotFound.*run this in the folder of its module"),
+    ],
+)
+def test_the_cause_of_a_failed_import_is_named(target, message, tmp_path, monkeypatch):
+    (tmp_path / "a_module.py").touch()
+    (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError) as raised:
+        get_object(target)
+    with pytest.raises(UserError, match=message):
+        raise explain(raised.value)

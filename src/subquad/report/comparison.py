@@ -45,7 +45,23 @@ def write(result: ComparisonResult) -> Path:
 
 
 def verdict(result: ComparisonResult) -> str:
-    """Which differences are beyond chance, in a sentence or two."""
+    """Which differences are beyond chance, in a sentence or two, and which rows have learned nothing."""
+    return " ".join([_differences(result), *_unlearned(result)])
+
+
+def _unlearned(result: ComparisonResult) -> list[str]:
+    """A sentence on the rows whose intervals do not lie beyond the best score without a model."""
+    sign = -1 if result.lower_is_better else 1
+    name, best = max(result.baselines.items(), key=lambda item: sign * item[1], default=("", None))
+    if best is None:
+        return []
+    rows = [row.name for row in result.rows if sign * (row.mean - best) <= row.half_width]
+    all_of_them = len(rows) == len(result.rows)
+    remedy = " Their order means nothing; other rates= or more hours= may help." if all_of_them else ""
+    return [f"Not better than the {name} beyond chance: {', '.join(rows)}.{remedy}"] if rows else []
+
+
+def _differences(result: ComparisonResult) -> str:
     if not (real := [pair for pair in result.pairs if pair.differs]):
         pairs = counted(len(result.pairs), "pair")
         return (

@@ -17,7 +17,7 @@ from subquad.blocks.parameter_groups import parameter_groups
 from subquad.data.microbatches import Microbatch
 from subquad.specs import Batch
 from subquad.utils.compiling import compile_network
-from subquad.utils.errors import UserError
+from subquad.utils.errors import UserError, first_line
 from subquad.utils.setting_types import CheckedSettings
 
 OptimizerFactory = Callable[[Any], Optimizer]
@@ -76,8 +76,8 @@ class Supervised(pl.LightningModule, CheckedSettings, abc.ABC):
             raise
         except (TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise UserError(
-                f"The backbone cannot be built with these settings ({error}); choose a recipe made for this task "
-                "and backbone, and sizes above 0."
+                f"The model cannot be built with these settings ({first_line(error)}); correct those of the attention "
+                "and the backbone (sizes above 0), or choose a recipe made for this task."
             ) from error
         if compile_model:
             compile_network(self.network, compile_model)

@@ -97,6 +97,11 @@ def _import_error(error: BaseException | None) -> UserError | None:
     """A UserError for a `_target_` that Hydra cannot import, whose error names the target and the cause."""
     while error is not None:
         if isinstance(error, ImportError) and (found := re.match(r"Error loading '(.+)':\n(.*)", str(error))):
+            (module, _, name), cause = found[1].rpartition("."), error.__cause__
+            if isinstance(cause, SyntaxError):
+                return UserError(f"{cause.filename} has an error in line {cause.lineno} ({cause.msg}); correct it.")
+            if isinstance(cause, ModuleNotFoundError) and cause.name == found[1]:
+                return UserError(f"{module} has no {name}; correct the name, or add it there.")
             return UserError(
                 f"{found[1]} cannot be imported ({found[2]}); correct the _target_, or run this in the folder of its "
                 "module. HYDRA_FULL_ERROR=1 shows where an import fails."
