@@ -33,6 +33,15 @@ def test_a_line_has_the_seeds_and_the_settings_that_the_others_of_its_task_lack(
     ]  # fmt: skip
 
 
+def test_lines_that_nothing_else_tells_apart_have_fingerprints(tmp_path):
+    for name, score in (("1" * 12, 0.5), ("2" * 12, 0.25)):
+        finish(tmp_path / f"{name}-s0", score, 0, "mine", overrides=["attention=mine", "sweep.workers=1"])
+    lines = repeats(run for folder in sorted(tmp_path.iterdir()) if (run := read_run(folder)) is not None)
+    assert [(line.settings, line.score) for line in lines] == [
+        (f"fingerprint {'1' * 12}", "50.00 %"), (f"fingerprint {'2' * 12}", "25.00 %")
+    ]  # fmt: skip
+
+
 def test_a_sweep_ends_with_one_table(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     launcher = Workers()

@@ -2,19 +2,26 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from subquad.results.model import Run
 from subquad.results.statistics import summarise
 
 _NO_SETTINGS = {"seed", "task", "attention", "scale", "protocol", "data", "trainer", "logger", "tags", "evaluate"}
 """Overrides that do not matter or have a column of their own."""
+_NO_SECTIONS = ("paths.", "logger.", "sweep.")
 
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """The runs of one configuration on the same data. settings: the overrides that other lines of the task lack."""
+    """The runs of one configuration on the same data.
+
+    settings: the overrides that other lines of the task lack. Lines that have no other difference, such as those of a
+    class whose code has changed, are told apart by their fingerprints.
+    """
 
     runs: tuple[Run, ...]
     settings: str
@@ -52,16 +59,27 @@ def repeats(runs: Iterable[Run]) -> list[Repeats]:
     for (task, *_), found in groups.items():
         own = set(_settings(next(iter(found.values()))))
         shared[task] = shared.get(task, own) & own
-    return [
+    lines = [
         Repeats(
             tuple(found[seed] for seed in sorted(found)),
             " ".join(text for text in _settings(next(iter(found.values()))) if text not in shared[task]),
         )
         for (task, *_), found in sorted(groups.items(), key=lambda item: item[0][0])
     ]
+    alike = Counter(map(_shown, lines))
+    return [_told_apart(line) if alike[_shown(line)] > 1 else line for line in lines]
+
+
+def _told_apart(line: Repeats) -> Repeats:
+    return replace(line, settings=f"{line.settings} fingerprint {line.runs[0].record.fingerprint}".lstrip())
+
+
+def _shown(line: Repeats) -> tuple[Any, ...]:
+    first = line.runs[0]
+    return first.record.task, first.record.attention, first.scope, line.settings
 
 
 def _settings(run: Run) -> list[str]:
     """The overrides of a run, without those of `_NO_SETTINGS`."""
     keys = {text: text.lstrip("+~").partition("=")[0] for text in run.record.overrides}
-    return [text for text, key in keys.items() if key not in _NO_SETTINGS and not key.startswith(("paths.", "logger."))]
+    return [text for text, key in keys.items() if key not in _NO_SETTINGS and not key.startswith(_NO_SECTIONS)]
