@@ -91,7 +91,7 @@ def test_the_command_line_takes_settings_of_the_data(finished, data):
         ({"copies": 2}, r"have no data\.copies; they have .*multiply"),
         ({"multiply": 0}, r"data\.multiply is 0; choose a whole number from 1"),
         ({"multiply": 1.5}, r"data\.multiply is 1\.5; choose a whole number"),
-        ({"data_seed": 1}, "data differ"),
+        ({"data_seed": 1}, r"With data\.data_seed=1 these are other data than those of this run"),
     ],
 )
 def test_what_makes_no_sense_is_named(finished, changes, complaint):

@@ -95,6 +95,11 @@ def all_metrics(
     config.data = changed_data(record.config["data"], changes or {})
     data = instantiate(config.data, _convert_="all")
     data.prepare_data()
+    if changes and data.fingerprint != record.data_fingerprint:
+        raise UserError(
+            f"With {', '.join(f'data.{key}={value}' for key, value in changes.items())} these are other data than those "
+            "of this run; a run is evaluated on its own, whose test rows some settings change (data.multiply, data.size)."
+        )
     check_data(data, record.data_fingerprint, run)
     read_best(run, record)
     settings: Any = OmegaConf.to_container(config.task.module, resolve=True)
