@@ -43,6 +43,7 @@ FACTS: dict[str, Any] = {
 LITTLE = {
     "eval": ["run={run}"],
     "pack": ["{run}"],
+    "predict": ["run={run}", "data=data/synthetic/classification/BasicMotions/BasicMotions_TEST.ts"],
     "plan": ["table=primal_dual/9", "rows=[BasicMotions]", "scale=smoke"],
     "results": ["check"],
     "prepare": ["task=uea/basic_motions"],

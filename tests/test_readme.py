@@ -163,6 +163,10 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("subquad.results.store.FOLDER", tmp_path / "results")
     if program == "eval.py":
         words = [f"run={_trained(tmp_path)}"]
+    if program == "scripts/predict.py":
+        run_of_texts = _trained(tmp_path, "task=text/custom", "data=synthetic")
+        words = [f"run={run_of_texts}" if word.startswith("run=") else word for word in words]
+        words.append(f"output={tmp_path}/predictions.csv")
     words = [str(_trained(tmp_path)) if word == "outputs" else word for word in words]
     if program == "scripts/bench.py":
         words.append(f"output={tmp_path}")
@@ -191,6 +195,7 @@ def _with_own_data(words: list[str], folder: Path) -> list[str]:
         "/path/to/images": own_folder.write_synthetic,
         "/path/to/texts": MaskedText.write_synthetic,
         "/path/to/train.csv": lambda to: OwnTexts.write_synthetic(to.parent),
+        "/path/to/new.csv": lambda to: to.write_text("text\na great film\n"),
         "/path/to/tokens": OwnTokens.write_synthetic,
     }
     for place in {word.partition("=")[2] for word in words if word.startswith("data")} & {*makers}:
@@ -212,9 +217,9 @@ def _first_cell(words: list[str], small: list[str]) -> list[str]:
     return [cell.get(word, word) for word in small]
 
 
-def _trained(folder: Path) -> Path:
+def _trained(folder: Path, *words: str) -> Path:
     """The folder of a small run."""
-    run(["train.py", "task=uea/basic_motions", "scale=smoke"])
+    run(["train.py", *(words or ["task=uea/basic_motions"]), "scale=smoke"])
     [record] = (folder / "outputs").rglob("result.json")
     return record.parent
 

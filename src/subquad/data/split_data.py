@@ -97,6 +97,25 @@ class SplitData(CheckedSettings, abc.ABC):
     def baselines(self) -> dict[str, float]:
         """Baseline scores on the test split, by name: scores of trivial predictions that need no model."""
 
+    def unlabelled(self, place: Path) -> tuple[Any, list[str]]:
+        """Further rows of the user without labels, prepared as the test rows are: a split, and the name of each row.
+
+        Raises UserError where these data are not the user's own, and for files that cannot be read.
+        """
+        raise UserError(
+            f"{type(self).__name__} takes no further rows; predictions are those of runs on your own texts, tokens or "
+            "images, or on series in .ts files."
+        )
+
+    @property
+    def class_names(self) -> list[str]:
+        """The classes of the user's own data in the order of a model's outputs; empty for numbers."""
+        return []
+
+    def test_on(self, rows: Split) -> None:
+        """Puts these rows in the place of the test split."""
+        self._loaded = {**self.splits, "test": rows}, self.fingerprint
+
     @cached_property
     def _loaded(self) -> tuple[Mapping[str, Split], str]:
         return self.load()

@@ -1,13 +1,15 @@
-"""Evaluation of the best checkpoint of a finished run."""
+"""Evaluation of the best checkpoint of a finished run, and its predictions."""
 
 import inspect
 import math
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from filelock import FileLock
@@ -17,6 +19,8 @@ from pytorch_lightning.plugins.environments import LightningEnvironment
 
 from subquad import records
 from subquad.config.settings import check_settings, without_weights
+from subquad.data.batches import EvalBatches
+from subquad.data.split_data import SplitData
 from subquad.measure import machine
 from subquad.tasks.supervised import Supervised
 from subquad.training.lightning_data import TrainedOn
@@ -26,6 +30,15 @@ from subquad.training.runtime import Runtime
 from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError
 from subquad.utils.log_filters import quieten
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """names: of the rows. values: [rows, classes] probabilities, or [rows, 1] numbers where there are no classes."""
+
+    names: list[str]
+    classes: list[str]
+    values: np.ndarray
 
 
 def evaluate_missing(config: DictConfig) -> None:
@@ -86,41 +99,85 @@ def all_metrics(
         UserError: the folder holds no finished run or several, the best checkpoint is missing, the files of the data
             have changed, or the changed data do not fit the weights.
     """
-    run, record = records.only_run(run)
     if split not in ("val", "test"):
         raise UserError(f'There is no split "{split}" to evaluate; choose test or val.')
-    quieten()
-    torch.set_num_threads(usable_threads())
-    config = OmegaConf.create(record.config)
-    config.data = changed_data(record.config["data"], changes or {})
-    data = instantiate(config.data, _convert_="all")
-    data.prepare_data()
-    if changes and data.fingerprint != record.data_fingerprint:
-        raise UserError(
-            f"With {', '.join(f'data.{key}={value}' for key, value in changes.items())} these are other data than those "
-            "of this run; a run is evaluated on its own, whose test rows some settings change (data.multiply, data.size)."
-        )
-    check_data(data, record.data_fingerprint, run)
-    read_best(run, record)
-    settings: Any = OmegaConf.to_container(config.task.module, resolve=True)
-    module: Supervised = instantiate(without_weights(settings), _convert_="all")(spec=data.spec)
-    trainer = pl.Trainer(
-        accelerator=config.trainer.accelerator, devices=1, precision=config.trainer.precision, logger=False,
-        accumulate_grad_batches=_microbatches(config),
-        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-        plugins=[LightningEnvironment()],  # one process, even if several trained
-    )  # fmt: skip
-    run_split = trainer.test if split == "test" else trainer.validate
-    runtime = Runtime.of(config, module.network, trainer)
-    data.trainer = trainer
-    limit_evaluation(trainer, module, data)
-    with fitting_weights(), runtime.applied(module.network):
-        [metrics] = run_split(
-            module, datamodule=TrainedOn(data, runtime), ckpt_path=run / records.BEST, verbose=False, weights_only=True
-        )
+    found = _Trained.read(run, changes or {})
+    [metrics] = found.run(found.trainer.test if split == "test" else found.trainer.validate, verbose=False)
     if not math.isfinite(metrics.get("val/loss", 0)):  # the test finds such outputs itself
         raise UserError(f"The loss of {run} on the validation rows is {metrics['val/loss']}, so there is no score.")
-    return f"{split}/{module.metric_name}", dict(metrics), record
+    return f"{split}/{found.module.metric_name}", dict(metrics), found.record
+
+
+def predict(run: Path, place: Path) -> Predictions:
+    """The answers of the best checkpoint of a run on rows of the user without labels.
+
+    Args:
+        run: folder of a finished run on the user's own data, or one with no other below it.
+        place: a file or folder like one that the run was trained on; labels in it are not read.
+
+    Raises UserError as `all_metrics`, and for data of another kind, rows that cannot be read, and outputs that are not
+    finite.
+    """
+    found = _Trained.read(run, {})
+    if not place.exists():
+        raise UserError(f"data={place} does not exist; correct the path.")
+    rows, names = found.data.unlabelled(place)
+    found.data.test_on(rows)
+    order = np.concatenate(EvalBatches(rows.lengths, found.data.eval_batch_size).batches)
+    outputs = torch.cat(found.run(found.trainer.predict)).float()[np.argsort(order)]
+    if wrong := (~outputs.isfinite().all(1)).nonzero().flatten().tolist():
+        raise UserError(f"The output of the model for {place}, row {names[wrong[0]]}, is not finite; shorten the row.")
+    classes = found.data.class_names
+    return Predictions(names, classes, (outputs.softmax(1) if classes else outputs).numpy())
+
+
+@dataclass(frozen=True, slots=True)
+class _Trained:
+    """A finished run, its data and its model, before the weights of the best checkpoint are loaded."""
+
+    folder: Path
+    record: records.Record
+    data: SplitData
+    module: Supervised
+    trainer: pl.Trainer
+    runtime: Runtime
+
+    @classmethod
+    def read(cls, run: Path, changes: Mapping[str, Any]) -> Self:
+        """changes: settings of the data that differ from those of the run. Raises UserError as `all_metrics`."""
+        run, record = records.only_run(run)
+        quieten()
+        torch.set_num_threads(usable_threads())
+        config = OmegaConf.create(record.config)
+        config.data = changed_data(record.config["data"], changes)
+        data = instantiate(config.data, _convert_="all")
+        data.prepare_data()
+        if changes and data.fingerprint != record.data_fingerprint:
+            given = ", ".join(f"data.{key}={value}" for key, value in changes.items())
+            raise UserError(
+                f"With {given} these are other data than those of this run; a run is evaluated on its own, whose test "
+                "rows some settings change (data.multiply, data.size)."
+            )
+        check_data(data, record.data_fingerprint, run)
+        read_best(run, record)
+        settings: Any = OmegaConf.to_container(config.task.module, resolve=True)
+        module: Supervised = instantiate(without_weights(settings), _convert_="all")(spec=data.spec)
+        trainer = pl.Trainer(
+            accelerator=config.trainer.accelerator, devices=1, precision=config.trainer.precision, logger=False,
+            accumulate_grad_batches=_microbatches(config),
+            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+            plugins=[LightningEnvironment()],  # one process, even if several trained
+        )  # fmt: skip
+        runtime = Runtime.of(config, module.network, trainer)
+        data.trainer = trainer
+        limit_evaluation(trainer, module, data)
+        return cls(run, record, data, module, trainer, runtime)
+
+    def run(self, method: Callable[..., Any], **settings: Any) -> Any:
+        """What a method of the trainer returns with the weights of the best checkpoint."""
+        settings |= {"ckpt_path": self.folder / records.BEST, "weights_only": True}
+        with fitting_weights(), self.runtime.applied(self.module.network):
+            return method(self.module, datamodule=TrainedOn(self.data, self.runtime), **settings)
 
 
 def _microbatches(config: DictConfig) -> int:

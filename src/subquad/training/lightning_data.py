@@ -1,6 +1,7 @@
 """Data of a run as a LightningDataModule."""
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytorch_lightning as pl
@@ -58,3 +59,19 @@ class TrainedOn(pl.LightningDataModule):
 
     def test_dataloader(self) -> DataLoader[Batch]:
         return self.data.test_dataloader()
+
+    def predict_dataloader(self) -> Iterable[Batch]:
+        return _Batches(self.data.test_dataloader())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batches:
+    """The batches of a loader as they are: Lightning builds the loader that it predicts with anew, by rows."""
+
+    loader: DataLoader[Batch]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)

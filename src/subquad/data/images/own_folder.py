@@ -82,6 +82,14 @@ def _of_split(split: str, place: Path) -> list[Listed]:
     return images
 
 
+def images_below(folder: Path) -> list[Path]:
+    """All images of a folder and its subfolders; raises UserError if there are none."""
+    paths = [path for path in files_below(folder) if path.suffix.lower() in ENDINGS]
+    if not paths:
+        raise UserError(f"{folder} has no images ({_READ}); name another folder.")
+    return paths
+
+
 def squared(path: Path, side: int, fit: Fit) -> np.ndarray:
     """The image as uint8 [side, side, 3]; raises UserError if it cannot be read."""
     from PIL import Image, ImageOps

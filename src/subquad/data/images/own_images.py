@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from subquad.data import ragged
@@ -61,9 +62,19 @@ class OwnImages(ImageData, CachedData):
         self.colours = {name: tuple(values) for name, values in given.items() if values is not None}
         self.division = Division(val_fraction, test_fraction, self.split_seed, self.cases, self.protocol)
 
+    def unlabelled(self, place: Path) -> tuple[ImageSplit, list[str]]:
+        paths = [place] if place.is_file() else own_folder.images_below(place)
+        pixels, _ = own_folder.read(paths, self._side, self.fit, self.cache_folder.parent)
+        names = [str(path.relative_to(place) if place.is_dir() else path) for path in paths]
+        return ImageSplit(Pixels(pixels, self._side), np.arange(len(paths)), self.size**2), names
+
+    @property
+    def class_names(self) -> list[str]:
+        return list(self._cache.facts["classes"])
+
     @property
     def classes(self) -> int:
-        return len(self._cache.facts["classes"])
+        return len(self.class_names)
 
     def load(self) -> tuple[dict[str, ImageSplit], str]:
         rows, paths = self._cache.splits["all"], self._cache.facts["paths"]

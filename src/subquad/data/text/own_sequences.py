@@ -70,10 +70,26 @@ class OwnSequences(CachedData, SequenceData):
     def tokens(self, contents: Sequence[Any], targets: np.ndarray, train: np.ndarray) -> tuple[Ragged, dict[str, Any]]:
         """The sequences of all rows, and facts for the cache; `train` are the indices of the training rows."""
 
+    @abc.abstractmethod
+    def further(self, contents: Sequence[Any], targets: np.ndarray, place: Path) -> Ragged:
+        """The sequences of rows that `place` holds beside those of the splits."""
+
+    def unlabelled(self, place: Path) -> tuple[Ragged, list[str]]:
+        with tempfile.TemporaryDirectory(prefix=".rows-", dir=self.cache_folder.parent) as scratch:
+            part = self.tables.unlabelled(place, Path(scratch))
+            label = self.label or next((name for name in part.table.features if name.lower().strip() in LABELS), "")
+            contents = self.contents(part, label)
+            rows = self.further(contents, np.zeros(len(contents), np.int64), place)
+        return rows, [str(number) for number in range(1, len(rows) + 1)]
+
+    @property
+    def class_names(self) -> list[str]:
+        return list(self._cache.facts["classes"])
+
     @property
     def classes(self) -> int | None:
         """Number of classes; None for regression."""
-        return len(self._cache.facts["classes"]) or None
+        return len(self.class_names) or None
 
     def fetch(self) -> None:
         self.tables.fetch()

@@ -105,6 +105,16 @@ class OwnTables:
         states = [(split, ragged.state_of(sources.dataset_files(place))) for split, place in self.places.items()]
         return hashlib.sha256(repr((states, self.encoding, self.quotes)).encode()).hexdigest()[:12]
 
+    def unlabelled(self, place: Path, scratch: Path) -> Part:
+        """One more table, whose labels are not read. `scratch` must exist as long as it is used."""
+        if (place / ARRAY).is_file():
+            return Part("", _arrays(place, labelled=False), str(place))
+        tables = sources.read_tables(place, scratch, self.encoding, self.quotes)
+        if len(tables) > 1:
+            raise UserError(f"{place} has the splits {', '.join(tables)}; name the file of one.")
+        [table] = tables.values()
+        return Part("", table, str(place))
+
     def read(self, scratch: Path) -> list[Part]:
         """The tables of all splits. `scratch` must exist as long as they are used."""
         parts = []
@@ -138,7 +148,7 @@ def place_of_rows(parts: Sequence[tuple[str, int]]) -> Callable[[int], str]:
     return where
 
 
-def _arrays(place: Path) -> Any:
+def _arrays(place: Path, labelled: bool = True) -> Any:
     """A table of tokens.npy [N, longest] and labels.npy [N]; lengths.npy [N] or zeros on the right cut the rows."""
     import datasets
 
@@ -152,7 +162,8 @@ def _arrays(place: Path) -> Any:
     if tokens.ndim != 2 or not tokens.size:
         raise UserError(f"{place}/tokens.npy has the shape {[*tokens.shape]}, not [rows, longest]; pad the rows by 0.")
     lengths = arrays.get("lengths", tokens.shape[1] - (tokens[:, ::-1] != 0).argmax(1))
-    for name, array in (("labels", arrays.get("labels", np.empty(0))), ("lengths", lengths)):
+    labels = arrays.get("labels", np.empty(0)) if labelled else np.zeros(len(tokens), np.int64)
+    for name, array in (("labels", labels), ("lengths", lengths)):
         if array.shape != (len(tokens),):
             raise UserError(f"{place} has {len(tokens)} rows in tokens.npy and {[*array.shape]} {name}; give each one.")
     if wrong := np.flatnonzero((lengths < 1) | (lengths > tokens.shape[1])).tolist():
@@ -161,4 +172,4 @@ def _arrays(place: Path) -> Any:
             "columns; correct lengths.npy."
         )
     rows = [row[:length] for row, length in zip(tokens, lengths, strict=True)]
-    return datasets.Dataset.from_dict({"tokens": rows, "label": arrays["labels"]})
+    return datasets.Dataset.from_dict({"tokens": rows, "label": labels})

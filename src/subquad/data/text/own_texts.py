@@ -14,7 +14,7 @@ from subquad.data.text.glue_files import Labelled
 from subquad.data.text.own_sequences import OwnSequences
 from subquad.data.text.own_tables import Part
 from subquad.data.text.sentences import lay_out
-from subquad.data.text.tokenizer import BYTES, Vocabulary
+from subquad.data.text.tokenizer import BYTES, ByteTokenizer, Tokenizer, Vocabulary
 from subquad.data.text.tokenizer_choice import TokenizerChoice
 from subquad.specs import TextSpec
 from subquad.utils.errors import UserError
@@ -83,11 +83,24 @@ class OwnTexts(OwnSequences):
     def tokens(self, contents: Sequence[Any], targets: np.ndarray, train: np.ndarray) -> tuple[Ragged, dict[str, Any]]:
         training_texts = chain.from_iterable(contents[i] for i in train)
         tokenizer, folder = self.tokenizer.opened(training_texts, f"text-custom-{self.cache_folder.name}")
+        known = {"vocabulary": tokenizer.vocabulary.facts, "tokenizer": str(folder)}
+        return self._laid_out(contents, targets, tokenizer), known
+
+    def further(self, contents: Sequence[Any], targets: np.ndarray, place: Path) -> Ragged:
+        name = self._cache.facts["tokenizer"]
+        if name != BYTES and not Path(name).is_dir():
+            raise UserError(f"{name}, the tokenizer of the training texts, is missing; restore it.")
+        tokenizer = ByteTokenizer() if name == BYTES else Tokenizer(Path(name))
+        if tokenizer.vocabulary != Vocabulary.from_facts(self._cache.facts["vocabulary"]):
+            raise UserError(f"{name} is another tokenizer than that of the training texts; restore it.")
+        return self._laid_out(contents, targets, tokenizer)
+
+    def _laid_out(self, contents: Sequence[Any], targets: np.ndarray, tokenizer: Tokenizer | ByteTokenizer) -> Ragged:
         first, *second = (list(column) for column in zip(*contents, strict=True))
         rows = lay_out(Labelled(first, second[0] if second else None, targets), tokenizer, self.max_len)
         if full := int((rows.lengths == self.max_len).sum()):
             log.warning("%s of %s texts fill data.max_len=%s tokens and may be cut.", full, len(rows), self.max_len)
-        return rows, {"vocabulary": tokenizer.vocabulary.facts, "tokenizer": str(folder)}
+        return rows
 
     @staticmethod
     def write_synthetic(folder: Path) -> None:

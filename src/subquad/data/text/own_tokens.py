@@ -69,6 +69,15 @@ class OwnTokens(OwnSequences):
         rows = ragged.lay_out([row[: self.max_len] for row in contents], targets)
         return rows, {"largest": int(rows.values.max())}
 
+    def further(self, contents: Sequence[Any], targets: np.ndarray, place: Path) -> Ragged:
+        vocab = self.spec.vocab
+        for number, row in enumerate(contents, 1):
+            if row.max() >= vocab:
+                raise UserError(
+                    f"{place}, row {number} has the id {row.max()}, and the model knows ids below {vocab} (data.vocab)."
+                )
+        return ragged.lay_out([row[: self.max_len] for row in contents], targets)
+
     @staticmethod
     def write_synthetic(folder: Path) -> None:
         """Writes arrays of 60 sequences in two classes that follow from the most frequent id."""

@@ -1,5 +1,6 @@
 """Classification (UEA archive) and regression (TSER archive) of time series, read from .ts files."""
 
+import logging
 from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,10 +15,22 @@ from subquad.data.split_data import CachedData, SequenceData
 from subquad.data.synthetic import written_once
 from subquad.data.time_series.download import fetch
 from subquad.data.time_series.sets import SETS, check_size
-from subquad.data.time_series.ts_files import Kind, Source, find, home, parse, task_of, write_synthetic
+from subquad.data.time_series.ts_files import (
+    Kind,
+    Source,
+    find,
+    home,
+    parse,
+    read_unlabelled,
+    task_of,
+    write_synthetic,
+)
 from subquad.specs import DataSpec
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Seed, Share
+
+log = logging.getLogger(__name__)
 
 Protocol = Literal["paper", "clean"]
 Normalization = Literal["standardization", "minmax", "per_sample_std", "per_sample_minmax"]
@@ -91,20 +104,41 @@ class TimeSeries(CachedData, SequenceData):
         written_once(self.folder, partial(write_synthetic, dataset=self.dataset, kind=self.kind, train=24, test=24))
 
     def load(self) -> tuple[dict[str, Ragged], str]:
+        splits = {name: _each(rows, self._normalise) for name, rows in self._raw.items()}
+        splits.setdefault("val", splits["test"])
+        return splits, self._cache.fingerprint
+
+    def unlabelled(self, place: Path) -> tuple[Ragged, list[str]]:
+        cases = read_unlabelled(place)
+        rows = ragged.lay_out(cases, np.zeros(len(cases), np.int64), np.float32)
+        if (channels := rows.values.shape[1]) != self.spec.channels:
+            raise UserError(f"{place} has {channels} channels and the model {self.spec.channels}; give it the same.")
+        if long := int((-(-rows.lengths // self.subsample_factor) > self._max_len).sum()):
+            steps = self._max_len * self.subsample_factor
+            log.warning("Longer than the %s steps of the model, and cut: %s.", steps, counted(long, "case"))
+        return _each(rows, lambda case: self._normalise(self._cut(case))), [str(i + 1) for i in range(len(cases))]
+
+    @property
+    def class_names(self) -> list[str]:
+        return list(self._cache.facts["labels"])
+
+    @cached_property
+    def _raw(self) -> dict[str, Ragged]:
+        """The splits before they are normalised; with protocol=paper, val is test."""
         train, test = (self._some_cases(self._cache.splits[name]) for name in ("train", "test"))
         if self.protocol == "clean":
             fit, held_out = self._split(train.targets)
             raw = {"train": train.take(fit), "val": train.take(held_out), "test": test}
         else:
             raw = {"train": train, "test": test}
-        raw = {
-            name: _each(rows, lambda case: case[:: self.subsample_factor][: self._max_len])
-            for name, rows in raw.items()
-        }
-        normalise = _normaliser(raw["train"], self.normalization)
-        splits = {name: _each(rows, normalise) for name, rows in raw.items()}
-        splits.setdefault("val", splits["test"])
-        return splits, self._cache.fingerprint
+        return {name: _each(rows, self._cut) for name, rows in raw.items()}
+
+    def _cut(self, case: np.ndarray) -> np.ndarray:
+        return case[:: self.subsample_factor][: self._max_len]
+
+    @cached_property
+    def _normalise(self) -> Callable[[np.ndarray], np.ndarray]:
+        return _normaliser(self._raw["train"], self.normalization)
 
     @property
     def spec(self) -> DataSpec:

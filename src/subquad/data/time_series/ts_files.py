@@ -105,8 +105,16 @@ def parse(source: Source, kind: Kind, strict: bool = False) -> tuple[dict[str, R
     }, labels
 
 
-def _read(path: Path, strict: bool) -> tuple[list[np.ndarray], list[str]]:
-    """Every case as float64 [steps, channels], and its label in lower case; `strict` compares them with the header."""
+def read_unlabelled(path: Path) -> list[np.ndarray]:
+    """Every case of a file as float64 [steps, channels], with or without labels; raises UserError as `parse` does."""
+    return _read(path, strict=True, labelled=False)[0]
+
+
+def _read(path: Path, strict: bool, labelled: bool = True) -> tuple[list[np.ndarray], list[str]]:
+    """Every case as float64 [steps, channels], and its label in lower case; `strict` compares them with the header.
+
+    Without `labelled`, a file may have none.
+    """
     header: dict[str, tuple[int, list[str]]] = {}
     cases: list[np.ndarray] = []
     labels: list[str] = []
@@ -114,7 +122,8 @@ def _read(path: Path, strict: bool) -> tuple[list[np.ndarray], list[str]]:
     try:
         for number, text in _lines(path):
             if "@data" in header:
-                channels, label = _parsed(text, number, header.get("@timestamps", (0, []))[1] == ["true"])
+                has_labels = labelled or _has_labels(header)
+                channels, label = _parsed(text, number, header.get("@timestamps", (0, []))[1] == ["true"], has_labels)
                 if cases and len(channels) != cases[0].shape[1]:
                     raise ValueError(f"line {number} has {len(channels)} channels, line {lines[0]} {cases[0].shape[1]}")
                 cases.append(_case(channels, path, len(cases) + 1))
@@ -130,11 +139,17 @@ def _read(path: Path, strict: bool) -> tuple[list[np.ndarray], list[str]]:
             f"{path} is truncated or not a .ts file ({error}); replace it with a fresh copy, or correct it as "
             "docs/data.md shows."
         ) from None
-    if not any(header.get(tag, (0, []))[1][:1] == ["true"] for tag in ("@classlabel", "@targetlabel")):
+    if not labelled:
+        return cases, labels
+    if not _has_labels(header):
         raise UserError(f"{path} has no labels; it needs a line @classLabel or @targetLabel and a label on every case.")
     if "" in labels:
         raise UserError(f"Case {labels.index('') + 1} of {path} has no label; replace the file with a complete copy.")
     return cases, labels
+
+
+def _has_labels(header: dict[str, tuple[int, list[str]]]) -> bool:
+    return any(header.get(tag, (0, []))[1][:1] == ["true"] for tag in ("@classlabel", "@targetlabel"))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -146,9 +161,10 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, text
 
 
-def _parsed(text: str, line: int, stamped: bool) -> tuple[list[np.ndarray], str]:
+def _parsed(text: str, line: int, stamped: bool, labelled: bool) -> tuple[list[np.ndarray], str]:
     """The channels and the label of a line. Time stamps are dropped: the archives' steps are equally spaced."""
-    *channels, label = (_TIMESTAMPED_VALUE.sub(r"\1", text) if stamped else text).split(":")
+    text = _TIMESTAMPED_VALUE.sub(r"\1", text) if stamped else text
+    *channels, label = text.split(":") if labelled else (*text.split(":"), "")
     if not channels:
         raise ValueError(f"line {line} has no colon before a label")
     return [

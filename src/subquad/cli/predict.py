@@ -1,0 +1,46 @@
+"""Writes what a finished run on your own data says of further rows: a class or a number for each, as a CSV file.
+
+python scripts/predict.py run=outputs/runs/text/custom/dba data=new.csv
+python scripts/predict.py run=outputs/runs/images/custom/dba data=/path/to/photos output=classes.csv
+
+run= is the folder of a run, or one above it where no other run is. data= is a file or folder like one that it was
+trained on: a table of texts or token ids, a folder with tokens.npy, an image or a folder of images, a .ts file. Labels
+may be there and are not read; rows are prepared as in training. The file (by default <name>_predictions.csv in the
+current folder) has a line for each row: its number, or the path of the image; the prediction; the probability of each
+class.
+"""
+
+import csv
+import sys
+from collections import Counter
+from pathlib import Path
+
+from subquad.cli.command import script_settings
+from subquad.utils.atomic import atomic_write
+from subquad.utils.display import counted
+from subquad.utils.errors import UserError
+
+
+def main() -> None:
+    """Writes the file; prints its path, the number of rows and how often each class was predicted."""
+    config = script_settings({"run": None, "data": None, "output": None}, sys.argv[1:])
+    if config.run is None or config.data is None:
+        raise UserError(
+            "Name a run and further rows, as in: python scripts/predict.py run=outputs/runs/text/custom data=new.csv"
+        )
+    from subquad.training.evaluation import predict  # slow import
+
+    place = Path(config.data).expanduser()
+    output = Path(config.output or f"{place.stem}_predictions.csv")
+    found = predict(Path(config.run), place)
+    if found.classes:
+        chosen = [found.classes[i] for i in found.values.argmax(1)]
+        shares = [[f"{share:.6f}" for share in row] for row in found.values]
+        counts = " (" + ", ".join(f"{name} {count}" for name, count in Counter(chosen).most_common()) + ")"
+    else:
+        chosen, shares, counts = [f"{value:.6g}" for (value,) in found.values], [[]] * len(found.values), ""
+    with atomic_write(output) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["row", "prediction", *found.classes])
+        lines.writerows([name, one, *row] for name, one, row in zip(found.names, chosen, shares, strict=True))
+    print(f"{output}: {counted(len(chosen), 'row')}{counts}")
