@@ -1,6 +1,7 @@
 """Mechanisms with the operators of a GPU, here on a CPU, against their formulations for a CPU."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -8,10 +9,13 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from attention.cells import prefix
-from attention.checks import LONGEST, stack, tokens
+from attention.checks import LONGEST, one, stack, tokens
+from subquad.attention.flowformer import Flowformer
+from subquad.attention.linear import Linear
 from subquad.attention.linformer import Linformer
 from subquad.attention.luna import Luna
 from subquad.attention.nystromformer import Nystromformer, _iterate
+from subquad.attention.performer import Performer
 from subquad.measure.cuda_autocast import rules_of_cuda
 from subquad.ops.pseudo_inverse_on_gpu import pseudo_inverse
 from subquad.specs import Masks, Pattern
@@ -113,3 +117,42 @@ def test_half_precision_stays_as_close_as_the_formulation_for_a_cpu(name: str) -
     assert [t.dtype for t in found] == [t.dtype for t in plain]
     for got, other, want in zip(found, plain, exact, strict=True):
         assert (got - want).norm() < 5 * (other - want).norm() + 1e-3 * want.norm()
+
+
+@pytest.mark.parametrize("name", [*CASES, "flowformer", "linear", "performer"])
+def test_the_context_may_be_the_queries_with_another_mask(name: str) -> None:
+    others = {"flowformer": Flowformer, "linear": Linear, "performer": Performer}
+    layer, x = one({**CASES, **others}[name], Pattern.CROSS), tokens(3, LONGEST, 24)
+    masks = Masks(prefix([LONGEST, 20, 9], LONGEST), prefix([30, LONGEST, 5], LONGEST))
+    with as_on_a_gpu(), torch.no_grad():
+        found, expected = (layer(x, context, masks)[0][masks.query] for context in (x, x.clone()))
+    assert_close(found, expected, rtol=1e-8, atol=1e-8)
+
+
+class Stop(torch.autograd.Function):
+    """Passes no gradient on."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> None:
+        return None
+
+
+@pytest.mark.parametrize("name", ["luna", "luna, static"])
+def test_what_follows_may_stop_the_gradient(name: str) -> None:
+    x = tokens(3, LONGEST, 24).requires_grad_()
+    with as_on_a_gpu():
+        Stop.apply(one(CASES[name])(x)).sum().backward()
+    assert x.grad is None or not x.grad.any()
+
+
+@every_case
+def test_a_batch_may_be_empty(name: str) -> None:
+    x = tokens(0, LONGEST, 24).requires_grad_()
+    with as_on_a_gpu():
+        one(CASES[name])(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == x.shape

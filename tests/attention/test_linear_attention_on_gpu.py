@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 from attention.cells import prefix
 from attention.checks import one, tokens
@@ -34,10 +35,11 @@ CASES = {
 }
 
 
-def results(attention: Attention, x: Tensor, mask: Tensor | None) -> list[Tensor]:
+def results(attention: Attention, x: Tensor, mask: Tensor | None, recompute: bool = False) -> list[Tensor]:
     """The output at real tokens and its gradients by x and the parameters."""
     x = x.clone().requires_grad_()
-    y = attention(x, x, Masks(mask, mask))[0]
+    inputs = x, x, Masks(mask, mask)
+    y = (checkpoint(attention, *inputs, use_reentrant=False) if recompute else attention(*inputs))[0]
     if mask is not None:
         y = y * mask[..., None]
     weights = torch.linspace(-1, 1, y.numel()).view_as(y).to(y)
@@ -52,6 +54,7 @@ def test_few_operators_compute_the_same(name: str, padded: bool) -> None:
     expected = results(attention, x, mask)
     with as_on_a_gpu():
         found = results(attention, x, mask)
+        assert_close(results(attention, x, mask, recompute=True), found, rtol=0, atol=0)
         with torch.no_grad():
             evaluated = attention(x, x, Masks(mask, mask))[0]
     assert any(not torch.equal(*pair) for pair in zip(found, expected, strict=True))  # they are two formulations

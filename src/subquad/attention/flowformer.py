@@ -51,7 +51,8 @@ class Flowformer(StatelessAttention):
 
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
-        if use_gpu_path(x, context) and (masks.query is None) == (masks.context is None):
+        one_mask = self.site.pattern is Pattern.SELF and (masks.query is None) == (masks.context is None)
+        if one_mask and use_gpu_path(x, context):
             return flow_attention(x, masks.context, weights_of(p.query, p.key, p.value, p.out), p.heads, self.eps)
         q = zero_padding(p.query(x, "sigmoid"), masks.query).unflatten(-1, (p.heads, -1))
         k = zero_padding(p.key(context, "sigmoid"), masks.context).unflatten(-1, (p.heads, -1))

@@ -108,7 +108,8 @@ class Nystromformer(StatelessAttention):
     def attend(self, x: Tokens, context: Context, masks: Masks) -> Tokens:
         p = self.projections
         query_segment, segment = (math.ceil(length / self.landmarks) for length in self.longest(x, context))
-        if context is x and self.pinv == "iterative" and not self.narrow and eager_on_gpu(x):
+        own = context is x and self.site.pattern is Pattern.SELF
+        if own and self.pinv == "iterative" and not self.narrow and eager_on_gpu(x):
             weights, sizes = weights_of(p.query, p.key, p.value, p.out), (p.heads, segment, self.iterations)
             return nystromformer(x, masks.context, weights, self.filters, *sizes, self._dropout)
         pooled, slots = _landmarks(context, masks.context, segment)

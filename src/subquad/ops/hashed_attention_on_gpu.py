@@ -80,8 +80,10 @@ class _Hashed(torch.autograd.Function):
     @staticmethod
     @written_out
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        mask, share, anchors, planes, raw, *hashed, z, x, w_q, u, keys, w, sums, means = ctx.saved_tensors[:-6]
-        kept = ctx.saved_tensors[-6:]
+        saved = ctx.saved_tensors  # read once, because a recomputed layer gives each tensor once
+        mask, share, anchors, planes, raw, *hashed, z, x, w_q, u, keys, w, sums, means = saved[:-6]
+        kept = saved[-6:]
+        del saved
         ctx.maybe_clear_saved_tensors()  # unless the graph is retained, so that `del` frees memory
         heads, bits = planes.shape[:2]
         d_u = torch.empty_like(u)

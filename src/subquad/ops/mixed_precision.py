@@ -80,7 +80,9 @@ def written_out(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(backward)
     def in_given_types(ctx: Any, *gradients: Tensor | None) -> Any:
-        given = next(g for g in gradients if g is not None)
+        given = next((g for g in gradients if g is not None), None)
+        if given is None:  # what follows in the graph has stopped the gradient
+            return (None,) * len(ctx.needs_input_grad)
         with torch.autocast(given.device.type, enabled=False):
             return backward(ctx, *gradients)
 

@@ -36,8 +36,11 @@ def on_gpu(x: Any) -> bool:
 
 
 def eager_on_gpu(x: Tensor) -> bool:
-    """Whether x takes operators for a GPU whose derivative is written out: nothing traces or transforms operators."""
-    return on_gpu(x) and not seen_by_torch()
+    """Whether x, which is not empty, takes operators for a GPU whose derivative is written out.
+
+    Then nothing traces or transforms operators.
+    """
+    return on_gpu(x) and not seen_by_torch() and x.numel() > 0
 
 
 @contextmanager
