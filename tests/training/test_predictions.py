@@ -112,7 +112,7 @@ def opened(data_class, words: list[str], root: Path):
 
 
 def test_rows_that_a_model_does_not_know_are_named(tmp_path):
-    for kind in ("ids", "words", "steps"):
+    for kind in ("ids", "words"):
         (tmp_path / kind).mkdir()
     words, new, _ = tokens(tmp_path / "ids")
     data = opened(OwnTokens, words, tmp_path)

@@ -45,13 +45,14 @@ def takes(x: Tensor, z: Tensor, weights: Sequence[Tensor], heads: int, gradients
     It reads memory by the shapes of x, Z and R, which must therefore be those of all weights. With `gradients`, all
     threads process one row of the batch at a time, so the row needs at least a tile per thread.
     """
-    (batch, tokens, dim), (rows, p, _), e = x.shape, z.shape, len(weights[-1])
+    (batch, tokens, dim), (rows, p, width), e = x.shape, z.shape, len(weights[-1])
     square, vector = (dim, dim), (dim,)
     shapes = (square, vector, square, square, vector, (p, dim), (p, dim), (p,), square, vector, (e, dim))
     return (
         p % VECTOR == dim // heads % VECTOR == e % heads == 0
         and rows in (1, batch)
-        and all(t.shape == shape for t, shape in zip((z[0], *weights), ((p, dim), *shapes), strict=True))
+        and width == dim
+        and all(w.shape == shape for w, shape in zip(weights, shapes, strict=True))
         and batch * tokens > 0
         and (not gradients or tokens >= _TILE * torch.get_num_threads())
         and may_run(_FORWARD, x, z)

@@ -144,8 +144,6 @@ def _note(
                 f"Another {type(other).__name__}, which was swapped, shares its configuration with this model, and "
                 "save_pretrained stores swaps there; build each model from its own copy (copy.deepcopy(config))."
             )
-    if not any(isinstance(host.module, Attention) for host in hosts):
-        setattr(config, KEY, [])  # of a model that is gone, or was loaded without its swaps
     _noted[model] = config
     if not isinstance(attention, str):
         made: Any = attention if isinstance(attention, partial) else partial(attention)
@@ -153,7 +151,9 @@ def _note(
     entry = {"attention": attention, "where": where, "max_len": max_len, "settings": settings}
     if getattr(config, "is_encoder_decoder", False):  # the encoder, whose configuration is that of the whole
         entry["part"] = type(model).__name__
-    setattr(config, KEY, [*getattr(config, KEY, ()), entry])
+    # A model without any of the package's has those of one that is gone, or was loaded without them.
+    before = getattr(config, KEY, ()) if any(isinstance(host.module, Attention) for host in hosts) else ()
+    setattr(config, KEY, [*before, entry])
 
 
 def _chosen(hosts: list[Host], where: str | Sequence[int] | None) -> list[Host]:

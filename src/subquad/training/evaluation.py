@@ -103,8 +103,8 @@ def all_metrics(
         raise UserError(f'There is no split "{split}" to evaluate; choose test or val.')
     found = _Trained.read(run, changes or {})
     [metrics] = found.run(found.trainer.test if split == "test" else found.trainer.validate, verbose=False)
-    if not math.isfinite(metrics.get("val/loss", 0)):  # the test finds such outputs itself
-        raise UserError(f"The loss of {run} on the validation rows is {metrics['val/loss']}, so there is no score.")
+    if not math.isfinite(loss := metrics.get("val/loss", 0)):  # the test finds such outputs itself
+        raise UserError(f"The loss of {found.folder} on the validation rows is {loss}, so there is no score.")
     return f"{split}/{found.module.metric_name}", dict(metrics), found.record
 
 

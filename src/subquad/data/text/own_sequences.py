@@ -77,8 +77,7 @@ class OwnSequences(CachedData, SequenceData):
     def unlabelled(self, place: Path) -> tuple[Ragged, list[str]]:
         with tempfile.TemporaryDirectory(prefix=".rows-", dir=self.cache_folder.parent) as scratch:
             part = self.tables.unlabelled(place, Path(scratch))
-            label = self.label or next((name for name in part.table.features if name.lower().strip() in LABELS), "")
-            contents = self.contents(part, label)
+            contents = self.contents(part, self.label or part.named(LABELS) or "")
             rows = self.further(contents, np.zeros(len(contents), np.int64), place)
         return rows, [str(number) for number in range(1, len(rows) + 1)]
 

@@ -33,11 +33,15 @@ class Part:
     table: Any
     place: str
 
+    def named(self, known: Sequence[str]) -> str | None:
+        """The first column that has a `known` name."""
+        return next((name for name in self.table.features if name.lower().strip() in known), None)
+
     def column(self, named: str | None, known: Sequence[str], setting: str) -> str:
         """The column `named` by a setting, else one of the `known` names. Raises UserError if there is none."""
         columns = list(self.table.features)
         if named is None:
-            named = next((name for name in columns if name.lower().strip() in known), None)
+            named = self.named(known)
         if named is None or named not in columns:
             shown = f"and none named {', '.join(known)}" if named is None else f"not {named}"
             raise UserError(

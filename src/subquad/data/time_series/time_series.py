@@ -104,7 +104,9 @@ class TimeSeries(CachedData, SequenceData):
         written_once(self.folder, partial(write_synthetic, dataset=self.dataset, kind=self.kind, train=24, test=24))
 
     def load(self) -> tuple[dict[str, Ragged], str]:
-        splits = {name: _each(rows, self._normalise) for name, rows in self._raw.items()}
+        raw = self._raw()
+        normalise = _normaliser(raw["train"], self.normalization)
+        splits = {name: _each(rows, normalise) for name, rows in raw.items()}
         splits.setdefault("val", splits["test"])
         return splits, self._cache.fingerprint
 
@@ -116,13 +118,13 @@ class TimeSeries(CachedData, SequenceData):
         if long := int((-(-rows.lengths // self.subsample_factor) > self._max_len).sum()):
             steps = self._max_len * self.subsample_factor
             log.warning("Longer than the %s steps of the model, and cut: %s.", steps, counted(long, "case"))
-        return _each(rows, lambda case: self._normalise(self._cut(case))), [str(i + 1) for i in range(len(cases))]
+        normalise = _normaliser(self._raw()["train"], self.normalization)
+        return _each(rows, lambda case: normalise(self._cut(case))), [str(i + 1) for i in range(len(cases))]
 
     @property
     def class_names(self) -> list[str]:
         return list(self._cache.facts["labels"])
 
-    @cached_property
     def _raw(self) -> dict[str, Ragged]:
         """The splits before they are normalised; with protocol=paper, val is test."""
         train, test = (self._some_cases(self._cache.splits[name]) for name in ("train", "test"))
@@ -135,10 +137,6 @@ class TimeSeries(CachedData, SequenceData):
 
     def _cut(self, case: np.ndarray) -> np.ndarray:
         return case[:: self.subsample_factor][: self._max_len]
-
-    @cached_property
-    def _normalise(self) -> Callable[[np.ndarray], np.ndarray]:
-        return _normaliser(self._raw["train"], self.normalization)
 
     @property
     def spec(self) -> DataSpec:
