@@ -10,9 +10,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from jaxtyping import TypeCheckError
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import gradcheck
 from torch.autograd.gradcheck import GradcheckError
+from torch.nn.utils.parametrize import register_parametrization
 from torch.testing import assert_close
 
 from attention.cells import CONTEXT, DIM, QUERIES, Cell, declared, prefix, run, site
@@ -183,6 +184,22 @@ def test_every_parameter_learns(cell: Cell) -> None:
     least = {name: 1e-9 if p.ndim > 1 else 0 for name, p in layers.named_parameters()}
     dead = [name for name, p in layers.named_parameters() if p.grad is None or not p.grad.abs().max() > least[name]]
     assert dead == []
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+def test_parametrised_weights_act(cell: Cell) -> None:
+    """The way of adapters, because those that wrap a map are refused."""
+    layers = cell.stack(2).eval()
+    doubled, (x, context) = copy.deepcopy(layers), cell.inputs()
+    for linear in (part for part in layers.modules() if isinstance(part, nn.Linear)):
+        register_parametrization(linear, "weight", Doubled())
+    for linear in (part for part in doubled.modules() if isinstance(part, nn.Linear)):
+        linear.weight.data.mul_(2)
+    assert torch.equal(run(layers, x, context), run(doubled, x, context))
 
 
 def test_shorter_sequences_work(cell: Cell) -> None:

@@ -12,6 +12,7 @@ import torch
 from attention.cells import mechanism
 from conftest import CONFIGS, made, mechanisms
 from hydra import compose, initialize_config_dir
+from torch import nn
 
 import subquad
 from subquad import Attention, Masks, UserError
@@ -98,6 +99,8 @@ def test_a_plain_layer_is_the_layer_of_a_site(name):
         (lambda: subquad.DBA(dim=8, heads=2, max_len=4)(torch.ones(1, 4, 8), torch.ones(1, 4, 8)), "one input"),
         (lambda: subquad.DBA(dim=8, heads=2, max_len=4, pattern="cross")(torch.ones(1, 4, 8)), "needs the context"),
         (lambda: subquad.DBA(dim=8, heads=2, max_len=4, d_p=0), "attention.d_p is 0"),
+        (lambda: setattr(subquad.Softmax(dim=8, heads=2).projections, "value", nn.Identity()), "parametrisation"),
+        (lambda: setattr(subquad.DBA(dim=8, heads=2, max_len=4), "query", nn.Identity()), "parametrisation"),
     ],
 )
 def test_wrong_calls_are_explained(call, message):

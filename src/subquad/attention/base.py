@@ -29,7 +29,21 @@ class UnsupportedPattern(UserError):
     """The mechanism does not support this kind of attention (self or cross)."""
 
 
-class Attention(nn.Module, CheckedSettings, abc.ABC):
+class _OwnMaps(nn.Module):
+    """Refuses wrappers around its linear maps (LoRA of peft), because most mechanisms read weights of maps."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        held = self.__dict__.get("_modules", {}).get(name)
+        if isinstance(held, nn.Linear) and isinstance(value, nn.Module) and not isinstance(value, nn.Linear):
+            raise UserError(
+                f"A mechanism may read the weight of its map {name!r} without a call, and an adapter around the map "
+                "is then without effect; give the weight a parametrisation instead (docs/library.md, Adapters), or "
+                "leave the maps of attention out."
+            )
+        super().__setattr__(name, value)
+
+
+class Attention(_OwnMaps, CheckedSettings, abc.ABC):
     """Attention of query tokens to context tokens. In self-attention, the caller passes the same tensor twice.
 
     It takes token embeddings, not heads: a mechanism owns its projections, because some mechanisms compress tokens
@@ -55,6 +69,7 @@ class Attention(nn.Module, CheckedSettings, abc.ABC):
           them gives, or raise UserError (see `fix_length`);
         - safetensors, torch.jit.trace, torch.compile, torch.export and ONNX give equal outputs, but for what
           `cannot_export` names, which fails;
+        - a parametrisation of the weight of a map acts; a wrapper around the map is refused;
         - torch.func, gradient checkpointing and copies give the same; second derivatives are right or refused (see
           `plain_operators`);
         - a constructor argument accepts no value outside of its annotation (see `CheckedSettings`).
@@ -262,7 +277,7 @@ class Affine(nn.Linear):
         return affine(x, self.weight, self.bias, activation)
 
 
-class Projections(nn.Module):
+class Projections(_OwnMaps):
     """The four linear maps query, key, value and out, with the same names in every mechanism that has them."""
 
     def __init__(self, dim: int, heads: int) -> None:
