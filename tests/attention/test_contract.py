@@ -3,6 +3,7 @@
 `pytest --attention my_package.module:MyClass` runs these tests, and only these, on a class of your own.
 """
 
+import contextlib
 import copy
 import re
 from collections.abc import Callable
@@ -282,6 +283,23 @@ def test_bf16_stays_close(cell: Cell) -> None:
             assert error.median() < 0.1
         else:
             assert real(close - exact, masks).norm() < 0.03 * real(exact, masks).norm()
+
+
+@pytest.mark.slow
+def test_long_inputs_fit_into_float16(cell: Cell) -> None:
+    """Sums over thousands of tokens exceed its range, 65,504."""
+    attention = cell.build(dim=64, query_len=2048, context_len=2048).eval()
+    x, other = 2 * torch.randn(2, 1, 2048, 64, dtype=torch.float64)
+    inputs = (x, x) if cell.pattern is Pattern.SELF else (x, other)
+    with torch.no_grad():
+        exact, _ = attention(*inputs, Masks())
+        attention.half()
+        for path in (contextlib.nullcontext, as_on_a_gpu):
+            with path():
+                close, _ = attention(*cast(inputs, torch.float16), Masks())
+            assert close.isfinite().all()
+            if not isinstance(attention, Discrete):  # codes change
+                assert (close - exact).norm() < 0.03 * exact.norm()
 
 
 def test_the_kernel_of_large_products_changes_nothing(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,11 @@ def test_reduced_keys_are_reported_as_lost():
     assert "lost sr.weight" in repr(swapped[0])
 
 
+def test_maps_without_a_counterpart_are_reported_as_lost():
+    [one] = swap(FAMILIES["bert"].build(), "reformer", where=[0])
+    assert (one.moved, one.lost) == (("query", "value", "out"), ("key",))
+
+
 def test_swapped_attentions_have_the_type_and_mode_of_the_model():
     model = bert("Bert").to(torch.bfloat16).eval()
     for one in swap(model, "dba"):

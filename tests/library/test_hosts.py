@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from subquad import UserError, load_swapped, swap
 from subquad.specs import UNKNOWN
+from subquad.training.callbacks.refresh import _refresh
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script")  # transformers 5.0 with a newer torch
 exactly = {"rtol": 0, "atol": 0}
@@ -159,6 +160,29 @@ def test_rotary_positions_reach_functions_of_queries_and_keys_only(name):
     [again] = swap(model, "dba", where=[0])
     assert (first.lost, again.lost) == ((), ("rotary positions",))
     assert stand_in.core is None
+
+
+class Running(nn.Module):
+    """A model that runs its place's example, whatever it is given."""
+
+    def __init__(self, place: Place, model: nn.Module) -> None:
+        super().__init__()
+        self.place, self.model = place, model
+
+    def forward(self, batch: None) -> Tensor:
+        return self.place.run(self.model)
+
+
+@pytest.mark.parametrize("name", ["modernbert", "eva"])
+def test_training_fits_a_state_to_rotated_queries(name):
+    model = PLACES[name].build().eval()
+    swapped = swap(model, "ecoformer", anchors=4, image_size=PLACES[name].image_size)
+    _refresh([one.after for one in swapped], Running(PLACES[name], model), None, seed=0)
+    rotated = swapped[0].after.anchors.clone()
+    model.get_submodule(swapped[0].name).core = None  # as if the attention read the tokens
+    _refresh([swapped[0].after], Running(PLACES[name], model), None, seed=0)
+    assert all(one.after.fitted for one in swapped)
+    assert not torch.allclose(swapped[0].after.anchors, rotated, atol=1e-5)
 
 
 def test_the_relative_bias_of_beit_is_taken_out():

@@ -77,6 +77,9 @@ def test_a_plain_layer_is_the_layer_of_a_site(name):
             assert torch.equal(layer(x, context, context_mask=mask), expected)
 
 
+DBA, X, MASK = subquad.DBA(dim=8, heads=2, max_len=4), torch.ones(1, 4, 8), torch.ones(1, 4, dtype=torch.bool)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -84,23 +87,17 @@ def test_a_plain_layer_is_the_layer_of_a_site(name):
         (lambda: subquad.DBA(dim=8, max_len=4), "DBA needs heads; write"),
         (lambda: subquad.DBA(max_len=4), "DBA needs dim and heads; write"),
         (lambda: subquad.DBA(dim=8, heads=2, max_len=4, pattern="both"), "self or cross, not both"),
-        (
-            lambda: subquad.DBA(dim=8, heads=2, max_len=4)(torch.ones(1, 4, 8), mask=torch.zeros(1, 4)),
-            r"pass mask > -1",
-        ),
-        (
-            lambda: subquad.DBA(dim=8, heads=2, max_len=4)(torch.ones(1, 4, 8), masks=Masks(torch.ones(1, 4))),
-            "mask.bool()",
-        ),
-        (
-            lambda: subquad.DBA(dim=8, heads=2, max_len=4)(torch.ones(2, 4, 8), masks=Masks(torch.ones(1, 4).bool())),
-            r"has the shape \[2, 4\] here, not \[1, 4\]",
-        ),
-        (lambda: subquad.DBA(dim=8, heads=2, max_len=4)(torch.ones(1, 4, 8), torch.ones(1, 4, 8)), "one input"),
-        (lambda: subquad.DBA(dim=8, heads=2, max_len=4, pattern="cross")(torch.ones(1, 4, 8)), "needs the context"),
+        (lambda: DBA(X, mask=torch.zeros(1, 4)), r"pass mask > -1"),
+        (lambda: DBA(X, masks=Masks(torch.ones(1, 4))), "mask.bool()"),
+        (lambda: DBA(torch.ones(2, 4, 8), masks=Masks(MASK)), r"has the shape \[2, 4\] here, not \[1, 4\]"),
+        (lambda: DBA(X, torch.ones(1, 4, 8)), "one input"),
+        (lambda: subquad.DBA(dim=8, heads=2, max_len=4, pattern="cross")(X), "needs the context"),
+        (lambda: DBA(X, context_mask=MASK), "takes one mask"),
+        (lambda: DBA(X, X, Masks(), mask=MASK), "not both"),
+        (lambda: DBA(X, carry=X), "is given Masks"),
         (lambda: subquad.DBA(dim=8, heads=2, max_len=4, d_p=0), "attention.d_p is 0"),
         (lambda: setattr(subquad.Softmax(dim=8, heads=2).projections, "value", nn.Identity()), "parametrisation"),
-        (lambda: setattr(subquad.DBA(dim=8, heads=2, max_len=4), "query", nn.Identity()), "parametrisation"),
+        (lambda: setattr(DBA, "query", nn.Identity()), "parametrisation"),
     ],
 )
 def test_wrong_calls_are_explained(call, message):

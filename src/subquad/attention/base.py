@@ -127,15 +127,21 @@ class Attention(_OwnMaps, CheckedSettings, abc.ABC):
     ) -> Tokens | tuple[Tokens, Carry]:  # fmt: skip
         """Returns the output for each query token; if `masks` is given, also the `carry` of the next layer."""
         if masks is not None:
+            if mask is not None or context_mask is not None:
+                raise UserError("masks holds the masks of both inputs; give it, or mask and context_mask, not both.")
             context = x if context is None else context
             _check_masks(x, context, masks)
             return self.attend_with_carry(x, context, masks, carry)
+        if carry is not None:
+            raise UserError("A carry belongs to a layer of a stack, which is given Masks: layer(x, x, Masks(), carry).")
         if self.site.pattern is Pattern.SELF:
             if context is not None and context is not x:
                 raise UserError(
                     f"This {type(self).__name__} is self-attention and takes one input; for two, build it "
                     'with pattern="cross".'
                 )
+            if context_mask is not None and context_mask is not mask:
+                raise UserError(f"This {type(self).__name__} is self-attention and takes one mask: mask=mask.")
             context, context_mask = x, mask
         elif context is None:
             raise UserError(f"This {type(self).__name__} is cross-attention and needs the context as second input.")

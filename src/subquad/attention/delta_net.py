@@ -26,7 +26,7 @@ class DeltaNet(StatelessAttention):
     Args:
         gated: with decays g_i = -exp(a_h) softplus(w_hᵀ x_i + b_h), for each direction their own, and an output gate
             SiLU(W_Z x) after the norm (gated DeltaNet); otherwise g = 0 and no gate (DeltaNet).
-        kernel: taps of the depthwise convolutions of q, k and v, odd; null: none, and no SiLU of v.
+        kernel: taps of the depthwise convolutions of q, k and v, odd; null: none, and no SiLU.
 
     Why the fast path is equal: what the tokens of a chunk write is the solution of a triangular system. An exported
     program takes as many chunks of 64 tokens as its example has.

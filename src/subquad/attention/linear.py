@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.linear_attention import divisor, expand, head_dot, kv_state
+from subquad.ops.linear_attention import divisor, expand, head_dot, kv_state, summable
 from subquad.ops.linear_attention_on_gpu import linear_attention, use_gpu_path, weights_of
 from subquad.ops.masks import zero_padding
 from subquad.specs import Context, Masks, Pattern, Site, Tokens
@@ -53,8 +53,7 @@ class Linear(StatelessAttention):
             weights = weights_of(p.query, p.key, p.value, p.out)
             return linear_attention(x, masks.context, weights, p.heads, self.eps)
         q = self._features(p.query, x)
-        k = self._features(p.key, context)
-        k = zero_padding(k, masks.context)
+        k = summable(zero_padding(self._features(p.key, context), masks.context))
         q, k = q.unflatten(-1, (p.heads, -1)), k.unflatten(-1, (p.heads, -1))
         normaliser = head_dot(q, k.sum(1)) + self.eps
         return expand(q * divisor(normaliser, masks.context).reciprocal(), kv_state(k, context, p.value), p.out)

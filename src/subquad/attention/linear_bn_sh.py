@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.ops.linear_attention import divisor, expand, head_dot
+from subquad.ops.linear_attention import divisor, expand, head_dot, summable
 from subquad.ops.masks import zero_padding
 from subquad.ops.scaled_heads import at_scales, mean_keys, scale_groups
 from subquad.specs import Context, Masks, Pattern, Site, Tokens
@@ -82,7 +82,7 @@ class LinearBNSH(StatelessAttention):
         for group in self.groups:  # φ(K)ᵀ C and φ(K)ᵀ 1 of the heads of one scale
             tokens, real = scaled[group.scale]
             k = F.elu(group.project(p.key, tokens) - shift[..., group.features]).add_(1)
-            k = zero_padding(k, real)
+            k = summable(zero_padding(k, real))
             products.append(k.mT @ tokens)
             sums.append(k.sum(1))
         total = torch.cat(sums, -1).unflatten(-1, (p.heads, -1))

@@ -33,7 +33,7 @@ class Swapped:
     """An attention that `swap` replaced.
 
     `moved` are the maps (query, key, value, out) that the new attention took over, `new` its parameters and buffers
-    that have initial values, `lost` what of the old one has no counterpart: parameters, windows, positions.
+    that have initial values, `lost` what of the old one has no counterpart: maps, parameters, windows, positions.
 
     Examples:
         >>> from torch import nn
@@ -191,5 +191,6 @@ def _replace(host: Host, attention: Attention, slot: CarrySlot, keep_weights: bo
         for name, weight in attention.named_parameters():
             weight.requires_grad_(name in new)
     host.install(attention.to(like.device, like.dtype).train(host.module.training), slot)
-    lost = (*host.lost, *(["rotary positions"] if host.rotary and not turns(attention) else []))
-    return Swapped(host.name, host.module, attention, tuple(moved), tuple(new), lost)
+    lost = [*host.lost, *(name for name in host.maps if name not in attention.softmax_maps())]
+    lost += ["rotary positions"] if host.rotary and not turns(attention) else []
+    return Swapped(host.name, host.module, attention, tuple(moved), tuple(new), tuple(lost))

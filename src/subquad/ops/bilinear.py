@@ -32,7 +32,7 @@ def bilinear(
     """Y and A of `subquad.attention.dba.DBA` with one compression for all heads and both W' normalised.
 
         A = [W_r; W_c; W'_cᵀ] X = softmax_n([Z W_Q; Z W_K; F_c] Xᵀ) X     over the tokens that `keep` shows
-        P = dropout(softmax(scale · (A_r W_Q R)(A_c W_K R)ᵀ)               in each head
+        P = dropout(softmax(scale · (A_r W_Q R)(A_c W_K R)ᵀ))              in each head
         Y = softmax_p(X F_rᵀ) P (A_v W_V) W_O
 
     R multiplies W_Q and W_K and not the rows of A, because Z multiplies both weights anyway. Biases are left out above;

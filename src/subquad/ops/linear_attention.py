@@ -16,6 +16,11 @@ def head_dot(x: Float[Tensor, "b n h f"], vector: Float[Tensor, "b h f"]) -> Flo
     return (x * vector[:, None]).sum(-1, keepdim=True)
 
 
+def summable(k: Float[Tensor, "b m f"]) -> Float[Tensor, "b m f"]:
+    """Features of keys whose sums over the tokens float16 can hold: k / m. A common factor cancels in the weights."""
+    return k / k.shape[1] if k.dtype is torch.float16 else k
+
+
 def divisor(normaliser: Float[Tensor, "b n h 1"], mask: ContextMask) -> Float[Tensor, "b n h 1"]:
     """The normaliser, but 1 in rows without a real key, whose sums are 0: half precision cannot hold 1 / ε."""
     return normaliser if mask is None else normaliser.masked_fill(~mask.any(1)[:, None, None, None], 1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -78,15 +79,17 @@ def _redraw(due: Sequence[Any], seed: int) -> None:
 def _refresh(due: Sequence[Any], model: nn.Module, batch: Any, seed: int) -> None:
     waiting = list(due)
 
-    def refresh(attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def refresh(attention: Any, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """called: the attention, or its twin that reads rotated heads (`core_of`) and shares its hooks and buffers."""
         if attention in waiting:  # a mechanism shared by layers is refreshed at its first use
             waiting.remove(attention)
             inputs = dict(zip(("x", "context", "masks"), args, strict=False)) | kwargs
-            attention.refresh(inputs["x"], inputs["context"], inputs["masks"])
+            called.refresh(inputs["x"], inputs["context"], inputs["masks"])
 
     with ExitStack() as stack:
         for attention in due:
-            stack.callback(attention.register_forward_pre_hook(refresh, with_kwargs=True).remove)
+            hook = attention.register_forward_pre_hook(partial(refresh, attention), with_kwargs=True)
+            stack.callback(hook.remove)
         stack.enter_context(_state_restored(model))
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
