@@ -223,7 +223,9 @@ def only_run(folder: Path) -> tuple[Path, Record]:
         raise UserError(f"{folder} holds {len(found)} finished runs; name one of them, such as {found[0]}.")
     record = read(found[0]) if found else None
     if record is None:
-        raise UserError(f"There is no finished run in {folder}.")
+        started = next(folder.rglob(HISTORY), None)
+        begun = f"; {started.parent} is not finished, and its training command goes on with it" if started else ""
+        raise UserError(f"There is no finished run in {folder}{begun}.")
     return found[0], record
 
 

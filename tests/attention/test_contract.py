@@ -7,6 +7,7 @@ import contextlib
 import copy
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from torch.testing import assert_close
 from attention.cells import CONTEXT, DIM, QUERIES, Cell, declared, prefix, run, site
 from subquad.attention.base import (
     Attention,
+    Carry,
     Discrete,
     StatelessAttention,
     SurrogateGradient,
@@ -76,6 +78,26 @@ def test_each_wiring_works_or_is_refused(factory: Callable[..., Attention]) -> N
 def test_undeclared_wiring_is_refused_by_the_base_class() -> None:
     with pytest.raises(UnsupportedPattern, match="SelfOnly has no cross-attention form; it supports self-attention"):
         SelfOnly(site(Pattern.CROSS))
+
+
+class Averaging(Attention):
+    """Returns one token for a row, which a residual connection would add to every token."""
+
+    patterns = frozenset({Pattern.SELF})
+    complexity = "time O(n), memory O(n)"
+    returned: Any = None
+
+    def attend_with_carry(self, x: Tensor, context: Tensor, masks: Masks, carry: Carry) -> Any:
+        return (x.mean(1, keepdim=True) if self.returned is None else self.returned), carry
+
+
+def test_outputs_of_another_shape_are_refused() -> None:
+    attention = Averaging(site(Pattern.SELF))
+    with pytest.raises(UserError, match=r"Averaging returned \[2, 1, 24\] for tokens \[2, 5, 24\]"):
+        attention(torch.randn(2, 5, DIM))
+    attention.returned = ()
+    with pytest.raises(UserError, match="Averaging returned a tuple for tokens"):
+        attention(torch.randn(2, 5, DIM))
 
 
 def test_shapes_are_checked_while_tests_run() -> None:

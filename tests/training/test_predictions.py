@@ -64,9 +64,9 @@ def series(folder: Path) -> tuple[list[str], Path, list[str]]:
     return ["task=uea/custom", "data.dataset=Mine", f"data.folder={folder}"], folder / "new.ts", [*labels]
 
 
-def predicted(run: Path, place: Path):
+def predicted(run: Path, place: Path, changes=None):
     with one_thread():
-        return predict(run, place)
+        return predict(run, place, changes)
 
 
 @pytest.mark.slow
@@ -76,7 +76,13 @@ def test_the_rows_of_the_test_without_labels_give_its_score(made, data, outputs,
     words = [*words, "scale=smoke", "trainer=cpu"] if made is images else [*words, *SMALL]
     trained(composed(data, outputs, *words))
     run = record_of(outputs)
-    found = predicted(run, new)
+    if made is texts:
+        moved = (tmp_path / "train.csv").rename(tmp_path / "moved.csv")
+        with pytest.raises(UserError, match=r"data.train=.*train.csv does not exist"):
+            predicted(run, new)
+        found = predicted(run, new, {"train": str(moved)})
+    else:
+        found = predicted(run, new)
     np.testing.assert_allclose(found.values.sum(1), 1, rtol=1e-5)
     chosen = [found.classes[i] for i in found.values.argmax(1)]
     right = np.mean([one == label for one, label in zip(chosen, labels, strict=True)])
@@ -121,6 +127,11 @@ def test_rows_that_a_model_does_not_know_are_named(tmp_path):
         data.unlabelled(new)
     words, new, _ = texts(tmp_path / "words")
     data = opened(OwnTexts, words, tmp_path)
+    (tmp_path / "words" / "bare.csv").write_text("a film\na plot\n")
+    with pytest.raises(UserError, match="has the columns 'a film' and the training files 'text', 'label'; add a first"):
+        data.unlabelled(tmp_path / "words" / "bare.csv")
+    with pytest.raises(UserError, match=r"words has 4 tables, such as bare.csv; name one of them"):
+        data.unlabelled(tmp_path / "words")
     shutil.rmtree(tmp_path / "tokenizers")
     with pytest.raises(UserError, match="the tokenizer of the training texts, is missing"):
         data.unlabelled(new)

@@ -69,6 +69,14 @@ def test_warmup_linear_with_a_factor_and_without_a_warmup():
     assert found == pytest.approx([1.0, 0.75, 0.8 * 0.5, 0.8 * 0.25, 0.0])
 
 
+@pytest.mark.parametrize("name", ["inverse_sqrt", "warmup_cosine", "warmup_linear"])
+def test_a_warmup_that_never_ends_is_said(name, caplog):
+    rates(getattr(schedules, name), 2, total_steps=20, warmup=20)
+    assert caplog.text == ""
+    rates(getattr(schedules, name), 2, total_steps=20, warmup=1000)
+    assert "scheduler.warmup=1000 steps is longer than the run of 20, and ends at 0.02 of the rate" in caplog.text
+
+
 def test_staircase_climbs_by_epochs_and_drops_twice():
     found = rates(schedules.staircase, 28, lr=2.0, total_steps=26, epochs=13, warmup=3, drops=[10, 12], gamma=0.2)
     assert found[:8] == pytest.approx([0.5, 0.5, 1.0, 1.0, 1.5, 1.5, 2.0, 2.0])

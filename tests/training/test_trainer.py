@@ -25,6 +25,7 @@ MOTIONS = ("task=uea/basic_motions", "attention=softmax", "scale=smoke", *TINY)
     ("overrides", "cause"),
     [
         (["trainer.precision=16-mixed"], "A CPU cannot train with trainer.precision=16-mixed; choose bf16-mixed"),
+        (["trainer.precision=bf16-true"], "Weights are trained in float32, not in trainer.precision=bf16-true"),
         (["trainer.devices=2"], "There are 2 processes but no strategy for them; choose trainer=ddp"),
         (
             ["trainer=ddp_cpu", "trainer.devices=3"],

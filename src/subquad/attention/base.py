@@ -131,7 +131,7 @@ class Attention(_OwnMaps, CheckedSettings, abc.ABC):
                 raise UserError("masks holds the masks of both inputs; give it, or mask and context_mask, not both.")
             context = x if context is None else context
             _check_masks(x, context, masks)
-            return self.attend_with_carry(x, context, masks, carry)
+            return self._attended(x, context, masks, carry)
         if carry is not None:
             raise UserError("A carry belongs to a layer of a stack, which is given Masks: layer(x, x, Masks(), carry).")
         if self.site.pattern is Pattern.SELF:
@@ -147,7 +147,15 @@ class Attention(_OwnMaps, CheckedSettings, abc.ABC):
             raise UserError(f"This {type(self).__name__} is cross-attention and needs the context as second input.")
         masks = Masks(mask, context_mask)
         _check_masks(x, context, masks)
-        return self.attend_with_carry(x, context, masks, None)[0]
+        return self._attended(x, context, masks, None)[0]
+
+    def _attended(self, x: Tokens, context: Context, masks: Masks, carry: Carry) -> tuple[Tokens, Carry]:
+        """`attend_with_carry`; raises UserError if the output is not of the shape of x, which sums would broadcast."""
+        y, carry = self.attend_with_carry(x, context, masks, carry)
+        if getattr(y, "shape", None) != x.shape:
+            found = list(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
+            raise UserError(f"{type(self).__name__} returned {found} for tokens {list(x.shape)}; return their shape.")
+        return y, carry
 
     @abc.abstractmethod
     def attend_with_carry(self, x: Tokens, context: Context, masks: Masks, carry: Carry) -> tuple[Tokens, Carry]:

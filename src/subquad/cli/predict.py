@@ -5,17 +5,22 @@ python scripts/predict.py run=outputs/runs/images/custom/dba data=/path/to/photo
 
 run= is the folder of a run, or one above it where no other run is. data= is a file or folder like one that it was
 trained on: a table of texts or token ids, a folder with tokens.npy, an image or a folder of images, a .ts file. Labels
-may be there and are not read; rows are prepared as in training. The file (by default <name>_predictions.csv in the
-current folder) has a line for each row: its number, or the path of the image; the prediction; the probability of each
-class.
+may be there and are not read; rows are prepared as in training. Overrides that begin with `data.` change settings of
+the run's data, such as where its files are now: data.train=moved.csv. The file (by default <name>_predictions.csv in
+the current folder) has a line for each row: its number, or the path of the image; the prediction; the probability of
+each class.
 """
 
 import csv
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
 
 from subquad.cli.command import script_settings
+from subquad.config.overrides import for_yaml
 from subquad.utils.atomic import atomic_write
 from subquad.utils.display import counted
 from subquad.utils.errors import UserError
@@ -23,7 +28,9 @@ from subquad.utils.errors import UserError
 
 def main() -> None:
     """Writes the file; prints its path, the number of rows and how often each class was predicted."""
-    config = script_settings({"run": None, "data": None, "output": None}, sys.argv[1:])
+    changes = [argument for argument in sys.argv[1:] if argument.startswith("data.")]
+    given = [argument for argument in sys.argv[1:] if argument not in changes]
+    config = script_settings({"run": None, "data": None, "output": None}, given)
     if config.run is None or config.data is None:
         raise UserError(
             "Name a run and further rows, as in: python scripts/predict.py run=outputs/runs/text/custom data=new.csv"
@@ -32,7 +39,8 @@ def main() -> None:
 
     place = Path(config.data).expanduser()
     output = Path(config.output or f"{place.stem}_predictions.csv")
-    found = predict(Path(config.run), place)
+    moved: Any = OmegaConf.to_container(OmegaConf.from_dotlist([for_yaml(change) for change in changes]))
+    found = predict(Path(config.run), place, moved.get("data", {}))
     if found.classes:
         chosen = [found.classes[i] for i in found.values.argmax(1)]
         shares = [[f"{share:.6f}" for share in row] for row in found.values]

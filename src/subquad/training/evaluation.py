@@ -108,17 +108,18 @@ def all_metrics(
     return f"{split}/{found.module.metric_name}", dict(metrics), found.record
 
 
-def predict(run: Path, place: Path) -> Predictions:
+def predict(run: Path, place: Path, changes: Mapping[str, Any] | None = None) -> Predictions:
     """The answers of the best checkpoint of a run on rows of the user without labels.
 
     Args:
         run: folder of a finished run on the user's own data, or one with no other below it.
         place: a file or folder like one that the run was trained on; labels in it are not read.
+        changes: settings of the data that differ from those of the run, such as the place of its files.
 
     Raises UserError as `all_metrics`, and for data of another kind, rows that cannot be read, and outputs that are not
     finite.
     """
-    found = _Trained.read(run, {})
+    found = _Trained.read(run, changes or {})
     if not place.exists():
         raise UserError(f"data={place} does not exist; correct the path.")
     rows, names = found.data.unlabelled(place)

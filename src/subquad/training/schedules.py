@@ -3,6 +3,7 @@
 The same factor multiplies the learning rate of every parameter group.
 """
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -12,6 +13,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Natural, NonNegative, Positive
+
+log = logging.getLogger(__name__)
 
 
 def constant(optimizer: Optimizer, total_steps: int) -> LRScheduler:
@@ -25,6 +28,7 @@ def inverse_sqrt(optimizer: Optimizer, total_steps: int, warmup: Natural, start_
     Without a warm-up it is times 1 / √step; fairseq's rate is then 0.
     """
     peak = optimizer.defaults["lr"]
+    _warn_if_longer(warmup, total_steps)
 
     def factor(step: int) -> float:
         if step < warmup:
@@ -36,6 +40,7 @@ def inverse_sqrt(optimizer: Optimizer, total_steps: int, warmup: Natural, start_
 
 def warmup_cosine(optimizer: Optimizer, total_steps: int, warmup: Natural) -> LRScheduler:
     """Linear warm-up, then half a cosine to 0 at `total_steps`."""
+    _warn_if_longer(warmup, total_steps)
 
     def factor(step: int) -> float:
         if step < warmup:
@@ -80,6 +85,7 @@ def warmup_linear(
     optimizer: Optimizer, total_steps: int, warmup: Natural, gamma: Positive = 1.0, every: Count | None = None
 ) -> LRScheduler:
     """Linear warm-up, then linear decay to 0 at `total_steps`; times `gamma` every `every` steps, if that is set."""
+    _warn_if_longer(warmup, total_steps)
 
     def factor(step: int) -> float:
         decay = 1.0 if every is None else gamma ** (step // every)
@@ -105,6 +111,14 @@ def staircase(
         return min(1.0, (epoch + 1) / (warmup + 1)) * gamma ** sum(drop <= epoch for drop in drops)
 
     return LambdaLR(optimizer, factor)
+
+
+def _warn_if_longer(warmup: int, total_steps: int) -> None:
+    if warmup > total_steps:
+        log.warning(
+            "The warm-up of scheduler.warmup=%s steps is longer than the run of %s, and ends at %.2g of the rate.",
+            warmup, total_steps, total_steps / warmup,
+        )  # fmt: skip
 
 
 def _need_epochs(epochs: int) -> None:

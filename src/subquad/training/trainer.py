@@ -80,6 +80,8 @@ def _check(trainer: pl.Trainer, precision: str) -> None:
         raise UserError("Training has no end: trainer.max_epochs and trainer.max_steps are -1; set either of them.")
     if isinstance(trainer.accelerator, CPUAccelerator) and precision in ("16-mixed", "16-true", "16"):
         raise UserError(f"A CPU cannot train with trainer.precision={precision}; choose bf16-mixed, or a GPU.")
+    if precision in ("16-true", "bf16-true", "64-true", "64"):
+        raise UserError(f"Weights are trained in float32, not in trainer.precision={precision}; choose bf16-mixed.")
     if isinstance(trainer.strategy, DDPStrategy) and not isinstance(trainer.strategy, SharedBatches):
         raise UserError(
             f"There are {trainer.world_size} processes but no strategy for them; choose trainer=ddp (GPUs), "

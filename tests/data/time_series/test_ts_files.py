@@ -210,6 +210,12 @@ def test_regression_needs_finite_numbers(tmp_path, target):
         of_text(tmp_path, text + target, text + "2", kind="regression")
 
 
+def test_numbers_are_no_classes(tmp_path):
+    text = HEADER + "@targetLabel true\n@data\n1,2:3,4:1.5\n1,2:3,4:2"
+    with pytest.raises(UserError, match=r"Mine_TRAIN.ts has numbers to predict .* task=tser/custom"):
+        of_text(tmp_path, text, text, kind="classification")
+
+
 # the cache
 
 

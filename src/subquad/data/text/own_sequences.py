@@ -14,6 +14,7 @@ from subquad.data.own_rows import Division, Kind, OwnRows, digest, facts
 from subquad.data.ragged import Ragged
 from subquad.data.split_data import CachedData, SequenceData
 from subquad.data.text.own_tables import LABELS, OwnTables, Part, place_of_rows
+from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Seed, Share
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class OwnSequences(CachedData, SequenceData):
         self.division = Division(val_fraction, test_fraction, split_seed, cases, protocol)
 
     synthetic_file: ClassVar[str] = ""
+    names: ClassVar[Sequence[str]]
+    """Names by which a column of sequences is found."""
 
     @property
     @abc.abstractmethod
@@ -77,6 +80,15 @@ class OwnSequences(CachedData, SequenceData):
     def unlabelled(self, place: Path) -> tuple[Ragged, list[str]]:
         with tempfile.TemporaryDirectory(prefix=".rows-", dir=self.cache_folder.parent) as scratch:
             part = self.tables.unlabelled(place, Path(scratch))
+            found, trained = (
+                [*part.table.features],
+                self._cache.facts.get("columns"),
+            )  # caches of older versions have none
+            if trained and part.named(self.names) is None and not {*found} & {*trained}:
+                raise UserError(
+                    f"{place} has the columns {', '.join(map(repr, found))} and the training files "
+                    f"{', '.join(map(repr, trained))}; add a first line with the names."
+                )
             contents = self.contents(part, self.label or part.named(LABELS) or "")
             rows = self.further(contents, np.zeros(len(contents), np.int64), place)
         return rows, [str(number) for number in range(1, len(rows) + 1)]
@@ -119,4 +131,5 @@ class OwnSequences(CachedData, SequenceData):
         rows = OwnRows(splits, labels, digests, place_of_rows(places), label)
         targets, classes = rows.targets(self.kind)
         tokens, known = self.tokens(contents, targets, self.division.drawn(rows, targets)["train"])
-        return {"all": tokens}, facts(rows, classes) | known | {"places": places}
+        named = {"places": places, "columns": [*parts[0].table.features]}
+        return {"all": tokens}, facts(rows, classes) | known | named

@@ -113,6 +113,8 @@ class OwnTables:
         """One more table, whose labels are not read. `scratch` must exist as long as it is used."""
         if (place / ARRAY).is_file():
             return Part("", _arrays(place, labelled=False), str(place))
+        if len(files := sources.tables_of(place)) > 1:
+            raise UserError(f"{place} has {len(files)} tables, such as {files[0].name}; name one of them.")
         tables = sources.read_tables(place, scratch, self.encoding, self.quotes)
         if len(tables) > 1:
             raise UserError(f"{place} has the splits {', '.join(tables)}; name the file of one.")

@@ -38,6 +38,7 @@ class OwnTexts(OwnSequences):
 
     task = "text/custom"
     synthetic_file = "train.csv"
+    names = _TEXTS
 
     def __init__(
         self, *, root: str, text: str | Sequence[str] | None = None, tokenizer: str | None = None, vocab: Count = 5000,
@@ -86,6 +87,10 @@ class OwnTexts(OwnSequences):
         known = {"vocabulary": tokenizer.vocabulary.facts, "tokenizer": str(folder)}
         return self._laid_out(contents, targets, tokenizer), known
 
+    def load(self) -> tuple[dict[str, Ragged], str]:
+        self._warn_of_cuts(self._cache.splits["all"])
+        return super().load()
+
     def further(self, contents: Sequence[Any], targets: np.ndarray, place: Path) -> Ragged:
         name = self._cache.facts["tokenizer"]
         if name != BYTES and not Path(name).is_dir():
@@ -93,14 +98,17 @@ class OwnTexts(OwnSequences):
         tokenizer = ByteTokenizer() if name == BYTES else Tokenizer(Path(name))
         if tokenizer.vocabulary != Vocabulary.from_facts(self._cache.facts["vocabulary"]):
             raise UserError(f"{name} is another tokenizer than that of the training texts; restore it.")
-        return self._laid_out(contents, targets, tokenizer)
+        rows = self._laid_out(contents, targets, tokenizer)
+        self._warn_of_cuts(rows)
+        return rows
 
     def _laid_out(self, contents: Sequence[Any], targets: np.ndarray, tokenizer: Tokenizer | ByteTokenizer) -> Ragged:
         first, *second = (list(column) for column in zip(*contents, strict=True))
-        rows = lay_out(Labelled(first, second[0] if second else None, targets), tokenizer, self.max_len)
+        return lay_out(Labelled(first, second[0] if second else None, targets), tokenizer, self.max_len)
+
+    def _warn_of_cuts(self, rows: Ragged) -> None:
         if full := int((rows.lengths == self.max_len).sum()):
             log.warning("%s of %s texts fill data.max_len=%s tokens and may be cut.", full, len(rows), self.max_len)
-        return rows
 
     @staticmethod
     def write_synthetic(folder: Path) -> None:

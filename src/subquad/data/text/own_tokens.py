@@ -30,6 +30,7 @@ class OwnTokens(OwnSequences):
     """
 
     task = "tokens/custom"
+    names = _TOKENS
 
     def __init__(
         self, *, root: str, ids: str | None = None, vocab: Count | None = None, max_len: Count | None = None,
@@ -58,9 +59,10 @@ class OwnTokens(OwnSequences):
             if values.ndim != 1 or not len(values) or not np.issubdtype(values.dtype, np.integer):
                 raise UserError(f"{where} is no list of whole numbers; correct or delete it.")
             if wrong := np.flatnonzero((values < 1) | (values > _LARGEST)).tolist():
+                remedy = "correct it" if values.min() < 0 or values.max() > _LARGEST else "add 1 to all ids"
                 raise UserError(
                     f"{where} has the id {values[wrong[0]]} at position {wrong[0] + 1}; ids are from 1, because 0 is "
-                    "padding: add 1 to all ids."
+                    f"padding, to {_LARGEST}: {remedy}."
                 )
             rows.append(values.astype(np.uint32))
         return rows

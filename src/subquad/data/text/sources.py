@@ -127,6 +127,15 @@ _KINDS = {
 }  # fmt: skip
 
 
+def tables_of(place: Path) -> list[Path]:
+    """The tables of a folder or a file; none of a folder that the library saved, which then knows its own."""
+    return [] if _is_saved(place) else [path for path in dataset_files(place) if path.suffix.lower() in _KINDS]
+
+
+def _is_saved(place: Path) -> bool:
+    return (place / "dataset_dict.json").exists() or (place / "state.json").exists()
+
+
 def read_dataset(place: Path, column: str, scratch: Path) -> dict[str, DatasetTexts]:
     """The splits of a data set on disk with one text column; raises UserError as `read_tables` does.
 
@@ -194,9 +203,9 @@ def _opened(datasets: Any, place: Path, scratch: Path, encoding: str, quotes: bo
         return datasets.load_dataset(
             _KINDS[ending], data_files=glob.escape(str(place)), cache_dir=str(scratch), **options
         )
-    if (place / "dataset_dict.json").exists() or (place / "state.json").exists():
+    if _is_saved(place):
         return datasets.load_from_disk(str(place))
-    tables = [path for path in dataset_files(place) if path.suffix.lower() in _KINDS]
+    tables = tables_of(place)
     only_csv = {_KINDS[path.suffix.lower()] for path in tables} == {"csv"}
     options = _as_text(datasets, tables[0], encoding, quotes) if only_csv else {}
     return datasets.load_dataset(str(place), cache_dir=str(scratch), **options)

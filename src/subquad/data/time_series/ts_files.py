@@ -90,7 +90,7 @@ def parse(source: Source, kind: Kind, strict: bool = False) -> tuple[dict[str, R
     names. strict: the numbers and classes in the headers must be those of the cases.
     Raises UserError if a file cannot be read or the two files do not fit together.
     """
-    (train, train_targets), (test, test_targets) = (_read(path, strict) for path in (source.train, source.test))
+    (train, train_targets), (test, test_targets) = (_read(path, strict, kind) for path in (source.train, source.test))
     if train[0].shape[1] != test[0].shape[1]:
         raise UserError(
             f"{source.train} has {train[0].shape[1]} channels and {source.test.name} has {test[0].shape[1]}; "
@@ -107,13 +107,13 @@ def parse(source: Source, kind: Kind, strict: bool = False) -> tuple[dict[str, R
 
 def read_unlabelled(path: Path) -> list[np.ndarray]:
     """Every case of a file as float64 [steps, channels], with or without labels; raises UserError as `parse` does."""
-    return _read(path, strict=True, labelled=False)[0]
+    return _read(path, strict=True, kind=None)[0]
 
 
-def _read(path: Path, strict: bool, labelled: bool = True) -> tuple[list[np.ndarray], list[str]]:
+def _read(path: Path, strict: bool, kind: Kind | None) -> tuple[list[np.ndarray], list[str]]:
     """Every case as float64 [steps, channels], and its label in lower case; `strict` compares them with the header.
 
-    Without `labelled`, a file may have none.
+    Without a `kind`, labels are not read, and a file may have none.
     """
     header: dict[str, tuple[int, list[str]]] = {}
     cases: list[np.ndarray] = []
@@ -122,7 +122,7 @@ def _read(path: Path, strict: bool, labelled: bool = True) -> tuple[list[np.ndar
     try:
         for number, text in _lines(path):
             if "@data" in header:
-                has_labels = labelled or _has_labels(header)
+                has_labels = kind is not None or _has_labels(header)
                 channels, label = _parsed(text, number, header.get("@timestamps", (0, []))[1] == ["true"], has_labels)
                 if cases and len(channels) != cases[0].shape[1]:
                     raise ValueError(f"line {number} has {len(channels)} channels, line {lines[0]} {cases[0].shape[1]}")
@@ -139,13 +139,18 @@ def _read(path: Path, strict: bool, labelled: bool = True) -> tuple[list[np.ndar
             f"{path} is truncated or not a .ts file ({error}); replace it with a fresh copy, or correct it as "
             "docs/data.md shows."
         ) from None
-    if not labelled:
-        return cases, labels
+    if kind is not None:
+        _check_labels(path, header, labels, kind)
+    return cases, labels
+
+
+def _check_labels(path: Path, header: dict[str, tuple[int, list[str]]], labels: list[str], kind: Kind) -> None:
     if not _has_labels(header):
         raise UserError(f"{path} has no labels; it needs a line @classLabel or @targetLabel and a label on every case.")
+    if kind == "classification" and header.get("@classlabel", (0, []))[1][:1] != ["true"]:
+        raise UserError(f"{path} has numbers to predict (@targetLabel), not classes; train on it by task=tser/custom.")
     if "" in labels:
         raise UserError(f"Case {labels.index('') + 1} of {path} has no label; replace the file with a complete copy.")
-    return cases, labels
 
 
 def _has_labels(header: dict[str, tuple[int, list[str]]]) -> bool:
