@@ -19,7 +19,7 @@ from subquad.planning import comparison as module
 from subquad.planning.budget import Pace, epochs_within, least_epochs
 from subquad.planning.comparison import STEP, ComparedRow, Comparison, ComparisonResult
 from subquad.report.comparison import show, verdict
-from subquad.results.pairs import all_pairs, half_widths
+from subquad.results.pairs import Pair, all_pairs, half_widths
 from subquad.utils.errors import UserError
 
 
@@ -220,11 +220,13 @@ def test_rows_that_have_learned_nothing_are_named(lower_is_better, means, said):
     ]
     found = verdict(
         ComparisonResult(
-            title="t", folder=Path(), metric="accuracy", lower_is_better=lower_is_better, rows=rows, pairs=[],
+            title="t", folder=Path(), metric="accuracy", lower_is_better=lower_is_better, rows=rows,
+            pairs=[Pair(*means, difference=-4 if lower_is_better else 4, low=1, high=7, p=0.01, corrected=0.01)],
             baselines={"any": 60 if lower_is_better else 40, "majority class": 50}, facts={}, left_out={},
         )
     )  # fmt: skip
     assert said in found if said else "Not better" not in found
+    assert ("dba is better than none." in found) == ("Their order" not in found)
 
 
 @pytest.mark.parametrize(

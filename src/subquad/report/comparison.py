@@ -46,19 +46,28 @@ def write(result: ComparisonResult) -> Path:
 
 def verdict(result: ComparisonResult) -> str:
     """Which differences are beyond chance, in a sentence or two, and which rows have learned nothing."""
-    return " ".join([_differences(result), *_unlearned(result)])
+    rows = _unlearned(result)
+    if not rows:
+        return _differences(result)
+    names = f"Not better than the {_best_baseline(result)[0]} beyond chance: {', '.join(rows)}."
+    if len(rows) == len(result.rows):
+        return f"{names} Their order means nothing; other rates= or more hours= may help."
+    return f"{_differences(result)} {names}"
 
 
 def _unlearned(result: ComparisonResult) -> list[str]:
-    """A sentence on the rows whose intervals do not lie beyond the best score without a model."""
-    sign = -1 if result.lower_is_better else 1
-    name, best = max(result.baselines.items(), key=lambda item: sign * item[1], default=("", None))
-    if best is None:
-        return []
-    rows = [row.name for row in result.rows if sign * (row.mean - best) <= row.half_width]
-    all_of_them = len(rows) == len(result.rows)
-    remedy = " Their order means nothing; other rates= or more hours= may help." if all_of_them else ""
-    return [f"Not better than the {name} beyond chance: {', '.join(rows)}.{remedy}"] if rows else []
+    """The rows whose intervals do not lie beyond the best score without a model."""
+    sign, (_, best) = _sign(result), _best_baseline(result)
+    return [row.name for row in result.rows if best is not None and sign * (row.mean - best) <= row.half_width]
+
+
+def _best_baseline(result: ComparisonResult) -> tuple[str, float | None]:
+    sign = _sign(result)
+    return max(result.baselines.items(), key=lambda item: sign * item[1], default=("", None))
+
+
+def _sign(result: ComparisonResult) -> int:
+    return -1 if result.lower_is_better else 1
 
 
 def _differences(result: ComparisonResult) -> str:
@@ -74,9 +83,10 @@ def _differences(result: ComparisonResult) -> str:
 
 
 def _better(result: ComparisonResult, name: str) -> list[str]:
-    """The rows that a row is better than, beyond chance."""
-    sign = -1 if result.lower_is_better else 1
-    signed = [(p.a, p.b) if sign * p.difference > 0 else (p.b, p.a) for p in result.pairs if p.differs]
+    """The rows that a row is better than, beyond chance; none if no row has learned anything."""
+    if len(_unlearned(result)) == len(result.rows):
+        return []
+    signed = [(p.a, p.b) if _sign(result) * p.difference > 0 else (p.b, p.a) for p in result.pairs if p.differs]
     return [b for a, b in signed if a == name]
 
 
