@@ -66,9 +66,10 @@ class Place(nn.Module):
 def weights(attention: Synthesizer, x: torch.Tensor) -> torch.Tensor:
     """The weight of each place in each head, [b, h, n, m]."""
     marking = copy.deepcopy(attention)
-    marking.out, columns = nn.Identity(), []
+    columns: list[torch.Tensor] = []
+    marking.add_module("out", nn.Identity())
     for place in range(x.shape[1]):
-        marking.value = Place(place)
+        marking.add_module("value", Place(place))
         columns.append(marking(x, x, Masks())[0][..., :: attention.site.dim // HEADS])
     return torch.stack(columns, -1).transpose(1, 2)
 

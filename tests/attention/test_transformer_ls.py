@@ -86,7 +86,8 @@ def test_without_summaries_a_window_of_all_is_softmax_of_normalised_keys_and_val
     attention, x = one(partial(TransformerLS, window=LONGEST, rank=0)), tokens(2, LONGEST, 24)
     got = attention(x, x, Masks())[0]
     maps = attention.projections
-    maps.key, maps.value = (nn.Sequential(linear, attention.norm_tokens) for linear in (maps.key, maps.value))
+    for name in ("key", "value"):
+        maps.add_module(name, nn.Sequential(getattr(maps, name), attention.norm_tokens))
     want = torch.stack([exact.layer(attention, row, row, None, heads=HEADS)[0] for row in x])
     assert_close(got, want)
 
