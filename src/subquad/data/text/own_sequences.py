@@ -80,10 +80,7 @@ class OwnSequences(CachedData, SequenceData):
     def unlabelled(self, place: Path) -> tuple[Ragged, list[str]]:
         with tempfile.TemporaryDirectory(prefix=".rows-", dir=self.cache_folder.parent) as scratch:
             part = self.tables.unlabelled(place, Path(scratch))
-            found, trained = (
-                [*part.table.features],
-                self._cache.facts.get("columns"),
-            )  # caches of older versions have none
+            found, trained = [*part.table.features], self._cache.facts.get("columns")  # older caches have none
             if trained and part.named(self.names) is None and not {*found} & {*trained}:
                 raise UserError(
                     f"{place} has the columns {', '.join(map(repr, found))} and the training files "
