@@ -22,8 +22,6 @@ from subquad.utils.setting_types import Count
 
 log = logging.getLogger(__name__)
 
-_TEXTS = ("text", "sentence", "content", "review", "message", "document")
-
 
 class OwnTexts(OwnSequences):
     """Sequences `<s> a </s>`, or `<s> a </s></s> b </s>` for pairs, truncated to `max_len` tokens.
@@ -38,7 +36,7 @@ class OwnTexts(OwnSequences):
 
     task = "text/custom"
     synthetic_file = "train.csv"
-    names = _TEXTS
+    names = ("text", "sentence", "content", "review", "message", "document")
 
     def __init__(
         self, *, root: str, text: str | Sequence[str] | None = None, tokenizer: str | None = None, vocab: Count = 5000,
@@ -73,11 +71,11 @@ class OwnTexts(OwnSequences):
         return self.text and list(self.text), self.max_len, self.tokenizer.state
 
     def contents(self, part: Part, label: str) -> list[tuple[str, ...]]:
-        columns = self.text or part.other_columns(label, _TEXTS)
+        columns = self.text or part.other_columns(label, self.names)
         if self.text is None and len(columns) != 1:
             raise UserError(
                 f"{part.place} has the columns {', '.join(map(repr, part.table.features))} and none is named "
-                f"{', '.join(_TEXTS)}; name the text by data.text=<column>, or two by data.text=[<first>,<second>]."
+                f"{', '.join(self.names)}; name the text by data.text=<column>, or two by data.text=[<first>,<second>]."
             )
         return list(zip(*(_texts(part, column) for column in columns), strict=True))
 

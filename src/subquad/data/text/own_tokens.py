@@ -14,7 +14,6 @@ from subquad.specs import DataSpec
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count
 
-_TOKENS = ("tokens", "ids", "input_ids", "sequence")
 _LARGEST = 2**31 - 1
 
 
@@ -30,7 +29,7 @@ class OwnTokens(OwnSequences):
     """
 
     task = "tokens/custom"
-    names = _TOKENS
+    names = ("tokens", "ids", "input_ids", "sequence")
 
     def __init__(
         self, *, root: str, ids: str | None = None, vocab: Count | None = None, max_len: Count | None = None,
@@ -52,7 +51,7 @@ class OwnTokens(OwnSequences):
         return self.ids, self.max_len
 
     def contents(self, part: Part, label: str) -> list[np.ndarray]:
-        column = part.column(self.ids, _TOKENS, "ids")
+        column = part.column(self.ids, self.names, "ids")
         rows = []
         for number, row in enumerate(part.table.with_format("numpy")[column], 1):
             values, where = np.asarray(row), f"{part.place}, row {number}, column {column}"
