@@ -96,6 +96,7 @@ class Record:
 
     attention: the choice of attention, or of the backbone where the backbone takes no attention (s4, tlb).
     metrics: values by name (accuracy is a fraction in [0, 1]). baselines: trivial scores on the test split, by name.
+    rows: how many each split has, by its name; empty in records of earlier versions.
     wall_seconds: time of training and testing, summed over all restarts. runtime: how torch computed, with the values
     that `auto` stood for; empty in records of earlier versions. files: the checkpoints and the history that the run
     ended with, by their paths in its folder; empty in records of earlier versions. overrides: the command line of the
@@ -125,6 +126,7 @@ class Record:
     commit: str
     finished: _Time
     config: _Config
+    rows: dict[str, _Count] = dataclasses.field(default_factory=dict)
     runtime: dict[str, Any] = dataclasses.field(default_factory=dict)
     files: dict[str, File] = dataclasses.field(default_factory=dict)
     overrides: list[str] = dataclasses.field(default_factory=list)
@@ -133,6 +135,11 @@ class Record:
     def name(self) -> str:
         """The name of the run's folder."""
         return run_name(self.fingerprint, self.seed)
+
+    @property
+    def sizes(self) -> str:
+        """The rows of each split in words."""
+        return ", ".join(f"{split} {self.rows[split]:,}" for split in ("train", "val", "test") if split in self.rows)
 
     @property
     def monitor(self) -> str:

@@ -53,6 +53,7 @@ def test_a_run_leaves_a_record_checkpoints_history_and_a_curve(finished):
     assert record.steps == 4
     assert record.metrics.keys() == {"train/loss", "val/loss", "val/accuracy", "test/accuracy"}
     assert record.baselines.keys() == {"majority class", "root operator only"}
+    assert record.rows == {"train": 64, "val": 32, "test": 32}
     assert (run / "curve.png").stat().st_size > 1000
     assert (run / "checkpoints" / "best.ckpt").exists()
     assert (run / ".hydra" / "config.yaml").exists()
@@ -115,6 +116,7 @@ def test_the_report_shows_the_result_beside_the_baselines(finished, tmp_path, ca
     assert f"{record.metrics['test/accuracy']:.2%}" in shown
     assert f"{record.baselines['root operator only']:.2%}" in shown
     assert "best val/accuracy on the validation split" in shown
+    assert "train 64, val 32, test 32" in shown
     for data, callbacks, text in (
         ({"protocol": "paper"}, {}, "best val/accuracy on the test split"),
         ({"protocol": "clean"}, {}, "best val/accuracy on held-out training rows"),

@@ -162,6 +162,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         scale=str(config.scale),
         metrics=metrics,
         baselines=data.baselines(),
+        rows={name: len(split) for name, split in data.splits.items()},
         parameters=parameters,
         steps=trainer.global_step,
         wall_seconds=clock.seconds,

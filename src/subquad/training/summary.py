@@ -22,6 +22,8 @@ def show(record: Record, run: Path, note: str = "") -> None:
                 table.add_row(f"  {baseline}", _number(name, score))
     if record.config["data"].get("synthetic"):
         table.add_row("data", "[bold]synthetic (data=synthetic): not a result on the real data")
+    if record.rows:
+        table.add_row("rows", record.sizes)
     table.add_row("protocol, scale", f"{record.protocol}, {record.scale}")
     table.add_row("checkpoint", _selection(record))
     table.add_row("parameters", f"{record.parameters:,}")

@@ -77,7 +77,7 @@ def summarise(loggers: Iterable[Any], record: Record) -> None:
 
     for logger in loggers:
         if isinstance(logger, WandbLogger):
-            costs = {"parameters": record.parameters, "wall_seconds": record.wall_seconds}
+            costs = {"rows": record.rows, "parameters": record.parameters, "wall_seconds": record.wall_seconds}
             logger.experiment.summary.update({**record.metrics, **costs, "baselines": record.baselines})
             run = logger.experiment
             run.finish()

@@ -228,6 +228,7 @@ def run_facts(run: Run, cells: Cells) -> dict[str, Any]:
     record = run.record
     facts = {
         "protocol, scale": f"{record.protocol}, {run.scope.size}", "recipe": record.recipe, "seed": record.seed,
+        "rows": record.sizes,
         "parameters": _count(record.parameters), "steps": _count(record.steps),
         "duration": _duration(record.wall_seconds),
         "peak memory": f"{_count(record.peak_memory_mib)} MiB ({record.peak_memory_of})", "finished": record.finished,
