@@ -1,7 +1,6 @@
 """What all tests share: shape checks, one thread, one seed, and the configs of a group."""
 
 import gc
-import pkgutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -25,10 +24,11 @@ from hydra import compose, initialize_config_dir  # noqa: E402
 from hydra.utils import instantiate  # noqa: E402
 from omegaconf import DictConfig, OmegaConf  # noqa: E402
 
-from subquad.config.choices import CONFIGS, options  # noqa: E402
-from subquad.config.compose import load_factory  # noqa: E402
+from subquad.config.choices import CONFIGS  # noqa: E402
+from subquad.config.compose import load_factory, load_own_attention  # noqa: E402
 from subquad.config.hydra_internals import parse_files_once  # noqa: E402
 from subquad.results import store  # noqa: E402
+from subquad.utils.errors import UserError  # noqa: E402
 
 RESULTS, store.FOLDER = store.FOLDER, Path(__file__).parent / "no_results"  # so that tests see only their own results
 store.BENCHES = store.FOLDER / "bench"
@@ -97,6 +97,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the contract, and nothing else, on a choice of configs/attention, on backbone=NAME where that "
         "takes no attention, or on your own class or factory (MODULE:NAME); repeatable",
     )
+    parser.addoption(
+        "--setting",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of what --attention names, as in attention.k=32; repeatable",
+    )
     parser.addoption("--record-golden", action="store_true", help="rewrite tests/golden from the code as it is now")
 
 
@@ -113,19 +120,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def own_attentions(config: pytest.Config) -> dict[str, Any]:
     """The objects named by --attention."""
-    found = {}
-    for name in config.getoption("--attention"):
-        if name in options("attention"):  # also the user's own
-            found[name] = made("attention", name)
-            continue
-        if name in (f"backbone={choice}" for choice in encoders()):
-            found[name] = load_factory(name)
-            continue
-        try:
-            found[name] = pkgutil.resolve_name(name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise pytest.UsageError(f"--attention {name}: {error}; write it as my_package.module:MyClass.") from error
-    return found
+    settings = config.getoption("--setting")
+    try:
+        return {
+            name: load_factory(name, settings) if "=" in name else load_own_attention(name, settings)
+            for name in config.getoption("--attention")
+        }
+    except UserError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,11 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from conftest import own_attentions
-
-from subquad.specs import Pattern
 
 CLASS = """
 from subquad.attention.base import StatelessAttention
@@ -45,12 +44,21 @@ def test_the_contract_runs_on_it_and_finds_its_faults(tmp_path: Path) -> None:
     assert "2 failed, 4 passed" in printed  # with its exports
 
 
+def named(name: str, *settings: str) -> dict[str, Any]:
+    """What the options of pytest choose."""
+    chosen = {"--attention": [name], "--setting": list(settings)}
+    return own_attentions(SimpleNamespace(getoption=chosen.__getitem__))
+
+
 def test_a_wrong_name_is_explained() -> None:
-    config = SimpleNamespace(getoption=lambda _: ["nowhere:Mine"])
-    with pytest.raises(pytest.UsageError, match=r"nowhere.*write it as my_package.module:MyClass"):
-        own_attentions(config)
+    with pytest.raises(pytest.UsageError, match=r"nowhere.*write it as my_package.my_module:MyAttention"):
+        named("nowhere:Mine")
 
 
-def test_an_object_is_found_by_its_name() -> None:
-    config = SimpleNamespace(getoption=lambda _: ["subquad.specs:Pattern"])
-    assert own_attentions(config) == {"subquad.specs:Pattern": Pattern}
+def test_a_class_takes_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needy = CLASS.replace("    def attend", "    def __init__(self, site, k: int):\n        pass\n\n    def attend")
+    (tmp_path / "needy.py").write_text(needy)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert named("needy:Mine", "attention.k=3")["needy:Mine"].keywords["k"] == 3
+    with pytest.raises(pytest.UsageError, match=r"attention=needy:Mine needs k; add attention.k=<value>"):
+        named("needy:Mine")

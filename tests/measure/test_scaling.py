@@ -93,6 +93,7 @@ def test_memory_of_written_out_softmax_grows_with_the_square_and_linear_attentio
         ("time O(n √n d), memory O(n)", False),
         ("time O(n d log(n d)), memory O(n)", False),
         ("time O(n d_p d), memory O(n d); O(n²) time with optimize_n=false", True),
+        ("", False),
     ],
 )
 def test_a_stated_complexity_is_read(complexity: str, linear: bool) -> None:

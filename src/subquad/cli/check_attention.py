@@ -2,6 +2,7 @@
 
 python scripts/check_attention.py attention=luna
 python scripts/check_attention.py attention=my_package.my_module:MyAttention   # a class of your own
+python scripts/check_attention.py attention=my_module:MyAttention attention.k=32   # with a setting of it
 python scripts/check_attention.py attention=dba contract=false lengths=[1024,4096]
 python scripts/check_attention.py attention=all contract=false                 # or attention=dba,luna
 python scripts/check_attention.py backbone=s4                                  # s4d, s4_dba, tlb, blrp
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,31 +102,35 @@ def main() -> int:
     Inconclusive times are not a failure.
     """
     defaults = {"attention": "dba", "backbone": None, "contract": True, "lengths": list(LENGTHS)}
-    config = script_settings(defaults, sys.argv[1:])
+    settings = [argument for argument in sys.argv[1:] if argument.lstrip("+").startswith(("attention.", "backbone."))]
+    config = script_settings(defaults, [argument for argument in sys.argv[1:] if argument not in settings])
     torch.set_num_threads(usable_cores())
     names = options("attention") if config.attention == "all" else config.attention.split(",")
     if config.backbone is not None:
         names = [f"backbone={name}" for name in config.backbone.split(",")]
-    failed = [name for name in names if _report(name, config)]
+    if settings and len(names) > 1:
+        raise UserError(f"{settings[0]} belongs to one of {', '.join(names)}; check that one alone.")
+    failed = [name for name in names if _report(name, settings, config)]
     return int(bool(failed))
 
 
-def _report(name: str, config: Any) -> bool:
-    factory = load_factory(name) if "=" in name else load_own_attention(name)
+def _report(name: str, settings: Sequence[str], config: Any) -> bool:
+    factory = load_factory(name, settings) if "=" in name else load_own_attention(name, settings)
     mechanism = getattr(factory, "func", factory)
     patterns = [] if is_standalone(factory) else sorted(pattern.value for pattern in mechanism.patterns)
-    console.print(f"[bold]{name}[/] ({mechanism.__module__}.{mechanism.__name__})")
-    console.print(f"wirings: {', '.join(patterns) or 'a whole model'}; stated: {stated_complexity(factory)}\n")
-    failed = _contract(name) if config.contract else False
+    console.print(f"[bold]{' '.join((name, *settings))}[/] ({mechanism.__module__}.{mechanism.__name__})")
+    stated = stated_complexity(factory) or "no complexity"
+    console.print(f"wirings: {', '.join(patterns) or 'a whole model'}; stated: {stated}\n")
+    failed = _contract(name, settings) if config.contract else False
     if list(config.lengths):
         failed |= _scaling(factory, list(config.lengths))
     error = error_to_softmax(factory)
-    stated = "not an approximation of softmax" if error is None else f"{error:.3f} (relative, random input, n=512)"
-    console.print(f"Error to softmax with the same projections: {stated}\n")
+    distance = "not an approximation of softmax" if error is None else f"{error:.3f} (relative, random input, n=512)"
+    console.print(f"Error to softmax with the same projections: {distance}\n")
     return failed
 
 
-def _contract(name: str) -> bool:
+def _contract(name: str, settings: Sequence[str]) -> bool:
     """Runs the tests of the contract and prints one line for each; returns whether one failed."""
     try:
         import beartype  # noqa: F401
@@ -135,6 +141,7 @@ def _contract(name: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         arguments = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}", "--attention", name]
+        arguments += [f"--setting={setting}" for setting in settings]
         arguments += ["--rootdir", str(TESTS), "-c", os.devnull, "-W", "error"]
         tests = [str(TESTS / path) for path in CONTRACTS]
         done = subprocess.run(

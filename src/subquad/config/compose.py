@@ -136,7 +136,13 @@ def load_own_attention(name: str, overrides: Sequence[str] = ()) -> Any:
             f"attention={name} is no attention; derive it from subquad.StatelessAttention or subquad.Attention, with "
             "patterns and attend (docs/adding.md)."
         )
-    return load_attention(name, overrides) if overrides else found
+    factory = load_attention(name, overrides) if overrides else found
+    parameters = inspect.signature(factory).parameters.values()
+    if missing := [
+        p.name for p in parameters if p.default is p.empty and p.kind <= p.KEYWORD_ONLY and p.name != "site"
+    ]:
+        raise UserError(f"attention={name} needs {' and '.join(missing)}; add attention.{missing[0]}=<value>.")
+    return factory
 
 
 def load_factory(choice: str, overrides: Sequence[str] = ()) -> Any:
