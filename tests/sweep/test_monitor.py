@@ -92,6 +92,16 @@ def test_time_left_is_that_of_runs_alike_shared_by_those_that_run(jobs):
     assert follower.seconds_left() == 20  # the time of a similar run, whatever the others took
 
 
+def test_a_worker_between_two_runs_is_counted(jobs):
+    follower = Follower(jobs, START)
+    begin(jobs[0], 0)
+    begin(jobs[2], 0)
+    follower.look()
+    put(jobs[0], records.RESULT, 100)
+    follower.look()
+    assert follower.seconds_left() == 150  # three more runs, two at a time
+
+
 def test_steps_are_those_of_the_last_row(jobs):
     assert step(jobs[0]) == 0
     put(jobs[0], "metrics.csv", 0, "epoch,step,train/loss\n" + "".join(f"0,{i},0.5\n" for i in range(2000)))

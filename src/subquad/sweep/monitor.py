@@ -40,6 +40,7 @@ class Follower:
         self.jobs, self.since = list(jobs), since
         self.states = {job.folder: State.FINISHED if job.finished else State.WAITING for job in self.jobs}
         self.seconds: dict[Path, float] = {}
+        self.at_once = 0  # the most runs that were seen running
 
     def look(self) -> list[Change]:
         """Reads the folders again and returns the changes since the last call."""
@@ -53,6 +54,7 @@ class Follower:
                     self.seconds[job.folder] = max(0.0, _time(_end(job)) - self._started(job))
                 changes.append(Change(job, state, self.seconds.get(job.folder)))
                 self.states[job.folder] = state
+        self.at_once = max(self.at_once, self.count(State.RUNNING))
         return changes
 
     def count(self, state: State) -> int:
@@ -63,12 +65,12 @@ class Follower:
         """Estimated seconds until all runs have finished; None before any has finished.
 
         Each run is expected to take the mean time of the finished runs of the same setting, else of the same attention
-        and task, else of the same task, else of all. The number of runs at a time is assumed to stay the same.
+        and task, else of the same task, else of all, and as many to run at a time as were seen running so far: between two runs a worker has none.
         """
         if not self.seconds:
             return None
         open_runs = [job.folder for job in self.jobs if self.states[job.folder] in (State.WAITING, State.RUNNING)]
-        return sum(map(self._expected, open_runs)) / max(1, self.count(State.RUNNING))
+        return sum(map(self._expected, open_runs)) / max(1, min(self.at_once, len(open_runs)))
 
     def _expected(self, folder: Path) -> float:
         def setting(path: Path) -> tuple[Path, str]:
