@@ -87,9 +87,23 @@ class OwnRows:
             )
         return np.array([number_of[word] for word in words], np.int64), classes
 
-    def notes(self, targets: np.ndarray, members: dict[str, np.ndarray]) -> list[str]:
-        """Sentences on rows of equal content that are in two splits or have two targets."""
+    def notes(self, targets: np.ndarray, members: dict[str, np.ndarray], classes: Sequence[str]) -> list[str]:
+        """Sentences on what makes a result doubtful.
+
+        These are classes that differ in capital letters only, classes without a test row, and rows of equal content
+        that are in two splits or have two targets.
+        """
         sentences = []
+        spelt: dict[str, str] = {}
+        for name in classes:
+            if (other := spelt.setdefault(name.casefold(), name)) != name:
+                sentences.append(f"{other} and {name} are two classes; if they are one, write them alike.")
+        tested = set(targets[members["test"]])
+        if untested := [name for number, name in enumerate(classes) if number not in tested]:
+            sentences.append(
+                f"{len(untested)} of {len(classes)} classes have no row in test (such as {untested[0]}), so the "
+                "result says nothing of them; add rows, or correct their labels."
+            )
         for held, others in (("test", ("train", "val")), ("val", ("train",))):
             apart = [other for other in others if members[other] is not members["test"]]
             seen = {self.digests[i]: i for other in apart for i in members[other]}
@@ -157,7 +171,7 @@ class Division:
         targets, facts = cache.splits["all"].targets, cache.facts
         rows = OwnRows(facts["splits"], (), facts["digests"], where)
         members = self.drawn(rows, targets)
-        for note in rows.notes(targets, members):
+        for note in rows.notes(targets, members, facts["classes"]):
             log.warning(note)
         chosen = {name: i[some(len(i), self.cases, [self.seed, k])] for k, (name, i) in enumerate(members.items())}
         if self.protocol == "paper":

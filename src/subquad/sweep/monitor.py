@@ -65,7 +65,8 @@ class Follower:
         """Estimated seconds until all runs have finished; None before any has finished.
 
         Each run is expected to take the mean time of the finished runs of the same setting, else of the same attention
-        and task, else of the same task, else of all, and as many to run at a time as were seen running so far: between two runs a worker has none.
+        and task, else of the same task, else of all. As many are assumed to run at a time as were seen running so far,
+        because a worker has none between two runs.
         """
         if not self.seconds:
             return None

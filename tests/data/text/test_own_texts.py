@@ -120,6 +120,14 @@ def test_pairs_are_joined_and_a_tokenizer_is_trained_on_training_rows(tmp_path):
     assert 261 < trained.spec.vocab <= 300
 
 
+def test_doubtful_classes_are_said(tmp_path, caplog):
+    opened(OwnTexts, tmp_path, train=table(tmp_path, ["text,label", *rows()])).load()
+    assert not caplog.text
+    opened(OwnTexts, tmp_path, train=table(tmp_path, ["text,label", *rows(), "fine,Good"])).load()
+    assert "Good and good are two classes; if they are one, write them alike." in caplog.text
+    assert "1 of 3 classes have no row in test (such as Good)" in caplog.text
+
+
 def test_files_of_splits_are_used_and_equal_rows_are_said(tmp_path, caplog):
     train = table(tmp_path, ["text,label", *rows(), "twice,good", "twice,bad"])
     test = table(tmp_path, ["text,label", "new,good", "row 3 is poor,bad"], "test.csv")
