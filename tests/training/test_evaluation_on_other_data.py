@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from runs import TINY, composed, one_thread, record_of, run_script, trained
 
 from subquad import records
 from subquad.results.run_store import RunStore
-from subquad.training.evaluation import evaluate, evaluate_missing
+from subquad.training.evaluation import changed_data, evaluate, evaluate_missing
 from subquad.utils.errors import UserError
 
 WORDS = ("task=lra/listops", "scale=smoke")
@@ -99,6 +100,17 @@ def test_what_makes_no_sense_is_named(finished, changes, complaint):
 
     with pytest.raises((UserError, InstantiationException), match=complaint):
         evaluated(finished, **changes)
+
+
+@pytest.mark.parametrize(
+    "change", [{"split_seed": 7}, {"protocol": "clean"}, {"val_fraction": 0.4}, {"max_cases": 20}, {"max_cases": None}]
+)
+def test_training_rows_are_not_tested_by_another_division(change):
+    settings = composed("data", "outputs", "task=uea/basic_motions", "protocol=paper", "data.max_cases=30").data
+    settings = OmegaConf.to_container(settings, resolve=True)
+    assert changed_data(settings, {"split_seed": settings["split_seed"], "max_cases": 30, "pad": "batch"})
+    with pytest.raises(UserError, match=f"data.{next(iter(change))}=.* divides the rows otherwise than in training"):
+        changed_data(settings, change)
 
 
 def test_weights_that_depend_on_the_length_are_named(data, outputs):

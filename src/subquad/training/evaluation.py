@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -206,12 +207,26 @@ def fitting_weights() -> Iterator[None]:
         ) from None
 
 
+_DIVIDES = re.compile(r"protocol|split_seed|\w+_fraction|(max_)?cases")
+"""Settings of data that decide which split a row belongs to."""
+
+
 def changed_data(settings: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The data settings of a run, updated with `changes`; raises UserError at a setting that the data do not have."""
+    """The data settings of a run, updated with `changes`.
+
+    Raises UserError at a setting that the data do not have, and at one that decides which rows are trained on: with
+    another value, training rows would be tested.
+    """
     constructor = inspect.signature(get_class(settings["_target_"])).parameters.values()
-    known = {*settings, *(p.name for p in constructor if p.kind is p.KEYWORD_ONLY)} - {"_target_"}
-    if unknown := [key for key in changes if key not in known]:
-        raise UserError(f"The data of this run have no data.{unknown[0]}; they have {', '.join(sorted(known))}.")
+    known = {p.name: p.default for p in constructor if p.kind is p.KEYWORD_ONLY} | settings
+    if unknown := [key for key in changes if key not in known or key == "_target_"]:
+        names = ", ".join(sorted(known.keys() - {"_target_"}))
+        raise UserError(f"The data of this run have no data.{unknown[0]}; they have {names}.")
+    if moving := [key for key, value in changes.items() if _DIVIDES.fullmatch(key) and value != known[key]]:
+        raise UserError(
+            f"data.{moving[0]}={changes[moving[0]]} divides the rows otherwise than in training, so that this run may have "
+            "been trained on rows that it would be tested on; leave it out."
+        )
     changed = settings | dict(changes)
     check_settings("data", changed)
     return changed
