@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def files_below(folder: Path, ending: str = "") -> list[Path]:
-    """The sorted files below a folder whose names have this ending, behind symbolic links too.
+    """The sorted files below a folder whose names have this ending in small or capital letters, behind links too.
 
     Left out are those that `is_data` leaves out, such as .ipynb_checkpoints and the ._ files of macOS.
     """
@@ -14,7 +14,7 @@ def files_below(folder: Path, ending: str = "") -> list[Path]:
         here = os.stat(place)
         folders[:] = () if (here.st_dev, here.st_ino) in seen else (name for name in folders if is_data(name))
         seen.add((here.st_dev, here.st_ino))
-        found += [Path(place, name) for name in files if is_data(name) and name.endswith(ending)]
+        found += [Path(place, name) for name in files if is_data(name) and name.lower().endswith(ending)]
     return sorted(found)
 
 

@@ -224,8 +224,8 @@ def changed_data(settings: dict[str, Any], changes: Mapping[str, Any]) -> dict[s
         raise UserError(f"The data of this run have no data.{unknown[0]}; they have {names}.")
     if moving := [key for key, value in changes.items() if _DIVIDES.fullmatch(key) and value != known[key]]:
         raise UserError(
-            f"data.{moving[0]}={changes[moving[0]]} divides the rows otherwise than in training, so that this run may have "
-            "been trained on rows that it would be tested on; leave it out."
+            f"data.{moving[0]}={changes[moving[0]]} divides the rows otherwise than in training, so that rows would be "
+            "tested that this run was trained on; leave it out."
         )
     changed = settings | dict(changes)
     check_settings("data", changed)

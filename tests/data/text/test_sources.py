@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from subquad.data.text import sources
-from subquad.data.text.sources import read_dataset, read_folder, split_documents
+from subquad.data.text.sources import read_dataset, read_folder, read_tables, split_documents
 from subquad.utils.errors import UserError
 
 ROWS = {"text": ["a b", "c d", "é"], "number": [1, 2, 3]}
@@ -101,6 +101,67 @@ def test_what_is_wrong_with_a_data_set_is_named(tmp_path, scratch):
     file.write_bytes(file.read_bytes()[:50])
     with pytest.raises(UserError, match="cannot be read as a data set"):
         read_dataset(place, "text", scratch)
+
+
+ROW = "text,label\nfine,a\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "left_out"),
+    [
+        ({"train.csv": ROW, "test.csv": ROW, "more.csv": ROW}, "more.csv would be left out beside train.csv"),
+        ({"a.csv": ROW, "b.csv": ROW, "sub/c.jsonl": '{"text": "x"}'}, "sub/c.jsonl would be left out beside a.csv"),
+    ],
+)
+def test_no_table_of_a_folder_is_left_out(tmp_path, scratch, files, left_out):
+    for name, content in files.items():
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / name).write_text(content)
+    with pytest.raises(UserError, match=left_out):
+        read_tables(tmp_path / "set", scratch)
+
+
+def test_a_note_beside_tables_changes_nothing(tmp_path, scratch):
+    place = saved("json", tmp_path / "set")
+    (place / "rows.jsonl").unlink()
+    (place / "train.csv").write_bytes('text,label\n"caf\xe9,NA\nb,b\n'.encode("latin-1"))
+    (place / "readme.txt").write_text("a note")
+    rows = read_tables(place, scratch, encoding="latin-1", quotes=False)["train"]
+    assert rows["text"][:] == ['"caf\xe9', "b"]
+    assert rows["label"][:] == ["NA", "b"]
+
+
+def test_a_folder_has_the_subsets_of_its_readme(tmp_path, scratch):
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text(f"text\nof {name}\n")
+    subsets = "".join(f"- config_name: {name}\n  data_files: {name}.csv\n" for name in "ab")
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{subsets}---\n")
+    assert list(read_dataset(tmp_path, "text", scratch, "b")["train"]) == ["of b"]
+    with pytest.raises(UserError, match=r"data.subset has to name one of its subsets: \['a', 'b'\]"):
+        read_dataset(tmp_path, "text", scratch)
+    with pytest.raises(UserError, match="was saved without subsets; leave data.subset=b out"):
+        sources.dataset_folder(str(saved("saved", tmp_path / "set")), "b", tmp_path)
+
+
+def test_the_state_changes_with_the_folders_of_the_files(tmp_path):
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "rows.csv").write_text(ROW)
+    before = sources.state_of(tmp_path)
+    (tmp_path / "test").rename(tmp_path / "dev")
+    assert sources.state_of(tmp_path) != before
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("text,label\ngreat, not bad,a\n", "the header has 2 fields and the first row more"),
+        ('text\tlabel\n"great\ta\nbad\tb\nmore"\ta\n', "makes several lines one cell, 'great.*data.quotes=false"),
+    ],
+)
+def test_rows_that_would_be_misread_are_refused(tmp_path, scratch, content, reason):
+    (tmp_path / "train.csv").write_text(content)
+    with pytest.raises(UserError, match=reason):
+        read_tables(tmp_path / "train.csv", scratch)
 
 
 def test_a_data_set_that_cannot_be_fetched_says_what_to_put_where(tmp_path, monkeypatch):

@@ -138,10 +138,19 @@ class MaskedText(CachedData):
         if self.folder is None and self.dataset is None:
             raise UserError("Masked text needs data.folder=<folder of .txt files> or data.dataset=<name or folder>.")
         if self.folder is not None:
-            state = ragged.state_of(sources.text_files(_existing(Path(self.folder), "data.folder")))
+            folder = _existing(Path(self.folder), "data.folder")
+            state = ragged.state_of(sources.text_files(folder), folder)
         else:
-            state = ragged.state_of(sources.dataset_files(self._dataset_place))
-        settings = (state, self.column, self.document, *self.tokenizer.state, self.fractions, self.split_seed)
+            state = sources.state_of(self._dataset_place)
+        settings = (
+            state,
+            self.subset,
+            self.column,
+            self.document,
+            *self.tokenizer.state,
+            self.fractions,
+            self.split_seed,
+        )
         return hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
 
     @property
@@ -154,7 +163,7 @@ class MaskedText(CachedData):
         if self.folder is not None:
             texts: Texts = sources.read_folder(Path(self.folder), self.document)
         else:
-            splits = sources.read_dataset(self._dataset_place, self.column, scratch)
+            splits = sources.read_dataset(self._dataset_place, self.column, scratch, self.subset)
             if {"validation", "test"} <= splits.keys():
                 return {"train": splits["train"], "val": splits["validation"], "test": splits["test"]}
             texts = splits["train"]

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from subquad.data import ragged
 from subquad.data.own_rows import SPLITS
 from subquad.data.text import sources
 from subquad.utils.errors import UserError, first_line
@@ -106,8 +105,8 @@ class OwnTables:
     @property
     def state(self) -> str:
         """Hexadecimal digits that change with the files and with these settings."""
-        states = [(split, ragged.state_of(sources.dataset_files(place))) for split, place in self.places.items()]
-        return hashlib.sha256(repr((states, self.encoding, self.quotes)).encode()).hexdigest()[:12]
+        states = [(split, sources.state_of(place)) for split, place in self.places.items()]
+        return hashlib.sha256(repr((states, self.subset, self.encoding, self.quotes)).encode()).hexdigest()[:12]
 
     def unlabelled(self, place: Path, scratch: Path) -> Part:
         """One more table, whose labels are not read. `scratch` must exist as long as it is used."""
@@ -115,7 +114,7 @@ class OwnTables:
             return Part("", _arrays(place, labelled=False), str(place))
         if len(files := sources.tables_of(place)) > 1:
             raise UserError(f"{place} has {len(files)} tables, such as {files[0].name}; name one of them.")
-        tables = sources.read_tables(place, scratch, self.encoding, self.quotes)
+        tables = sources.read_tables(place, scratch, None, self.encoding, self.quotes)
         if len(tables) > 1:
             raise UserError(f"{place} has the splits {', '.join(tables)}; name the file of one.")
         [table] = tables.values()
@@ -129,7 +128,7 @@ class OwnTables:
             if split and (place / ARRAY).is_file():
                 tables = {split: _arrays(place)}
             else:
-                tables = sources.read_tables(place, folder, self.encoding, self.quotes)
+                tables = sources.read_tables(place, folder, self.subset, self.encoding, self.quotes)
             if split and len(tables) > 1:
                 raise UserError(f"{place} has the splits {', '.join(tables)}; give it as data.dataset.")
             unknown = [str(name) for name in tables if not split and str(name).lower() not in SPLITS]

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from subquad.data import ragged
 from subquad.data.listing import files_below
 from subquad.data.synthetic import written_once
 from subquad.utils.errors import UserError, first_line
@@ -110,15 +111,25 @@ class DatasetTexts:
 
 
 def dataset_folder(name: str, subset: str | None, root: Path) -> Path:
-    """The path of `data.dataset`: itself if it exists, else the folder to which `fetch_dataset` downloads it."""
-    if Path(name).exists():
-        return Path(name)
+    """The path of `data.dataset`: itself if it exists, else the folder to which `fetch_dataset` downloads it.
+
+    Raises UserError for a subset of a folder that the library saved, which has none.
+    """
+    if (place := Path(name)).exists():
+        if subset is not None and _is_saved(place):
+            raise UserError(f"{place} was saved without subsets; leave data.subset={subset} out, or name its folder.")
+        return place
     return root / "datasets" / "--".join([*name.strip("/").split("/"), *([subset] if subset else [])])
 
 
-def dataset_files(place: Path) -> tuple[Path, ...]:
+def _files(place: Path) -> list[Path]:
     """The files of a data set, which is a folder or a single file."""
-    return tuple(files_below(place)) if place.is_dir() else (place,)
+    return files_below(place) if place.is_dir() else [place]
+
+
+def state_of(place: Path) -> str:
+    """Hexadecimal digits that change with the files of a data set and with their folders."""
+    return ragged.state_of(_files(place), place if place.is_dir() else None)
 
 
 _KINDS = {
@@ -129,19 +140,19 @@ _KINDS = {
 
 def tables_of(place: Path) -> list[Path]:
     """The tables of a folder or a file; none of a folder that the library saved, which then knows its own."""
-    return [] if _is_saved(place) else [path for path in dataset_files(place) if path.suffix.lower() in _KINDS]
+    return [] if _is_saved(place) else [path for path in _files(place) if path.suffix.lower() in _KINDS]
 
 
 def _is_saved(place: Path) -> bool:
     return (place / "dataset_dict.json").exists() or (place / "state.json").exists()
 
 
-def read_dataset(place: Path, column: str, scratch: Path) -> dict[str, DatasetTexts]:
+def read_dataset(place: Path, column: str, scratch: Path, subset: str | None = None) -> dict[str, DatasetTexts]:
     """The splits of a data set on disk with one text column; raises UserError as `read_tables` does.
 
     Also if the column is missing or is not text, or if there is no split train.
     """
-    splits = read_tables(place, scratch)
+    splits = read_tables(place, scratch, subset)
     for name, rows in splits.items():
         if not is_text(rows, column):
             raise UserError(
@@ -158,13 +169,15 @@ def is_text(rows: Any, column: str) -> bool:
     return getattr(rows.features.get(column), "dtype", None) in ("string", "large_string")
 
 
-def read_tables(place: Path, scratch: Path, encoding: str = "utf-8", quotes: bool = True) -> dict[str, Any]:
+def read_tables(
+    place: Path, scratch: Path, subset: str | None = None, encoding: str = "utf-8", quotes: bool = True
+) -> dict[str, Any]:
     """The splits of a data set on disk, each a `datasets.Dataset`; a file is the split train.
 
-    The data set was saved by the library, or is a file or folder of parquet, arrow, JSON, CSV or TSV. All columns of
-    CSV and TSV files are text, read in `encoding`; with `quotes`, fields may be quoted.
-    `scratch` is an empty folder for the library's cache, which must exist as long as the rows are used.
-    Raises UserError if the library cannot read the data set.
+    The data set was saved by the library, or is a file or folder of parquet, arrow, JSON, CSV or TSV; `subset` is one
+    that its README.md describes. All columns of CSV and TSV files are text, read in `encoding`; with `quotes`, fields
+    may be quoted. `scratch` is an empty folder for the library's cache, which must exist as long as the rows are used.
+    Raises UserError if the library cannot read the data set, or would leave out one of its tables.
     """
     import datasets  # slow to import, and only needed for text that is not tokenised yet
 
@@ -172,7 +185,7 @@ def read_tables(place: Path, scratch: Path, encoding: str = "utf-8", quotes: boo
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(logging.CRITICAL)  # the library logs errors that it raises too
     try:
-        loaded = _opened(datasets, place, scratch, encoding, quotes)
+        loaded = _opened(datasets, place, subset, scratch, encoding, quotes)
     except Exception as error:  # every format raises its own exceptions
         cause = error.__cause__ or error
         line = _undecodable(place, encoding) if isinstance(cause, UnicodeError) and place.is_file() else None
@@ -184,6 +197,9 @@ def read_tables(place: Path, scratch: Path, encoding: str = "utf-8", quotes: boo
         reason = first_line(cause)
         if "EOF inside string" in reason:
             reason += "; a quotation mark is never closed, and data.quotes=false reads it as text"
+        if "Config name is missing" in reason:
+            names = str(cause).partition("available configs: ")[2].partition("\n")[0]
+            reason = f"data.subset has to name one of its subsets: {names}"
         if "corresponds to no data" in reason:
             reason = "it has no rows"
         raise UserError(f"{place} cannot be read as a data set ({reason}); mend it, or choose another one.") from None
@@ -194,21 +210,38 @@ def read_tables(place: Path, scratch: Path, encoding: str = "utf-8", quotes: boo
     return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
 
 
-def _opened(datasets: Any, place: Path, scratch: Path, encoding: str, quotes: bool) -> Any:
-    if place.is_file():
+def _opened(datasets: Any, place: Path, subset: str | None, scratch: Path, encoding: str, quotes: bool) -> Any:
+    if _is_saved(place):
+        return datasets.load_from_disk(str(place))
+    if place.is_dir():
+        where = {"path": str(place), "name": subset}
+        tables = _read_by(datasets.load_dataset_builder(**where, cache_dir=str(scratch)), place)
+    else:
         # The library would take any other kind for the name of a published data set and try to download it.
         if (ending := place.suffix.lower()) not in _KINDS:
             raise ValueError(f"files end in {', '.join(_KINDS)}")
-        options = _as_text(datasets, place, encoding, quotes) if _KINDS[ending] == "csv" else {}
-        return datasets.load_dataset(
-            _KINDS[ending], data_files=glob.escape(str(place)), cache_dir=str(scratch), **options
-        )
-    if _is_saved(place):
-        return datasets.load_from_disk(str(place))
-    tables = tables_of(place)
+        where = {"path": _KINDS[ending], "data_files": glob.escape(str(place))}
+        tables = [place]
     only_csv = {_KINDS[path.suffix.lower()] for path in tables} == {"csv"}
     options = _as_text(datasets, tables[0], encoding, quotes) if only_csv else {}
-    return datasets.load_dataset(str(place), cache_dir=str(scratch), **options)
+    loaded = datasets.load_dataset(**where, cache_dir=str(scratch), **options)
+    if options.get("sep") == "\t" and quotes:
+        _check_quotes(loaded)
+    return loaded
+
+
+def _read_by(builder: Any, place: Path) -> list[Path]:
+    """The tables of a folder that the library reads; all of them, unless a README.md says which belong together."""
+    read = [Path(name) for names in builder.config.data_files.values() for name in names]
+    readme = place / "README.md"
+    described = readme.exists() and "configs:" in readme.read_text(encoding="utf-8")
+    left_out = [path for path in tables_of(place) if path not in read and path.suffix.lower() != ".txt"]
+    if left_out and not described:
+        raise ValueError(
+            f"{left_out[0].relative_to(place)} would be left out beside {read[0].relative_to(place)}; tables are of one "
+            "kind, and all or none have names with a split: train, validation, test"
+        )
+    return read
 
 
 def _as_text(datasets: Any, place: Path, encoding: str, quotes: bool) -> dict[str, Any]:
@@ -221,9 +254,28 @@ def _as_text(datasets: Any, place: Path, encoding: str, quotes: bool) -> dict[st
     with place.open(encoding=encoding) as file:
         separator = max(",;\t", key=file.readline().count)
     form = {"sep": separator, "encoding": encoding, "quoting": csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE}
-    names = pd.read_csv(place, nrows=0, **form).columns
-    features = datasets.Features({str(name): datasets.Value("string") for name in names})
+    start = pd.read_csv(place, nrows=1, **form)
+    if not isinstance(start.index, pd.RangeIndex):  # pandas takes what is too much for the names of the rows
+        raise ValueError(
+            f"the header has {len(start.columns)} fields and the first row more; a text with the separator needs "
+            "quotation marks"
+        )
+    features = datasets.Features({str(name): datasets.Value("string") for name in start.columns})
     return {**form, "features": features, "keep_default_na": False}
+
+
+def _check_quotes(loaded: Mapping[str, Any]) -> None:
+    """Raises ValueError if a cell has tabs and line breaks: what stands between two stray quotation marks."""
+    import pyarrow.compute as arrow
+
+    for rows in loaded.values():
+        for column in rows.data.columns:
+            swallowed = arrow.match_substring_regex(column, "(?s)\t.*\n|\n.*\t")
+            if arrow.any(swallowed).as_py():
+                start = column.filter(swallowed)[0].as_py()[:40]
+                raise ValueError(
+                    f"a quotation mark makes several lines one cell, {start!r}...; data.quotes=false reads it as text"
+                )
 
 
 def _undecodable(place: Path, encoding: str) -> int | None:
