@@ -69,7 +69,10 @@ def series(folder: Path) -> Path:
 
 
 def test_the_task_is_found_by_looking(tmp_path):
-    assert task_of(photos(tmp_path / "photos"))[0] == {"task": "images/custom", "data.folder": f"{tmp_path}/photos"}
+    pictures = {"task": "images/custom", "data.folder": f"{tmp_path}/photos"}
+    assert task_of(photos(tmp_path / "photos"))[0] == pictures
+    (tmp_path / "photos" / "app.ts").write_text("a program")
+    assert task_of(tmp_path / "photos")[0] == pictures
     table = sentences(tmp_path / "a.csv")
     assert task_of(table)[0] == {"task": "text/custom", "data.train": str(table)}
     (tmp_path / "ids.jsonl").write_text('{"tokens": [1, 2], "label": 0}\n')

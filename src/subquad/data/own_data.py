@@ -12,6 +12,7 @@ from subquad.utils.display import counted
 from subquad.utils.errors import UserError
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+SERIES = ("_train.ts", "_test.ts")
 TAKES = (
     "it takes a folder of images with a folder for each class, a table of labelled texts "
     f"({', '.join(TABLES)}) or a folder of them, a folder with {ARRAY}, or <name>_TRAIN.ts beside <name>_TEST.ts"
@@ -27,7 +28,7 @@ def task_of(place: Path) -> tuple[dict[str, str], str]:
     if not place.exists():
         raise UserError(f"data={place} does not exist; {TAKES}.")
     files = files_below(place) if place.is_dir() else [place]
-    series, images, tables = (_ending(files, *endings) for endings in ((".ts",), IMAGES, TABLES))
+    series, images, tables = (_ending(files, *endings) for endings in (SERIES, IMAGES, TABLES))
     if series:
         return _series(place, series)
     if any(path.name == ARRAY for path in files) and place.is_dir():
@@ -45,7 +46,7 @@ def task_of(place: Path) -> tuple[dict[str, str], str]:
 
 
 def _ending(files: Sequence[Path], *endings: str) -> list[Path]:
-    return [path for path in files if path.suffix.lower() in endings]
+    return [path for path in files if path.name.lower().endswith(endings)]
 
 
 def _of_splits(kind: str, place: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from subquad.data.batches import Rows
 from subquad.data.images.augment import Augment
 from subquad.data.images.own_folder import squared
 from subquad.data.images.own_images import OwnImages
@@ -79,6 +80,26 @@ def test_an_image_fits_the_square_as_asked(tmp_path):
     assert (middle["pad"] == middle["stretch"]).all()
     assert squared(tmp_path / "a.png", 24, "pad")[2].max() == 0
     assert middle["stretch"][-1] == 255
+
+
+@pytest.mark.parametrize(("fit", "columns"), [("pad", 8), ("stretch", 8), ("crop", 0)])
+def test_borders_that_are_kept_are_evaluated(tmp_path, fit, columns):
+    striped = np.zeros((100, 200), np.uint8)
+    striped[:, :12] = striped[:, -12:] = 240
+    for name in "ab":
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for number in range(6):
+            Image.fromarray(striped + number).save(tmp_path / "set" / name / f"{number}.png")
+    data = opened(tmp_path / "set", size=64, fit=fit, mean=[0, 0, 0], std=[1, 1, 1])
+    for batched in (data.batched("test"), data.batched("train")):
+        [image] = batched.__getitems__(Rows([0], 0)).images
+        assert int((image[0, 32] > 0.5).sum()) == pytest.approx(columns, abs=1)
+
+
+def test_an_image_of_16_bits_that_uses_few_of_them_is_refused(tmp_path):
+    Image.fromarray((np.arange(64).reshape(8, 8) * 65).astype(np.uint16)).save(tmp_path / "dark.png")
+    with pytest.raises(UserError, match=r"dark.png has values up to 4095 of the 65535"):
+        squared(tmp_path / "dark.png", 8, "crop")
 
 
 def test_one_folder_is_split_by_class_and_equal_images_stay_together(tmp_path, caplog):

@@ -108,6 +108,11 @@ def test_a_data_set_keeps_its_own_splits(root, tmp_path, tokenizer):
     data = prepared(root, dataset=str(tmp_path / "set"), tokenizer=prepared(root)._cache.facts["tokenizer"])
     assert read(tokenizer, data.splits["val"].tokens) == "the validation text</s>" * 3
     assert read(tokenizer, data.splits["test"].tokens) == "the test text</s>another</s>"
+    del parts["validation"]
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "tested"))
+    data = prepared(root, dataset=str(tmp_path / "tested"), tokenizer=prepared(root)._cache.facts["tokenizer"])
+    assert read(tokenizer, data.splits["test"].tokens) == "the test text</s>another</s>"
+    assert read(tokenizer, data.splits["val"].tokens) == "the train text</s>"
 
 
 # the vocabulary

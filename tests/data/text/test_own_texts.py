@@ -120,6 +120,12 @@ def test_pairs_are_joined_and_a_tokenizer_is_trained_on_training_rows(tmp_path):
     assert 261 < trained.spec.vocab <= 300
 
 
+def test_numbers_that_are_one_class_are_said(tmp_path, caplog):
+    data = opened(OwnTexts, tmp_path, train=table(tmp_path, ["text,label", *rows(labels=("7", "8")), "fine,007"]))
+    assert data.class_names == ["7", "8"]
+    assert "The labels 7 and 007 are read as one class, 7." in caplog.text
+
+
 def test_doubtful_classes_are_said(tmp_path, caplog):
     opened(OwnTexts, tmp_path, train=table(tmp_path, ["text,label", *rows()])).load()
     assert not caplog.text
@@ -261,6 +267,7 @@ def arrays_of():
         (changed("tokens", (3, 2), 0), "tk, row 4, column tokens has the id 0 at position 3; ids are from 1"),
         (changed("tokens", (3, 2), -1), "row 4, column tokens has the id -1 at position 3"),
         (changed("lengths", 4, 9), r"tk, row 5 has the length 9 where tokens\.npy has 7 columns"),
+        ({"lengths": np.full(20, 7.0)}, r"lengths\.npy has float64 numbers; save whole ones"),
         ({"tokens": np.ones((20, 7))}, "row 1, column tokens is no list of whole numbers"),
         ({"tokens": np.ones((9, 7), int), "lengths": None}, r"9 rows in tokens\.npy and \[20\] labels"),
         ({"labels": None}, r"20 rows in tokens\.npy and \[0\] labels"),

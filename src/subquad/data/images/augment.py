@@ -44,10 +44,10 @@ class Augment:
     cutmix: NonNegative = 0.0
     repeats: Count = 1
 
-    def training(self, size: int, **colours: Any) -> Transform:
+    def training(self, size: int, share: float | None = None, **colours: Any) -> Transform:
         """The training transform to `size` x `size` pixels; it uses the random generators of the process.
 
-        colours: `mean` and `std` of the normalisation, by default those of ImageNet.
+        share: as of `evaluation`. colours: `mean` and `std` of the normalisation, by default those of ImageNet.
         """
         from timm.data import create_transform
         from torchvision import transforms
@@ -64,7 +64,7 @@ class Augment:
                 "a name such as rand-m9-mstd0.5-inc1, or to null."
             ) from None
         if self.crop == "none":
-            transform.transforms[:1] = evaluation(size).transforms[:2]
+            transform.transforms[:1] = evaluation(size, share).transforms[:2]
         if self.crop == "random":
             transform.transforms[:1] = [evaluation(size, 224 / 256).transforms[0], transforms.RandomCrop(size)]
         if self.crop == "padded":
@@ -90,7 +90,7 @@ class Augment:
 def evaluation(size: int, share: float | None = None, **colours: Any) -> Any:
     """The evaluation transform: a centre crop of `share` of the shorter edge, resized to `size` x `size` pixels.
 
-    By default `share` is 224/256, or 1 for sizes of up to 32 pixels; `colours` are those of `Augment.training`.
+    By default `share` is `centre_share`; `colours` are those of `Augment.training`.
     """
     from timm.data import create_transform
 

@@ -167,7 +167,13 @@ def decoded(source: Any, name: object, least: int | None = None) -> Any:
                 file.draft("RGB", (least, least))
                 image = ImageOps.exif_transpose(file)
             if image.mode.startswith("I"):  # 16 bits, of which `convert` would cut off all above the first 8
-                return Image.fromarray((np.asarray(image) // 257).clip(0, 255).astype(np.uint8)).convert("RGB")
+                levels = np.asarray(image)
+                if 0 < levels.max() < 4096:
+                    raise UserError(
+                        f"{name} has values up to {levels.max()} of the 65535 of an image with 16 bits, which would be "
+                        "nearly black; stretch its values, or save it with 8 bits."
+                    )
+                return Image.fromarray((levels // 257).clip(0, 255).astype(np.uint8)).convert("RGB")
             if image.mode == "F":
                 raise ValueError("real numbers; 8 or 16 bits are expected")
             if image.has_transparency_data:

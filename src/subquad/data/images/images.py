@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from subquad.data.batches import Rows, TrainBatches
-from subquad.data.images.augment import Augment, Transform, drawn_from, evaluation
+from subquad.data.images.augment import Augment, Transform, centre_share, drawn_from, evaluation
 from subquad.data.sampling import kept_apart, some
 from subquad.data.split_data import SplitData, majority_class
 from subquad.specs import Batch, ImageBatch, ImageSpec
@@ -141,12 +141,18 @@ class ImageData(SplitData):
     def spec(self) -> ImageSpec:
         return ImageSpec(side=self.size, channels=3, classes=self.classes)
 
+    @property
+    def centre(self) -> float:
+        """The part of the shorter edge that evaluation reads."""
+        return centre_share(self.size)
+
     def batched(self, split: str) -> Dataset[ImageBatch]:
         """Batches of images, augmented in training."""
         if split == "train":
             mix = partial(self.augment.mix, classes=self.classes)
-            return TrainImages(self.splits[split], self.augment.training(self.size, **self.colours), self.seed, mix)
-        return EvalImages(self.splits[split], evaluation(self.size, **self.colours))
+            transform = self.augment.training(self.size, self.centre, **self.colours)
+            return TrainImages(self.splits[split], transform, self.seed, mix)
+        return EvalImages(self.splits[split], evaluation(self.size, self.centre, **self.colours))
 
     def train_dataloader(self) -> DataLoader[Batch]:
         if self.augment.repeats == 1:

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from subquad.data import ragged
 from subquad.data.images import own_folder
-from subquad.data.images.augment import centre_share
 from subquad.data.images.cifar import Pixels
 from subquad.data.images.images import ImageData, ImageSplit
 from subquad.data.images.own_folder import Fit, Listed
@@ -96,8 +95,12 @@ class OwnImages(ImageData, CachedData):
         return self.root / "cache" / "own_images" / f"{state}-{self._side}-{self.fit}"
 
     @property
+    def centre(self) -> float:
+        return super().centre if self.fit == "crop" else 1.0  # the others promise the borders
+
+    @property
     def _side(self) -> int:
-        return int(self.size / centre_share(self.size))
+        return int(self.size / self.centre)
 
     @cached_property
     def _listed(self) -> list[Listed]:

@@ -159,16 +159,17 @@ class MaskedText(CachedData):
         return _existing(sources.dataset_folder(self.dataset, self.subset, self.root), "data.dataset")
 
     def _texts(self, scratch: Path) -> Mapping[str, Texts]:
-        """The documents of each split."""
+        """The documents of each split; a split that the data do not have is drawn from the training documents."""
+        given: dict[str, Texts] = {}
         if self.folder is not None:
             texts: Texts = sources.read_folder(Path(self.folder), self.document)
         else:
             splits = sources.read_dataset(self._dataset_place, self.column, scratch, self.subset)
-            if {"validation", "test"} <= splits.keys():
-                return {"train": splits["train"], "val": splits["validation"], "test": splits["test"]}
-            texts = splits["train"]
-        split_indices = sources.split_documents(len(texts), self.fractions, self.split_seed)
-        return {name: texts.take(indices) for name, indices in split_indices.items()}
+            names = (("val", "validation"), ("test", "test"))
+            texts, given = splits["train"], {name: splits[own] for name, own in names if own in splits}
+        missing = {name: fraction for name, fraction in self.fractions.items() if name not in given}
+        drawn = sources.split_documents(len(texts), missing, self.split_seed)
+        return {name: texts.take(indices) for name, indices in drawn.items()} | given
 
     def _make(self) -> tuple[dict[str, Ragged], dict[str, Any]]:
         with tempfile.TemporaryDirectory(prefix=".tokens-", dir=self.cache_folder.parent) as folder:

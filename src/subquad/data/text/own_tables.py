@@ -171,6 +171,8 @@ def _arrays(place: Path, labelled: bool = True) -> Any:
     for name, array in (("labels", labels), ("lengths", lengths)):
         if array.shape != (len(tokens),):
             raise UserError(f"{place} has {len(tokens)} rows in tokens.npy and {[*array.shape]} {name}; give each one.")
+    if not np.issubdtype(lengths.dtype, np.integer):
+        raise UserError(f"{place}/lengths.npy has {lengths.dtype} numbers; save whole ones.")
     if wrong := np.flatnonzero((lengths < 1) | (lengths > tokens.shape[1])).tolist():
         raise UserError(
             f"{place}, row {wrong[0] + 1} has the length {lengths[wrong[0]]} where tokens.npy has {tokens.shape[1]} "

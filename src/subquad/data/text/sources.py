@@ -238,8 +238,8 @@ def _read_by(builder: Any, place: Path) -> list[Path]:
     left_out = [path for path in tables_of(place) if path not in read and path.suffix.lower() != ".txt"]
     if left_out and not described:
         raise ValueError(
-            f"{left_out[0].relative_to(place)} would be left out beside {read[0].relative_to(place)}; tables are of one "
-            "kind, and all or none have names with a split: train, validation, test"
+            f"{left_out[0].relative_to(place)} would be left out beside {read[0].relative_to(place)}; tables are of "
+            "one kind, and all or none have names with a split: train, validation, test"
         )
     return read
 

@@ -104,7 +104,7 @@ def check_size(dataset: str, splits: Mapping[str, Ragged], labels: list[str], so
     if wrong:
         differences = ", ".join(f"{name} {value} instead of {getattr(known, name)}" for name, value in wrong.items())
         raise UserError(
-            f"The copy of {dataset} in {source} is not the archive's ({differences}); replace its two files with fresh "
-            f"ones (python scripts/prepare.py task={known.task}), or use them as data of your own with "
+            f"The copy of {dataset} in {source} is not the archive's ({differences}); delete its two files and run "
+            f"`python scripts/prepare.py task={known.task}`, or use them as data of your own with "
             f"data.folder={source}"
         )
