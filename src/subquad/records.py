@@ -95,7 +95,8 @@ class Record:
     """One finished run. Exists on disk if and only if the run finished.
 
     attention: the choice of attention, or of the backbone where the backbone takes no attention (s4, tlb).
-    metrics: values by name (accuracy is a fraction in [0, 1]). baselines: trivial scores on the test split, by name.
+    metrics: values by name (accuracy is a fraction in [0, 1]): the metric that picked the best epoch is of that epoch,
+    other ones of training and validation are of the last. baselines: trivial scores on the test split, by name.
     rows: how many each split has, by its name; empty in records of earlier versions.
     wall_seconds: time of training and testing, summed over all restarts. runtime: how torch computed, with the values
     that `auto` stood for; empty in records of earlier versions. files: the checkpoints and the history that the run

@@ -143,9 +143,12 @@ def test_hooks_of_batches_that_a_callback_does_not_define_are_left_out():
     assert (callable(seeds.on_train_epoch_start), seeds.on_train_batch_end) == (True, None)
 
 
-def test_the_clock_adds_up_over_restarts():
+def test_the_clock_adds_up_over_restarts_from_where_a_run_begins():
     first, second = WallClock(), WallClock()
+    assert first.seconds == 0
+    first.setup(None, None, "fit")
     first.started -= 100
+    first.setup(None, None, "test")
     second.load_state_dict(first.state_dict())
     assert 100 <= second.seconds < 110
 

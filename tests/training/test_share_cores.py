@@ -49,6 +49,7 @@ def test_runs_divide_the_cores_and_get_them_back(tmp_path: Path) -> None:
     two.teardown(NOTHING, NOTHING, "fit")
     assert threads(one) == 4
     one.teardown(NOTHING, NOTHING, "fit")
+    assert [run.fewest for run in (one, two, three)] == [1, 2, None]
     assert not list(tmp_path.rglob("*.lock"))
 
 

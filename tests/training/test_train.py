@@ -262,6 +262,16 @@ def test_the_last_checkpoint_is_tested_where_none_is_monitored(data, outputs):
     assert identical(weights(run, "best.ckpt"), weights(run, "last.ckpt"))
 
 
+@pytest.mark.parametrize("monitored", ["callbacks.best", "task"])
+def test_the_best_epoch_may_be_that_of_the_least_loss(data, outputs, monitored):
+    config = composed(data, outputs, *MOTIONS, f"{monitored}.monitor=val/loss", f"{monitored}.mode=min")
+    record, run = trained(config), Path(config.paths.run)
+    losses = [row["val/loss"] for row in records.read_history(run / "metrics.csv").values() if "val/loss" in row]
+    assert record.metrics["val/loss"] == min(losses)
+    assert "test/accuracy" in record.metrics
+    assert (run / "curve.png").exists()
+
+
 def test_a_run_that_ends_before_its_first_validation_says_so(data, outputs):
     overrides = ("task=lra/listops", "scale=smoke", "limits.steps=1", "recipe.steps_per_epoch=5", *TINY)
     assert "before its first validation" in refused(data, outputs, *overrides, "~callbacks.ends")

@@ -3,6 +3,7 @@
 import importlib.metadata
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,23 @@ def _versions() -> dict[str, str]:
     return versions | {"kernels": "+".join(in_use()) or "none"}
 
 
+@cache
+def source() -> tuple[str, str]:
+    """The git commit of the source, and the content of src/ and configs/, when this process first called this.
+
+    A process that was forked has those of its parent. Whatever computes calls this before it begins.
+    """
+    return _source()
+
+
 def _commit() -> str:
-    """The git commit of the source, "+changes" if src/ or configs/ differ from it; "unknown" outside a checkout."""
+    """The commit of the source; "+changes" if src/ or configs/ differ from it, or have changed since `source`."""
+    commit, content = source()
+    return commit if content == _source()[1] or commit.endswith("+changes") else f"{commit}+changes"
+
+
+def _source() -> tuple[str, str]:
+    """The commit, "+changes" if src/ or configs/ differ from it, and their content; "unknown" outside a checkout."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -76,9 +92,10 @@ def _commit() -> str:
     try:
         git("ls-files", "--error-unmatch", __file__)  # fails if the package is installed inside another repository
         changed = git("status", "--porcelain", "--", ":/src", ":/configs")
-        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+        commit, *trees = git("rev-parse", "HEAD", "HEAD:src", "HEAD:configs").split()
+        return commit[:12] + ("+changes" if changed else ""), f"{trees} {changed}"
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return "unknown", ""
 
 
 def _version(package: str) -> str:

@@ -64,6 +64,7 @@ def measure(cell: Cell, runs: RunIndex) -> Measurement:
 
     from subquad.measure import machine
 
+    machine.source()
     overrides = [*cell.overrides, *runs.overrides]
     target = str(cell.measure["_target_"])
     try:

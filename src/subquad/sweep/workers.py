@@ -113,6 +113,10 @@ def import_for(config: Any) -> None:
         for target in targets(config):
             with suppress(Exception):  # the run itself reports it
                 get_object(target)
+
+        from subquad.measure import machine
+
+        machine.source()  # so is a change of Subquad's own code noted
     gc.freeze()  # otherwise the garbage collector of each forked process touches, and so copies, all shared memory
 
 

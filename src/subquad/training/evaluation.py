@@ -49,6 +49,7 @@ def evaluate_missing(config: DictConfig) -> None:
     to the folder of the run and removed when a later attempt succeeds.
     """
     run = Path(config.paths.run)
+    machine.source()
     try:
         _evaluate_missing(config, run)
     except Exception as error:

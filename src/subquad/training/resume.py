@@ -73,19 +73,22 @@ def check_last(module: Supervised, data: SplitData, run: Path, name: str) -> Non
     check_data(data, content[TrainedOn.__qualname__]["fingerprint"], run)
 
 
-def check_best(run: Path, name: str, monitor: str, best: float | None) -> None:
+def check_best(run: Path, name: str, best: Mapping[str, float]) -> None:
     """Raises UserError if best.ckpt is damaged or of another run, or its monitored metric is not the run's best value.
+
+    `best` is the name of the metric and its value, or empty.
 
     A run may be killed after its best checkpoint of an epoch is written and before the last one is. The epoch is then
     trained again. If it gives other numbers, as on a GPU, the best checkpoint would keep the earlier weights.
     """
     checkpoint = run / records.BEST
-    stored = read_checkpoint(checkpoint, run, name, "metrics")["metrics"].get(monitor)
-    if best is not None and stored != best:
-        raise UserError(
-            f"{checkpoint} has {monitor} {stored} and the best epoch of this run has {best}; delete {run} to train "
-            "again."
-        )
+    stored = read_checkpoint(checkpoint, run, name, "metrics")["metrics"]
+    for monitor, value in best.items():
+        if stored.get(monitor) != value:
+            raise UserError(
+                f"{checkpoint} has {monitor} {stored.get(monitor)} and the best epoch of this run has {value}; delete "
+                f"{run} to train again."
+            )
 
 
 def read_best(run: Path, record: records.Record) -> dict[str, Any]:

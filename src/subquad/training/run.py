@@ -25,6 +25,7 @@ from subquad.measure import machine
 from subquad.measure.memory import process_peak, reset_peak
 from subquad.tasks.supervised import Supervised
 from subquad.training import summary, wandb_run
+from subquad.training.callbacks.share_cores import ShareCores
 from subquad.training.callbacks.wall_clock import WallClock
 from subquad.training.distributed import has_peers, lock_timeout, managed_processes, preempted, rank
 from subquad.training.lightning_data import TrainedOn
@@ -49,6 +50,7 @@ def train(config: DictConfig) -> records.Record:
     written to the run's folder.
     """
     run = Path(config.paths.run)
+    machine.source()
     if rank():
         logging.getLogger().setLevel(logging.ERROR)  # the first process logs the rest
         _train(config, run)
@@ -146,12 +148,14 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     reset_peak(device)
     kept = nullcontext() if rank() else estimate_kept(run, plan.estimate)
     with kept, spared_memory(plan.frugal), runtime.applied(module.network), managed_processes(trainer):
-        best, test_metrics = _train_and_test(trainer, module, TrainedOn(data, runtime, owner), run, config.task.monitor)
+        best, test_metrics = _train_and_test(trainer, module, TrainedOn(data, runtime, owner), run)
     if rank():
         return None
-    metrics = {**_last_epoch(run), **test_metrics} | ({} if best is None else {config.task.monitor: best})
-
-    [clock] = [c for c in trainer.callbacks if isinstance(c, WallClock)]  # type: ignore[attr-defined]
+    facts = machine.facts()
+    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    [clock] = [c for c in callbacks if isinstance(c, WallClock)]
+    if fewest := [c.fewest for c in callbacks if isinstance(c, ShareCores) and c.fewest is not None]:
+        facts["machine"]["threads"] = fewest[0]
     record = records.Record(
         fingerprint=name,
         seed=config.seed,
@@ -160,7 +164,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         recipe=str(config.recipe.name),
         protocol=str(config.protocol),
         scale=str(config.scale),
-        metrics=metrics,
+        metrics={**_last_epoch(run), **test_metrics, **best},
         baselines=data.baselines(),
         rows={name: len(split) for name, split in data.splits.items()},
         parameters=parameters,
@@ -174,7 +178,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
         | ({"memory": f"{plan.estimate}: {plan.measures}"} if plan.measures else {}),
         files=records.files_of(run),
         overrides=list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else [],
-        **machine.facts(),
+        **facts,
     )
     wandb_run.summarise(trainer.loggers, record)
     return record
@@ -197,24 +201,24 @@ def _rows(data: SplitData) -> int:
 
 
 def _train_and_test(
-    trainer: pl.Trainer, module: Supervised, data: TrainedOn, run: Path, monitor: str
-) -> tuple[float | None, dict[str, float]]:
+    trainer: pl.Trainer, module: Supervised, data: TrainedOn, run: Path
+) -> tuple[dict[str, float], dict[str, float]]:
     """Trains, and tests the best checkpoint.
 
     Returns:
-        The best value of the monitored validation metric, and the test metrics of its checkpoint. The former is None if
-        `callbacks.best` monitors nothing; its checkpoint is then the one of the last step.
+        The best value of the metric that `callbacks.best` monitors, and the test metrics of its checkpoint. The former
+        is empty if it monitors nothing; its checkpoint is then the one of the last step.
     """
     last_path, best_path = run / records.LAST, run / records.BEST
     trainer.fit(module, data, ckpt_path=last_path if last_path.exists() else None, weights_only=True)
-    best = trainer.checkpoint_callback.best_model_score  # type: ignore[union-attr]
+    chosen: Any = trainer.checkpoint_callback
     if not best_path.exists() or not _validations(run):
         raise UserError(
             f"Training ended after {trainer.global_step} steps, before its first validation; raise limits.steps "
             "or trainer.max_steps, or lower recipe.steps_per_epoch."
         )
-    best = None if best is None else float(best)
-    check_best(run, data.run, monitor, best)
+    best = {} if chosen.best_model_score is None else {chosen.monitor: float(chosen.best_model_score)}
+    check_best(run, data.run, best)
     [metrics] = trainer.test(module, data, ckpt_path=str(best_path), verbose=False, weights_only=True)
     return best, {name: float(value) for name, value in metrics.items()}
 

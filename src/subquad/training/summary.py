@@ -74,7 +74,8 @@ def draw_curve(record: Record, run: Path, monitor: str) -> None:
         if points:
             axes.plot(*zip(*points, strict=True), marker="." if len(points) < 30 else "", label=name)
     metric = monitor.split("/")[1]
-    right.axhline(record.metrics[f"test/{metric}"], color="black", linewidth=1, label=f"test/{metric}")
+    if (tested := f"test/{metric}") in record.metrics:
+        right.axhline(record.metrics[tested], color="black", linewidth=1, label=tested)
     for shade, (name, score) in zip(("0.4", "0.6", "0.7"), record.baselines.items(), strict=False):
         right.axhline(score, color=shade, linestyle="--", linewidth=1, label=name)
     for axes, label in ((left, "loss"), (right, metric)):

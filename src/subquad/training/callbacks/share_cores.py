@@ -30,6 +30,7 @@ class ShareCores(pl.Callback):
         )
         self.counted_at = float("-inf")
         self.own: FileLock | None = None
+        self.fewest: int | None = None  # threads that this run has been limited to
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +44,9 @@ class ShareCores(pl.Callback):
         now = time.monotonic()
         if now - self.counted_at >= self.seconds and chosen_threads() is None:
             self.counted_at = now
-            torch.set_num_threads(max(1, min(usable_threads(), usable_cores() // (1 + self._neighbours()))))
+            threads = max(1, min(usable_threads(), usable_cores() // (1 + self._neighbours())))
+            torch.set_num_threads(threads)
+            self.fewest = min(threads, self.fewest or threads)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if self.own is not None:
