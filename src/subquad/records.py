@@ -168,12 +168,13 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Evaluation:
+class Evaluation:
     """The fields of an evaluation that are read; others are ignored."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)
 
     metrics: dict[str, float]
+    commit: str = "unknown"
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
@@ -280,13 +281,13 @@ def read_evaluation(run: Path, changes: Mapping[str, Any]) -> dict[str, float] |
 
     Raises UserError when the file is not an evaluation.
     """
-    return read_evaluation_file(run, evaluation_place(run, changes))
-
-
-def read_evaluation_file(run: Path, path: Path) -> dict[str, float] | None:
-    """The metrics in a file of `evaluations/`, or None without a file; raises UserError as `read_evaluation`."""
-    evaluation = _read(path, _Evaluation, "an evaluation", "evaluate", _evaluation_owner(run, path))
+    evaluation = read_evaluation_file(run, evaluation_place(run, changes))
     return None if evaluation is None else evaluation.metrics
+
+
+def read_evaluation_file(run: Path, path: Path) -> Evaluation | None:
+    """A file of `evaluations/`, or None without one; raises UserError as `read_evaluation`."""
+    return _read(path, Evaluation, "an evaluation", "evaluate", _evaluation_owner(run, path))
 
 
 def _evaluation_owner(run: Path, path: Path) -> str | None:

@@ -137,7 +137,7 @@ def test_other_scales_are_reports_of_their_own(part, tmp_path):
     assert "no reproduction" in table["content"]
     assert "89.9" not in table["content"]
     assert "33.3" in table["content"]
-    assert "1 measured at another scale" in state["content"]
+    assert "1 other scale or protocol" in state["content"]
     assert "table=one/1 scale=laptop logger=wandb" in state["content"]
     [runs] = grid["metadata"]["runSets"]
     assert ["scale:laptop"] in [each["value"] for each in runs["filters"]["filters"]]

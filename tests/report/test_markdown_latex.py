@@ -53,7 +53,7 @@ def test_missing_seeds_are_said_without_a_printed_value_too(part):
 def test_another_scale_says_that_it_is_no_reproduction(part):
     text = markdown(part, Scope("laptop"))
     assert "(scale laptop: no reproduction)" in text
-    assert "33.3 (50.0), measured at another scale" in text
+    assert "33.3 (50.0), other scale or protocol" in text
     assert "89.9" not in text
 
 

@@ -133,7 +133,7 @@ def test_numbers_are_those_of_the_records(made):
     assert "Runs: seed 0 89.1, seed 1 90.7" in softmax
     assert "Baselines: majority class 10.1" in softmax
     assert "Scale smoke, synthetic data: 12.3" in softmax
-    assert "◇ measured at another scale" in softmax
+    assert "◇ other scale or protocol" in softmax
     dba = card(made, "DBA")
     assert "quoted there from elsewhere" in dba
     assert "Ours: 50.0, 1 seed … too few seeds" in dba

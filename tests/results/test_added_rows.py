@@ -1,6 +1,7 @@
 """Rows of the user in a table of attentions: where they are kept, what their cells train, and that pages show them."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
@@ -9,7 +10,7 @@ from runs import FACTS
 from subquad import records
 from subquad.cli import plan, reproduce
 from subquad.cli.table_arguments import DEFAULTS, chosen_tables, table_of_rates
-from subquad.results.added_rows import AddedRow, keep, path_of, read, with_rows
+from subquad.results.added_rows import AddedRow, best_rates, keep, path_of, read, with_rows
 from subquad.results.cells import RunIndex, load_table
 from subquad.results.collect import gather
 from subquad.results.model import FULL
@@ -116,6 +117,17 @@ def test_the_seeds_of_a_search_are_others_than_those_of_the_runs():
     for name, seeds in (("arena_rates", (100, 101, 102)), ("arena", range(6))):
         table = load_table(name).select(["softmax"])
         assert {spec.overrides[-1] for spec in RunIndex().specs(table, None)} == {f"seed={seed}" for seed in seeds}
+
+
+@pytest.mark.parametrize(("better", "rate"), [("higher", "1.0e-2"), ("lower", "1.0e-3")])
+def test_the_best_rate_is_that_of_the_better_score(better, rate):
+    def cell(mean):
+        result = SimpleNamespace(summary=SimpleNamespace(seeds=3, mean=mean))
+        declared = SimpleNamespace(seeds=3, metric=SimpleNamespace(better=better))
+        return SimpleNamespace(cell=declared, fullest=lambda scope: result)
+
+    found = SimpleNamespace(cells={("mine", "series 1.0e-3"): cell(3.0), ("mine", "series 1.0e-2"): cell(9.0)})
+    assert best_rates(found) == {("mine", "series"): rate}
 
 
 def test_rates_are_those_of_the_tasks_that_are_chosen(outputs):

@@ -126,6 +126,19 @@ def test_seeds_that_were_trained_on_other_data_are_in_no_mean(tmp_path, monkeypa
 
 
 @pytest.mark.slow
+def test_a_cell_of_other_data_than_the_others_has_no_value(tmp_path, monkeypatch):
+    (tmp_path / "other.yaml").write_text(OTHER.replace("Performer: []}", 'Performer: [], Luna: ["attention=luna"]}'))
+    table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
+    monkeypatch.setattr("subquad.results.cells.load_table", {"other/7": table}.__getitem__)
+    for (row, _), cell in table.cells.items():
+        finish(RunIndex(words).spec(cell.overrides, 0).folder, 0.5, attention=row.lower(), data_fingerprint=row)
+    cells = gathering.gather(["other/7"], words).tables[0].cells
+    first, second = (cell.results[0] for cell in cells.values())
+    assert (first.values, second.values) == ({0: 50.0}, {})
+    assert "was trained on other data than" in second.remarks[0]
+
+
+@pytest.mark.slow
 def test_a_strange_record_or_measurement_is_named_and_stops_no_page(tmp_path, monkeypatch):
     (tmp_path / "other.yaml").write_text(OTHER)
     table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)

@@ -218,8 +218,14 @@ def test_what_is_no_result_is_refused(place, change, reason):
 
 
 def test_an_evaluation_without_a_finite_number_is_refused(place):
-    records.write_evaluation(folder(0), {"pairs": 8}, {"test/accuracy": float("nan")}, {})
+    records.write_evaluation(folder(0), {"pairs": 8}, {"test/accuracy": float("nan")}, {"commit": "abc123"})
     with pytest.raises(UserError, match="is nan, which is no result"):
+        stored_run(folder(0), Compositions())
+
+
+def test_an_evaluation_by_code_that_nobody_can_look_up_is_refused(place):
+    records.write_evaluation(folder(0), {"pairs": 8}, {"test/accuracy": 0.5}, {"commit": "abc123+changes"})
+    with pytest.raises(UserError, match=r"evaluations/\w+.json was made by the source abc123\+changes"):
         stored_run(folder(0), Compositions())
 
 

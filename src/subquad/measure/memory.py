@@ -68,7 +68,7 @@ def reset_peak(device: torch.device) -> None:
     if device.type == "cuda" and torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats(device)
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def process_peak(device: torch.device) -> dict[str, float | str]:
@@ -81,7 +81,7 @@ def process_peak(device: torch.device) -> dict[str, float | str]:
 def _resident_peak() -> float:
     """In MiB. `ru_maxrss` of Linux would begin with that of the process that started this one."""
     with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) / 2**10
     per_mib = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux KiB

@@ -23,7 +23,7 @@ MARKS = {
     Verdict.MORE: Mark("△", "more", "more than printed, in a count without a better side"),
     Verdict.LESS: Mark("▽", "less", "less than printed, in a count without a better side"),
     Verdict.INCOMPLETE: Mark("…", "incomplete", "fewer seeds than the table declares: no verdict yet"),
-    Verdict.OTHER_SCALE: Mark("◇", "other", "smaller scale or synthetic data: no reproduction"),
+    Verdict.OTHER_SCALE: Mark("◇", "other", "smaller scale, other protocol or synthetic data: no reproduction"),
     Verdict.NOT_PRINTED: Mark("+", "new", "measured here, and no number is printed to compare it with"),
     Verdict.NEEDS_DATA: Mark("—", "needs", "not run: its data are not on this machine"),
     Verdict.NOT_RUN: Mark("—", "missing", "nobody has measured it with this code yet"),

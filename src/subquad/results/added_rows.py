@@ -124,15 +124,16 @@ def rates_of(table: str) -> str | None:
 
 
 def best_rates(rates: TableResults, scope: Scope = FULL) -> dict[tuple[str, str], str]:
-    """The rate with the best mean by row and task; of equal ones the lowest. Left out where a run is missing.
+    """The rate with the best mean by row and task; of equally good ones the lowest. Left out where a run is missing.
 
     rates: a table whose columns are named after a task and a rate: "recall 3.0e-3". scope: whose runs are compared.
     """
-    measured: dict[tuple[str, str], dict[str, float | None]] = {}
+    measured: dict[tuple[str, str], dict[str, float | None]] = {}  # larger is better
     for (row, column), cell in rates.cells.items():
         task, _, rate = column.rpartition(" ")
         summary = None if (result := cell.fullest(scope)) is None else result.summary
-        score = None if summary is None or summary.seeds < cell.cell.seeds else summary.mean
+        sign = -1 if cell.cell.metric.better == "lower" else 1
+        score = None if summary is None or summary.seeds < cell.cell.seeds else sign * summary.mean
         measured.setdefault((row, task), {})[rate] = score
     chosen = {}
     for place, scores in measured.items():

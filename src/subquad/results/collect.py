@@ -255,6 +255,8 @@ class Collector:
     failures: Mapping[Place, str] = field(default_factory=dict)
     seeds: Sequence[int] | None = None
     known: Set[tuple[str, str]] | None = None
+    first: dict[tuple[tuple[str, ...], ...], Run] = field(default_factory=dict)
+    """The first run with some data, with whose data those of the other runs are compared."""
 
     def compose(self, tables: Iterable[Table]) -> None:
         """Composes all that these tables need together, which is quicker than one by one."""
@@ -284,8 +286,9 @@ class Collector:
                 if (run := self.read(folder)) is None:
                     continue
                 runs.append(run)
-                if run.record.data_fingerprint != runs[0].record.data_fingerprint:
-                    raise UserError(f"{folder} was trained on other data than {runs[0].key}; train one of them again.")
+                first = self.first.setdefault(tuple(_data(cell)), run)
+                if run.record.data_fingerprint != first.record.data_fingerprint:
+                    raise UserError(f"{folder} was trained on other data than {first.key}; train one of them again.")
                 metrics = self.evaluation(folder, cell.eval_data) if cell.eval_data else run.record.metrics
                 value = (metrics or {}).get(cell.metric.name)
                 if value is None and metrics:

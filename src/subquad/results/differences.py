@@ -23,7 +23,11 @@ from subquad.results.statistics import quantile
 from subquad.results.table import Cell, Claim, Place, Table
 
 _SHARES_OF_ROWS = ("test/accuracy", "test/top5_accuracy")
-"""Metrics that are the share of all test rows that are right; the rule holds for no other."""
+"""Metrics that are the share of all test rows that are right; the rule holds for no other.
+
+Of rows with several answers (recall, copying, text) they are means of shares, whose variance is at most that of rows
+which are right or wrong: the rule then tells fewer differences than there are.
+"""
 
 Parts = tuple[tuple[float, float], ...]
 """Variances, each with its degrees of freedom."""

@@ -35,7 +35,7 @@ class Scope:
     @property
     def full(self) -> bool:
         """Whether its numbers may be compared with printed ones."""
-        return self.scale == "paper" and not self.synthetic and not self.overrides
+        return self.scale == self.protocol == "paper" and not self.synthetic and not self.overrides
 
     @property
     def choices(self) -> tuple[str, ...]:

@@ -199,11 +199,11 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
         "task": {"monitor": task["monitor"], "module": {}}, "data": {"synthetic": False},
         "trainer": {key: trainer[key] for key in ("devices", "num_nodes", "precision")},
     }  # fmt: skip
-    evaluations = {
-        path.stem: metrics
-        for path in sorted((folder / records.EVALUATIONS).glob("*.json"))
-        if (metrics := records.read_evaluation_file(folder, path)) is not None
-    }
+    evaluations = {}
+    for path in sorted((folder / records.EVALUATIONS).glob("*.json")):
+        if (evaluation := records.read_evaluation_file(folder, path)) is not None:
+            _check_source(path, evaluation.commit)
+            evaluations[path.stem] = evaluation.metrics
     every = [item for metrics in (record.metrics, *evaluations.values()) for item in metrics.items()]
     if wrong := [f"{name} of {folder} is {value}" for name, value in every if not math.isfinite(value)]:
         raise UserError(f"{wrong[0]}, which is no result.")

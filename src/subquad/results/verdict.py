@@ -19,7 +19,7 @@ class Verdict(enum.Enum):
     MORE = "more"
     LESS = "less"
     INCOMPLETE = "too few seeds"
-    OTHER_SCALE = "measured at another scale"
+    OTHER_SCALE = "other scale or protocol"
     NOT_RUN = "not run"
     NEEDS_DATA = "needs data"
     NOT_PRINTED = "new"
