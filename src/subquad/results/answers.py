@@ -27,8 +27,8 @@ from subquad.utils.display import counted
 
 RULE = (
     f"Two rows differ on a task if p < {1 - LEVEL:.2f} after Holm's correction for all pairs of the task, by Welch's "
-    "test of their means, with the chance of each row's seeds and that of the test rows; one with several answers counts "
-    "as one, which is the cautious bound."
+    "test of their means, with the chance of each row's seeds and that of the test rows; one with several answers "
+    "counts as one, which is the cautious bound."
 )
 """Says in a sentence when two rows differ."""
 
