@@ -138,9 +138,8 @@ def load_own_attention(name: str, overrides: Sequence[str] = ()) -> Any:
         )
     factory = load_attention(name, overrides) if overrides else found
     parameters = inspect.signature(factory).parameters.values()
-    if missing := [
-        p.name for p in parameters if p.default is p.empty and p.kind <= p.KEYWORD_ONLY and p.name != "site"
-    ]:
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if missing := [p.name for p in needed if p.name != "site"]:
         raise UserError(f"attention={name} needs {' and '.join(missing)}; add attention.{missing[0]}=<value>.")
     return factory
 

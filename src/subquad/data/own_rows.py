@@ -69,13 +69,12 @@ class OwnRows:
                     f"{self.where(real[0])} has {words[real[0]]} in the column {self.column}, which is no class; for "
                     "numbers set data.kind=regression."
                 )
-            spelt: dict[str, str] = {}
-            for word in words:
-                name = str(int(Decimal(word)))  # float would make two long numbers one
-                if (other := spelt.setdefault(name, word)) != word:
-                    log.warning("The labels %s and %s are read as one class, %s.", other, word, name)
-                    break
-            words = [str(int(Decimal(word))) for word in words]
+            names = [str(int(Decimal(word))) for word in words]  # float would make two long numbers one
+            spelt = dict(zip(names, words, strict=True))
+            if other := next((word for name, word in zip(names, words, strict=True) if spelt[name] != word), ""):
+                name = str(int(Decimal(other)))
+                log.warning("The labels %s and %s are read as one class, %s.", other, spelt[name], name)
+            words = names
         training = [word for word, split in zip(words, self.splits, strict=True) if split == "train"]
         classes = sorted(set(training), key=lambda word: (_number(word) if word.lstrip("-").isdigit() else 0, word))
         number_of = {word: number for number, word in enumerate(classes)}

@@ -126,6 +126,7 @@ def test_a_note_beside_tables_changes_nothing(tmp_path, scratch):
     (place / "rows.jsonl").unlink()
     (place / "train.csv").write_bytes('text,label\n"caf\xe9,NA\nb,b\n'.encode("latin-1"))
     (place / "readme.txt").write_text("a note")
+    (place / "dataset_infos.json").write_text("{}")
     rows = read_tables(place, scratch, encoding="latin-1", quotes=False)["train"]
     assert rows["text"][:] == ['"caf\xe9', "b"]
     assert rows["label"][:] == ["NA", "b"]

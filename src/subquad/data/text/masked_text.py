@@ -142,15 +142,8 @@ class MaskedText(CachedData):
             state = ragged.state_of(sources.text_files(folder), folder)
         else:
             state = sources.state_of(self._dataset_place)
-        settings = (
-            state,
-            self.subset,
-            self.column,
-            self.document,
-            *self.tokenizer.state,
-            self.fractions,
-            self.split_seed,
-        )
+        source = (state, self.subset, self.column, self.document)
+        settings = (*source, *self.tokenizer.state, self.fractions, self.split_seed)
         return hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
 
     @property

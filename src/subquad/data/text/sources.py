@@ -235,8 +235,9 @@ def _read_by(builder: Any, place: Path) -> list[Path]:
     read = [Path(name) for names in builder.config.data_files.values() for name in names]
     readme = place / "README.md"
     described = readme.exists() and "configs:" in readme.read_text(encoding="utf-8")
-    left_out = [path for path in tables_of(place) if path not in read and path.suffix.lower() != ".txt"]
-    if left_out and not described:
+    notes = {".txt", ".json"} - {path.suffix for path in read}  # beside other tables: a readme, what a tool has saved
+    unread = set(tables_of(place)) - {*read, place / "dataset_infos.json"}
+    if (left_out := sorted(path for path in unread if path.suffix.lower() not in notes)) and not described:
         raise ValueError(
             f"{left_out[0].relative_to(place)} would be left out beside {read[0].relative_to(place)}; tables are of "
             "one kind, and all or none have names with a split: train, validation, test"
