@@ -137,6 +137,16 @@ def test_rows_that_a_model_does_not_know_are_named(tmp_path):
         data.unlabelled(new)
 
 
+def test_texts_that_are_longer_than_those_of_the_run_are_said(tmp_path, caplog):
+    words, new, _ = texts(tmp_path)
+    data = opened(OwnTexts, words, tmp_path)
+    data.unlabelled(new)
+    assert "Longer than" not in caplog.text
+    new.write_text("text\n" + "word " * 400 + "\n")
+    data.unlabelled(new)
+    assert f"Longer than the {data.spec.max_len} tokens of any row of the run: 1 row." in caplog.text
+
+
 def test_series_that_are_longer_than_those_of_the_model_are_cut_with_a_warning(tmp_path, caplog):
     words, new, _ = series(tmp_path)
     data = opened(TimeSeries, [*words, "kind=classification"], tmp_path)

@@ -14,6 +14,7 @@ from subquad.data.own_rows import Division, Kind, OwnRows, digest, facts
 from subquad.data.ragged import Ragged
 from subquad.data.split_data import CachedData, SequenceData
 from subquad.data.text.own_tables import LABELS, OwnTables, Part, place_of_rows
+from subquad.utils.display import counted
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Seed, Share
 
@@ -88,6 +89,9 @@ class OwnSequences(CachedData, SequenceData):
                 )
             contents = self.contents(part, self.label or part.named(LABELS) or "")
             rows = self.further(contents, np.zeros(len(contents), np.int64), place)
+        if long := int((rows.lengths > self.spec.max_len).sum()):
+            longest = self.spec.max_len
+            log.warning("Longer than the %s tokens of any row of the run: %s.", longest, counted(long, "row"))
         return rows, [str(number) for number in range(1, len(rows) + 1)]
 
     @property
