@@ -93,7 +93,9 @@ def read(paths: list[Path], name: str, rows: int | None = None) -> tuple[np.ndar
         record = archive.label_bytes + _PIXELS
         data = np.fromfile(path, np.uint8)
         if not len(data) or len(data) % record or (rows is not None and len(data) != rows * record):
-            raise UserError(f"{path} has {len(data)} bytes, which is not the size of {name}; fetch the set again.")
+            raise UserError(
+                f"{path} has {len(data)} bytes, which is not the size of {name}; delete it and fetch the set again."
+            )
         table = data.reshape(-1, record)
         if table[:, archive.label_bytes - 1].max() >= archive.classes:
             raise UserError(

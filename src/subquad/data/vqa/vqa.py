@@ -185,7 +185,7 @@ class VQAv2(CachedData):
         if self.protocol == "paper" and not self.synthetic and len(answers) != ANSWERS:
             raise UserError(
                 f"The annotations in {self.folder} give {len(answers)} answers more than 8 times where {ANSWERS} are "
-                "expected; fetch them again."
+                "expected; delete and fetch them again."
             )
         vocabulary = sorted({word for question, _ in source_pairs for word in vqa_text.words(question.text)})
         questions = sorted({question.text for split in _SPLITS for question, _ in pairs[split]})
