@@ -29,7 +29,6 @@ BEST, LAST = "checkpoints/best.ckpt", "checkpoints/last.ckpt"
 FOLDER = re.compile(r"[0-9a-f]{12}-s\d+")
 """The name of a run's folder: its fingerprint and its seed."""
 
-
 _Kind = TypeVar("_Kind")
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _CHECKSUM, _OWNER = "checksum", "belongs_to"
@@ -97,11 +96,10 @@ class Record:
     attention: the choice of attention, or of the backbone where the backbone takes no attention (s4, tlb).
     metrics: values by name (accuracy is a fraction in [0, 1]): the metric that picked the best epoch is of that epoch,
     other ones of training and validation are of the last. baselines: trivial scores on the test split, by name.
-    rows: how many each split has, by its name; empty in records of earlier versions.
-    wall_seconds: time of training and testing, summed over all restarts. runtime: how torch computed, with the values
-    that `auto` stood for; empty in records of earlier versions. files: the checkpoints and the history that the run
-    ended with, by their paths in its folder; empty in records of earlier versions. overrides: the command line of the
-    run; empty in records of earlier versions and where Hydra did not start the run.
+    wall_seconds: time of training and testing, summed over all restarts. rows: how many each split has. runtime: how
+    torch computed, with the values that `auto` stood for. files: the checkpoints and the history that the run ended
+    with, by their paths in its folder. overrides: the command line of the run; empty where Hydra did not start it.
+    These four are empty in records of earlier versions.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -136,11 +134,6 @@ class Record:
     def name(self) -> str:
         """The name of the run's folder."""
         return run_name(self.fingerprint, self.seed)
-
-    @property
-    def sizes(self) -> str:
-        """The rows of each split in words."""
-        return ", ".join(f"{split} {self.rows[split]:,}" for split in ("train", "val", "test") if split in self.rows)
 
     @property
     def monitor(self) -> str:
@@ -400,8 +393,7 @@ def write_sealed(path: Path, content: Mapping[str, Any], owner: str | None) -> N
 
 
 def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
-    """Writes a JSON file atomically; several processes may write it at once."""
-    # Processes of a run may fail at once.
+    """Writes a JSON file atomically; several processes may write it at once, such as those of a run that fail."""
     with atomic_write(path, several=True) as place, place.open("w", encoding="utf-8") as file:
         json.dump(content, file, indent=indent, default=str)
         file.flush()

@@ -5,10 +5,8 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from subquad.measure import machine
-from subquad.measure.memory import process_peak, reset_peak
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +38,29 @@ def test_the_source_of_a_checkout_has_a_commit():
     assert re.fullmatch(r"[0-9a-f]{12}(\+changes)?", commit) or (commit, content) == ("unknown", "")
 
 
+PEAK = """
+import torch
+from subquad.measure.memory import process_peak, reset_peak
+
+def peak():
+    return process_peak(torch.device("cpu"))["peak_memory_mib"]
+
+"""
+PARENT = """
+import subprocess, sys
+large = torch.ones(2**27)
+print(peak())
+subprocess.run([sys.executable, "-c", {child!r}], check=True)
+del large
+reset_peak(torch.device("cpu"))
+print(peak())
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot reset the peak")
 def test_the_peak_is_that_of_the_process_and_counts_from_its_reset():
-    large = torch.ones(2**26)
-    peak = process_peak(torch.device("cpu"))["peak_memory_mib"]
-    code = "import torch; from subquad.measure.memory import process_peak; print(process_peak(torch.device('cpu')))"
-    started = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert float(re.search(r"_mib': ([\d.]+)", started)[1]) < peak - 100
-    del large
-    reset_peak(torch.device("cpu"))
-    assert process_peak(torch.device("cpu"))["peak_memory_mib"] < peak - 200
+    program = PEAK + PARENT.format(child=f"{PEAK}print(peak())")
+    done = subprocess.run([sys.executable, "-u", "-c", program], capture_output=True, text=True, check=True)
+    own, child, later = map(float, done.stdout.split())
+    assert child < own - 400
+    assert later < own - 400

@@ -243,20 +243,17 @@ def test_weights_that_do_not_fit_are_refused(data, outputs, tmp_path):
     assert "no weights for this model" in refused(data, outputs, *MOTIONS, f"ckpt_path={tmp_path}/other.ckpt")
 
 
+def validated(run, metric):
+    """The values of a metric of validation, by epoch."""
+    return [row[metric] for row in records.read_history(run / "metrics.csv").values() if "val/loss" in row]
+
+
 def test_the_last_checkpoint_is_tested_where_none_is_monitored(data, outputs):
-    overrides = (
-        "task=lra/listops",
-        "scale=smoke",
-        "limits.steps=4",
-        "recipe.steps_per_epoch=1",
-        "scheduler.warmup=1",
-        *TINY,
-    )
+    steps = ("limits.steps=4", "recipe.steps_per_epoch=1", "scheduler.warmup=1")
+    overrides = ("task=lra/listops", "scale=smoke", *steps, *TINY)
     config = composed(data, outputs, *overrides, "optimizer.lr=0.1", "callbacks.best.monitor=null")
     record, run = trained(config), Path(config.paths.run)
-    accuracies = [
-        row["val/accuracy"] for row in records.read_history(run / "metrics.csv").values() if "val/loss" in row
-    ]
+    accuracies = validated(run, "val/accuracy")
     assert accuracies[-1] < max(accuracies)
     assert record.metrics["val/accuracy"] == accuracies[-1]
     assert identical(weights(run, "best.ckpt"), weights(run, "last.ckpt"))
@@ -266,8 +263,7 @@ def test_the_last_checkpoint_is_tested_where_none_is_monitored(data, outputs):
 def test_the_best_epoch_may_be_that_of_the_least_loss(data, outputs, monitored):
     config = composed(data, outputs, *MOTIONS, f"{monitored}.monitor=val/loss", f"{monitored}.mode=min")
     record, run = trained(config), Path(config.paths.run)
-    losses = [row["val/loss"] for row in records.read_history(run / "metrics.csv").values() if "val/loss" in row]
-    assert record.metrics["val/loss"] == min(losses)
+    assert record.metrics["val/loss"] == min(validated(run, "val/loss"))
     assert "test/accuracy" in record.metrics
     assert (run / "curve.png").exists()
 

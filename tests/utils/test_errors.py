@@ -68,7 +68,7 @@ def test_a_model_a_report_and_the_contract_name_their_extras(without, capsys):
     with pytest.raises(ModuleNotFoundError) as missing:
         wandb_report.report(None, None, [], None, "")
     assert "subquad[dashboards]" in str(explain(missing.value))
-    assert not check_attention._contract("softmax")
+    assert not check_attention._contract("softmax", [])
     assert "The contract is left out: pytest is not installed" in capsys.readouterr().out
 
 

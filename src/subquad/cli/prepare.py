@@ -15,6 +15,7 @@ from rich.console import Console
 
 from subquad.config.choices import options
 from subquad.config.compose import compose_run
+from subquad.utils.display import sizes
 from subquad.utils.errors import UserError, explain
 
 
@@ -65,7 +66,7 @@ def _prepare(overrides: list[str]) -> None:
 
 
 def _description(task: str, data: Any) -> list[str]:
-    rows = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
+    rows = sizes({name: len(split) for name, split in data.splits.items()})
     longest = max(int(split.lengths.max(initial=0)) for split in data.splits.values())
     unit = "" if data.spec.classes is None else " accuracy"
     lines = [f"{task}: {rows}; longest {longest:,}; fingerprint {data.fingerprint}"]

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from subquad.records import HISTORY, RESULT, Record, read_history
-from subquad.utils.display import duration
+from subquad.utils.display import duration, sizes
 
 
 def show(record: Record, run: Path, note: str = "") -> None:
@@ -23,7 +23,7 @@ def show(record: Record, run: Path, note: str = "") -> None:
     if record.config["data"].get("synthetic"):
         table.add_row("data", "[bold]synthetic (data=synthetic): not a result on the real data")
     if record.rows:
-        table.add_row("rows", record.sizes)
+        table.add_row("rows", sizes(record.rows))
     table.add_row("protocol, scale", f"{record.protocol}, {record.scale}")
     table.add_row("checkpoint", _selection(record))
     table.add_row("parameters", f"{record.parameters:,}")

@@ -1,6 +1,7 @@
 """Durations, counts and commands as they are shown to the user."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[3]
@@ -18,6 +19,11 @@ def duration(seconds: float, digits: int = 1) -> str:
 def counted(number: int, noun: str) -> str:
     """A number with its noun: 1 run, 2 runs."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def sizes(rows: Mapping[str, int]) -> str:
+    """The number of rows of each split: train 150, val 850, test 850."""
+    return ", ".join(f"{split} {rows[split]:,}" for split in ("train", "val", "test") if split in rows)
 
 
 def as_typed(text: str) -> str:

@@ -14,7 +14,7 @@ from subquad.results.repeats import Repeats
 from subquad.results.side_lines import side_lines
 from subquad.results.statistics import Comparison
 from subquad.results.table import Cell
-from subquad.utils.display import duration
+from subquad.utils.display import duration, sizes
 
 Path = Callable[[Run], str]
 """Where the page of a run is, below the folder of pages."""
@@ -228,7 +228,7 @@ def run_facts(run: Run, cells: Cells) -> dict[str, Any]:
     record = run.record
     facts = {
         "protocol, scale": f"{record.protocol}, {run.scope.size}", "recipe": record.recipe, "seed": record.seed,
-        "rows": record.sizes,
+        "rows": sizes(record.rows),
         "parameters": _count(record.parameters), "steps": _count(record.steps),
         "duration": _duration(record.wall_seconds),
         "peak memory": f"{_count(record.peak_memory_mib)} MiB ({record.peak_memory_of})", "finished": record.finished,
