@@ -275,6 +275,14 @@ def test_images_of_another_size_are_read_as_by_a_model_built_for_them(make):
         model(torch.zeros(1, 3, 64, 50))
 
 
+@pytest.mark.parametrize("name", ["agent", "flatten", "inline", "attention_conv2d", "combiner_axial"])
+@pytest.mark.parametrize("size", [(16, 16), (16, 64)])
+def test_an_attention_that_reads_the_rows_of_an_image_takes_one_size(name, size):
+    model = ViT(SMALL, attention=made("attention", name), **SIZES)
+    with pytest.raises(UserError, match=r"was built for images of 32 x 32, whose rows it reads"):
+        model(torch.zeros(1, 3, *size))
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "make",

@@ -61,6 +61,8 @@ COSTS = {
     "scaled sum": (lambda: torch.add(A, A, alpha=3), (12, 12, 0)),
     "powers": (lambda: A.pow(3) + A.abs().sqrt(), (24, 12, 12)),
     "complex product": (lambda: Z * Z, (48, 24, 0)),
+    "products of complex matrices": (lambda: (Z @ Z.mT, torch.addmm(Z[:, :3], Z, Z.mT)), (288, 306, 0)),
+    "sum of complex numbers": (lambda: Z.sum(), (0, 24, 0)),
     "comparisons": (lambda: (A > 0, A.relu(), A.clamp(0, 1), A.amax(1)), (0, 0, 12 + 12 + 24 + 12)),
     "GELU": (lambda: F.gelu(A), (36, 12, 12)),
     "length and direction of complex numbers": (lambda: (Z.abs(), Z.sgn()), (48, 24, 48)),

@@ -58,6 +58,12 @@ def test_one_cycle_shorter_than_its_warmup_still_runs():
     assert len(rates(schedules.one_cycle, 3, total_steps=3, warmup=1000)) == 3
 
 
+@pytest.mark.parametrize(("steps", "warmup"), [(100, 1), (2, 1), (2, 1000)])
+def test_one_cycle_with_one_step_to_rise_falls_from_the_start(steps, warmup):
+    found = rates(schedules.one_cycle, steps, lr=1.0, total_steps=steps, warmup=warmup)
+    assert sorted(found, reverse=True) == found != [found[0]] * steps
+
+
 def test_warmup_linear_ends_at_zero():
     found = rates(schedules.warmup_linear, 13, lr=2.0, total_steps=10, warmup=2)
     assert found[:4] == pytest.approx([0.0, 1.0, 2.0, 1.75])

@@ -50,7 +50,7 @@ class Agent(StatelessAttention):
         if site.grid:
             if math.isqrt(agents) ** 2 != agents:
                 raise UserError(f"attention.agents is {agents}; on a grid choose a square number, such as 16 or 49.")
-            self.fix_length("the biases of its grid")
+            self.fix_grid()
             height, width = site.grid
             sizes = {"map": (7, 7), "rows": (height, 1), "columns": (1, width)}
             for side in ("encode", "decode"):

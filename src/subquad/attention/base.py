@@ -89,6 +89,9 @@ class Attention(_OwnMaps, CheckedSettings, abc.ABC):
     fixed_length: str | None = None
     """Which parts depend on the length of the site, so that longer sequences are refused; None if no part does."""
 
+    fixed_grid: bool = False
+    """Whether images of another size than that of the site are refused."""
+
     cannot_export: ClassVar[frozenset[Literal["batch", "length", "onnx"]]] = frozenset()
     """What export does not support: a `batch` or a `length` other than the example's, or the operators of `onnx`."""
 
@@ -185,6 +188,11 @@ class Attention(_OwnMaps, CheckedSettings, abc.ABC):
                 "max_len=1024."
             )
         self.fixed_length = parts
+
+    def fix_grid(self) -> None:
+        """Says that tokens are read as the rows of `site.grid`: longer sequences and other images are refused."""
+        self.fix_length("the rows of its grid")
+        self.fixed_grid = True
 
     def longest(self, x: Tensor, context: Tensor) -> tuple[int, int]:
         """The longest queries and context that this layer is built for, or these if they are longer."""

@@ -113,7 +113,7 @@ class Combiner(StatelessAttention):
         self.factorization, self.pooling, self.size_offset = factorization, pooling, size_offset
         if factorization == "axial" and span is None and site.grid:
             span = site.grid[1]
-            self.fix_length("its rows of the grid")
+            self.fix_grid()
         self.span = span or (2 if factorization == "logn" else None)
         self.projections = Projections(site.dim, site.heads)
 

@@ -76,7 +76,7 @@ class AttentionConv(StatelessAttention):
                 "build the attention with as many tokens as places, or more."
             )
         if axes == 2 and site.grid:
-            self.fix_length("its rows of the grid")
+            self.fix_grid()
         self.projections = Projections(site.dim, site.heads)
         shape = (kernel, kernel) if axes == 2 else (1, kernel)
         self.kernel = nn.Parameter(torch.zeros(site.heads, *shape))

@@ -52,7 +52,7 @@ class FLatten(StatelessAttention):
         self.power, self.eps = power, eps
         self.width = site.grid[1] if site.grid else None
         if site.grid:
-            self.fix_length("the positions of its keys")
+            self.fix_grid()
         self.projections = Projections(site.dim, site.heads)
         self.scale = nn.Parameter(torch.zeros(site.dim))
         self.positions = nn.Parameter(torch.zeros(site.context_len, site.dim)) if site.grid else None

@@ -42,7 +42,7 @@ class InLine(StatelessAttention):
         super().__init__(site)
         self.width = site.grid[1] if site.grid else None
         if site.grid:
-            self.fix_length("the rows of its grid")
+            self.fix_grid()
         self.projections = Projections(site.dim, site.heads)
         self.taps = (kernel, kernel) if site.grid else (1, kernel)
         own = site.dim // site.heads

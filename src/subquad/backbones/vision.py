@@ -177,6 +177,11 @@ class ImageBackbone(nn.Module, CheckedSettings, Pretrainable):
                 f"This model was built for images of {self.side} x {self.side}, and others have sides that are "
                 f"multiples of {self.multiple}; these are {height} x {width}. Resize or pad them."
             )
+        if fixed := next((type(a).__name__ for a in self.modules() if getattr(a, "fixed_grid", False)), None):
+            raise UserError(
+                f"{fixed} was built for images of {self.side} x {self.side}, whose rows it reads, and was given "
+                f"{height} x {width}; resize them, or build the model for that size."
+            )
         return torch.func.functional_call(self.model, self._positions(height, width), (images,))
 
     def _positions(self, height: int, width: int) -> dict[str, Tensor]:

@@ -43,7 +43,7 @@ class S5Layer(nn.Module, Tuned):
         self.log_decay = nn.Parameter((-a.real).log().float().repeat(blocks))
         self.frequency = nn.Parameter(a.imag.float().repeat(blocks))
         self.log_dt = nn.Parameter(math.log(dt_min) + torch.rand(pairs) * math.log(dt_max / dt_min))
-        self.b = nn.Parameter(torch.view_as_real(torch.randn(pairs, dim, dtype=torch.complex64)) / math.sqrt(dim))
+        self.b = nn.Parameter(torch.view_as_real(torch.randn(pairs, dim, dtype=torch.complex64)) / math.sqrt(states))
         read = torch.randn(dim, 2 * pairs, dtype=torch.complex64) / math.sqrt(states // 2)
         self.c = nn.Parameter(torch.view_as_real(read))
         self.skip = nn.Parameter(torch.randn(dim))

@@ -136,17 +136,22 @@ def rule(name: str) -> Rule | None:
 def _pointwise(each: Tally) -> Rule:
     def cost(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
         numbers = _first(result)
-        if not numbers.is_complex():
-            return each * numbers.numel()
-        product = each.mul * Tally(mul=4, add=2)  # (a + ib)(c + id)
-        return (product + Tally(add=2 * each.add, other=2 * each.other)) * numbers.numel()
+        return _in_reals(each, numbers) * numbers.numel()
 
     return cost
 
 
+def _in_reals(each: Tally, numbers: Tensor) -> Tally:
+    """Operations on real numbers that one operation on each of these numbers takes."""
+    if not numbers.is_complex():
+        return each
+    return each.mul * Tally(mul=4, add=2) + Tally(add=2 * each.add, other=2 * each.other)  # (a + ib)(c + id)
+
+
 def _reduction(each: Tally, result_each: Tally) -> Rule:
     def cost(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
-        return each * args[0].numel() + result_each * _first(result).numel()
+        sums = _first(result)
+        return _in_reals(each, args[0]) * args[0].numel() + _in_reals(result_each, sums) * sums.numel()
 
     return cost
 
@@ -227,17 +232,22 @@ def macs(times: int) -> Tally:
     return Tally(mul=times, add=times)
 
 
+def _product(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
+    """a b."""
+    return _in_reals(macs(1), result) * (result.numel() * args[0].shape[-1])
+
+
 def _sum_and_product(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
     """addmm, baddbmm, addmv: β · bias + α · a b."""
     scaled = (not _is_one(kwargs, "alpha")) + (kwargs.get("beta", 1) not in (0, 1))
-    total = macs(result.numel() * args[1].shape[-1]) + Tally(mul=scaled) * result.numel()
-    return total if kwargs.get("beta", 1) == 0 else total + Tally(add=result.numel())
+    total = _product(args[1:], {}, result) + _in_reals(Tally(mul=scaled), result) * result.numel()
+    return total if kwargs.get("beta", 1) == 0 else total + _in_reals(Tally(add=1), result) * result.numel()
 
 
 def _linear(args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Tally:
     """linear, and the linear map of oneDNN with an activation in the same pass."""
     bias = args[2] if len(args) > 2 else kwargs.get("bias")
-    total = macs(result.numel() * args[0].shape[-1]) + Tally(add=0 if bias is None else result.numel())
+    total = _product(args, {}, result) + _in_reals(Tally(add=int(bias is not None)), result) * result.numel()
     activation = args[3] if len(args) > 3 else "none"
     return total if activation == "none" else total + _POINTWISE[activation] * result.numel()
 
@@ -304,9 +314,7 @@ def _attention_backward(args: Sequence[Any], kwargs: dict[str, Any], result: Any
 
 _SPECIAL: dict[str, Rule] = {
     **dict.fromkeys(["add", "sub", "rsub"], _sum_of_two),
-    **dict.fromkeys(
-        ["mm", "bmm", "mv", "dot", "vdot", "matmul"], lambda args, _, result: macs(result.numel() * args[0].shape[-1])
-    ),
+    **dict.fromkeys(["mm", "bmm", "mv", "dot", "vdot", "matmul"], _product),
     **dict.fromkeys(["addmm", "baddbmm", "addmv"], _sum_and_product),
     **dict.fromkeys(["linear", "_linear_pointwise"], _linear),
     **dict.fromkeys(  # (into, dim, index, source)

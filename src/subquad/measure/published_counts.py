@@ -140,6 +140,8 @@ def _(module: LSHEcoFormer, x: Tensor, output: Any) -> Tally:
 @published.register
 def _(module: Linformer, x: Tensor, output: Any) -> Tally:
     rows, n, d, h, _ = _sizes(module, x)
+    if module.projection != "linear" or len({*module.slots}) > 1:
+        raise UserError("EcoFormer counts Linformer with one linear projection of a length; choose projection=linear.")
     k = module.slots[0]
     return rows * (macs(4 * n * d * d + 4 * k * n * d) + Tally(mul=h * n * k))
 

@@ -74,11 +74,14 @@ def epoch_cosine(
 def one_cycle(optimizer: Optimizer, total_steps: int, warmup: Natural) -> LRScheduler:
     """torch's OneCycleLR with linear annealing, as in the Nyströmformer code: from lr/25 up, then down to lr/250,000.
 
-    A warm-up longer than training is cut to all steps but the last; without that step torch divides by zero.
+    A warm-up longer than training is cut to all steps but the last, and one of a single step is left out: in both cases
+    torch would divide by zero.
     """
-    rising = min(warmup, total_steps - 1) / total_steps
+    _warn_if_longer(warmup, total_steps)
+    rising = min(warmup, total_steps - 1)
+    part = 0.0 if rising == 1 else rising / total_steps
     peaks = [group["lr"] for group in optimizer.param_groups]
-    return OneCycleLR(optimizer, peaks, total_steps=total_steps, pct_start=rising, anneal_strategy="linear")
+    return OneCycleLR(optimizer, peaks, total_steps=total_steps, pct_start=part, anneal_strategy="linear")
 
 
 def warmup_linear(

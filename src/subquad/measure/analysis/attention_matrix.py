@@ -42,7 +42,7 @@ def build(
     made: nn.Module
     if is_standalone(factory):
         spec = DataSpec(max_len=length, vocab=2, classes=2)
-        made = sized(factory, dim=dim, heads=heads, ffn=dim)(spec=spec)
+        made = sized(factory, layers=1, dim=dim, heads=heads, ffn=dim)(spec=spec)
     else:
         make: AttentionFactory = factory  # type: ignore[assignment]
         made = make(site=square_site(length, dim, heads))
