@@ -85,11 +85,20 @@ def test_what_cannot_be_read_is_named(made):
     assert made.content.unfinished == 1
 
 
+TWO = OTHER.replace("Performer: []}", 'Performer: [], Luna: ["attention=luna"]}')
+
+
+def alone(folder, monkeypatch, name, text):
+    """The only table that there is, and the overrides of its runs."""
+    (folder / "table.yaml").write_text(text)
+    table = load(folder / "table.yaml", name)
+    monkeypatch.setattr("subquad.results.cells.load_table", {name: table}.__getitem__)
+    return table, (f"paths.outputs={folder}/outputs",)
+
+
 @pytest.mark.slow
 def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
-    (tmp_path / "other.yaml").write_text(OTHER.replace("Performer: []}", 'Performer: [], Luna: ["attention=luna"]}'))
-    table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
-    monkeypatch.setattr("subquad.results.cells.load_table", {"other/7": table}.__getitem__)
+    table, words = alone(tmp_path, monkeypatch, "other/7", TWO)
     for (row, _), cell in table.cells.items():
         folder = RunIndex(words).spec(cell.overrides, 0).folder
         odd = {
@@ -114,9 +123,7 @@ def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_seeds_that_were_trained_on_other_data_are_in_no_mean(tmp_path, monkeypatch):
-    (tmp_path / "one.yaml").write_text(ONE)
-    table, words = load(tmp_path / "one.yaml", "one/1"), (f"paths.outputs={tmp_path}/outputs",)
-    monkeypatch.setattr("subquad.results.cells.load_table", {"one/1": table}.__getitem__)
+    table, words = alone(tmp_path, monkeypatch, "one/1", ONE)
     softmax = next(each for each in table if each.trained)
     for seed, data in ((0, "this"), (1, "another")):
         finish(RunIndex(words).spec(softmax.overrides, seed).folder, 0.5 + seed / 4, seed=seed, data_fingerprint=data)
@@ -127,9 +134,7 @@ def test_seeds_that_were_trained_on_other_data_are_in_no_mean(tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_a_cell_of_other_data_than_the_others_has_no_value(tmp_path, monkeypatch):
-    (tmp_path / "other.yaml").write_text(OTHER.replace("Performer: []}", 'Performer: [], Luna: ["attention=luna"]}'))
-    table, words = load(tmp_path / "other.yaml", "other/7"), (f"paths.outputs={tmp_path}/outputs",)
-    monkeypatch.setattr("subquad.results.cells.load_table", {"other/7": table}.__getitem__)
+    table, words = alone(tmp_path, monkeypatch, "other/7", TWO)
     for (row, _), cell in table.cells.items():
         finish(RunIndex(words).spec(cell.overrides, 0).folder, 0.5, attention=row.lower(), data_fingerprint=row)
     cells = gathering.gather(["other/7"], words).tables[0].cells

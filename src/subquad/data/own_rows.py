@@ -71,9 +71,10 @@ class OwnRows:
                 )
             names = [str(int(Decimal(word))) for word in words]  # float would make two long numbers one
             spelt = dict(zip(names, words, strict=True))
-            if other := next((word for name, word in zip(names, words, strict=True) if spelt[name] != word), ""):
-                name = str(int(Decimal(other)))
-                log.warning("The labels %s and %s are read as one class, %s.", other, spelt[name], name)
+            for name, word in zip(names, words, strict=True):
+                if spelt[name] != word:
+                    log.warning("The labels %s and %s are read as one class, %s.", word, spelt[name], name)
+                    break
             words = names
         training = [word for word, split in zip(words, self.splits, strict=True) if split == "train"]
         classes = sorted(set(training), key=lambda word: (_number(word) if word.lstrip("-").isdigit() else 0, word))
