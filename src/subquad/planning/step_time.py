@@ -25,7 +25,7 @@ from subquad.records import fingerprint, write_json
 from subquad.training.callbacks.refresh import RefreshAttention
 from subquad.training.memory_plan import plan_memory
 from subquad.training.runtime import Runtime
-from subquad.utils.cores import usable_cores
+from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError, memory_error
 from subquad.utils.log_filters import quieten
 from subquad.utils.malloc import return_freed_memory, spared_memory
@@ -42,7 +42,7 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
             built.
     """
     quieten()
-    torch.set_num_threads(usable_cores())
+    torch.set_num_threads(usable_threads())
     config = compose_run([*setting.overrides, "seed=0"])
     settings: Any = OmegaConf.to_container(config, resolve=True)
     for section in ("attention", "backbone", "data"):
@@ -55,7 +55,7 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
     trainer_settings = {key: settings["trainer"][key] for key in _TRAINER_SETTINGS}
     with tempfile.TemporaryDirectory() as folder:
         trainer = pl.Trainer(
-            **trainer_settings, devices=1, callbacks=[RefreshAttention(), clock], logger=False,
+            **trainer_settings, devices=1, callbacks=[clock, RefreshAttention()], logger=False,
             enable_checkpointing=False, limit_val_batches=0, enable_progress_bar=False, enable_model_summary=False,
             default_root_dir=folder,
         )  # fmt: skip

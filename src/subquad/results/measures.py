@@ -14,7 +14,7 @@ from typing import Any, Literal
 from omegaconf import OmegaConf
 
 from subquad.config.compose import compose_run
-from subquad.utils.cores import usable_cores
+from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError
 
 Mode = Literal["inference", "training"]
@@ -105,7 +105,7 @@ def step_costs(
     from subquad.measure.benchmark import peak_of
     from subquad.measure.timing import interleave
 
-    torch.set_num_threads(usable_cores())
+    torch.set_num_threads(usable_threads())
     rows, _ = _fitting(list(sides.values()), spec, "training", batch)
     programs = {name: _program(overrides, spec, "training", rows) for name, overrides in sides.items()}
     once = interleave(programs, 1)
