@@ -24,6 +24,12 @@ def test_models_side_by_side(tmp_path):
     assert "softmax, convention everything, forward, 1 row(s)" in done.stdout
 
 
+def test_without_attention_it_counts_that_of_the_other_overrides(tmp_path):
+    done = counted(tmp_path, "experiment=dba/s4_text", "scale=smoke", "data=synthetic")
+    assert done.returncode == 0, done.stderr
+    assert "s4_dba, convention everything" in done.stdout
+
+
 def test_the_published_convention_prints_the_papers_numbers(tmp_path):
     overrides = ("attention=ecoformer", "task=imagenet", "backbone=pvt_v2", "convention=published")
     done = counted(tmp_path, *overrides)
@@ -39,6 +45,7 @@ def test_the_published_convention_prints_the_papers_numbers(tmp_path):
         (["precision=fp8"], "precision is fp8; choose int8, int32, fp16, fp32."),
         (["convention=some"], "choose everything or published"),
         (["attention=nonsense"], 'There is no attention "nonsense"'),
+        (["attention=softmax", "+attention.fusd=true"], "did you mean attention.fused?"),
         (["task=imagenet", "convention=published", "attention=luna", "scale=smoke"], "no count for Luna"),
     ],
 )

@@ -13,6 +13,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from subquad.config.choices import options
 from subquad.config.compose import compose_run
 from subquad.data.split_data import SplitData
 from subquad.specs import Batch
-from subquad.utils.cores import usable_cores
+from subquad.utils.cores import usable_threads
 from subquad.utils.display import counted
 
 SETTINGS: dict[str, Any] = {"task": ["lra/listops", "digits"], "workers": 2, "seconds": 5.0, "kept": 8}
@@ -35,7 +36,7 @@ def main() -> None:
     """Prints a table with one row per task."""
     overrides = [arg for arg in sys.argv[1:] if arg.partition("=")[0] not in SETTINGS]
     config = OmegaConf.merge(SETTINGS, OmegaConf.from_dotlist([arg for arg in sys.argv[1:] if arg not in overrides]))
-    torch.set_num_threads(usable_cores())
+    torch.set_num_threads(usable_threads())
     table = Table(
         title=f"Rows per second, {counted(config.workers, 'worker')}, {counted(torch.get_num_threads(), 'thread')}"
     )
@@ -48,9 +49,8 @@ def main() -> None:
 
 
 def _cells(task: str, overrides: list[str], config: Any) -> list[str]:
-    attention = next((arg.partition("=")[2] for arg in overrides if arg.startswith("attention=")), "dba")
     scale = [] if any(arg.startswith("scale=") for arg in overrides) else ["scale=laptop"]
-    composed = compose_run([f"task={task}", f"attention={attention}", *scale, *overrides])
+    composed = compose_run([f"task={task}", *scale, *overrides])
     run: Any = OmegaConf.create(OmegaConf.to_container(composed, resolve=True))
     run.data.num_workers = config.workers
     data: SplitData = instantiate(run.data, _convert_="all")
@@ -60,6 +60,7 @@ def _cells(task: str, overrides: list[str], config: Any) -> list[str]:
     kept = list(itertools.islice(stream, config.kept))
     loader = _rate(stream, lambda batch: None, config.seconds)
     training = _rate(itertools.cycle(kept), _step(module), config.seconds)
+    attention = Path(composed.paths.run).parent.name
     return [task, attention, str(len(kept[0])), f"{loader:,.0f}", f"{training:,.0f}", f"{loader / training:.1f}"]
 
 

@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 
 from subquad.backbones.encoder import is_standalone
-from subquad.cli.command import script_settings
+from subquad.cli.command import listed, script_settings
 from subquad.config.choices import options
 from subquad.config.compose import load_factory, load_own_attention
 from subquad.measure.scaling import (
@@ -105,9 +105,9 @@ def main() -> int:
     settings = [argument for argument in sys.argv[1:] if argument.lstrip("+").startswith(("attention.", "backbone."))]
     config = script_settings(defaults, [argument for argument in sys.argv[1:] if argument not in settings])
     torch.set_num_threads(usable_cores())
-    names = options("attention") if config.attention == "all" else config.attention.split(",")
+    names = options("attention") if config.attention == "all" else listed(config.attention)
     if config.backbone is not None:
-        names = [f"backbone={name}" for name in config.backbone.split(",")]
+        names = [f"backbone={name}" for name in listed(config.backbone)]
     if settings and len(names) > 1:
         raise UserError(f"{settings[0]} belongs to one of {', '.join(names)}; check that one alone.")
     failed = [name for name in names if _report(name, settings, config)]

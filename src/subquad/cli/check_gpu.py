@@ -27,10 +27,9 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
-from omegaconf import ListConfig
 from rich.console import Console
 
-from subquad.cli.command import prepare_process, script_settings
+from subquad.cli.command import listed, prepare_process, script_settings
 from subquad.config.choices import hint, options
 from subquad.config.compose import load_own_attention
 from subquad.config.compositions import Compositions
@@ -116,10 +115,10 @@ def main() -> int:
 
 def planned(config: Any) -> list[Item]:
     """The checks of these settings; raises UserError for settings that are none, and without the device."""
-    parts = _listed(config.parts)
+    parts = listed(config.parts)
     if wrong := [part for part in parts if part not in PARTS]:
         raise UserError(f'There is no part "{wrong[0]}"; {hint(wrong[0], list(PARTS))}')
-    names = options("attention") if config.attention == "all" else _listed(config.attention)
+    names = options("attention") if config.attention == "all" else listed(config.attention)
     for name in names:
         if ":" not in name and name not in options("attention"):
             raise UserError(f"There is no attention {name}; {hint(name, options('attention'))}")
@@ -144,10 +143,6 @@ def planned(config: Any) -> list[Item]:
 def title(item: Sequence[Any]) -> str:
     """A check as it is printed."""
     return " ".join([item[0], item[1], "compiled" if item[2] else ""]).strip()
-
-
-def _listed(value: Any) -> list[str]:
-    return [str(part) for part in (value if isinstance(value, ListConfig) else str(value).split(","))]
 
 
 def _state(config: Any) -> tuple[Path, dict[str, Any]]:

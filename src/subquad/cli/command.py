@@ -241,6 +241,11 @@ def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
     return defaults
 
 
+def listed(value: Any) -> list[str]:
+    """The names in a setting that takes several: [a,b] or a,b."""
+    return [str(part) for part in (value if isinstance(value, ListConfig) else str(value).split(","))]
+
+
 def _type_of(key: str, default: Any) -> SettingType | None:
     """The type of a setting of a command that does not use Hydra; None if any value has a meaning."""
     first = default[0] if isinstance(default, ListConfig) and default else default

@@ -5,7 +5,7 @@
     python scripts/count.py attention=[softmax,ecoformer] task=imagenet backbone=pvt_v2 convention=published
 
 Own settings, with their defaults:
-    attention=dba           one or several, as [a,b]
+    attention=              one or several, as [a,b]; by default that of the other overrides
     convention=everything   count every operator; published: as in EcoFormer's tables (docs/measuring.md)
     backward=false          true: also count the backward pass
     rows=1                  rows of a batch, each as long as the task's longest
@@ -16,6 +16,7 @@ these files, or data=synthetic.
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,8 +26,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from subquad.cli.command import script_settings
+from subquad.cli.command import listed, script_settings
 from subquad.config.compose import compose_run
+from subquad.config.settings import check_settings
 from subquad.measure.aten import Tally
 from subquad.measure.energy import ARITHMETIC, energy
 from subquad.measure.inputs import network_inputs
@@ -34,7 +36,7 @@ from subquad.measure.operations import Operations, by_group, count
 from subquad.utils.errors import UserError
 
 OWN = {
-    "attention": "dba", "convention": "everything", "backward": False, "rows": 1, "depth": 0, "precision": "fp32",
+    "attention": None, "convention": "everything", "backward": False, "rows": 1, "depth": 0, "precision": "fp32",
 }  # fmt: skip
 
 
@@ -45,17 +47,21 @@ def main() -> None:
     settings = script_settings(OWN, own)
     if settings.precision not in ARITHMETIC:
         raise UserError(f"precision is {settings.precision}; choose {', '.join(ARITHMETIC)}.")
-    names = settings.attention.split(",") if isinstance(settings.attention, str) else list(settings.attention)
+    chosen = [] if settings.attention is None else [[f"attention={name}"] for name in listed(settings.attention)]
     console = Console(width=110, highlight=False)
-    for name in names:
-        network, inputs = _network(compose_run([f"attention={name}", *others]), settings.rows)
+    for choice in chosen or [[]]:
+        config = compose_run([*choice, *others])
+        network, inputs = _network(config, settings.rows)
         operations = count(network, inputs, settings.convention, settings.backward)
-        console.print(_table(name, network, operations, settings))
+        console.print(_table(Path(config.paths.run).parent.name, network, operations, settings))
 
 
 def _network(config: DictConfig, rows: int) -> tuple[nn.Module, tuple[Any, ...]]:
     """The network of a run and inputs of the greatest length, on the meta device."""
-    settings = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    for section in ("attention", "backbone", "data"):
+        check_settings(section, plain.get(section, {}))
+    settings = OmegaConf.create(plain)
     data = instantiate(settings.data, _convert_="all")
     try:
         spec = data.spec

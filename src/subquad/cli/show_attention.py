@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from subquad.cli.command import script_settings
+from subquad.cli.command import listed, script_settings
 from subquad.config.choices import options
 from subquad.config.compose import compose_run, load_factory
 from subquad.utils.errors import UserError
@@ -33,9 +33,9 @@ def main() -> None:
         raise UserError(f"The width must be at least the number of tokens; set dim={max(config.length, 1)} or more.")
     torch.set_num_threads(1)
     folder = Path(config.output or str(compose_run([]).paths.outputs) + "/figures/attention")
-    names = options("attention") if config.attention == "all" else str(config.attention).split(",")
+    names = options("attention") if config.attention == "all" else listed(config.attention)
     group = "attention" if config.backbone is None else "backbone"
-    for name in names if config.backbone is None else config.backbone.split(","):
+    for name in names if config.backbone is None else listed(config.backbone):
         numbers = mixing(name, load_factory(f"{group}={name}"), config.length, config.dim, config.heads, config.seed)
         for path in save(draw_mixing(numbers), numbers, folder, name):
             Console(highlight=False).print(str(path), soft_wrap=True, markup=False)
