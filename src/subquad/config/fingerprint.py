@@ -6,6 +6,7 @@ This module does not import torch.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -17,9 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, MissingMandatoryValue
 
 from subquad import records
-from subquad.config.choices import of_training
+from subquad.config.choices import CONFIGS, of_training
 from subquad.config.own_code import own_code
-from subquad.config.run_settings import check_run
+from subquad.config.run_settings import Limits, check_run
 from subquad.records import FOLDER, fingerprint
 from subquad.utils.display import as_typed
 from subquad.utils.errors import UserError, first_line
@@ -223,6 +224,7 @@ def _fingerprint(*, _root_: DictConfig) -> str:
         )
     try:
         check_run(_root_, seed=False)  # a seed out of range ends its own run, not the others of a sweep
+        _refuse_unused(_root_)
         return fingerprint(identity(_root_))
     except UserError as error:
         raise SystemExit(str(error)) from None
@@ -237,6 +239,25 @@ def _fingerprint(*, _root_: DictConfig) -> str:
             f"The recipe {recipe} does not fit this task ({reason}); leave recipe= out to get the task's own, or add a "
             f"row for the task to the recipe's sizes, which has {known}."
         ) from None
+
+
+def acting_limits(config: DictConfig) -> set[str]:
+    """The names of the limits that settings of this task and recipe refer to."""
+    return set(re.findall(r"\$\{[^}]*\blimits\.(\w+)", OmegaConf.to_yaml(config)))
+
+
+def _refuse_unused(config: DictConfig) -> None:
+    """Raises UserError for a given limit, or choice of a schedule, that does not act."""
+    for text in HydraConfig.get().overrides.task:
+        chosen = CONFIGS / "scheduler" / f"{text.removeprefix('scheduler=')}.yaml"
+        if text.startswith("scheduler=") and chosen.exists():
+            target = OmegaConf.load(chosen).get("_target_")
+            if target != config.scheduler.get("_target_"):
+                raise UserError(f"{text} has no effect beside this recipe and scale; add scheduler._target_={target}.")
+        name = text.removeprefix("limits.").partition("=")[0]
+        if text.startswith("limits.") and name in Limits.__annotations__ and name not in acting_limits(config):
+            acting = ", ".join(f"limits.{name}" for name in sorted(acting_limits(config)))
+            raise UserError(f"{text} has no effect on task={config.task.name} with this recipe; what acts is {acting}.")
 
 
 def register() -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from subquad import records
 from subquad.config.compose import compose_run
+from subquad.config.fingerprint import acting_limits
 from subquad.config.overrides import as_override
 from subquad.planning.budget import Pace, epochs_within, least_epochs
 from subquad.records import Record, fingerprint, write_json
@@ -258,7 +259,7 @@ class Comparison:
         """Trains each row for a moment, as it will be trained, in a folder apart; None if a run failed."""
         least, most = _PILOT_STEPS
         overrides = [f"paths.outputs={as_override(self._pilot)}"]
-        if self.steps > most and not self.by_steps:
+        if self.steps > most and not self.by_steps and "cases" in acting_limits(compose_run(self.runs.overrides)):
             overrides.append(f"limits.cases={most * int(self.data.batch_size)}")
         runs = RunIndex([*self.runs.overrides, *overrides])
         lengths = sorted({1, min(self.most, max(2, -(-least // self.steps)))}, reverse=True)
