@@ -98,9 +98,13 @@ class SlurmJob:
 def _keep_caches_local() -> None:
     """Puts the caches of compilers on this machine's own disk, unless the user has set them.
 
-    In the home folder, many jobs at once would compile into one network file system.
+    In the home folder, many jobs at once would compile into one network file system. The folder is this user's alone,
+    since what lies in it is run.
     """
     local = Path(tempfile.gettempdir()) / f"subquad-{getpass.getuser()}"
+    local.mkdir(mode=0o700, exist_ok=True)
+    if local.lstat().st_uid != os.getuid():
+        local = Path(tempfile.mkdtemp(prefix=f"{local.name}-"))
     for name, folder in _CACHES.items():
         os.environ.setdefault(name, str(local / folder))
 
