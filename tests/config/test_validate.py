@@ -71,7 +71,7 @@ def test_what_does_not_go_together_is_named(data, outputs, overrides, cause):
         (["-m", "task=digits", "hydra/sweeper=zzz"], 'There is no hydra/sweeper "zzz"; choose from basic, job_list, o'),
         (["task=digits", "scale=smoke", "+trainer.limit_val_batches=1e-9"], "Lightning refuses these settings (You r"),
         (["task=lra/listops", "scale=smoke", "limits.cases=9"], "has no effect on task=lra/listops with this recipe; "),
-        (["task=lra/listops", "scale=laptop", "scheduler=constant"], "effect beside this recipe and scale; add schedul"),
+        (["task=lra/listops", "scale=laptop", "scheduler=constant"], "effect beside this recipe and scale; add sched"),
     ],
 )
 def test_the_command_line_says_it_in_a_sentence(data, outputs, overrides, cause):
