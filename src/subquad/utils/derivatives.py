@@ -15,7 +15,8 @@ from torch.autograd import forward_ad
 
 from subquad.utils.errors import UserError
 
-_plain = False
+_plain: list[None] = []
+"""One entry for each block of `plain_operators` that is open, in whatever thread: a backward pass may have its own."""
 
 
 @contextmanager
@@ -34,12 +35,11 @@ def plain_operators() -> Iterator[None]:
         >>> (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
         >>> slope.square().sum().backward()
     """
-    global _plain
-    before, _plain = _plain, True
+    _plain.append(None)
     try:
         yield
     finally:
-        _plain = before
+        _plain.pop()
 
 
 def by_torch() -> bool:
@@ -47,7 +47,7 @@ def by_torch() -> bool:
 
     Never while compiling: the compiler differentiates what was written out, and reads none of these switches.
     """
-    return not torch.compiler.is_compiling() and (_plain or transformed())
+    return not torch.compiler.is_compiling() and (bool(_plain) or transformed())
 
 
 def transformed() -> bool:
