@@ -4,6 +4,8 @@ import ctypes
 import logging
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,13 +21,14 @@ needs_compiler = needs("short_attention")
 
 def library() -> ctypes.CDLL | None:
     """`library` without its cache, as in a new process."""
-    return build.library.__wrapped__("short_attention")
+    return build._library.__wrapped__("short_attention")
 
 
 @pytest.fixture(autouse=True)
 def _fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("SUBQUAD_KERNELS", raising=False)
+    for name in ("SUBQUAD_KERNELS", "SUBQUAD_KERNEL_CACHE", "CXX"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -87,7 +90,9 @@ def test_a_broken_file_is_made_again(compilations: list[list[str]]) -> None:
         [sys.executable, "-c", program], check=True
     )  # a new process, because this one would not load the file again
     (file,) = cache_folder().iterdir()
-    file.write_bytes(b"half of a libr")
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content[: len(content) // 2])
     assert library().forward
     assert len(compilations) == 1
 
@@ -117,9 +122,31 @@ def test_an_environment_that_makes_no_sense_is_told(
     assert "SUBQUAD_KERNELS=off" in caplog.text
 
 
-def test_without_a_compiler_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_there_is_no_kernel(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(build.shutil, "which", lambda _: None)
+    assert library() is None
+    assert not caplog.text
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert library() is None
+    assert "no-such-compiler" in caplog.text
+
+
+@needs_compiler
+def test_threads_share_one_kernel(compilations: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_library", cache(build._library.__wrapped__))
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(build.library, ["short_attention"] * 4))
+    assert len(set(map(id, results))) == len(compilations) == 1
+    assert results[0] is not None
+
+
+@needs_compiler
+def test_a_relative_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SUBQUAD_KERNEL_CACHE", ".")
+    assert library() is not None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels are for Linux")

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 
 from kernels.checks import needs, threads, with_gradients
 from subquad.kernels import short_attention_kernel as kernel
@@ -206,6 +207,8 @@ def test_who_watches_operators_sees_torchs_own() -> None:
     with torch.autocast("cpu"):
         assert not takes(*inputs, None)
     with torch.overrides.BaseTorchFunctionMode():
+        assert not takes(*inputs, None)
+    with FlopCounterMode(display=False):
         assert not takes(*inputs, None)
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
         assert not takes(*(mode.from_tensor(x) for x in inputs), None)

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,12 +24,21 @@ log = logging.getLogger(__name__)
 FLAGS = ["-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"]
 
 
-@cache
+_building = threading.Lock()
+
+
 def library(name: str) -> ctypes.CDLL | None:
     """The compiled library of `<name>.cpp` in this folder; None if kernels are off or it cannot be compiled or loaded.
 
-    Raises UserError if SUBQUAD_KERNELS is neither "on" nor "off".
+    Threads that need it at the same time wait for the first one. Raises UserError if SUBQUAD_KERNELS is neither "on"
+    nor "off".
     """
+    with _building:
+        return _library(name)
+
+
+@cache
+def _library(name: str) -> ctypes.CDLL | None:
     switch = os.environ.get("SUBQUAD_KERNELS") or "on"
     if switch not in ("on", "off"):
         raise UserError(f'SUBQUAD_KERNELS is "{switch}"; write on or off, or leave it unset.')
@@ -53,18 +63,26 @@ def library(name: str) -> ctypes.CDLL | None:
 
 
 def _load(name: str, compiler: list[str]) -> ctypes.CDLL:
-    """Loads a kernel from the cache; compiles it first if it is missing or cannot be loaded."""
+    """Loads a kernel from the cache; compiles it first if it is missing, incomplete or cannot be loaded."""
     source = Path(__file__).with_name(f"{name}.cpp")
     path = cache_folder() / f"{name}-{_fingerprint(source, compiler)}.so"
-    if path.exists():
+    if path.exists() and _is_whole(path):
         try:
             return ctypes.CDLL(str(path))
-        except OSError:  # the file is incomplete, or the C library has changed
+        except OSError:  # the C library has changed
             log.info("%s cannot be loaded and is compiled again.", path)
     with atomic_write(path, several=True) as partial:
         command = [*compiler, *FLAGS, str(source), "-o", str(partial)]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+        content = partial.read_bytes()
+        partial.write_bytes(content + hashlib.sha256(content).digest())
     return ctypes.CDLL(str(path))
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file ends with the hash of what precedes it; an incomplete library ends the process that loads it."""
+    content = path.read_bytes()
+    return content[-32:] == hashlib.sha256(content[:-32]).digest()
 
 
 _in_use: set[str] = set()
@@ -96,15 +114,13 @@ def allowed() -> bool:
 def cache_folder() -> Path:
     """Folder of the compiled kernels."""
     if own := os.environ.get("SUBQUAD_KERNEL_CACHE"):
-        return Path(own)
+        return Path(own).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "subquad" / "kernels"
 
 
 def _compiler() -> list[str] | None:
-    """The command of the C++ compiler: the value of CXX, or g++; None if it is not installed."""
-    if chosen := shlex.split(os.environ.get("CXX", "")):
-        return chosen if shutil.which(chosen[0]) else None
-    return ["g++"] if shutil.which("g++") else None
+    """The command of the C++ compiler: the value of CXX, or g++; None if there is neither."""
+    return shlex.split(os.environ.get("CXX", "")) or (["g++"] if shutil.which("g++") else None)
 
 
 def _fingerprint(source: Path, compiler: list[str]) -> str:

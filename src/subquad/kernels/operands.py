@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from subquad.kernels.build import allowed, library
 from subquad.utils.derivatives import seen_by_torch
@@ -66,14 +67,23 @@ def fit(kernel: str, *operands: Tensor) -> bool:
 
 
 def may_run(kernel: str, *operands: Tensor) -> bool:
-    """Whether a kernel may run in this context on these operands: float32 tensors on a CPU."""
+    """Whether a kernel may run in this context on these operands: float32 tensors on a CPU.
+
+    Torch's FlopCounterMode knows torch's operators only, so they run where it counts.
+    """
     return (
         eager(*operands)
         and all(x.dtype == torch.float32 for x in operands)
         and not torch.is_autocast_enabled("cpu")
-        and (tracing() or not torch._C._is_torch_function_mode_enabled())
+        and (tracing() or not (torch._C._is_torch_function_mode_enabled() or _counts_flops()))
         and allowed()
         and library(kernel) is not None
+    )
+
+
+def _counts_flops() -> bool:
+    return torch._C._len_torch_dispatch_stack() > 0 and any(
+        type(mode).__module__ == "torch.utils.flop_counter" for mode in _get_current_dispatch_mode_stack()
     )
 
 
@@ -133,6 +143,8 @@ def chunks(kernel: str, tokens: int, heads: int) -> int:
 
 def scratch(kernel: str, call: ctypes.Structure) -> Tensor:
     """Allocates scratch memory for the threads of a call and sets its address in the call."""
-    memory = torch.empty(call.threads * loaded(kernel).room(ctypes.byref(call)), dtype=torch.float32, device="cpu")
+    room = loaded(kernel).room
+    room.restype = ctypes.c_long
+    memory = torch.empty(call.threads * room(ctypes.byref(call)), dtype=torch.float32, device="cpu")
     call.scratch = address(memory)
     return memory

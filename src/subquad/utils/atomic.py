@@ -23,11 +23,11 @@ def atomic_write(path: Path, several: bool = False) -> Iterator[Path]:
 
     Args:
         path: the file to write.
-        several: whether several processes, also of several machines, may write the file at once. Each then has its own
-            temporary file, and the last process to finish determines the content.
+        several: whether several threads or processes, also of several machines, may write the file at once. Each then
+            has its own temporary file, and the last one to finish determines the content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}{f'.{socket.gethostname()}.{os.getpid()}' if several else ''}.partial")
+    temporary = path.with_name(f".{path.name}{f'.{_own_name()}' if several else ''}.partial")
     temporary.unlink(missing_ok=True)
     temporary.touch()
     allowed = temporary.stat().st_mode
@@ -50,12 +50,17 @@ def staging_folder(path: Path) -> Iterator[Path]:
     Unlike that of `tempfile.mkdtemp`, who may read it follows the umask.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder = path.with_name(f".{path.name}-{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}")
+    folder = path.with_name(f".{path.name}-{_own_name()}")
     folder.mkdir()
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_name() -> str:
+    """A name that no other thread, process or machine takes."""
+    return f"{socket.gethostname()}.{os.getpid()}.{time.monotonic_ns()}"
 
 
 def remove_old(folder: Path, pattern: str) -> None:
