@@ -59,6 +59,14 @@ def test_no_answer_is_given_where_no_best_row_was_measured(tmp_path):
     )
 
 
+def test_no_row_is_the_fastest_before_all_rows_that_may_be_are_measured(tmp_path):
+    bench = {**BENCH, "results": [row for row in BENCH["results"] if row["attention"] == "softmax"]}
+    part = filled(tmp_path)
+    [need, _] = answers(part, need_pairs(part), [bench])
+    assert need.equals == ["softmax", "dba"]
+    assert need.picks["fastest at 1,024 on G"] is None
+
+
 def test_the_chance_of_a_pair_is_that_of_its_seeds_and_of_the_test_rows():
     a, b = [90.0, 91.0, 92.0, 93.0], [80.0, 82.0, 81.0]
     values = {"a": dict(enumerate(a)), "b": dict(enumerate(b))}

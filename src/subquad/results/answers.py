@@ -89,8 +89,8 @@ Chosen = Callable[[Sequence[str]], Pick | None]
 class Need:
     """The answers for one task. equals: the best row and those that are not worse, the best first.
 
-    decides: whether the model without attention is worse than the best row. picks: by cost; None where no row of
-    `equals` is measured.
+    decides: whether the model without attention is worse than the best row. picks: by cost; None unless all rows of
+    `equals` are measured.
     """
 
     name: str
@@ -196,7 +196,7 @@ def _span(numbers: Sequence[int]) -> str:
 def _least(part: TableResults, column: str, rows: Sequence[str]) -> Pick | None:
     """The row with the least cost in a measured column."""
     known = [(cell, result) for row in rows if (result := (cell := part.cells[row, column]).at_full_scale)]
-    if not known:
+    if not rows or len(known) < len(rows):
         return None
     sign = -1 if part.cells[rows[0], column].cell.metric.better == "higher" else 1
     cell, result = min(known, key=lambda pair: sign * pair[1].values[0])
@@ -220,7 +220,7 @@ def _on_gpu(part: TableResults, bench: Mapping[str, Any]) -> dict[str, Chosen]:
 
     def fastest(length: int, rows: Sequence[str]) -> Pick | None:
         known = [(seconds[names[row], length], row) for row in rows if (names.get(row), length) in seconds]
-        if not known:
+        if not rows or len(known) < len(rows):
             return None
         least, row = min(known)
         reference = seconds.get((names.get(part.table.reference, ""), length))
