@@ -25,23 +25,24 @@ def outputs(tmp_path):
         (run / ".hydra/overrides.yaml").touch()
         config = {"task": {"monitor": "val/accuracy", "mode": "max"}, "trainer": {"max_steps": 40}}
         OmegaConf.save(OmegaConf.create(config), run / ".hydra/config.yaml")
-        (run / records.HISTORY).write_text("step,epoch,val/accuracy\n5,0,0.25\n10,1,0.75\n")
-    records.write_error("It has no <data>.", "", runs[1])
+        (run / records.HISTORY).write_text("step,epoch,val/accuracy\n5,0,0.25\n8,0,nan\n10,1,0.75\n")
     records.write_json(
         tmp_path / SWEEPS / "now.json",
         {"command": "reproduce.py table=dba/2", "host": socket.gethostname(), "process": os.getpid(),
          "runs": [str(run) for run in runs]},
     )  # fmt: skip
+    records.write_error("It has no <data>.", "", runs[1])
     return tmp_path
 
 
 def test_the_page_says_what_runs_what_failed_and_what_is_left(outputs):
     page = outputs / "live.html"
     with FileLock(outputs / "runs/lra/listops/dba/aaaaaaaaaaaa-s0/.lock"):
-        assert write_live_page(page, outputs, 5) == "1 running, 2 waiting, 0 finished, 1 failed"
+        assert write_live_page(page, outputs, 5) == "1 running, 1 waiting, 0 finished, 1 failed"
     text = page.read_text()
     assert '<progress max="1" value="0.25"' in text
     assert "val/accuracy 0.75, best 0.75" in text
+    assert "nan" not in text
     assert "It has no &lt;data&gt;." in text
     assert "0 of 3 finished" in text
     assert '<meta http-equiv="refresh" content="5">' in text

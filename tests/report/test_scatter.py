@@ -112,7 +112,7 @@ def test_the_page_says_what_differs_from_the_reference(part):
         "linear": ["worse"],  # -10, -9.5, -11
         "dba": [""],  # -20, +8
     }
-    assert found["rows"][0]["cells"][0]["difference"] == "-10.2"
+    assert found["rows"][0]["cells"][0]["difference"] == "-10.17"
 
 
 def test_where_nothing_is_printed_the_page_shows_what_differs_first_and_no_verdicts(part, tmp_path):

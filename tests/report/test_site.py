@@ -204,18 +204,23 @@ def test_broken_files_are_named(made):
     assert "1 started and not ended" in index
 
 
+def test_a_figure_says_with_what_it_was_drawn(made):
+    assert 'alt="Figure dba/4: scale=laptop. 1 run is missing."' in made.html("costs.html")
+
+
 def test_the_overview_counts_verdicts(made):
     text = words(made.html("index.html"))
     counted = text.partition("What is reproduced")[2].partition("Your runs")[0]
     trained, stated = counted.split("Settings and constants")
     assert "Costs of" not in counted  # none of these tables has any
-    parts = [(table.kind(part), part) for table in made.content.tables for part in table.shown]
+    shown = [(table, part) for table in made.content.tables for part in table.shown]
+    parts = [(table.kind(part), part) for table, part in shown if not part.cell.unavailable]
     assert {kind for kind, _ in parts} == {"trained", "stated"}
     for said, kind in ((trained, "trained"), (stated, "stated")):
         for verdict in Verdict:
             count = sum(part.verdict is verdict for k, part in parts if k == kind)
             assert (f" {count} {verdict.value}" in said) == (count > 0), (kind, verdict)
-    assert f"{len(parts)} cells in 2 tables" in text
+    assert f"{len(shown)} cells in 2 tables" in text
     assert "A <CPU>" in text.partition("Where it was measured")[2]
     assert "5 of them your own" not in text
     assert "1 of them your own" in text
@@ -231,7 +236,7 @@ def test_the_overview_begins_with_what_was_measured_here(made):
 
 def test_the_overview_has_a_square_for_each_trained_cell_with_a_number(made, pages):
     squares = {a["href"]: a for tag, a in pages["index.html"].elements if tag == "a" and a.get("aria-label")}
-    shown = [(t, part) for t in made.content.tables for part in t.shown if t.kind(part) == "trained"]
+    shown = [(t, part) for t in made.content.tables for part in t.shown if part.cell.trained or part.cell.chained]
     known = {f"tables/{t.table.name}.html#{p.anchor}": p for t, p in shown if p.decisive.text}
     assert squares.keys() == known.keys()
     softmax = squares[f"tables/one/1.html#{made.content.tables[0].cells['Softmax', 'Accuracy'].anchor}"]

@@ -251,7 +251,7 @@ def _refuse_unused(config: DictConfig) -> None:
     for text in HydraConfig.get().overrides.task:
         chosen = CONFIGS / "scheduler" / f"{text.removeprefix('scheduler=')}.yaml"
         if text.startswith("scheduler=") and chosen.exists():
-            target = OmegaConf.load(chosen).get("_target_")
+            target = OmegaConf.select(OmegaConf.load(chosen), "_target_")
             if target != config.scheduler.get("_target_"):
                 raise UserError(f"{text} has no effect beside this recipe and scale; add scheduler._target_={target}.")
         name = text.removeprefix("limits.").partition("=")[0]

@@ -9,7 +9,7 @@ from rich.table import Table
 from subquad.planning.comparison import STEP, ComparedRow, ComparisonResult
 from subquad.report.html.page import figure_svg, write_page
 from subquad.results.pairs import Pair
-from subquad.utils.display import counted
+from subquad.utils.display import counted, three_digits
 
 
 def show(result: ComparisonResult, console: Console) -> None:
@@ -106,7 +106,7 @@ def _texts(result: ComparisonResult, row: ComparedRow) -> dict[str, str]:
     low, high = _interval(result, row)
     return {
         "mean": _number(result, row.mean), "interval": f"{_number(result, low)} to {_number(result, high)}",
-        "milliseconds": f"{row.cost['seconds'] * 1000:.3g}", "mebibytes": f"{row.cost['bytes'] / 2**20:.3g}",
+        "milliseconds": three_digits(1000 * row.cost["seconds"]), "mebibytes": three_digits(row.cost["bytes"] / 2**20),
         "parameters": f"{row.cost['parameters']:,.0f}", "rate": f"{row.rate:g}",
     }  # fmt: skip
 

@@ -42,10 +42,9 @@ def scan_runs(root: Path) -> Scan:
             broken.append(Problem(path=str(folder / records.HISTORY), message=f"No learning curve: {error}"))
         except (OSError, ValueError, KeyError, TypeError) as error:
             broken.append(Problem(path=str(folder / records.HISTORY), message=f"No learning curve ({error!r})."))
-        for name, value in run.record.metrics.items():
-            if not math.isfinite(value):
-                message = f"`{name}` of the record is {value}, which no table can take; the run's page has the others."
-                broken.append(Problem(path=str(path), message=message))
+        if wrong := [f"`{name}`" for name, value in run.record.metrics.items() if not math.isfinite(value)]:
+            message = f"No number in the record, so in no table: {', '.join(wrong)}. The run's page has the others."
+            broken.append(Problem(path=str(path), message=message))
         key = folder.relative_to(root).as_posix()
         runs.append((folder, dataclasses.replace(run, key=key, history=history)))
     for path in sorted(root.rglob(records.ERROR)):

@@ -21,6 +21,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def three_digits(value: float) -> str:
+    """A cost, with three digits or all before the point: 0.0123, 1,860."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def sizes(rows: Mapping[str, int]) -> str:
     """The number of rows of each split: train 150, val 850, test 850."""
     return ", ".join(f"{split} {rows[split]:,}" for split in ("train", "val", "test") if split in rows)

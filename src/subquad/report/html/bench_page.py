@@ -7,6 +7,7 @@ from typing import Any
 from subquad.measure.growth import DOES_NOT_FIT, NO_ATTENTION, crossover, exponent
 from subquad.measure.speed_plot import curves
 from subquad.report.html.page import figure_svg, write_page
+from subquad.utils.display import three_digits
 
 EXPLICIT, SOFTMAX = "softmax_explicit", "softmax"
 GROUP = ("level", "mode", "dim", "batch", "dtype", "compiled")
@@ -77,11 +78,11 @@ def _cell(row: Mapping[str, Any], sides: Mapping[str, Mapping[int, Mapping[str, 
     explicit = sides[EXPLICIT].get(n)
     ceiling = sides.get(NO_ATTENTION, {}).get(n)
     return {
-        "ms": f"{1e3 * row['median_s']:.3g}",
+        "ms": three_digits(1e3 * row["median_s"]),
         "speedup": f"{row['speedup_over_softmax']:.2f}" if low else "",
         "range": f"{low:.2f} to {high:.2f} times as fast as softmax" if low else "",
         "ceiling": f"{ceiling['median_s'] / row['median_s']:.0%}" if ceiling else "",
-        "mib": f"{row['peak_bytes'] / 2**20:.3g}",
+        "mib": three_digits(row["peak_bytes"] / 2**20),
         "share": f"{row['peak_bytes'] / explicit['peak_bytes']:.1%}" if explicit else "",
     }
 

@@ -17,6 +17,7 @@ from subquad.report.html.charts import comparisons
 from subquad.report.mechanism_style import colours
 from subquad.report.verdict_style import MARKS, Mark
 from subquad.results.model import CellResults, TableResults
+from subquad.results.table import Cell
 from subquad.results.verdict import Verdict
 from subquad.utils.display import CHECKOUT
 
@@ -78,7 +79,7 @@ def lines_of(tables: Iterable[TableResults]) -> list[Line]:
 def _line(table: TableResults, part: CellResults) -> Line:
     cell, result, kind = part.cell, part.decisive, table.kind(part)
     parts = [table.table.cells[place] for place in cell.mean] or [cell]
-    function = str(cell.measure.get("_target_", "")).rpartition(".")[2]
+    function = measured_by(cell)
     machines = [run.record.machine for run in result.runs]
     named = dict.fromkeys(str(machine.get("gpu") or machine.get("cpu") or "") for machine in machines)
     mean, _, spread = result.text.partition(" ± ")
@@ -94,6 +95,11 @@ def _line(table: TableResults, part: CellResults) -> Line:
         scale=result.scope.size if result.text else "",
         machine=", ".join(named) or result.measurement.get("machine", ""), part=part,
     )  # fmt: skip
+
+
+def measured_by(cell: Cell) -> str:
+    """The name of the function that measures a cell; empty for a trained one."""
+    return str(cell.measure.get("_target_", "")).rpartition(".")[2]
 
 
 def _common(names: Iterable[str]) -> str:

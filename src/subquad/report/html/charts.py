@@ -16,8 +16,6 @@ from subquad.results.store import bench_device
 
 POINTS = 160
 """A curve is drawn with at most so many points."""
-ROWS = 60
-"""A comparison is drawn with at most so many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ def comparisons(parts: Sequence[CellResults], tables: Sequence[str] = (), root: 
                 })  # fmt: skip
     caption = "Dot: our mean with its 95 % interval; upright line: printed, with its spread."
     return [
-        Chart(label, caption, {"kind": "comparison", "x": label, "rows": rows[:ROWS]}, scope)
+        Chart(label, caption, {"kind": "comparison", "x": label, "rows": rows}, scope)
         for (label, scope), rows in sorted(groups.items(), key=lambda group: (not group[0][1].full, group[0][1].label))
     ]
 
@@ -106,7 +104,11 @@ def matrix(found: Sequence[ColumnPairs]) -> Chart:
     columns = {}
     for each in found:
         place = {row: i for i, row in enumerate(each.means)}
-        pairs = [[place[p.a], place[p.b], f"{p.corrected:.1g}"] for p in each.pairs if p.differs]
+        pairs = [
+            [place[p.a], place[p.b], "< 0.001" if p.corrected < 0.001 else f"= {p.corrected:.3f}"]
+            for p in each.pairs
+            if p.differs
+        ]
         columns[each.column] = {"rows": [[row, f"{mean:.1f}"] for row, mean in each.means.items()], "pairs": pairs}
     spec = {"kind": "choice", "matrix": columns, "x": found[0].column, "choices": {"x": list(columns)}}
     caption = (
@@ -190,7 +192,7 @@ def run_curves(run: Run) -> list[Chart]:
     """Losses, and the metric that picks the best epoch with its score on the test split and the baseline scores."""
     losses = {name: _points(run, name) for name in ("train/loss", "val/loss")}
     metric = {f"val/{run.monitor}": _points(run, f"val/{run.monitor}")}
-    levels = [(f"test/{run.monitor}", score) for score in [run.record.metrics.get(f"test/{run.monitor}")] if score]
+    levels = [(name, score) for name, score in run.record.metrics.items() if name == f"test/{run.monitor}"]
     levels += list(run.record.baselines.items())
     drawn = [_curves("loss", losses, []), _curves(run.monitor, metric, levels) if run.monitor != "loss" else None]
     return [chart for chart in drawn if chart is not None]

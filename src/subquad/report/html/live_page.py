@@ -1,6 +1,7 @@
 """The page of what is trained at this moment, which loads itself again and again."""
 
 import json
+import math
 import os
 import socket
 import time
@@ -49,7 +50,7 @@ def write_live_page(path: Path, outputs: Path, seconds: float) -> str:
     line = f"{len(running)} running, {left} waiting, {len(finished)} finished, {len(failed)} failed"
     write_page("live.html.j2", path, {
         "line": line, "seconds": max(1, round(seconds)), "time": time.strftime("%H:%M:%S"), "sweeps": sweeps,
-        "running": [_running(folder) for folder in running],
+        "running": [found for folder in running if (found := _running(folder))],
         "finished": [_finished(folder) for folder in finished[:RECENT]],
         "failed": [(_title(folder), records.read_error(folder, 0)) for folder in failed[:RECENT]],
     })  # fmt: skip
@@ -79,11 +80,16 @@ def _folders(folder: Path) -> Iterator[Path]:
         folders[:] = [inner for inner in folders if inner not in runs]
 
 
-def _running(folder: Path) -> Running:
-    config = OmegaConf.load(folder / ".hydra/config.yaml")
+def _running(folder: Path) -> Running | None:
+    try:
+        config = OmegaConf.load(folder / ".hydra/config.yaml")
+    except FileNotFoundError:  # removed since it was found
+        return None
     history = records.read_history(folder / records.HISTORY)
     monitor = str(OmegaConf.select(config, "task.monitor"))
-    values = [(step, row[monitor]) for step, row in sorted(history.items()) if monitor in row]
+    values = [
+        (step, row[monitor]) for step, row in sorted(history.items()) if math.isfinite(row.get(monitor, math.nan))
+    ]
     step = max(history, default=0)
     share = _share(config, history)
     started = _time(folder / ".hydra/overrides.yaml")
@@ -153,9 +159,9 @@ def _sweep(since: float, content: dict[str, Any]) -> dict[str, Any]:
     follower.look()
     running = sum(is_locked(job.folder) for job in jobs if not job.finished)
     seconds = follower.seconds_left()
-    done = follower.count(State.FINISHED)
+    done, failed = follower.count(State.FINISHED), follower.count(State.FAILED)
     return {
-        "command": content["command"], "runs": len(jobs), "finished": done, "left": len(jobs) - done - running,
+        "command": content["command"], "runs": len(jobs), "finished": done, "left": len(jobs) - done - running - failed,
         "time": "" if seconds is None or done == len(jobs) else duration(seconds, 0),
     }  # fmt: skip
 

@@ -18,6 +18,7 @@ from subquad.report.html.catalogue import (
     grouped,
     in_arena,
     lines_of,
+    measured_by,
     name_of,
     sections,
     task_facts,
@@ -36,8 +37,8 @@ from subquad.utils.display import as_typed
 
 MANIFEST = ".pages.json"
 """Lists the files of the last call; files that a call does not write again are removed."""
-SPEED_TABLES = ("dba/1", "dba/1_training")
-"""Tables of measured time and memory."""
+SPEED = {"relative_speed", "relative_memory", "inference_gain", "throughput"}
+"""The functions that measure time and memory."""
 
 
 def write_site(folder: Path, content: Content) -> Path:
@@ -59,7 +60,7 @@ def write_site(folder: Path, content: Content) -> Path:
     rows = [run_row(run, site.cells, site.path) for run in reversed(content.runs)]
     site.page("costs.html.j2", "costs.html", {
         "benches": site.benches(), "pictures": site.pictures(), "project_bench": site.project_bench(),
-        "speed_tables": [part.table for part in content.tables if part.table.name in SPEED_TABLES],
+        "speed_tables": [part.table for part in content.tables if SPEED & {measured_by(c.cell) for c in part.shown}],
     }, here="costs")  # fmt: skip
     site.page("runs.html.j2", "runs.html", {
         "of_tables": [row for row in rows if row["key"] not in own], "own": [row for row in rows if row["key"] in own],
@@ -133,11 +134,15 @@ class _Site:
         return name
 
     def pictures(self) -> list[dict[str, str]]:
-        """Figures, copied beside these pages."""
+        """Figures, copied beside these pages; `of`: the overrides that they were drawn with, and what they lack."""
         found = []
         for path in self.content.pictures:
             [*_, paper, _, name] = path.parts
-            found.append(self._copied(path, "figures", f"{paper}/{Path(name).stem}", ".png"))
+            numbers = path.with_suffix(".json")
+            facts = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
+            given = [override for override in facts.get("overrides", []) if not override.startswith("paths.")]
+            of = ". ".join(filter(None, (" ".join(given), *facts.get("numbers", {}).get("missing", []))))
+            found.append(self._copied(path, "figures", f"{paper}/{Path(name).stem}", ".png") | {"of": of})
         return found
 
     def _copied(self, source: Path, kind: str, name: str, suffix: str) -> dict[str, str]:
@@ -189,12 +194,13 @@ class _Site:
         kinds = by_kind(content.tables)
         arena = next((part for part in content.tables if part.table.name == ARENA), None)
         charts = scatters(arena, f"tables/{ARENA}.html") if arena else []
+        charts = [chart for chart in charts if chart.title.startswith("ListOps")]
         return {
             "papers": self.papers(), "trained_counts": next((k["counts"] for k in kinds if k["kind"] == "trained"), []),
             "kinds": kinds, "cells_total": len(shown),
             "printed_total": sum(part.cell.printed is not None for part in shown), "tables_total": len(content.tables),
             "unavailable": sum(bool(part.cell.unavailable) for part in shown), "newest": rows[:6],
-            "arena_chart": next((tall(chart) for chart in charts if chart.title.startswith("ListOps")), None),
+            "arena_chart": tall(max(charts, key=lambda chart: len(chart.spec["points"]))) if charts else None,
             "arena_href": f"tables/{ARENA}.html",
             "speed_chart": speed_chart(content.project_bench) if content.project_bench else None,
             "bench_href": "bench/project.html", "charted": True,
@@ -214,7 +220,8 @@ class _Site:
         authors, _, rest = parts[0].table.source.partition(", http")
         link = f"http{rest.split(',')[0]}" if rest else ""
         name = f"{key}: {authors}"
-        trained = [line for line in self.lines if line.paper == key and line.group == "trained"]
+        lines = [line for line in self.lines if line.paper == key and line.group == "trained"]
+        trained = [line for line in lines if line.part.cell.trained or line.part.cell.chained]
         order = list(MARKS)
         return {
             "key": key, "name": name, "link": link, "pair": (key, name), "trainable": len(trained),
@@ -235,7 +242,8 @@ def by_kind(tables: Iterable[TableResults]) -> list[dict[str, Any]]:
     found: dict[str, list[Verdict]] = {group: [] for group in GROUPS}
     for table in tables:
         for part in table.shown:
-            found[table.group(part)].append(part.verdict)
+            if not part.cell.unavailable:
+                found[table.group(part)].append(part.verdict)
     return [
         {"kind": kind, "heading": GROUPS[kind], "cells": len(verdicts), "counts": counts_of(verdicts)}
         for kind, verdicts in found.items()

@@ -43,6 +43,14 @@ def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def _as_numbers(values: Sequence[Any]) -> Sequence[Any]:
+    """Choices are texts; where all of them are numbers, their numbers."""
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError):
+        return values
+
+
 def _figure(done: Sequence[Any], keys: Sequence[str], metric: str) -> Any:
     """A panel for each setting: its values against the metric; numbers that span decades on a logarithmic axis."""
     from matplotlib.figure import Figure
@@ -50,7 +58,7 @@ def _figure(done: Sequence[Any], keys: Sequence[str], metric: str) -> Any:
     shown = list(keys)[:6]
     figure = Figure(figsize=(2.6 * max(len(shown), 2), 2.8), layout="constrained")
     for axes, key in zip(figure.subplots(1, len(shown), sharey=True, squeeze=False)[0], shown, strict=True):
-        values = [trial.params[key] for trial in done]
+        values = _as_numbers([trial.params[key] for trial in done])
         numbers = all(isinstance(value, int | float) for value in values)
         names = [] if numbers else sorted(set(values))
         axes.scatter(values if numbers else list(map(names.index, values)), [trial.value for trial in done], s=18)

@@ -13,7 +13,7 @@ from subquad.results.model import FULL, PROJECT, CellResult, CellResults, Run, T
 from subquad.results.repeats import Repeats
 from subquad.results.side_lines import side_lines
 from subquad.results.statistics import Comparison
-from subquad.results.table import Cell
+from subquad.results.table import Cell, Place
 from subquad.utils.display import duration, sizes
 
 Path = Callable[[Run], str]
@@ -95,7 +95,7 @@ def _differences(part: TableResults) -> Iterator[dict[str, Any]]:
         found = against_reference(part.table, values)
         columns = [column.name for column in part.table.columns if any(place[1] == column.name for place in found)]
         rows = [
-            {"name": row.name, "cells": [_difference(found.get((row.name, column))) for column in columns]}
+            {"name": row.name, "cells": [_difference(part.cells, found, (row.name, column)) for column in columns]}
             for row in part.table.rows
             if any(place[0] == row.name for place in found)
         ]
@@ -103,12 +103,16 @@ def _differences(part: TableResults) -> Iterator[dict[str, Any]]:
             yield {"scope": scope, "columns": columns, "rows": rows}
 
 
-def _difference(found: Comparison | None) -> dict[str, str] | None:
-    if found is None:
+def _difference(
+    cells: Mapping[Place, CellResults], comparisons: Mapping[Place, Comparison], place: Place
+) -> dict[str, str] | None:
+    if (found := comparisons.get(place)) is None:
         return None
     word = "better" if found.beats else "worse" if found.loses else ""
-    interval = f"{found.low:+.1f} to {found.high:+.1f}"
-    return {"word": word, "difference": f"{found.difference:+.1f}", "interval": interval}
+    difference, low, high = (
+        f"{number:+.{cells[place].cell.digits}f}" for number in (found.difference, found.low, found.high)
+    )
+    return {"word": word, "difference": difference, "interval": f"{low} to {high}"}
 
 
 def _page_of(part: TableResults, row: str | None = None, column: str | None = None) -> str:
@@ -157,7 +161,7 @@ def _tag(result: CellResult, shown: Sequence[CellResult], beside: bool) -> str:
         return ""
     if result.scope == FULL:
         return "yours" if beside else ""
-    return "project" if result.scope == PROJECT else result.scope.label.removeprefix(f"{PROJECT.label}, ")
+    return result.scope.label.replace(PROJECT.label, "project")
 
 
 def _result(cell: Cell, result: CellResult, path: Path, curves: bool) -> dict[str, Any]:
@@ -234,7 +238,8 @@ def run_facts(run: Run, cells: Cells) -> dict[str, Any]:
         "peak memory": f"{_count(record.peak_memory_mib)} MiB ({record.peak_memory_of})", "finished": record.finished,
         "machine": ", ".join(f"{name} {value}" for name, value in record.machine.items() if value is not None),
         "versions": ", ".join(f"{name} {value}" for name, value in record.versions.items()), "commit": record.commit,
-        "fingerprint": record.fingerprint, "data": record.data_fingerprint, "folder": f"runs/{run.key}",
+        "fingerprint": record.fingerprint, "data": record.data_fingerprint,
+        "folder": "" if run.project else f"runs/{run.key}",
         "tags": ", ".join(map(str, record.tags)) if isinstance(record.tags, list) else record.tags,
     }  # fmt: skip
     return {

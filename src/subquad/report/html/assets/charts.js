@@ -95,7 +95,7 @@
       const left = Math.min(0.5 * width, 12 + d3.max(names, wide)), size = Math.min(18, (width - left - 6) / n), high = Math.max(14, size);
       const known = new Map(pairs.map(([i, j, p]) => [n * i + j, p])), all = d3.cross(d3.range(n), d3.range(n)).filter(([i, j]) => i < j);
       const ink = unscaled(([i, j]) => (known.has(n * i + j) ? "var(--better)" : LINE)), step = size < 11 ? 5 : 1;
-      const said = ([i, j]) => known.has(n * i + j) ? `is better, p = ${known.get(n * i + j)} corrected` : "is within chance of it";
+      const said = ([i, j]) => known.has(n * i + j) ? `is better, p ${known.get(n * i + j)} corrected` : "is within chance of it";
       return [Plot.plot({
         width: left + size * n + 6, height: high * n + 22, marginLeft: left, marginRight: 6, marginTop: 20, marginBottom: 2,
         x: {type: "band", domain: d3.range(n), padding: 0.08}, y: {type: "band", domain: d3.range(n), padding: 0.08},

@@ -12,7 +12,7 @@
     cell.words = [cell.table, cell.row, cell.column, cell.mechanism, names[cell.mechanism], cell.task, cell.metric, cell.verdict].join(" ").toLowerCase();
     return cell;
   });
-  const number = (text) => Number(text.replace(/[,±].*/, "")) || 0;
+  const number = (text) => parseFloat(text.replace(/,(?=\d{3})/g, "")) || 0;
   const by = (key) => (a, b) => a[key].localeCompare(b[key], "en", {numeric: true});
   const COLUMNS = [
     ["cell", by("table")], ["ours", (a, b) => number(a.mean) - number(b.mean)], ["printed", (a, b) => number(a.printed) - number(b.printed)],
@@ -110,7 +110,11 @@
   form.addEventListener("reset", () => { state = {}; setTimeout(given); });
   document.getElementById("earlier").addEventListener("click", () => turn(-1));
   document.getElementById("later").addEventListener("click", () => turn(1));
-  addEventListener("hashchange", () => { read(); show(); });
+  addEventListener("hashchange", () => {
+    if (location.hash && !location.hash.includes("=")) return;  // the link to the content
+    read();
+    show();
+  });
   read();
   show();
 })();
