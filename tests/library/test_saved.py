@@ -95,6 +95,10 @@ def test_what_cannot_be_loaded_is_explained(tmp_path):
     assert isinstance(load_swapped(str(tmp_path), trust_code=True).encoder.layer[0].attention.self.attention, Doubled)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
+    config["subquad"][0]["attention"] = "subquad.attention.base:torch.nn.Identity"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(UserError, match=r"torch.nn.Identity, which is not Subquad's; do not trust it"):
+        load_swapped(str(tmp_path))
     config["subquad"][0]["attention"] = "no.such:Thing"
     path.write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(UserError, match=r"no.such:Thing, which cannot be imported"):

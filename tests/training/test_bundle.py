@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from subquad import records
-from subquad.training.bundle import _digest, load_pretrained, pack
+from subquad.training.bundle import _digest, _portable, load_pretrained, pack
 from subquad.utils.errors import UserError
 
 MOTIONS = ("task=uea/basic_motions", "attention=dba", "data=synthetic", "scale=smoke", *TINY)
@@ -74,6 +74,25 @@ def of_another_class(target):
 def test_classes_of_others_are_not_imported(made, tmp_path, target):
     with pytest.raises(UserError, match="which is not Subquad's; pass trust_code=True"):
         load_pretrained(written(made[2], tmp_path / "b.safetensors", of_another_class(target)))
+
+
+def test_settings_that_refer_to_others_are_not_resolved(made, tmp_path):
+    def change(content, weights):
+        backbone = content["record"]["config"]["task"]["module"]["backbone"]
+        backbone["attention"] = "${oc.create:{_target_:subquad.training.bundle.Path}}"
+
+    with pytest.raises(UserError, match="has settings that refer to others"):
+        load_pretrained(written(made[2], tmp_path / "b.safetensors", change))
+    with pytest.raises(UserError, match=r"has no model\.safetensors"):
+        load_pretrained(tmp_path)
+
+
+def test_the_folders_of_the_machine_are_left_out():
+    config = {"paths": {"root": "/", "data": "/home/jürgen/data"}, "data": {"root": "/home/jürgen/data/lra"}}
+    found = _portable({"task": "lra/listops", "command": ["a=/home/jürgen/data"], "config": config})
+    assert found == {
+        "task": "lra/listops", "command": ["a=<folder>"], "config": {"data": {"root": "<folder>/lra"}},
+    }  # fmt: skip
 
 
 def test_damage_is_refused(made, tmp_path):

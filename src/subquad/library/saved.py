@@ -99,6 +99,8 @@ def _attention(entry: Mapping[str, Any], source: str, trust_code: bool) -> Atten
             f"{source} has the attention {name}, which cannot be imported ({first_line(error)}); make its module "
             "importable."
         ) from None
+    if not trust_code and not getattr(found, "__module__", "").startswith("subquad."):
+        raise UserError(f"{source} has the attention {name}, which is not Subquad's; do not trust it.")
     if not callable(found):
         raise UserError(f"{source} has the attention {name}, which is no attention.")
     return found if isinstance(found, type) and issubclass(found, Attention) else partial(found)

@@ -6,7 +6,7 @@ The record has the resolved configuration. Nothing is pickled, and loading runs 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from subquad import records, specs
 from subquad.config.own_code import targets
 from subquad.config.settings import without_weights
 from subquad.training import hub
-from subquad.training.resume import check_data, read_best
+from subquad.training.resume import check_code, check_data, read_best
 from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError, first_line
 
@@ -89,7 +89,9 @@ def load_pretrained(source: str | Path, *, revision: str | None = None, trust_co
         raise UserError(f"{path} is damaged (its checksum does not fit); copy or download it again.")
     content = json.loads(header[_KEY])
     node = without_weights(content["record"]["config"]["task"]["module"]["backbone"])
-    if not trust_code:
+    if trust_code:
+        check_code(content["record"]["config"], path)
+    else:
         _check_classes(node, path)
     spec = _spec(dict(content["spec"]), path)
     network: Any = instantiate(node, _convert_="all")(spec=spec)
@@ -108,16 +110,25 @@ def _portable(record: dict[str, Any]) -> dict[str, Any]:
     """A record without the folders of the machine that trained it."""
     config = dict(record["config"])
     folders = {str(value) for value in config.pop("paths", {}).values() if str(value).startswith("/")}
-    text = json.dumps(record | {"config": config})
-    for folder in sorted(folders, key=len, reverse=True):
-        text = text.replace(folder, "<folder>")
-    return json.loads(text)
+    return _without(sorted(folders - {"/"}, key=len, reverse=True), record | {"config": config})
+
+
+def _without(folders: Sequence[str], value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(folders, inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without(folders, inner) for inner in value]
+    for folder in folders if isinstance(value, str) else ():
+        value = value.replace(folder, "<folder>")
+    return value
 
 
 def _file(source: str, revision: str | None) -> Path:
     path = Path(source)
     if path.is_dir():
         path = path / hub.FILE
+        if not path.exists():
+            raise UserError(f"{source} has no {hub.FILE}; give a bundle that subquad pack wrote.")
     if path.is_file():
         return path
     if not hub.is_repository(source):
@@ -135,7 +146,9 @@ def _digest(text: str, weights: Mapping[str, Tensor]) -> str:
 
 
 def _check_classes(node: Any, path: Path) -> None:
-    """Raises UserError if a `_target_` is anything but a module of Subquad."""
+    """Raises UserError if a `_target_` is, or may be by a reference, anything but a module of Subquad."""
+    if "${" in json.dumps(node):
+        raise UserError(f"{path} has settings that refer to others, which subquad pack never writes; do not trust it.")
     for target in targets(node):
         found = get_object(target) if target.startswith("subquad.") else None
         if not (isinstance(found, type) and issubclass(found, nn.Module) and found.__module__.startswith("subquad.")):

@@ -96,11 +96,16 @@ def read_best(run: Path, record: records.Record) -> dict[str, Any]:
 
     Raises UserError if it is not the one that the run ended with, or was trained with other code of the user's classes.
     """
-    code = record.config.get("code", {})
+    check_code(record.config, run)
+    return read_checkpoint(records.check_file(run, record, records.BEST), run, record.name)
+
+
+def check_code(config: Mapping[str, Any], source: Path) -> None:
+    """Raises UserError if the user's classes of a run have other code now. Imports these classes."""
+    code = config.get("code", {})
     for target, now in own_code([{"_target_": target} for target in code]).items():
         if now != code[target]:
-            raise UserError(f"{run} was trained with other code of {target}; restore that code, or train again.")
-    return read_checkpoint(records.check_file(run, record, records.BEST), run, record.name)
+            raise UserError(f"{source} was trained with other code of {target}; restore that code, or train again.")
 
 
 def read_checkpoint(checkpoint: Path, run: Path, name: str, *needed: str) -> dict[str, Any]:
