@@ -16,7 +16,7 @@ from hydra_plugins.subquad.slurm_launcher import Slurm
 from subquad import records
 from subquad.sweep.requested import RequestedRun, Size
 from subquad.sweep.slurm import submit as slurm
-from subquad.sweep.slurm.queue import Queue, Ticket, failure_reason, queue, ticket
+from subquad.sweep.slurm.queue import Queue, Ticket, failure_reason, is_full, queue, ticket
 from subquad.sweep.slurm.submit import Jobs, size_of
 from subquad.utils.errors import UserError
 
@@ -84,6 +84,20 @@ def test_an_array_is_no_larger_than_the_cluster_takes(tmp_path, commands, settin
     (commands / "scontrol.says").write_text(f"Configuration data\n{says}\nMaxJobCount = 10\n")
     submit(wanted(tmp_path, *"abcde"), settings | {"array_parallelism": 1})
     assert [text.count("--array=0-1%1") + 1 for text in submitted(commands)] == arrays
+
+
+def test_a_time_limit_that_no_job_may_have_is_not_a_full_queue():
+    assert is_full("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)")
+    assert not is_full("Requested time limit is invalid (missing or exceeds some limit)")
+
+
+def test_runs_of_different_commands_have_jobs_of_their_own(tmp_path, commands, settings):
+    """A search gives each trial a variable of its own, which is in the command."""
+    pytest.importorskip("submitit")
+    runs = wanted(tmp_path, "a", "b")
+    assert len({found.job for found in submit(runs, settings | {"runs_per_job": 2}).values()}) == 1
+    own = [replace(run, command=(*run.command, f"+a={run.run.name}")) for run in wanted(tmp_path, "c", "d")]
+    assert len({found.job for found in submit(own, settings | {"runs_per_job": 2}).values()}) == 2
 
 
 def limited(commands: Path, most: int) -> None:

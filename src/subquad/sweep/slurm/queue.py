@@ -123,7 +123,7 @@ def largest_array() -> int:
 
 def is_full(refusal: str) -> bool:
     """Whether sbatch refused jobs because of a limit on their number, or because the controller did not answer."""
-    return _FULL.search(refusal) is not None
+    return "time limit is invalid" not in refusal.lower() and _FULL.search(refusal) is not None
 
 
 def failure_reason(run: Path, job: Ticket, state: str | None) -> str:
