@@ -137,6 +137,15 @@ def test_rows_that_a_model_does_not_know_are_named(tmp_path):
         data.unlabelled(new)
 
 
+def test_further_rows_are_read_from_the_column_of_the_training_texts(tmp_path):
+    words, new, _ = texts(tmp_path)
+    data = opened(OwnTexts, words, tmp_path)
+    expected, _ = data.unlabelled(new)
+    _, *lines = new.read_text().splitlines()
+    new.write_text("\n".join(["message,text", *(f"nothing,{line}" for line in lines), ""]))
+    assert data.unlabelled(new)[0].values.tolist() == expected.values.tolist()
+
+
 def test_texts_that_are_longer_than_those_of_the_run_are_said(tmp_path, caplog):
     words, new, _ = texts(tmp_path)
     data = opened(OwnTexts, words, tmp_path)

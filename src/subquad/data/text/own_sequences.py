@@ -1,6 +1,7 @@
 """The base class of the user's own labelled texts and tokens."""
 
 import abc
+import dataclasses
 import hashlib
 import logging
 import tempfile
@@ -87,6 +88,9 @@ class OwnSequences(CachedData, SequenceData):
                     f"{place} has the columns {', '.join(map(repr, found))} and the training files "
                     f"{', '.join(map(repr, trained))}; add a first line with the names."
                 )
+            known = [name for name in trained or [] if name in found]  # first, so that the same column is read
+            table = part.table.select_columns([*known, *(name for name in found if name not in known)])
+            part = dataclasses.replace(part, table=table)
             contents = self.contents(part, self.label or part.named(LABELS) or "")
             rows = self.further(contents, np.zeros(len(contents), np.int64), place)
         if long := int((rows.lengths > self.spec.max_len).sum()):
