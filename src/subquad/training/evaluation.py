@@ -166,7 +166,8 @@ class _Trained:
         settings: Any = OmegaConf.to_container(config.task.module, resolve=True)
         module: Supervised = instantiate(without_weights(settings), _convert_="all")(spec=data.spec)
         trainer = pl.Trainer(
-            accelerator=config.trainer.accelerator, devices=1, precision=config.trainer.precision, logger=False,
+            accelerator="cpu" if config.trainer.accelerator == "cpu" else "auto", devices=1,
+            precision=config.trainer.precision, logger=False,
             accumulate_grad_batches=_microbatches(config),
             enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
             plugins=[LightningEnvironment()],  # one process, even if several trained
