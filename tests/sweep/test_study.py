@@ -99,6 +99,16 @@ def test_an_interrupted_search_tries_its_running_trials_again_and_draws_others_a
         assert other.asked == 0
 
 
+def test_trials_with_the_same_settings_are_one_run(config):
+    with searched(config, ["attention=dba,softmax"]) as search:
+        jobs = search.ask(6)
+        assert sorted(words[-1] for words in jobs) == ["attention=dba", "attention=softmax"]
+        search.tell([0.5, "out of luck"])
+        assert search.ended == 6
+        found = {(t.params["attention"], t.value) for t in search.study.get_trials()}
+        assert len(found) == 2
+
+
 def test_the_best_trial_is_the_highest_of_an_accuracy_and_has_a_page(config, capsys):
     with searched(config, ["attention=dba,softmax,luna", "optimizer.lr=interval(1e-4,1e-1)"]) as search:
         jobs = search.ask(3)
@@ -149,7 +159,7 @@ def test_a_search_of_another_name_keeps_to_its_settings(config):
 def test_a_trial_that_validates_worse_than_the_median_ends_and_is_no_failure(config):
     with searched(config, ["optimizer.lr=interval(0.1,0.9)"], pruner=MEDIAN) as search:
         search.ask(1)
-        search.running[0].report(0.6, 10)
+        search.running[0][0].report(0.6, 10)
         search.tell([0.6])
         [[*_, word]] = search.ask(1)
         assert word.startswith(f"+hydra.job.env_set.{TRIAL}=")

@@ -166,7 +166,7 @@ class Search:
         self.study, self.config, self.fixed, self.space = study, config, fixed, space
         self.folder, self.place, self.write_page = folder, place, write_page
         self.pruner = OmegaConf.to_container(config.hydra.sweeper.pruner or OmegaConf.create(), resolve=True)
-        self.running: list[optuna.Trial] = []
+        self.running: list[list[optuna.Trial]] = []
 
     @property
     def asked(self) -> int:
@@ -180,9 +180,12 @@ class Search:
         return sum(t.state.is_finished() and (t.state != TrialState.FAIL or FAILURE in t.user_attrs) for t in trials)
 
     def ask(self, count: int) -> list[list[str]]:
-        """The overrides of the next trials."""
-        self.running = [self.study.ask(dict(self.space)) for _ in range(count)]
-        return [[*self.fixed, *overrides_of(t.params), *self._pruned_by(t)] for t in self.running]
+        """The overrides of the next trials; those with the same ones are one run."""
+        groups: dict[tuple[str, ...], list[optuna.Trial]] = {}
+        for trial in (self.study.ask(dict(self.space)) for _ in range(count)):
+            groups.setdefault(tuple(overrides_of(trial.params)), []).append(trial)
+        self.running = list(groups.values())
+        return [[*self.fixed, *own, *self._pruned_by(trials[0])] for own, trials in groups.items()]
 
     def _pruned_by(self, trial: optuna.Trial) -> list[str]:
         """The variable by which a run finds its trial. It is no setting of the run, so no record names it."""
@@ -193,14 +196,15 @@ class Search:
 
     def tell(self, outcomes: Sequence[float | str]) -> None:
         """Keeps the values that the trials asked for last have reached, or the causes of their failures."""
-        for trial, outcome in zip(self.running, outcomes, strict=True):
-            if isinstance(outcome, float):
-                self.study.tell(trial, outcome)
-                continue
-            pruned = PRUNED in self.study.trials[trial.number].user_attrs
-            if not pruned:
-                trial.set_user_attr(FAILURE, outcome.partition("\n")[0])
-            self.study.tell(trial, state=TrialState.PRUNED if pruned else TrialState.FAIL)
+        for trials, outcome in zip(self.running, outcomes, strict=True):
+            pruned = PRUNED in self.study.trials[trials[0].number].user_attrs
+            for trial in trials:
+                if isinstance(outcome, float):
+                    self.study.tell(trial, outcome)
+                    continue
+                if not pruned:
+                    trial.set_user_attr(FAILURE, outcome.partition("\n")[0])
+                self.study.tell(trial, state=TrialState.PRUNED if pruned else TrialState.FAIL)
         self.running = []
         self._write()
 
