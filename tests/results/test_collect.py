@@ -113,9 +113,8 @@ def test_numbers_that_are_not_finite_stop_no_page(tmp_path, monkeypatch):
     pages = write_site(tmp_path / "pages", content).parent
     values = {row: cell.results[0].values for (row, _), cell in content.tables[0].cells.items()}
     assert values == {"Performer": {}, "Luna": {0: 0.0}}
-    assert {problem.message.partition(",")[0] for problem in content.broken} == {
-        f"`{name}` of the record is {float('inf') if name == 'val/huge' else value}" for name, value in odd.items()
-    }  # fmt: skip
+    [problem] = content.broken
+    assert all(f"`{name}`" in problem.message for name in odd)
     assert len(list(pages.glob("runs/**/*-s0.html"))) == 2
     for page in pages.rglob("*.html"):
         assert not re.search(r"""[ "',(](nan|-?inf)[ "',)]""", "".join(re.findall("<svg.*?</svg>", page.read_text())))

@@ -14,7 +14,7 @@ from subquad import records
 from subquad.sweep.ray_tasks import check_room, check_settings, train_all
 from subquad.utils.errors import UserError
 
-WORDS = ("-m", "hydra/launcher=ray", "task=digits", "attention=dba", "limits.cases=null", "limits.steps=300")
+WORDS = ("-m", "hydra/launcher=ray", "task=digits", "attention=dba")
 SMOKE = ("scale=smoke", "recipe.epochs=6", "limits.epochs=6", "seed=0,1", "backbone.dim=32,33")
 
 
