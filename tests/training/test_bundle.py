@@ -1,6 +1,7 @@
 """A bundle is the trained model again; a damaged or strange one is refused in a sentence."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from safetensors.torch import save_file
 
 from subquad import records
 from subquad.training.bundle import _digest, _portable, load_pretrained, pack
+from subquad.training.evaluation import evaluate
 from subquad.utils.errors import UserError
 
 MOTIONS = ("task=uea/basic_motions", "attention=dba", "data=synthetic", "scale=smoke", *TINY)
@@ -37,6 +39,23 @@ def test_it_is_the_trained_model_in_evaluation_mode(made):
     assert all(torch.equal(weight, state[f"network.{name}"]) for name, weight in network.state_dict().items())
     assert load_pretrained(str(file.parent)).record == network.record
     assert str(file.parent) not in file.read_bytes().decode(errors="replace")
+
+
+def test_a_run_that_was_moved_has_its_data_below_the_current_folder(made, tmp_path, monkeypatch):
+    run, config, file = made
+    monkeypatch.delenv("SUBQUAD_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    data = Path(config.paths.data)
+    data.rename("data")
+    try:
+        pack(run, Path("model.safetensors"))
+        _, value, recorded = evaluate(run, "test")
+        assert not data.exists()
+    finally:
+        Path("data").rename(data)
+    state, again = (load_pretrained(place).state_dict() for place in (file, "model.safetensors"))
+    assert all(torch.equal(state[name], again[name]) for name in state)
+    assert value == recorded
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "docs" / "bundles").glob("*.safetensors")), ids=lambda file: file.stem)

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 from hydra.utils import get_object, instantiate
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from subquad import records, specs
 from subquad.config.own_code import targets
 from subquad.config.settings import without_weights
 from subquad.training import hub
-from subquad.training.resume import check_code, check_data, read_best
+from subquad.training.resume import check_code, check_data, data_settings, read_best
 from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError, first_line
 
@@ -35,8 +34,7 @@ def pack(run: Path, output: Path) -> None:
     from safetensors.torch import save_file
 
     run, record = records.only_run(run)
-    settings: Any = OmegaConf.to_container(OmegaConf.create(record.config), resolve=True)
-    data = instantiate(settings["data"], _convert_="all")
+    data = instantiate(data_settings(record), _convert_="all")
     data.prepare_data()
     check_data(data, record.data_fingerprint, run)
     state = read_best(run, record)["state_dict"]

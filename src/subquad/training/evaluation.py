@@ -26,7 +26,7 @@ from subquad.measure import machine
 from subquad.tasks.supervised import Supervised
 from subquad.training.lightning_data import TrainedOn
 from subquad.training.memory_plan import limit_evaluation
-from subquad.training.resume import check_data, read_best
+from subquad.training.resume import check_data, data_settings, read_best
 from subquad.training.runtime import Runtime
 from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError
@@ -152,7 +152,7 @@ class _Trained:
         quieten()
         torch.set_num_threads(usable_threads())
         config = OmegaConf.create(record.config)
-        config.data = changed_data(record.config["data"], changes)
+        config.data = changed_data(data_settings(record), changes)
         data = instantiate(config.data, _convert_="all")
         data.prepare_data()
         if changes and data.fingerprint != record.data_fingerprint:

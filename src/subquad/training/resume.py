@@ -1,6 +1,7 @@
 """Checks that records and checkpoints of a run fit the current data and model, and loads weights of other runs."""
 
 import logging
+import os
 import pickle
 import zipfile
 import zlib
@@ -30,6 +31,17 @@ _UNREADABLE = (
     zipfile.BadZipFile,
 )  # fmt: skip
 """What zipfile and torch raise for a damaged file."""
+
+
+def data_settings(record: records.Record) -> dict[str, Any]:
+    """The data settings of a run, with the current data folder where that of the run is not on this machine (any more).
+
+    Whether it has the same data is for `check_data` to say.
+    """
+    settings = dict(record.config["data"])
+    if "root" in settings and not Path(settings["root"]).exists():
+        settings["root"] = str(Path(os.environ.get("SUBQUAD_DATA") or "data").absolute())
+    return settings
 
 
 def check_data(data: SplitData, trained_on: str, run: Path) -> None:
