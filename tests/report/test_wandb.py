@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from made_results import results_with
 from omegaconf import OmegaConf
 from runs import composed, crash, run_script, trained
@@ -28,7 +29,7 @@ from subquad.report.wandb_table import (
 from subquad.results.cells import RunSpec, load_table
 from subquad.results.model import FULL, Scope
 from subquad.training.wandb_run import _check_answer, close_failed, log_finished, setting_name
-from subquad.utils.errors import UserError
+from subquad.utils.errors import UserError, explain
 
 LINE = ("task=digits", "recipe=small_vit", "scale=smoke", "trainer=cpu", "logger=wandb")
 
@@ -242,3 +243,14 @@ def test_a_run_that_is_sent_while_nothing_answers_is_refused_at_once() -> None:
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
     with pytest.raises(UserError, match=f"W&B does not answer .{address}, ConnectionError.; check the network"):
         _check_answer(address)
+
+
+def test_a_run_that_nobody_is_logged_in_for_is_one_sentence(tmp_path, monkeypatch):
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    wandb.teardown()  # a service of another test would go on with other settings
+    with pytest.raises(wandb.errors.UsageError) as refused:
+        wandb.init(mode="online", dir=tmp_path)
+    wandb.teardown()
+    assert str(explain(refused.value)).startswith("W&B refuses the run (No API key configured.")

@@ -46,6 +46,7 @@ def explain(error: Exception) -> UserError | None:
         or memory_error(error)
         or _loader_error(error)
         or _lightning_error(error)
+        or _wandb_error(error)
         or _file_error(error)
     )
 
@@ -147,6 +148,16 @@ def _lightning_error(error: Exception) -> UserError | None:
     if type(error).__name__ != "MisconfigurationException":
         return None
     return UserError(f"Lightning refuses these settings ({first_line(error)}); change that key of trainer=.")
+
+
+def _wandb_error(error: Exception) -> UserError | None:
+    """A UserError for a run that W&B does not take, most often because nobody is logged in."""
+    if not type(error).__module__.startswith("wandb."):
+        return None
+    return UserError(
+        f"W&B refuses the run ({first_line(error).rstrip('.')}); log in, or set "
+        "logger.wandb.offline=true and send the run later."
+    )
 
 
 def _file_error(error: Exception) -> UserError | None:
