@@ -255,9 +255,13 @@ def _refuse_unused(config: DictConfig) -> None:
             if target != config.scheduler.get("_target_"):
                 raise UserError(f"{text} has no effect beside this recipe and scale; add scheduler._target_={target}.")
         name = text.removeprefix("limits.").partition("=")[0]
-        if text.startswith("limits.") and name in Limits.__annotations__ and name not in acting_limits(config):
-            acting = ", ".join(f"limits.{name}" for name in sorted(acting_limits(config)))
-            raise UserError(f"{text} has no effect on task={config.task.name} with this recipe; what acts is {acting}.")
+        if text.startswith("limits.") and name in Limits.__annotations__:
+            acting = acting_limits(config)
+            if name not in acting:
+                others = ", ".join(f"limits.{other}" for other in sorted(acting))
+                raise UserError(
+                    f"{text} has no effect on task={config.task.name} with this recipe; what acts is {others}."
+                )
 
 
 def register() -> None:

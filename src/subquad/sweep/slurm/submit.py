@@ -133,7 +133,8 @@ class Jobs:
         Returns the number of jobs of the next array; 0 if Slurm takes no more.
         """
         side_by_side = self.settings["runs_per_gpu"] * max(1, size.gpus)
-        commands = {request.command for request in self.unsent.values()}  # a job has one; a search, one for each trial
+        alike = [request for request in self.unsent.values() if request.size == size]
+        commands = {request.command for request in alike}  # a job has one; a search, one for each trial
         one = size.nodes * size.processes == 1 and len(commands) == 1
         per_job = max(self.settings["runs_per_job"], side_by_side) if one else 1
         refused = False
