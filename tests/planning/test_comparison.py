@@ -196,15 +196,19 @@ def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, mon
     jobs.clear()
     assert comparison().train(Console())
     assert jobs == []
-    assert made.part == "those of 1 of the 19 rows of a batch, which fit the memory"
+    assert made.part == "of 1 of the 19 rows of a batch, which fit the memory"
     made.plan["costs"]["softmax"]["rows"] = 19
     assert made.part == ""
 
 
-def test_a_step_that_was_measured_on_a_part_of_the_batch_is_said_to_be(capsys):
-    bare = {"folder": Path(), "lower_is_better": False, "rows": [], "pairs": [], "baselines": {}, "left_out": {}}
-    show(ComparisonResult(title="t", metric="accuracy", facts={STEP: "those of 1 of the 16 rows"}, **bare), Console())
-    assert "Time and memory of a step: those of 1 of the 16 rows" in capsys.readouterr().out
+def test_what_the_table_cannot_hold_is_said_below_it(capsys):
+    cost = {"seconds": 1, "bytes": 1, "parameters": 1}
+    row = ComparedRow(name="dba", rate=1, search={}, values={}, mean=50, half_width=5, cost=cost, run=Path.cwd() / "r")
+    bare = {"folder": Path(), "lower_is_better": False, "rows": [row], "pairs": [], "baselines": {}, "left_out": {}}
+    show(ComparisonResult(title="t", metric="accuracy", facts={STEP: "of 1 of the 16 rows"}, **bare), Console())
+    said = capsys.readouterr().out
+    assert "Time and memory of a step: of 1 of the 16 rows" in said
+    assert said.endswith("A model of the first row: r\n")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +222,7 @@ def test_a_step_that_was_measured_on_a_part_of_the_batch_is_said_to_be(capsys):
 )
 def test_rows_that_have_learned_nothing_are_named(lower_is_better, means, said):
     rows = [
-        ComparedRow(name=name, rate=1, search={}, values={}, mean=mean, half_width=5, cost={})
+        ComparedRow(name=name, rate=1, search={}, values={}, mean=mean, half_width=5, cost={}, run=Path())
         for name, mean in means.items()
     ]
     found = verdict(

@@ -50,7 +50,7 @@ _PILOT_STEPS = (40, 200)
 class ComparedRow:
     """A row: its best rate, validation scores by rate (None: it failed), test scores by seed, and cost of a step.
 
-    mean: of the test scores; half_width: of its 95 % interval over seeds and test rows.
+    mean: of the test scores; half_width: of its 95 % interval over seeds and test rows. run: folder of the first seed.
     """
 
     name: str
@@ -60,6 +60,7 @@ class ComparedRow:
     mean: float
     half_width: float
     cost: Mapping[str, float]
+    run: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,8 @@ class Comparison:
         """The tested scores and their differences. Raises UserError for runs of other data than there are now."""
         from subquad.results.run_store import RunStore
 
-        records_of = {name: [self._record(run) for run in runs] for name, runs in self.tested().items()}
+        tested = self.tested()
+        records_of = {name: [self._record(run) for run in runs] for name, runs in tested.items()}
         test, scores, rates = f"test/{self.metric}", self.scores(), self.best_rates()
         values = {
             name: {seed: self._in_unit(r.metrics[test]) for seed, r in zip(self.seeds, found, strict=True) if r}
@@ -173,7 +175,7 @@ class Comparison:
                 ComparedRow(
                     name=n, rate=rates[n], search=scores[n], values=values[n],
                     mean=statistics.fmean(values[n].values()),
-                    half_width=widths[n], cost=self.plan["costs"][n],
+                    half_width=widths[n], cost=self.plan["costs"][n], run=tested[n][0].folder,
                 )
                 for n in names
             ],
@@ -322,9 +324,7 @@ class Comparison:
     def part(self) -> str:
         """The part of a batch that a step was measured on, where the memory does not hold all of it; else empty."""
         rows = next(iter(self.plan["costs"].values()))["rows"]
-        return (
-            "" if rows == self.batch else f"those of {rows} of the {self.batch} rows of a batch, which fit the memory"
-        )
+        return "" if rows == self.batch else f"of {rows} of the {self.batch} rows of a batch, which fit the memory"
 
     @property
     def most(self) -> int:

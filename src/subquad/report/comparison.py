@@ -1,5 +1,6 @@
 """A comparison of attentions in the terminal and as a page."""
 
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ def show(result: ComparisonResult, console: Console) -> None:
     if part := result.facts.get(STEP):
         console.print(f"{STEP.capitalize()}: {part}", soft_wrap=True)
     console.print(verdict(result), soft_wrap=True, markup=False)
+    console.print(f"A model of the first row: {relpath(result.rows[0].run)}", soft_wrap=True, markup=False)
 
 
 def write(result: ComparisonResult) -> Path:
@@ -40,6 +42,7 @@ def write(result: ComparisonResult) -> Path:
             for row in result.rows
         ],
         "seeds": [(row.name, [_number(result, value) for value in row.values.values()]) for row in result.rows],
+        "models": [relpath(row.run) for row in result.rows],
     })  # fmt: skip
     return page
 
