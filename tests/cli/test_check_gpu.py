@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from runs import run_script
 
 from subquad.attention.base import Projections, StatelessAttention
-from subquad.cli.check_gpu import PARTS, _outcomes, check, planned
+from subquad.cli.check_gpu import PARTS, _outcomes, check, main, planned
 from subquad.measure.device_checks import padding, parity, refreshing
 from subquad.specs import Pattern
 from subquad.utils.errors import UserError
@@ -159,6 +159,21 @@ def test_several_processes_check_everything_once(monkeypatch, tmp_path):
     items = [("parity", name, False) for name in names]
     found = {tuple(done["item"]): done["status"] for done in _outcomes(items, "cpu", True, tmp_path)}
     assert found == {item: "failed" if item[1] == "own:Dying" else "passed" for item in items}
+
+
+def test_a_narrower_selection_keeps_what_was_found_before(monkeypatch, tmp_path):
+    empty = {"status": "passed", "seconds": 0, "reason": "", "findings": [], "results": {}, "traceback": ""}
+
+    def outcomes(items, *_):
+        yield from ({"item": [*item]} | empty for item in items)
+
+    monkeypatch.setattr("subquad.cli.check_gpu._outcomes", outcomes)
+    monkeypatch.setenv("SUBQUAD_OUTPUTS", str(tmp_path))
+    for name in ("softmax", "linear"):
+        monkeypatch.setattr("sys.argv", ["check_gpu.py", "device=cpu", "parts=[parity]", f"attention=[{name}]"])
+        assert main() == 0
+    [file] = (tmp_path / "check").rglob("check.json")
+    assert [done["item"][1] for done in json.loads(file.read_text())["checks"]] == ["softmax", "linear"]
 
 
 def test_a_check_that_raises_or_runs_out_of_memory_is_an_outcome(monkeypatch, tmp_path):

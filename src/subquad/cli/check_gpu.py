@@ -31,7 +31,7 @@ from rich.console import Console
 
 from subquad.cli.command import listed, prepare_process, script_settings
 from subquad.config.choices import hint, options
-from subquad.config.compose import load_own_attention
+from subquad.config.compose import compose_run, load_own_attention
 from subquad.config.compositions import Compositions
 from subquad.config.settings import without_weights
 from subquad.measure import device_checks, machine
@@ -82,16 +82,16 @@ console = Console(width=110, highlight=False)
 
 def main() -> int:
     """Runs what is left to check, writes the page and the file; returns 1 if a check failed."""
-    defaults = {"device": "cuda", "attention": "all", "parts": list(PARTS), "quick": False, "output": "outputs/check"}
+    defaults = {"device": "cuda", "attention": "all", "parts": list(PARTS), "quick": False, "output": None}
     config = script_settings(defaults, sys.argv[1:])
     items = planned(config)
     folder, state = _state(config)
-    kept = {tuple(done["item"]): done for done in state["checks"] if done["status"] != "failed"}
-    state["checks"] = [kept[item] for item in items if item in kept]
-    console.print(
-        f"{len(items)} checks on {state['device']['name']}, {len(kept)} finished before: {folder}", markup=False
-    )
-    for done in _outcomes([item for item in items if item not in kept], str(config.device), bool(config.quick), folder):
+    kept = {tuple(done["item"]) for done in state["checks"] if done["status"] != "failed"}
+    left = [item for item in items if item not in kept]
+    state["checks"] = [done for done in state["checks"] if tuple(done["item"]) not in left]
+    before = len(items) - len(left)
+    console.print(f"{len(items)} checks on {state['device']['name']}, {before} finished before: {folder}", markup=False)
+    for done in _outcomes(left, str(config.device), bool(config.quick), folder):
         state["checks"].append(done)
         state["finished"] = now()
         write_json(folder / "check.json", state)
@@ -150,7 +150,7 @@ def _state(config: Any) -> tuple[Path, dict[str, Any]]:
     facts = machine.facts()
     settings = {"device": str(config.device), "quick": bool(config.quick)}
     key = fingerprint({**settings, **{name: facts[name] for name in ("machine", "versions", "commit")}})
-    folder = Path(config.output).resolve() / f"{config.device}-{key}"
+    folder = Path(config.output or f"{compose_run([]).paths.outputs}/check").resolve() / f"{config.device}-{key}"
     try:
         state = json.loads((folder / "check.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
