@@ -77,6 +77,13 @@ def test_an_average_has_the_variances_of_its_parts(tmp_path):
     assert differences(table)["Softmax", "Mean"].difference == pytest.approx(1.98)
 
 
+def test_a_claim_may_speak_of_some_columns_only(tmp_path):
+    narrow = made(tmp_path, TABLE.replace("{ours: [Ours]}", "{ours: [Ours], at: [Text]}"))
+    assert set(differences(narrow)) == {("Softmax", "Text"), ("Others", "Text")}
+    with pytest.raises(UserError, match="claims need the names of rows or of columns, not Ours, onn"):
+        made(tmp_path, TABLE.replace("{ours: [Ours]}", "{ours: [Ours], onn: [Text]}"))
+
+
 def test_a_line_needs_the_difference_of_two_average_values(tmp_path):
     axis, (listops, text, _) = smallest(made(tmp_path))
     rows = [of_rows(value, 2000, 100)[0] for value in (36.4, 38.1, 42.0)]

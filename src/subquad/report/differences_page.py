@@ -55,7 +55,9 @@ def _summary(claims: Sequence[tuple[Table, Claim, list[Difference]]]) -> str:
     ]
     for table, claim, found in claims:
         than = ", ".join(claim.over) if len(claim.over) < 4 else f"the {len(claim.over)} others"
-        lines.append(f"| [{table.name}](#{_anchor(table)}) | {', '.join(claim.ours)} | {than} | {_counts(found)} |")
+        whole = [tuple(line.name for line in every) for every in (table.rows, table.columns)]
+        at = "" if claim.at in whole else f", on {', '.join(claim.at)}"
+        lines.append(f"| [{table.name}](#{_anchor(table)}) | {', '.join(claim.ours)} | {than}{at} | {_counts(found)} |")
     papers = dict.fromkeys(table.name.partition("/")[0] for table, _, _ in claims)
     for paper in papers:
         own = [each for table, _, found in claims if table.name.partition("/")[0] == paper for each in found]

@@ -116,14 +116,13 @@ class Difference:
 def claimed(table: Table, claim: Claim) -> Iterator[Difference]:
     """Every printed difference that a claim speaks of."""
     of_rows_ = {*claim.ours, *claim.over} <= {row.name for row in table.rows}
-    lines = table.columns if of_rows_ else table.rows
     for name in claim.ours:
         for other in claim.over:
-            for line in lines:
-                places = [(each, line.name) if of_rows_ else (line.name, each) for each in (name, other)]
+            for line in claim.at:
+                places = [(each, line) if of_rows_ else (line, each) for each in (name, other)]
                 found = [estimate(table.cells[place], table.cells) for place in places if place in table.cells]
                 if len(found) == 2 and found[0] is not None and found[1] is not None:
-                    yield _difference(name, other, line.name, found[0], found[1])
+                    yield _difference(name, other, line, found[0], found[1])
 
 
 def _difference(ours: str, over: str, line: str, a: Estimate, b: Estimate) -> Difference:

@@ -18,7 +18,8 @@ configs/table/<paper>/<number>.yaml holds
     needs, costs      trained and measured columns, with words for them, from which the report says which row to take
     counted           false: its cells are not among those of the five papers, in counts of what is reproduced
     claims            which rows or columns the paper calls better than which others: [{ours: [DBA], over: [Luna]}];
-                      without `over`, than all others. docs/differences.md says whether the printed numbers carry it
+                      without `over`, than all others; with `at: [Text]`, in these of the other lines only.
+                      docs/differences.md says whether the printed numbers carry it
 
 A line's own metric adds to that of the table, except that measured cells take nothing from a table's metric that names
 one of a record (`name: test/accuracy`), whose unit does not apply to a measurement.
@@ -141,10 +142,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The paper's statement that the lines `ours` are better than the lines `over`, all of them rows or all columns."""
+    """The paper's statement that rows (or columns) are better than others in the columns (or rows) `at`."""
 
     ours: tuple[str, ...]
     over: tuple[str, ...]
+    at: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,12 +291,14 @@ def _table(node: Any, name: str) -> Table:
 
 
 def _claim(given: Mapping[str, Sequence[str]], rows: Sequence[Line], columns: Sequence[Line]) -> Claim:
-    ours, over = (tuple(map(str, given.get(key, ()))) for key in ("ours", "over"))
-    for lines in (rows, columns):
-        names = [line.name for line in lines if not line.mean]
-        if ours and {*ours, *over} <= set(names):
-            return Claim(ours=ours, over=over or tuple(name for name in names if name not in ours))
-    raise UserError(f"claims need the names of rows or of columns, not {', '.join([*ours, *over]) or 'nothing'}.")
+    ours, over, at = (tuple(map(str, given.get(key, ()))) for key in ("ours", "over", "at"))
+    strange = [str(key) for key in given if key not in ("ours", "over", "at")]
+    for lines, across in ((rows, columns), (columns, rows)):
+        names, others = [line.name for line in lines if not line.mean], tuple(line.name for line in across)
+        if ours and {*ours, *over} <= set(names) and {*at} <= set(others) and not strange:
+            return Claim(ours=ours, over=over or tuple(name for name in names if name not in ours), at=at or others)
+    named = ", ".join([*ours, *over, *at, *strange]) or "nothing"
+    raise UserError(f"claims need the names of rows or of columns, not {named}.")
 
 
 def _lines(node: Mapping[str, Any]) -> tuple[Line, ...]:
