@@ -19,7 +19,7 @@ from subquad.sweep import workers
 from subquad.sweep.workers import Workers, run_all, workers_for
 from subquad.utils.cores import usable_threads
 from subquad.utils.errors import UserError
-from subquad.utils.free_memory import free_memory
+from subquad.utils.free_memory import free_memory, share_of_gpu
 
 WORDS = ("task=uea/basic_motions", "attention=dba", "scale=smoke", *TINY)
 ONE = {"devices": 1, "num_nodes": 1, "accelerator": "auto"}
@@ -170,6 +170,14 @@ def test_runs_side_by_side_share_the_free_memory():
     tasks = dict.fromkeys(range(2), lambda _: free_memory())
     run_all(tasks, Workers(2, 1), lambda _: None, lambda number, *end: ended.update({number: end[0]}))
     assert all(0.4 * free < left < 0.6 * free for left in ended.values())
+
+
+def test_runs_side_by_side_share_their_gpu():
+    ended = {}
+    tasks = dict.fromkeys(range(3), lambda _: share_of_gpu(80))
+    run_all(tasks, Workers(3, 1, ("0", "1", "0")), lambda _: None, lambda number, *end: ended.update({number: end[0]}))
+    assert ended == {0: 40, 1: 80, 2: 40}
+    assert share_of_gpu(80) == 80
 
 
 @pytest.mark.parametrize("asked", [0, "all", 1.5, True])

@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from subquad.sweep.requested import RequestedRun, Size
 from subquad.sweep.workers import end_with_parent
 from subquad.utils.errors import UserError, first_line
+from subquad.utils.free_memory import shared_gpu
 from subquad.utils.killed import why_killed
 
 log = logging.getLogger(__name__)
@@ -113,6 +114,8 @@ def _submitted(run: RequestedRun, settings: Mapping[str, Any], number: int) -> A
     )  # fmt: skip
     names = [name for name in os.environ if name.startswith(("SUBQUAD_", "HF_", "WANDB_", "OMP_"))]
     environment = {"OMP_NUM_THREADS": str(settings["num_cpus"])} | {name: os.environ[name] for name in names}
+    if 0 < gpus < 1:
+        environment |= shared_gpu(int(1 / gpus))
     paths = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *filter(os.path.isdir, sys.path)]))
     command = [sys.executable, *run.command, *run.overrides]
     return task.remote(command, str(Path.cwd()), {**environment, "PYTHONPATH": paths}, number, run.run)

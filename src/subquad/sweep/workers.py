@@ -24,7 +24,7 @@ from subquad import records
 from subquad.config.own_code import own_code, targets
 from subquad.utils.cores import usable_cores, usable_threads
 from subquad.utils.errors import UserError
-from subquad.utils.free_memory import memory_of_worker
+from subquad.utils.free_memory import memory_of_worker, shared_gpu
 from subquad.utils.killed import why_killed
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,10 @@ class Workers:
     def environment(self, index: int) -> dict[str, str]:
         """Environment variables of a worker, numbered from 0."""
         threads = {"OMP_NUM_THREADS": str(self.threads)}
-        return threads | ({"CUDA_VISIBLE_DEVICES": self.gpus[index]} if self.gpus else {})
+        if not self.gpus:
+            return threads
+        own = self.gpus[index]
+        return {**threads, "CUDA_VISIBLE_DEVICES": own, **shared_gpu(self.gpus.count(own))}
 
 
 def workers_for(setting: Any, trainer: Mapping[str, Any], runs: int) -> Workers:

@@ -30,7 +30,7 @@ from subquad.utils.byte_sizes import bytes_of, readable_bytes
 from subquad.utils.compiling import check_microbatches
 from subquad.utils.display import counted
 from subquad.utils.errors import UserError, first_line
-from subquad.utils.free_memory import free_memory
+from subquad.utils.free_memory import free_memory, share_of_gpu
 from subquad.utils.malloc import KEPT
 
 log = logging.getLogger(__name__)
@@ -167,13 +167,16 @@ def limit_evaluation(trainer: pl.Trainer, module: Supervised, data: SplitData) -
 
 
 def _memory(setting: Any, trainer: pl.Trainer) -> int | None:
-    """Bytes for a process: those that the setting states, of the smallest GPU, or free on a CPU; None if unknown."""
+    """Bytes for a process: those that the setting states, its part of the smallest GPU, or free on a CPU.
+
+    None if unknown.
+    """
     if isinstance(setting, str) and setting != "auto":
         return bytes_of(setting, SETTING)
     device = trainer.strategy.root_device.type
     if device == "cuda":
         gpus = range(torch.cuda.device_count())
-        return min(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)
+        return share_of_gpu(min(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus))
     free = free_memory() if device == "cpu" else None
     return free and free // max(1, trainer.num_devices)
 

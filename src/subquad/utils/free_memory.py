@@ -1,4 +1,4 @@
-"""The main memory that this process may still take."""
+"""The memory that this process may take: what is free of the main memory, and its share of a GPU."""
 
 import os
 from collections.abc import Iterator
@@ -8,6 +8,8 @@ from pathlib import Path
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 _SHARE = "SUBQUAD_MEMORY"
 """Environment variable with the resident bytes that a worker of a sweep may reach: its share of the memory."""
+_ON_GPU = "SUBQUAD_RUNS_PER_GPU"
+"""Environment variable with the number of runs that train on each GPU at a time."""
 
 
 def free_memory() -> int | None:
@@ -28,6 +30,17 @@ def memory_of_worker(workers: int) -> dict[str, str]:
     """Environment variables that give each of several processes, forked from this one, its share of the memory."""
     free = None if workers == 1 else free_memory()
     return {} if free is None else {_SHARE: str(_resident(_numbers(_PROC / "self/status")) + free // workers)}
+
+
+def shared_gpu(runs: int) -> dict[str, str]:
+    """Environment variables of a process that trains on a GPU beside others, `runs` in all."""
+    return {_ON_GPU: str(runs)}
+
+
+def share_of_gpu(memory: int) -> int:
+    """The part of a GPU's bytes that is for this process."""
+    runs = os.environ.get(_ON_GPU, "")
+    return memory // max(1, int(runs)) if runs.isdecimal() else memory
 
 
 def _left_of_share(own: dict[str, int]) -> Iterator[int]:
