@@ -12,6 +12,7 @@ from optuna.trial import TrialState
 from runs import composed, run_script
 
 from subquad import records
+from subquad.config.choices import CONFIGS
 from subquad.report.html.study_page import write_study_page
 from subquad.sweep.study import check_counts, opened, split
 from subquad.training.callbacks.prune import PRUNED, TRIAL, Prune, storage_of
@@ -135,6 +136,15 @@ def test_a_sampler_or_a_database_that_does_not_exist_is_one_sentence(config):
     fixed, space = split([*LINE, "seed=range(3)"], {})
     with pytest.raises(UserError, match=r"The database sqlite:////nowhere/x.db cannot be used"):
         opened(config, fixed, space, None, "sqlite:////nowhere/x.db", None, None, write_study_page).__enter__()
+
+
+def test_another_sampler_or_pruner_is_not_built_with_what_the_shipped_one_takes(config):
+    shipped = OmegaConf.load(CONFIGS / "hydra" / "sweeper" / "optuna.yaml")
+    sampler = {**shipped.sampler, "_target_": "optuna.samplers.RandomSampler"}
+    pruner = {**shipped.pruner, "_target_": "optuna.pruners.PercentilePruner", "percentile": 30.0, "n_warmup_steps": 7}
+    with searched(config, ["optimizer.lr=interval(0.1,0.9)"], sampler, pruner) as search:
+        assert type(search.study.sampler) is optuna.samplers.RandomSampler
+        assert (search.study.pruner._percentile, search.study.pruner._n_warmup_steps) == (30, 7)
 
 
 def test_other_code_of_an_own_class_is_another_search(config, tmp_path, monkeypatch):

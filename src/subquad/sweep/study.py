@@ -26,6 +26,7 @@ from optuna.distributions import (
 from optuna.trial import TrialState
 from rich.console import Console
 
+from subquad.config.choices import CONFIGS
 from subquad.config.overrides import as_override
 from subquad.config.own_code import own_code
 from subquad.config.validate import checked_overrides
@@ -139,6 +140,10 @@ def _study(place: str, name: str, direction: Any) -> optuna.Study:
 
 
 def _built(name: str, settings: Any) -> Any:
+    """The sampler or pruner; one of another class than the shipped one gets nothing but the seed of its settings."""
+    shipped = OmegaConf.select(OmegaConf.load(CONFIGS / "hydra" / "sweeper" / "optuna.yaml"), name)
+    if settings is not None and settings.get("_target_") != shipped["_target_"]:
+        settings = OmegaConf.create({k: v for k, v in settings.items() if k == "seed" or shipped.get(k) != v})
     try:
         return instantiate(settings)
     except InstantiationException as error:
