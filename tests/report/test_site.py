@@ -351,6 +351,16 @@ def test_pages_that_stay_as_they_are_are_not_written_again(made, tmp_path):
     assert "2030" in (tmp_path / "index.html").read_text()
 
 
+def test_comparisons_are_copied_and_linked(made, tmp_path):
+    page = tmp_path / "compare" / "text-custom-1a2b" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("a comparison")
+    site = tmp_path / "report"
+    write_site(site, dataclasses.replace(made.content, comparisons=[page]))
+    assert 'href="compare/text-custom-1a2b.html"' in (site / "runs.html").read_text()
+    assert (site / "compare" / "text-custom-1a2b.html").read_text() == "a comparison"
+
+
 def test_the_benchmark_of_the_project_has_a_page(made, tmp_path, real_store):
     bench = json.loads(min((real_store / "bench").iterdir()).read_text())
     write_site(tmp_path, dataclasses.replace(made.content, project_benches=[bench]))

@@ -91,6 +91,7 @@ def gather(
         broken=[*scan.broken, *broken, *wrong, *store.broken], failed=scan.failed, unfinished=scan.unfinished,
         pictures=sorted((outputs / "figures").rglob("*.png")), benches=newest(outputs / "bench", "*/index.html", 5),
         made=records.now(), project_benches=read_benches(),
+        comparisons=newest(outputs / "compare", "**/index.html", 20),
     )  # fmt: skip
 
 

@@ -243,7 +243,8 @@ class Content:
     """Everything that the pages show.
 
     own: runs that fill no cell of a table. project: the runs that the project keeps. outdated: results of the project
-    whose overrides compose to another configuration today. project_benches: the benchmarks that the project keeps.
+    whose overrides compose to another configuration today. comparisons: pages of `compare.py`. project_benches: the
+    benchmarks that the project keeps.
     """
 
     tables: Sequence[TableResults]
@@ -257,6 +258,7 @@ class Content:
     pictures: Sequence[Path]
     benches: Sequence[Path]
     made: str
+    comparisons: Sequence[Path] = ()
     project_benches: Sequence[Mapping[str, Any]] = ()
 
     @property

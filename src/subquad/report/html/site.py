@@ -66,7 +66,7 @@ def write_site(folder: Path, content: Content) -> Path:
         "of_tables": [row for row in rows if row["key"] not in own], "own": [row for row in rows if row["key"] in own],
         "repeated": [repeated_row(line, site.path) for line in repeats(content.own)],
         "project": [run_row(run, site.cells, site.path) for run in reversed(content.project)],
-        "outdated": content.outdated,
+        "comparisons": site.comparisons(), "outdated": content.outdated,
         "failed": content.failed, "broken": content.broken, "papers": [p["pair"] for p in site.papers()],
     }, here="runs")  # fmt: skip
     site.page("index.html.j2", "index.html", site.overview(rows), here="index")
@@ -119,6 +119,10 @@ class _Site:
     def benches(self) -> list[dict[str, str]]:
         """Pages of benchmarks, copied beside these."""
         return [self._copied(path, "bench", path.parent.name, ".html") for path in self.content.benches]
+
+    def comparisons(self) -> list[dict[str, str]]:
+        """Pages of comparisons, copied beside these."""
+        return [self._copied(path, "compare", path.parent.name, ".html") for path in self.content.comparisons]
 
     def project_bench(self) -> str:
         """The page of the benchmark that the project keeps; empty without one."""
