@@ -139,7 +139,8 @@ def test_pairs_are_tested_over_seeds_and_cases_and_corrected():
 
 
 @pytest.mark.slow
-def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("scale", ["paper", "laptop"])
+def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(scale, tmp_path, monkeypatch, capsys):
     """Runs are written by hand. The second call measures other times, and must not plan anew."""
     jobs, wall, die = [], [0.1], [0]
 
@@ -167,6 +168,7 @@ def test_a_killed_comparison_goes_on_with_the_runs_that_it_planned(tmp_path, mon
         words = [
             "task=uea/basic_motions",
             "data=synthetic",
+            f"scale={scale}",
             "limits.epochs=399",
             f"paths.outputs={tmp_path}",
             f"paths.data={tmp_path}/data",

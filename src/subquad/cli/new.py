@@ -19,7 +19,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from subquad.config import choices
-from subquad.utils.display import CHECKOUT
+from subquad.utils.display import CHECKOUT, from_here
 from subquad.utils.errors import UserError
 
 FOLDER = "subquad_configs"
@@ -74,7 +74,7 @@ def main() -> None:
     for path, template in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(templates.get_template(template).render(names), encoding="utf-8")
-        print(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+        print(f"wrote {from_here(path)}")
     print("\n".join(["Then:", *(f"  {line.format(**names)}" for line in (NEXT_HERE if here else NEXT)[kind])]))
 
 

@@ -1,6 +1,5 @@
 """A comparison of attentions in the terminal and as a page."""
 
-from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from rich.table import Table
 from subquad.planning.comparison import STEP, ComparedRow, ComparisonResult
 from subquad.report.html.page import figure_svg, write_page
 from subquad.results.pairs import Pair
-from subquad.utils.display import counted, three_digits
+from subquad.utils.display import counted, from_here, three_digits
 
 
 def show(result: ComparisonResult, console: Console) -> None:
@@ -24,7 +23,7 @@ def show(result: ComparisonResult, console: Console) -> None:
     if part := result.facts.get(STEP):
         console.print(f"{STEP.capitalize()}: {part}", soft_wrap=True)
     console.print(verdict(result), soft_wrap=True, markup=False)
-    console.print(f"A model of the first row: {relpath(result.rows[0].run)}", soft_wrap=True, markup=False)
+    console.print(f"A model of the first row: {from_here(result.rows[0].run)}", soft_wrap=True, markup=False)
 
 
 def write(result: ComparisonResult) -> Path:
@@ -42,7 +41,7 @@ def write(result: ComparisonResult) -> Path:
             for row in result.rows
         ],
         "seeds": [(row.name, [_number(result, value) for value in row.values.values()]) for row in result.rows],
-        "models": [relpath(row.run) for row in result.rows],
+        "models": [from_here(row.run) for row in result.rows],
     })  # fmt: skip
     return page
 

@@ -114,22 +114,23 @@ class RunIndex:
         self.compositions = Compositions() if compositions is None else compositions
 
     def spec(self, overrides: Iterable[str], seed: int) -> RunSpec:
-        """The run of a cell's overrides and a seed."""
-        every = self._every(overrides)
+        """The run of these overrides and a seed."""
+        every = (*overrides, *self.overrides)
         return RunSpec((*every, f"seed={seed}"), Path(f"{self.compositions[every].folder}-s{seed}"))
 
     def compose(self, cells: Iterable[Cell], meanwhile: Callable[[], None] | None = None) -> None:
         """Composes the runs of these cells together, which is quicker than one by one; meanwhile: see `spread`."""
-        every = [self._every(own) for cell in cells for own in (cell.init_from, cell.overrides) if own]
+        owns = [self._own(own) for cell in cells for own in (cell.init_from, cell.overrides) if own]
+        every = [(*own, *self.overrides) for own in owns]
         self.compositions.all(every, meanwhile)
 
     def composition(self, cell: Cell) -> Composition:
         """The composed configuration of a cell."""
-        return self.compositions[self._every(cell.overrides)]
+        return self.compositions[*self._own(cell.overrides), *self.overrides]
 
-    def _every(self, own: Iterable[str]) -> tuple[str, ...]:
+    def _own(self, of_cell: Iterable[str]) -> tuple[str, ...]:
         smaller = any(text.startswith("scale=") and text != "scale=paper" for text in self.overrides)
-        return (*(text for text in own if not (smaller and text.startswith("limits."))), *self.overrides)
+        return tuple(text for text in of_cell if not (smaller and text.startswith("limits.")))
 
     def run_of(self, cell: Cell, seed: int) -> RunSpec:
         """The run that fills a trained or chained cell.
@@ -139,10 +140,10 @@ class RunIndex:
         """
         evaluations = (cell.eval_data,) if cell.eval_data else ()
         if not cell.init_from:
-            return replace(self.spec(cell.overrides, seed), evaluations=evaluations)
-        first = self.spec(cell.init_from, 0)
+            return replace(self.spec(self._own(cell.overrides), seed), evaluations=evaluations)
+        first = self.spec(self._own(cell.init_from), 0)
         weights = as_override(str(first.folder / "checkpoints" / "best.ckpt"))
-        run = self.spec((*cell.overrides, f"ckpt_path={weights}"), seed)
+        run = self.spec((*self._own(cell.overrides), f"ckpt_path={weights}"), seed)
         return replace(run, init_from=first, evaluations=evaluations)
 
     def specs(self, table: Table, seeds: Sequence[int] | None) -> list[RunSpec]:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from subquad.records import HISTORY, RESULT, Record, read_history
-from subquad.utils.display import duration, sizes
+from subquad.utils.display import duration, from_here, sizes
 
 
 def show(record: Record, run: Path, note: str = "") -> None:
@@ -33,7 +33,7 @@ def show(record: Record, run: Path, note: str = "") -> None:
     console.print(table)
     for name in (RESULT, "curve.png"):
         if (run / name).exists():
-            console.print(str(_short(run / name)), soft_wrap=True, markup=False)
+            console.print(str(from_here(run / name)), soft_wrap=True, markup=False)
 
 
 def _selection(record: Record) -> str:
@@ -43,10 +43,6 @@ def _selection(record: Record) -> str:
         return "the last"
     splits = {"paper": "the test split", "clean": "held-out training rows"}
     return f"best {monitor} on {splits.get(record.config['data'].get('protocol'), 'the validation split')}"
-
-
-def _short(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _number(metric: str, value: float) -> str:

@@ -31,6 +31,11 @@ def sizes(rows: Mapping[str, int]) -> str:
     return ", ".join(f"{split} {rows[split]:,}" for split in ("train", "val", "test") if split in rows)
 
 
+def from_here(path: Path) -> Path:
+    """The path from the current folder, if it is below it; else as it is."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def as_typed(text: str) -> str:
     """Replaces the commands of a checkout (`python train.py`) by those of an installed package (`subquad train`).
 
