@@ -25,6 +25,11 @@ NAMES = [
 ]
 
 
+def test_a_value_that_is_too_long_for_a_path_is_left_as_it_is() -> None:
+    override = f"attention={','.join(['softmax'] * 100)}"
+    assert with_path(override) == override
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_is_a_value_and_a_working_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert OverridesParser.create().parse_override(f"key={as_override(name)}").value() == name

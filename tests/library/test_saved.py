@@ -52,6 +52,15 @@ def test_all_swaps_are_kept_in_their_order(tmp_path):
     assert type(other.bert.encoder.layer[0].attention.self.attention) is DBA
 
 
+@pytest.mark.parametrize("attention", ["performer", "luna"])
+def test_tied_weights_of_a_swap_that_another_replaced_are_not_looked_for(attention, tmp_path):
+    model = bert("Bert").eval()
+    swap(model, "dba")
+    swap(model, attention)
+    model.save_pretrained(tmp_path)
+    assert_close(load_swapped(str(tmp_path)).state_dict(), model.state_dict(), **exactly)
+
+
 def test_models_with_one_configuration_are_not_swapped_both(tmp_path):
     model = bert("Bert").eval()
     swap(model, "dba")

@@ -70,7 +70,8 @@ def test_a_row_enters_with_the_best_rate_and_is_among_the_others(outputs, monkey
         for rate in ("3.0e-4", "1.0e-3", "3.0e-3", "1.0e-2", "3.0e-2") for seed in (100, 101, 102)
     }  # fmt: skip
     assert [job.overrides[-2:] for job in runs] == [("optimizer.lr=3.0e-3", f"seed={seed}") for seed in range(6)]
-    assert read(outputs, "arena") == {"mine": AddedRow(attention, {"arena/copying": "3.0e-3"})}
+    final = ("arena/copying",)
+    assert read(outputs, "arena") == {"mine": AddedRow(attention, {"arena/copying": "3.0e-3"}, final)}
     assert enter(monkeypatch, "rows=[mine]", COPYING, *attention) == []  # the same command again
     assert enter(monkeypatch, "rows=[mine]", COPYING) == []  # or only the name, which is enough for more cells too:
     more = enter(monkeypatch, "rows=[mine]", "columns=[compression]")
@@ -99,6 +100,14 @@ def test_a_smaller_scale_shortens_every_run_and_searches_each_task_once(outputs,
         assert not any(text.startswith("limits.") for job in (*rates, *runs) for text in job.overrides)
         assert all("optimizer.lr=3.0e-3" in job.overrides for job in runs)
     assert read(outputs, "arena")["mine"].rates == {"arena/copying": "3.0e-3", "arena/compression": "3.0e-3"}
+
+
+def test_rates_of_full_scale_stay_and_others_are_replaced():
+    row = AddedRow(OWN).chosen({"arena/recall": "1.0e-2"}, full=False)
+    row = row.chosen({"arena/recall": "1.0e-3", "arena/copying": "3.0e-3"}, full=False)
+    assert row.rates == {"arena/recall": "1.0e-3", "arena/copying": "3.0e-3"}
+    row = row.chosen({"arena/recall": "3.0e-4"}, full=True).chosen({"arena/recall": "3.0e-2"}, full=False)
+    assert row == AddedRow(OWN, {"arena/recall": "3.0e-4", "arena/copying": "3.0e-3"}, ("arena/recall",))
 
 
 @pytest.mark.slow

@@ -103,18 +103,14 @@ def main() -> int:
 
 
 def _entered(runs: RunIndex, table: Table, rates: Table | None, kept: bool) -> Table:
-    """The table whose rows of the user have their best rates; keeps them where runs may be trained.
-
-    Rates that were chosen at full scale are not replaced by those of another one.
-    """
+    """The table whose rows of the user have their best rates; keeps them where runs may be trained."""
     scope, outputs = scope_of(runs, [table]), outputs_of(runs.overrides)
     rows, _ = free_rows(outputs, load_table(table.name))
     found = None if rates is None else results_of(rates, runs, scope)
     for row in (row for row in table.rows if row.name in table.added):
         known = rows.get(row.name, AddedRow(row.overrides))
         if found is not None:
-            best = rates_by_task(found, row.name, scope)
-            known = AddedRow(known.overrides, {**known.rates, **best} if scope.full else {**best, **known.rates})
+            known = known.chosen(rates_by_task(found, row.name, scope), scope.full)
         rows[row.name] = known
         if kept:
             keep(outputs, table.name, row.name, known)

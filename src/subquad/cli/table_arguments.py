@@ -65,7 +65,7 @@ def chosen_tables(config: Any, passed: Sequence[str] = ()) -> list[Table]:
         added[table.name], others = free_rows(outputs, table)
         sys.stderr.write("".join(f"Left out: {problem.path}: {problem.message}\n" for problem in others))
     if config.attention:
-        added[tables[0].name] |= {_own_row(config, added, outputs): AddedRow(tuple(config.attention))}
+        added[tables[0].name].setdefault(_own_row(config, added, outputs), AddedRow(tuple(config.attention)))
     tables = [with_rows(table, added[table.name]) for table in tables]
     return select(tables, _listed(config.rows), _listed(config.columns))
 
@@ -131,7 +131,7 @@ def chosen_scope(config: Any) -> Scope:
 def scope_of(runs: RunIndex, tables: Sequence[Table]) -> Scope:
     """The scope of these runs. Overrides of the trainer belong to it if they change what a run is."""
     scope = Scope.of(runs.overrides)
-    of_trainer = tuple(override for override in runs.overrides if override.startswith("trainer."))
+    of_trainer = tuple(override for override in runs.overrides if override.startswith(("trainer.", "trainer=")))
     trained = next((cell for table in tables for cell in table if cell.trained or cell.chained), None)
     if of_trainer and trained is not None:
         plain = RunIndex([o for o in runs.overrides if o not in of_trainer], runs.compositions)

@@ -1,6 +1,7 @@
 """Values in the grammar of Hydra's command line."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def with_path(override: str) -> str:
     path = Path(value)
     if value == "~" or value.startswith("~/"):
         path = path.expanduser()
-    elif not path.exists():
+    elif not os.path.exists(value):  # false also for what is too long for a path
         return override
     return f"{key}={as_override(path)}"
 

@@ -57,8 +57,9 @@ def load_swapped(source: str, model_class: Any = None, trust_code: bool = False,
             for swapped in swap(part, attention, where=entry["where"], max_len=entry["max_len"], **entry["settings"]):
                 place = f"{path}.{swapped.name}".lstrip(".")
                 tied = self.get_submodule(place)._tied_weights_keys
+                others = {k: v for k, v in self.all_tied_weights_keys.items() if not k.startswith(f"{place}.")}
                 names = {f"{place}.{again}": f"{place}.{name}" for again, name in tied.items()}
-                self.all_tied_weights_keys = self.all_tied_weights_keys | names
+                self.all_tied_weights_keys = others | names
 
     loading: Any = type(known.__name__, (known,), {"__init__": build, "__module__": known.__module__})
     model, found = loading.from_pretrained(source, config=config, output_loading_info=True, **options)

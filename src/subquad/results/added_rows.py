@@ -26,10 +26,19 @@ from subquad.utils.errors import UserError
 
 @dataclass(frozen=True)
 class AddedRow:
-    """Overrides of a row, and by task the learning rate of its trained cells."""
+    """Overrides of a row, and by task the learning rate of its trained cells.
+
+    final: the tasks whose rate was chosen at full scale.
+    """
 
     overrides: tuple[str, ...]
     rates: Mapping[str, str] = field(default_factory=dict)
+    final: tuple[str, ...] = ()
+
+    def chosen(self, rates: Mapping[str, str], full: bool) -> "AddedRow":
+        """The row with newly chosen rates. Those of full scale are replaced by others of full scale only."""
+        new = {task: rate for task, rate in rates.items() if full or task not in self.final}
+        return AddedRow(self.overrides, {**self.rates, **new}, tuple({*self.final, *(new if full else ())}))
 
 
 _RATES = "_rates"
@@ -56,9 +65,9 @@ def read(outputs: Path, table: str) -> dict[str, AddedRow]:
 def keep(outputs: Path, table: str, name: str, row: AddedRow) -> None:
     """Adds a row to the file, or its rates to those that are known."""
     path, rows = path_of(outputs, table), read(outputs, table.removesuffix(_RATES))
-    known = rows[name].rates if name in rows else {}
+    known = rows.get(name, AddedRow(row.overrides))
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows[name] = AddedRow(row.overrides, {**known, **row.rates})
+    rows[name] = AddedRow(row.overrides, {**known.rates, **row.rates}, tuple(sorted({*known.final, *row.final})))
     write_json(path, json.loads(_FILE.dump_json(rows)))
 
 
