@@ -37,13 +37,17 @@ def test_no_table_is_refused():
 
 
 @pytest.mark.slow
-def test_words_that_make_other_runs_allow_no_verdict():
+def test_words_that_make_other_runs_allow_no_verdict(tmp_path, monkeypatch):
     tables = chosen_tables(config(rows=["BasicMotions"]))
     smoke = scope_of(RunIndex(["scale=smoke", "data=synthetic", "trainer=cpu"]), tables)
     assert smoke == Scope("smoke", synthetic=True)
     assert scope_of(RunIndex(["scale=paper", "trainer=cpu", "trainer.devices=1"]), tables) == FULL
     short = scope_of(RunIndex(["trainer=cpu", "trainer.max_epochs=1"]), tables)
     assert (short.full, short.note) == (False, " (trainer.max_epochs=1: no reproduction)")
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "half.yaml").write_text("defaults: [cpu]\nlimit_train_batches: 1\n")
+    monkeypatch.setenv("SUBQUAD_CONFIGS", str(tmp_path))
+    assert scope_of(RunIndex(["trainer=half"]), tables).note == " (trainer=half: no reproduction)"
 
 
 def test_a_switch_is_true_or_false():

@@ -244,6 +244,7 @@ def test_rows_that_have_learned_nothing_are_named(lower_is_better, means, said):
         ((), "Say either data=<path> or task=<task>"),
         (("data=/nowhere",), "data=/nowhere does not exist; it takes a folder of images"),
         (("task=digits", "attentions=[softmax,lnformer]"), 'no attention "lnformer"; did you mean linformer'),
+        (("task=digits", "attentions=['dba optimizer.lr=1',none]"), "optimizer.lr=1 behind dba would train this row"),
         (("task=digits", "attentions=[dba]"), "needs two or more different rows"),
         (("task=digits", "seeds=1"), "say seeds=2 or more"),
         (("task=digits", "hours=0"), "hours is 0; choose a number above 0"),

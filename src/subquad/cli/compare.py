@@ -80,6 +80,11 @@ def _check(config: Any, passed: Sequence[str]) -> None:
             load_own_attention(name, settings)
         elif name not in (known := [*options("attention"), NONE]):
             raise UserError(f'There is no attention "{name}"; {hint(name, known)}')
+        if other := [text for text in settings if not text.lstrip("+~").startswith(("attention.", "backbone."))]:
+            raise UserError(
+                f"{other[0]} behind {name} would train this row otherwise than the others; give a row settings of "
+                "attention. and backbone. only."
+            )
     if config.seeds < 2:
         raise UserError("seeds=1 shows no variation between runs; say seeds=2 or more.")
     if config.rates is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import ListConfig, OmegaConf
 
 from subquad.cli.command import script_settings
-from subquad.config.choices import options
+from subquad.config.choices import CONFIGS, options
 from subquad.config.compose import load_own_attention
 from subquad.config.compositions import Compositions
 from subquad.config.task_metadata import task_of
@@ -131,7 +131,9 @@ def chosen_scope(config: Any) -> Scope:
 def scope_of(runs: RunIndex, tables: Sequence[Table]) -> Scope:
     """The scope of these runs. Overrides of the trainer belong to it if they change what a run is."""
     scope = Scope.of(runs.overrides)
-    of_trainer = tuple(override for override in runs.overrides if override.startswith(("trainer.", "trainer=")))
+    shipped = {f"trainer={file.stem}" for file in (CONFIGS / "trainer").glob("*.yaml")}
+    given = (override for override in runs.overrides if override.startswith(("trainer.", "trainer=")))
+    of_trainer = tuple(override for override in given if override not in shipped)
     trained = next((cell for table in tables for cell in table if cell.trained or cell.chained), None)
     if of_trainer and trained is not None:
         plain = RunIndex([o for o in runs.overrides if o not in of_trainer], runs.compositions)
