@@ -55,7 +55,14 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "_measured_cells", lambda: [cell for cell in table.cells.values() if cell.measure])
     for seed in (0, 1):
         finish(folder(seed), 0.89 + seed / 50, seed=seed, finished=f"2026-01-0{seed + 1}T10:00:00+00:00")
-        overrides = [*OVERRIDES, f"seed={seed}", "trainer=cpu", "logger=csv", "paths.data=/elsewhere"]
+        overrides = [
+            *OVERRIDES,
+            f"seed={seed}",
+            "trainer=cpu",
+            "logger=csv",
+            "paths.data=/elsewhere",
+            "paths.run=/a/run",
+        ]
         (folder(seed) / ".hydra" / "overrides.yaml").write_text(json.dumps(overrides))
     monkeypatch.setattr("subquad.measure.machine._commit", lambda: "abc123")
     measure(table.cells["Softmax", "Width"], RunIndex())

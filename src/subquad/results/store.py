@@ -290,7 +290,7 @@ def _overrides(folder: Path, record: Record, compositions: Compositions) -> list
     kept = [_portable(override) for override in given if not override.startswith("seed=")]
     for override in [override for override in kept if _may_be_left_out(override)]:
         others = [other for other in kept if other != override]
-        if compositions[others].folder == compositions[kept].folder:
+        if compositions[others].identity == compositions[kept].identity:
             kept = others
     return kept
 
@@ -316,7 +316,7 @@ def _today(result: StoredRun | StoredMeasurement, compositions: Compositions) ->
     """The name that a result would have today."""
     composition = compositions[result.overrides]
     if isinstance(result, StoredRun):
-        return f"{Path(composition.folder).name}-s{result.seed}"
+        return records.run_name(fingerprint(composition.identity), result.seed)
     return fingerprint({"config": composition.identity, "measure": result.measure})
 
 
