@@ -21,7 +21,7 @@ TABLE = """
 title: Chains
 source: nowhere
 seeds: 2
-overrides: [task=lra/listops, scale=smoke, backbone=blrp]
+overrides: [task=lra/listops, backbone=blrp]
 metric: {name: test/accuracy, scale_by: 100}
 columns:
   x1: []

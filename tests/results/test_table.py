@@ -257,6 +257,7 @@ def changed(*path: str, to: object) -> str:
         (("columns", "Avg.", "mean"), ["Text", "Imag"], "there is no Imag to take a mean of; it averages Text, Image"),
         (("columns", "Avg.", "mean"), ["With hidden"], "there is no With hidden to take a mean of"),
         (("metric", "better"), "more", "better is more; choose higher, lower, equal"),
+        (("overrides",), ["scale=smoke"], "scale=smoke belongs on the command line"),
         (("metric", "scale_by"), "x", "scale_by is x; it takes a number"),
         (("metric", "nme"), "x", "metric has no key nme; did you mean name?"),
         (("rows", "Tuned", "metric", "units"), "x", "metric has no key units; did you mean unit?"),

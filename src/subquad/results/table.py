@@ -6,7 +6,7 @@ configs/table/<paper>/<number>.yaml holds
     metric            {name, label, scale_by, unit, better} of cells without a metric of their own
     seeds             how many trained runs a cell is the mean of; 0 for counted and measured cells. A column, a row or
                       a cell may have its own. The seeds of its runs begin with `first_seed` of the table: 0
-    overrides         overrides of train.py that all cells share: [scale=paper]
+    overrides         overrides of train.py that all cells share: [recipe=luna]
     columns, rows     name: [overrides], or name: {overrides, init_from, eval_data, metric, measure, mean, seeds,
                       hidden, from_prior_work, note, unavailable}
     printed           row: the cells in the order of the columns, separated by spaces, in quotes if there is one;
@@ -18,8 +18,7 @@ configs/table/<paper>/<number>.yaml holds
     needs, costs      trained and measured columns, with words for them, from which the report says which row to take
     counted           false: its cells are not among those of the five papers, in counts of what is reproduced
     claims            which rows or columns the paper calls better than which others: [{ours: [DBA], over: [Luna]}];
-                      without `over`, than all others; with `at: [Text]`, in these of the other lines only.
-                      docs/differences.md says whether the printed numbers carry it
+                      without `over`, than all others; with `at: [Text]`, there only (docs/differences.md)
 
 A line's own metric adds to that of the table, except that measured cells take nothing from a table's metric that names
 one of a record (`name: test/accuracy`), whose unit does not apply to a measurement.
@@ -273,6 +272,9 @@ def _table(node: Any, name: str) -> Table:
         for row in rows
         for column in columns
     }  # fmt: skip
+    given = {text for cell in cells.values() for text in (*cell.overrides, *cell.init_from)}
+    if small := sorted(text for text in given if text.startswith(("scale=", "data=")) and text != "scale=paper"):
+        raise UserError(f"{small[0]} belongs on the command line, where it marks the values as no reproduction.")
     if any(cell.seeds < 1 for cell in cells.values() if cell.trained):
         raise UserError("trained cells need seeds of at least 1.")
     charts = tuple((str(across), str(up)) for across, up in node.get("charts", ()))
