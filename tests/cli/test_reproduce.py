@@ -12,6 +12,7 @@ from subquad import records
 from subquad.config.choices import CONFIGS
 from subquad.config.compose import compose_run
 from subquad.config.fingerprint import identity
+from subquad.data.text.own_texts import OwnTexts
 from subquad.results.cells import RunIndex, load_table
 from subquad.results.collect import results_of
 from subquad.results.measurement_cache import measure, path_of
@@ -203,6 +204,24 @@ def test_one_command_trains_what_is_missing_and_shows_the_table(tmp_path):
     assert "to be trained" not in again.stdout
     assert "(38.10±0.40)" in again.stdout
     assert "- (38.10±0.40)" in reproduce(tmp_path, *words[:-2], "run=false").stdout  # no run of scale=paper
+
+
+@pytest.mark.slow
+def test_finished_runs_on_files_that_have_changed_are_refused(tmp_path, monkeypatch):
+    OwnTexts.write_synthetic(tmp_path)
+    table = tmp_path / "configs" / "table" / "mine" / "1.yaml"
+    table.parent.mkdir(parents=True)
+    own = f"[task=text/custom, data.train={tmp_path}/train.csv, data.tokenizer=bytes, data.max_len=32]"
+    head = f"title: t\nsource: s\nseeds: 1\noverrides: {own}\nmetric: {{name: test/accuracy}}\n"
+    table.write_text(f"{head}columns: {{Accuracy: []}}\nrows: {{Linear: [attention=linear]}}\n")
+    monkeypatch.setenv("SUBQUAD_CONFIGS", str(tmp_path / "configs"))
+    words = ("table=mine/1", "scale=smoke")
+    assert reproduce(tmp_path, *words).returncode == 0
+    with (tmp_path / "train.csv").open("a") as file:
+        file.write((tmp_path / "train.csv").read_text().splitlines()[-1] + " \n")
+    again = reproduce(tmp_path, *words)
+    assert again.returncode == 1
+    assert "The data differ from those this run was trained on" in again.stderr
 
 
 @pytest.mark.parametrize(

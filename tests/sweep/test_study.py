@@ -13,6 +13,7 @@ from runs import composed, run_script
 
 from subquad import records
 from subquad.config.choices import CONFIGS
+from subquad.data.text.own_texts import OwnTexts
 from subquad.report.html.study_page import write_study_page
 from subquad.sweep.study import check_counts, opened, split
 from subquad.training.callbacks.prune import PRUNED, TRIAL, Prune, storage_of
@@ -156,6 +157,20 @@ def test_other_code_of_an_own_class_is_another_search(config, tmp_path, monkeypa
             assert search.asked == 0, times
             search.tell([0.5 for _ in search.ask(1)])
         monkeypatch.setattr("subquad.config.own_code._FIRST", {})  # another process
+
+
+def test_other_files_of_the_user_are_another_search(data, outputs, tmp_path):
+    words = ["task=text/custom", f"data.train={tmp_path}/train.csv", "data.tokenizer=bytes", "scale=smoke"]
+    for times in range(2):
+        OwnTexts.write_synthetic(tmp_path)
+        with (tmp_path / "train.csv").open("a") as file:
+            file.write("one more,a\n" * times)
+        config = composed(data, outputs, *words)
+        config.hydra = {"sweeper": {"pruner": MEDIAN}}
+        fixed, space = split([*words, "optimizer.lr=interval(0.1,0.9)"], {})
+        with opened(config, fixed, space, None, None, None, None, write_study_page) as search:
+            assert search.asked == 0, times
+            search.tell([0.5 for _ in search.ask(1)])
 
 
 def test_a_search_of_another_name_keeps_to_its_settings(config):

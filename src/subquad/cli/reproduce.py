@@ -20,8 +20,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from omegaconf import OmegaConf
 from rich.console import Console
 
+from subquad import records
 from subquad.cli.table_arguments import (
     check_switch,
     chosen_seeds,
@@ -31,6 +33,7 @@ from subquad.cli.table_arguments import (
     split_arguments,
     table_of_rates,
 )
+from subquad.config.task_metadata import names_files
 from subquad.report import wandb_table
 from subquad.report.terminal import show_table
 from subquad.results.added_rows import AddedRow, free_rows, keep, rates_by_task, with_rows
@@ -133,11 +136,14 @@ def _train(
 ) -> _Undone:
     """Trains the unfinished runs whose data are here."""
     shown = [Shown(table.name, runs.cells(table, seeds[table.name])) for table in tables]
-    unfinished = [
-        spec
-        for spec in merged(spec for table in tables for spec in runs.specs(table, seeds[table.name]))
-        if not spec.finished
-    ]
+    every = merged(spec for table in tables for spec in runs.specs(table, seeds[table.name]))
+    unfinished = [spec for spec in every if not spec.finished]
+    for spec in every:
+        record = records.read(spec.folder) if spec.finished else None
+        if record is not None and names_files(record.config["data"]):
+            from subquad.training.resume import check_finished  # slow
+
+            check_finished(OmegaConf.create(record.config), record, spec.folder)
     runs.compositions.save()
     missing: dict[str, list[RunSpec]] = {}
     for spec in unfinished:

@@ -1,7 +1,7 @@
 """Reads the description of a task's data from its YAML file: splits, source, licence, where to get them."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,3 +74,8 @@ def opening_comment(path: Path) -> list[str]:
     end = next((number for number, line in enumerate(lines) if not line.startswith("# ")), len(lines))
     assert end, f"{path.relative_to(choices.CONFIGS.parent)} must open with a comment"
     return [line.removeprefix("# ") for line in lines[:end]]
+
+
+def names_files(data: Mapping[str, Any]) -> bool:
+    """Whether the settings of data name files of the user, which may change from one command to the next."""
+    return any(data.get(key) is not None for key in ("folder", "train"))

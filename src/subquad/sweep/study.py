@@ -29,6 +29,7 @@ from rich.console import Console
 from subquad.config.choices import CONFIGS
 from subquad.config.overrides import as_override
 from subquad.config.own_code import own_code
+from subquad.config.task_metadata import names_files
 from subquad.config.validate import checked_overrides
 from subquad.results.commands import command_line
 from subquad.training.callbacks.prune import PRUNED, TRIAL, storage_of
@@ -88,7 +89,7 @@ def opened(
     config: DictConfig, fixed: Sequence[str], space: Mapping[str, BaseDistribution], name: str | None,
     storage: str | None, sampler: Any, pruner: Any, write_page: Callable[..., None],
 ) -> Iterator["Search"]:  # fmt: skip
-    """The search of this name, or of these settings and this code, which no other process continues meanwhile.
+    """The search of this name, or of these settings, code and own files, which no other process continues meanwhile.
 
     write_page: `subquad.report.html.study_page.write_study_page`. Trials that were running when the search was
     interrupted are tried again first. Raises UserError where another process is searching, or where a study of this
@@ -96,7 +97,7 @@ def opened(
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     plain = {key: distribution_to_json(values) for key, values in space.items()}
-    settings = [sorted(fixed), plain, *filter(None, [_code(config, space)])]
+    settings = [sorted(fixed), plain, *filter(None, [_code(config, space), _files(config)])]
     same = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     name = name or f"{str(config.task.name).replace('/', '-')}-{same}"
     folder = Path(config.paths.outputs) / "studies" / name
@@ -128,6 +129,15 @@ def _code(config: DictConfig, space: Mapping[str, BaseDistribution]) -> dict[str
     names = searched.choices if isinstance(searched, CategoricalDistribution) else ()
     classes = [{"_target_": re.sub(r"\\?:", ".", str(name))} for name in names if ":" in str(name)]
     return own_code([OmegaConf.to_container(config), *classes])
+
+
+def _files(config: DictConfig) -> str | None:
+    """The fingerprint of the user's own files; None for other data."""
+    if not names_files(config.data):
+        return None
+    data = instantiate(OmegaConf.to_container(config.data, resolve=True), _convert_="all")
+    data.prepare_data()
+    return str(data.fingerprint)
 
 
 def _study(place: str, name: str, direction: Any) -> optuna.Study:
