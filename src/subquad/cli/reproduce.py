@@ -136,11 +136,11 @@ def _train(
 ) -> _Undone:
     """Trains the unfinished runs whose data are here."""
     shown = [Shown(table.name, runs.cells(table, seeds[table.name])) for table in tables]
-    every = merged(spec for table in tables for spec in runs.specs(table, seeds[table.name]))
-    unfinished = [spec for spec in every if not spec.finished]
-    for spec in every:
-        record = records.read(spec.folder) if spec.finished else None
-        if record is not None and names_files(record.config["data"]):
+    unfinished = []
+    for spec in merged(spec for table in tables for spec in runs.specs(table, seeds[table.name])):
+        if not spec.finished:
+            unfinished.append(spec)
+        elif (record := records.read(spec.folder)) is not None and names_files(record.config["data"]):
             from subquad.training.resume import check_finished  # slow
 
             check_finished(OmegaConf.create(record.config), record, spec.folder)
