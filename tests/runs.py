@@ -1,6 +1,7 @@
 """How tests reach the command line: composed and trained in this process, or as a program of its own."""
 
 import io
+import logging
 import os
 import runpy
 import subprocess
@@ -159,10 +160,19 @@ def answer(*overrides: str) -> "subprocess.CompletedProcess[str]":
             runpy.run_path(sys.argv[0], run_name="__main__")
         except SystemExit as end:
             status = end.code
+        finally:
+            _close_logs()
     if isinstance(status, str):  # as the interpreter would
         err.write(f"{status}\n")
         status = 1
     return subprocess.CompletedProcess([*overrides], status or 0, out.getvalue(), err.getvalue())
+
+
+def _close_logs() -> None:
+    """Closes the log files of a run, as the end of its process would."""
+    for handler in [x for x in logging.root.handlers if isinstance(x, logging.FileHandler)]:
+        logging.root.removeHandler(handler)
+        handler.close()
 
 
 def weights(run: Path, name: str = "best.ckpt") -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ from runs import ROOT
 
 from subquad.cli import new
 from subquad.results.table import load
+from subquad.utils import display
 from subquad.utils.errors import UserError
 
 PAGE = (ROOT / "docs" / "adding.md").read_text()
@@ -57,7 +58,7 @@ def test_a_folder_is_made_and_entered_in_pyproject(folder, monkeypatch):
 
 
 def test_in_the_repository_files_have_the_places_of_their_kind(folder, monkeypatch, capsys):
-    monkeypatch.setattr(new, "CHECKOUT", folder)
+    monkeypatch.setattr(display, "CHECKOUT", folder)
     (folder / "src" / "subquad" / "data" / "recall").mkdir(parents=True)
     (folder / "src" / "subquad" / "data" / "recall" / "__init__.py").touch()
     for arguments in (("attention", "mean_value"), ("task", "recall/parity"), ("task", "odd"), ("table", "mine/1")):

@@ -82,13 +82,14 @@ def test_a_mistake_in_the_code_shows_its_traceback(monkeypatch):
         command.run("plan")
 
 
-def test_commands_in_a_text_are_those_of_the_installation(monkeypatch):
+def test_commands_in_a_text_are_those_of_the_place(monkeypatch, tmp_path):
     text = "Run `python scripts/prepare.py task=a` or scripts/plan.py, then python train.py a=1; see train.py."
     assert display.as_typed(text) == text
+    typed = "Run `subquad prepare task=a` or subquad plan, then subquad train a=1; see train.py."
+    monkeypatch.chdir(tmp_path)  # a project of its own, with the package installed from a checkout
+    assert display.as_typed(text) == typed
     monkeypatch.setattr(display, "CHECKOUT", None)
-    assert (
-        display.as_typed(text) == "Run `subquad prepare task=a` or subquad plan, then subquad train a=1; see train.py."
-    )
+    assert display.as_typed(text) == typed
 
 
 def test_importing_a_program_does_nothing():

@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from subquad.cli.command import bench_config
-from subquad.config.compose import compose_run, load_attention, load_factory
+from subquad.cli.table_arguments import outputs_of
+from subquad.config.compose import load_attention, load_factory
 from subquad.measure import machine
 from subquad.measure.benchmark import Measured, Setting, measure
 from subquad.measure.growth import DOES_NOT_FIT, NO_ATTENTION
@@ -47,7 +48,7 @@ def main() -> None:
         sides = [*factories, *([NO_ATTENTION] if setting.level == "model" else [])]
         console.print(_table(setting, sides, measured))
         results += [_row(setting, name, measured) for name in sides]
-    folder = Path(config.output or f"{compose_run([]).paths.outputs}/bench") / now().replace(":", "")
+    folder = Path(config.output or outputs_of([]) / "bench") / now().replace(":", "")
     folder.mkdir(parents=True, exist_ok=True)
     facts = machine.facts()
     settings = OmegaConf.to_container(config)

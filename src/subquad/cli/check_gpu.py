@@ -30,8 +30,9 @@ from hydra.utils import instantiate
 from rich.console import Console
 
 from subquad.cli.command import listed, prepare_process, script_settings
+from subquad.cli.table_arguments import outputs_of
 from subquad.config.choices import hint, options
-from subquad.config.compose import compose_run, load_own_attention
+from subquad.config.compose import load_own_attention
 from subquad.config.compositions import Compositions
 from subquad.config.settings import without_weights
 from subquad.measure import device_checks, machine
@@ -150,7 +151,7 @@ def _state(config: Any) -> tuple[Path, dict[str, Any]]:
     facts = machine.facts()
     settings = {"device": str(config.device), "quick": bool(config.quick)}
     key = fingerprint({**settings, **{name: facts[name] for name in ("machine", "versions", "commit")}})
-    folder = Path(config.output or f"{compose_run([]).paths.outputs}/check").resolve() / f"{config.device}-{key}"
+    folder = Path(config.output or outputs_of([]) / "check").resolve() / f"{config.device}-{key}"
     try:
         state = json.loads((folder / "check.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -21,8 +21,8 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from subquad.cli.command import script_settings
+from subquad.cli.table_arguments import outputs_of
 from subquad.config.choices import file_of, options
-from subquad.config.compose import compose_run
 from subquad.utils.display import as_typed
 from subquad.utils.errors import UserError
 
@@ -68,8 +68,7 @@ def main() -> int:
         "figure": name, "title": figure.title, "source": figure.source, "overrides": choices, "settings": node,
         **machine.facts(),
     }  # fmt: skip
-    places = [override for override in choices if override.startswith("paths.")]
-    folder = Path(config.output or f"{compose_run(places).paths.outputs}/figures/{name}")
+    folder = Path(config.output or outputs_of(choices) / "figures" / name)
     picture = figure.draw(numbers)
     if config.width:
         fit(picture, float(config.width))

@@ -19,7 +19,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from subquad.config import choices
-from subquad.utils.display import CHECKOUT, from_here
+from subquad.utils.display import from_here, in_checkout
 from subquad.utils.errors import UserError
 
 FOLDER = "subquad_configs"
@@ -60,7 +60,7 @@ def main() -> None:
     """Writes the files and prints their paths and the commands that use them."""
     kind, name = _arguments(sys.argv[1:])
     module = name.rpartition("/")[2]
-    here = CHECKOUT is not None and Path.cwd() == CHECKOUT
+    here = in_checkout()
     files = {_place(kind, name, file, here): _template(kind, file) for file in KINDS[kind]}
     _check(kind, name, None if here or not files else module, [*files])
     names = {

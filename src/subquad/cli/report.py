@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from subquad.cli.command import script_settings
-from subquad.config.compose import compose_run
+from subquad.cli.table_arguments import outputs_of
 from subquad.utils.errors import UserError
 
 DEFAULTS = {
@@ -63,7 +63,7 @@ def _write_pages(config: Any, paths: list[str]) -> None:
 
         content = gather(names, paths, reached)
         progress.update(task, description="Pages", completed=len(names), refresh=True)
-        folder = Path(config.output or Path(str(compose_run(paths).paths.outputs)) / "report")
+        folder = Path(config.output or outputs_of(paths) / "report")
         index = write_site(folder, content)
     for problem in content.broken:
         console.print(f"{problem.path}: {problem.message}", soft_wrap=True, markup=False, highlight=False)
@@ -75,7 +75,7 @@ def _watch(config: Any, paths: list[str]) -> None:
     from subquad.report.html.live_page import write_live_page
 
     seconds = 5.0 if config.watch is True else config.watch
-    outputs = Path(str(compose_run(paths).paths.outputs))
+    outputs = outputs_of(paths)
     page = Path(config.output or outputs / "report") / "live.html"
     with Console(stderr=True).status("") as status:
         while True:

@@ -14,8 +14,9 @@ from pathlib import Path
 from rich.console import Console
 
 from subquad.cli.command import listed, script_settings
+from subquad.cli.table_arguments import outputs_of
 from subquad.config.choices import options
-from subquad.config.compose import compose_run, load_factory
+from subquad.config.compose import load_factory
 from subquad.utils.errors import UserError
 
 DEFAULTS = {"attention": "dba", "backbone": None, "length": 32, "dim": 32, "heads": 4, "seed": 0, "output": None}
@@ -32,7 +33,7 @@ def main() -> None:
     if min(config.length, config.dim, config.heads) < 1 or config.length > config.dim:
         raise UserError(f"The width must be at least the number of tokens; set dim={max(config.length, 1)} or more.")
     torch.set_num_threads(1)
-    folder = Path(config.output or str(compose_run([]).paths.outputs) + "/figures/attention")
+    folder = Path(config.output or outputs_of([]) / "figures/attention")
     names = options("attention") if config.attention == "all" else listed(config.attention)
     group = "attention" if config.backbone is None else "backbone"
     for name in names if config.backbone is None else listed(config.backbone):

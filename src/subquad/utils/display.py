@@ -36,11 +36,16 @@ def from_here(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
+def in_checkout() -> bool:
+    """Whether the current folder is the repository that this package is imported from."""
+    return CHECKOUT is not None and Path.cwd() == CHECKOUT
+
+
 def as_typed(text: str) -> str:
     """Replaces the commands of a checkout (`python train.py`) by those of an installed package (`subquad train`).
 
-    In a checkout the text is returned unchanged.
+    In the checkout itself, where they work, the text is returned unchanged.
     """
-    if CHECKOUT is not None:
+    if in_checkout():
         return text
     return re.sub(r"(?:python )?scripts/(\w+)\.py|python (train|eval)\.py", lambda m: f"subquad {m[1] or m[2]}", text)
