@@ -35,6 +35,8 @@ def test_it_is_the_trained_model_in_evaluation_mode(made):
     assert network.record["metrics"] == records.read(run).metrics
     data = prepared(config)
     assert network.spec == data.spec
+    assert network.classes == data.class_names
+    assert len(network.classes) == network.spec.classes
     state = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
     assert all(torch.equal(weight, state[f"network.{name}"]) for name, weight in network.state_dict().items())
     assert load_pretrained(str(file.parent)).record == network.record

@@ -109,7 +109,7 @@ class SplitData(CheckedSettings, abc.ABC):
 
     @property
     def class_names(self) -> list[str]:
-        """The classes of the user's own data in the order of a model's outputs; empty for numbers."""
+        """The classes of series and of the user's own data in the order of a model's outputs; otherwise empty."""
         return []
 
     def test_on(self, rows: Split) -> None:

@@ -1,4 +1,4 @@
-"""Trained weights as one portable file: safetensors whose header holds the data's spec and the record of the run.
+"""Trained weights as one portable file: safetensors whose header holds the data's spec, classes and the run's record.
 
 The record has the resolved configuration. Nothing is pickled, and loading runs no code but that of Subquad's models.
 """
@@ -26,7 +26,7 @@ _KEY = "subquad"
 
 
 def pack(run: Path, output: Path) -> None:
-    """Writes the best weights of a finished run, with its record and the spec of its data, to a file.
+    """Writes the best weights of a finished run, with its record and the spec and classes of its data, to a file.
 
     Raises UserError if the folder holds no finished run or several, or if its weights or data are missing or have
     changed.
@@ -47,7 +47,8 @@ def pack(run: Path, output: Path) -> None:
         name: None if isinstance(value, Tensor) else value for name, value in dataclasses.asdict(data.spec).items()
     }
     spec = {"kind": type(data.spec).__name__, **fields}
-    text = json.dumps({"spec": spec, "record": _portable(dataclasses.asdict(record))})
+    record_there = _portable(dataclasses.asdict(record))
+    text = json.dumps({"spec": spec, "classes": data.class_names, "record": record_there})
     with atomic_write(output) as partial:
         save_file(weights, partial, {_KEY: text, "sha256": _digest(text, weights)})
 
@@ -61,7 +62,8 @@ def load_pretrained(source: str | Path, *, revision: str | None = None, trust_co
         trust_code: whether the model may have classes from outside of Subquad, which are imported and run.
 
     Returns:
-        The network. Its `spec` describes the data that it takes, and its `record` is the record of its run.
+        The network. Its `spec` describes the data that it takes, its `record` is the record of its run, and its
+        `classes` are the names of its outputs: those of series and of the user's own data, otherwise empty.
 
     Raises:
         UserError: the file is missing, damaged or cannot be downloaded, or of classes that are not trusted.
@@ -100,7 +102,7 @@ def load_pretrained(source: str | Path, *, revision: str | None = None, trust_co
             f"The weights of {path} do not fit its model ({' '.join(str(error).split())[:200]}); install the "
             "version of Subquad that wrote it."
         ) from None
-    network.spec, network.record = spec, content["record"]
+    network.spec, network.record, network.classes = spec, content["record"], content.get("classes", [])
     return network.eval()
 
 
