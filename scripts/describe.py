@@ -309,7 +309,7 @@ def tables() -> str:
     ):
         table = load_table(name)
         counts = [
-            sum(cell.trained for cell in table), sum(cell.chained for cell in table),
+            sum(cell.trained and not cell.chained for cell in table), sum(cell.chained for cell in table),
             sum(bool(cell.measure and not cell.mean and not cell.unavailable) for cell in table),
             sum(bool(cell.unavailable) for cell in table),
         ]  # fmt: skip

@@ -110,8 +110,8 @@ def test_a_cell_is_one_of_trained_chained_measured_mean_and_missing(table):
         return cell.trained, cell.chained, bool(cell.measure), bool(cell.mean), bool(cell.unavailable)
 
     assert kind("64", "Text") == (True, False, False, False, False)
-    assert kind("64", "Long") == (False, True, False, False, False)
-    assert kind("Tuned", "Text") == (False, True, False, False, False)
+    assert kind("64", "Long") == (True, True, False, False, False)
+    assert kind("Tuned", "Text") == (True, True, False, False, False)
     assert kind("64", "Width") == (False, False, True, False, False)
     assert kind("64", "Avg.") == (False, False, False, True, False)
     assert kind("BAN", "Text") == (False, False, False, False, True)

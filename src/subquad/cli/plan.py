@@ -58,7 +58,7 @@ def main() -> None:
     choices = tuple(override for override in overrides if not override.startswith("hydra"))
     runs = RunIndex(choices)
     outputs = Path(runs.compositions[choices].outputs)
-    runs.compose((cell for table in tables for cell in table if cell.trained or cell.chained), _import_heavy)
+    runs.compose((cell for table in tables for cell in table if cell.trained), _import_heavy)
     jobs = [job for table in tables for job in runs.specs(table, seeds[table.name])]
     if not jobs:
         Console().print(f"Nothing that is chosen of {config.table} is trained.")

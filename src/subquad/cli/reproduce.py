@@ -76,7 +76,7 @@ def main() -> int:
     choices = tuple(override for override in passed if override not in of_sweep)
     dashboard = wandb_table.is_chosen(choices)
     runs = RunIndex(choices)
-    runs.compose((cell for table in tables for cell in table if cell.trained or cell.chained), _import_data)
+    runs.compose((cell for table in tables for cell in table if cell.trained), _import_data)
     for place, table in enumerate(tables):
         rates = table_of_rates(table)
         if config.run and rates is not None and _train(runs, [rates], {rates.name: None}, of_sweep, dashboard).failed:

@@ -94,7 +94,7 @@ def table_of_rates(table: Table) -> Table | None:
     own = {row.name: AddedRow(row.overrides) for row in table.rows if row.name in table.added}
     if not own or (name := rates_of(table.name)) is None:
         return None
-    tasks = {task_of(cell.overrides) for cell in table if cell.trained or cell.chained}
+    tasks = {task_of(cell.overrides) for cell in table if cell.trained}
     grown = with_rows(load_table(name), own)
     columns = [column.name for column in grown.columns if task_of(column.overrides) in tasks]
     return grown.select([*own], columns) if columns else None
@@ -134,7 +134,7 @@ def scope_of(runs: RunIndex, tables: Sequence[Table]) -> Scope:
     shipped = {f"trainer={file.stem}" for file in (CONFIGS / "trainer").glob("*.yaml")}
     given = (override for override in runs.overrides if override.startswith(("trainer.", "trainer=")))
     of_trainer = tuple(override for override in given if override not in shipped)
-    trained = next((cell for table in tables for cell in table if cell.trained or cell.chained), None)
+    trained = next((cell for table in tables for cell in table if cell.trained), None)
     if of_trainer and trained is not None:
         plain = RunIndex([o for o in runs.overrides if o not in of_trainer], runs.compositions)
         if runs.spec(trained.overrides, 0).folder != plain.spec(trained.overrides, 0).folder:

@@ -102,12 +102,7 @@ def _filled(cell: CellResults) -> CellResult | None:
 
 def _trained(tables: Iterable[TableResults], seeds: int = 5) -> str:
     """How many trained cells of the papers there are, without means over cells, and how many have so many seeds."""
-    cells = [
-        cell
-        for table in tables
-        for cell in table.shown
-        if table.group(cell) == "trained" and (cell.cell.trained or cell.cell.chained)
-    ]
+    cells = [cell for table in tables for cell in table.shown if table.group(cell) == "trained" and cell.cell.trained]
     results = [result for cell in cells if (result := _filled(cell))]
     settings = {tuple(run.key for run in result.runs) for result in results}
     enough = sum(len(result.values) >= seeds for result in results)

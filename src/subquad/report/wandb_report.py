@@ -41,7 +41,7 @@ def shown_tasks(results: TableResults, scope: Scope) -> list[Shown]:
     found: dict[tuple[str, ...], Shown] = {}
     for cell in results.table:
         chosen = tuple(override for override in cell.overrides if override.startswith(("task=", "experiment=")))
-        if (cell.trained or cell.chained) and chosen not in found:
+        if cell.trained and chosen not in found:
             config = compose_run([*cell.overrides, *scope.choices])
             found[chosen] = Shown(task=str(config.task.name), monitor=str(config.task.monitor).rpartition("/")[2])
     return list(dict.fromkeys(found.values()))

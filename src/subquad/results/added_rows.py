@@ -107,7 +107,7 @@ def with_rows(table: Table, rows: Mapping[str, AddedRow]) -> Table:
     cells = dict(grown.cells)
     for (name, column), cell in grown.cells.items():
         rate = rows[name].rates.get(task_of(cell.overrides)) if name in rows else None
-        if rate is not None and (cell.trained or cell.chained):
+        if rate is not None and cell.trained:
             cells[name, column] = dataclasses.replace(cell, overrides=(*cell.overrides, f"optimizer.lr={rate}"))
     return dataclasses.replace(grown, cells=cells, added=tuple(rows))
 

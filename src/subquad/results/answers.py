@@ -105,7 +105,7 @@ def column_pairs(part: TableResults, column: str) -> ColumnPairs | None:
     """The pairs of a trained column; None below two rows with all of their seeds, or without a better side."""
     values: dict[str, Mapping[int, float]] = {}
     missing: dict[str, int] = {}
-    cells = [c for (_, name), c in part.cells.items() if name == column and (c.cell.trained or c.cell.chained)]
+    cells = [c for (_, name), c in part.cells.items() if name == column and c.cell.trained]
     for cell in cells:
         seeds = {} if (result := cell.at_full_scale) is None else result.values
         if len(seeds) >= max(2, cell.cell.seeds):
@@ -154,7 +154,7 @@ def answers(part: TableResults, pairs: Mapping[str, ColumnPairs], benches: Itera
 def limits(part: TableResults, pairs: Mapping[str, ColumnPairs]) -> list[str]:
     """What the table cannot say, in sentences with its own numbers."""
     compositions = Compositions()
-    cells = [next(c for c in part.table if c.column == name and (c.trained or c.chained)) for name in pairs]
+    cells = [next(c for c in part.table if c.column == name and c.trained) for name in pairs]
     runs = [compositions[cell.overrides] for cell in cells]
     compositions.save()
     model = runs[0].module["backbone"]

@@ -153,14 +153,14 @@ class RunIndex:
 
         Seed by seed, so that each cell soon has a first number. A finished run's `init_from` is left out.
         """
-        cells = [cell for cell in table if cell.trained or cell.chained]
+        cells = [cell for cell in table if cell.trained]
         self.compose(cells)
         every = sorted({seed for cell in cells for seed in seeds_of(cell, seeds)}) if seeds is None else seeds
         return merged(self.run_of(cell, seed) for seed in every for cell in cells if seed in seeds_of(cell, seeds))
 
     def cells(self, table: Table, seeds: Sequence[int] | None) -> dict[Place, list[RunSpec]]:
         """The runs of each trained or chained cell. seeds: None for as many as each cell declares."""
-        filled = {place: cell for place, cell in table.cells.items() if cell.trained or cell.chained}
+        filled = {place: cell for place, cell in table.cells.items() if cell.trained}
         self.compose(filled.values())
         return {place: [self.run_of(c, seed) for seed in seeds_of(c, seeds)] for place, c in filled.items()}
 

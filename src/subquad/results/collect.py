@@ -261,7 +261,7 @@ class Collector:
 
     def compose(self, tables: Iterable[Table]) -> None:
         """Composes all that these tables need together, which is quicker than one by one."""
-        cells = [cell for table in tables for cell in table if cell.trained or cell.chained]
+        cells = [cell for table in tables for cell in table if cell.trained]
         self.runs.compose(cell for cell in cells if self._possible(cell))
 
     def results(self, table: Table) -> dict[Place, CellResult]:
@@ -275,7 +275,7 @@ class Collector:
     def _cell(self, cell: Cell) -> CellResult:
         if cell.measure and not cell.unavailable:
             return self._measurement(cell)
-        if (cell.trained or cell.chained) and self._possible(cell):
+        if cell.trained and self._possible(cell):
             return self._trained(cell)
         return self._result(cell, {}, missing_data=self._missing_data(cell))
 
@@ -352,7 +352,7 @@ class Collector:
 
         With `known`, asked with the overrides that choose data, which many cells share.
         """
-        if not (cell.trained or cell.chained):
+        if not cell.trained:
             return ""
         if self.known is None:
             return self.runs.missing_data(self.runs.run_of(cell, 0)) or ""
@@ -364,7 +364,7 @@ class Collector:
 
 def _data(cell: Cell) -> list[tuple[str, ...]]:
     """The overrides that choose the data of a cell's run, and of the run that it starts from; none without a run."""
-    if not (cell.trained or cell.chained):
+    if not cell.trained:
         return []
     return [
         tuple(override for override in overrides if override.startswith(_DATA_OVERRIDES))

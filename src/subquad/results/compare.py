@@ -21,11 +21,7 @@ def compare_lines(table: Table, values: Values, names: Sequence[str]) -> list[st
     or two columns, or if no value of the metric is better than another.
     """
     first, second = opponents(table, names)
-    pairs = [
-        (where, a, b)
-        for where, a, b in _pairs(table, first, second)
-        if all(cell.trained or cell.chained for cell in (a, b))
-    ]
+    pairs = [(where, a, b) for where, a, b in _pairs(table, first, second) if all(cell.trained for cell in (a, b))]
     if not pairs:
         raise UserError(f"Table {table.name} has no trained cells of both {first} and {second} to compare.")
     lines, differences = [], {(a.overrides, b.overrides): list[float]() for _, a, b in pairs}
@@ -56,7 +52,7 @@ def against_reference(table: Table, values: Values) -> dict[tuple[str, str], Com
     for place, cell in table.cells.items():
         sign = {"higher": 1.0, "lower": -1.0}.get(cell.metric.better)
         other = (table.reference, cell.column)
-        if sign is None or not (cell.trained or cell.chained) or place == other:
+        if sign is None or not cell.trained or place == other:
             continue
         row, reference = (_signed(values.get(p, {}), sign) for p in (place, other))
         if (comparison := compare(row, reference)) is not None:

@@ -118,8 +118,8 @@ class Cell:
 
     @property
     def trained(self) -> bool:
-        """Whether the records of runs of train.py with its overrides, and no others, fill it."""
-        return not (self.mean or self.measure or self.unavailable or self.init_from or self.eval_data)
+        """Whether the records of runs of train.py fill it."""
+        return not (self.mean or self.measure or self.unavailable)
 
     @property
     def digits(self) -> int:
@@ -135,8 +135,8 @@ class Cell:
 
     @property
     def chained(self) -> bool:
-        """Whether a run fills it that starts from another one or is evaluated on other data."""
-        return bool(self.init_from or self.eval_data) and not (self.mean or self.measure or self.unavailable)
+        """Whether the run that fills it starts from another one or is evaluated on other data."""
+        return self.trained and bool(self.init_from or self.eval_data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ class Table:
     @property
     def counts(self) -> str:
         """How many runs its trained cells are means of: "5", "4 or 5"; empty where nothing is trained."""
-        return " or ".join(map(str, sorted({cell.seeds for cell in self if cell.trained or cell.chained})))
+        return " or ".join(map(str, sorted({cell.seeds for cell in self if cell.trained})))
 
     def select(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> "Table":
         """The table with these rows and columns only, means left out where a part is; empty selects all.

@@ -76,7 +76,7 @@ def cell_verdict(
         return Verdict.NEEDS_DATA if needs_data else Verdict.NOT_RUN
     if not full and (cell.of_run or not cell.measure):
         return Verdict.OTHER_SCALE
-    seeds = cell.seeds if cell.trained or cell.chained or cell.mean else 1
+    seeds = cell.seeds if cell.trained or cell.mean else 1
     if cell.printed is None or cell.printed.value is None:
         return Verdict.NOT_PRINTED if len(values) >= seeds else Verdict.INCOMPLETE
     found = judge(summarise(values), cell.printed, seeds, cell.metric.better)

@@ -80,7 +80,7 @@ def choice(part: TableResults) -> Chart | None:
             result = cell.at_full_scale
             if result is None or result.summary is None or not math.isfinite(result.summary.mean):
                 continue
-            if (cell.cell.trained or cell.cell.chained) and len(result.values) < cell.cell.seeds:
+            if cell.cell.trained and len(result.values) < cell.cell.seeds:
                 continue
             mean, half = (float(f"{number:.5g}") for number in (result.summary.mean, result.summary.half_width or 0))
             values[column] = [mean, half, f"#{cell.anchor}", result.text]

@@ -225,7 +225,7 @@ class _Site:
         link = f"http{rest.split(',')[0]}" if rest else ""
         name = f"{key}: {authors}"
         lines = [line for line in self.lines if line.paper == key and line.group == "trained"]
-        trained = [line for line in lines if line.part.cell.trained or line.part.cell.chained]
+        trained = [line for line in lines if line.part.cell.trained]
         order = list(MARKS)
         return {
             "key": key, "name": name, "link": link, "pair": (key, name), "trainable": len(trained),
