@@ -14,6 +14,7 @@ def test_every_choice_belongs_to_the_module_of_its_class():
     for name in ("dba_printed", "performer_relu", "linformer_layer", "synthesizer_mixed", "softmax_explicit"):
         assert found[name] == load_attention(name).func.__module__.rpartition(".")[2]
     assert mechanisms()["dba"][0].name == "dba"
+    assert all(choice.text for choices in mechanisms().values() for choice in choices)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,12 @@ def test_settings_are_those_of_the_file_and_of_what_it_inherits():
     assert settings["recon_norm"] == ("none", "softmax, none, inv_len")  # its value, the comment of dba
     assert settings["d_p"] == ("16", "")
     assert choice_of("attention", "nothing") is None
+
+
+def test_a_file_of_the_user_inherits_a_shipped_one_and_needs_no_comment(tmp_path, monkeypatch):
+    (tmp_path / "attention").mkdir()
+    (tmp_path / "attention" / "wider.yaml").write_text("defaults:\n  - dba\nd_p: 32\n")
+    monkeypatch.setenv("SUBQUAD_CONFIGS", str(tmp_path))
+    found = choice_of("attention", "wider")
+    assert (found.mechanism, found.text) == ("dba", "")
+    assert ("d_p", "32") in [setting[:2] for setting in found.settings]

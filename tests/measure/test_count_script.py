@@ -40,6 +40,16 @@ def test_the_published_convention_prints_the_papers_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "overrides",
+    [("task=digits", "backbone=s4d"), ("task=imagenet", "recipe=ecoformer_finetune", "attention=ecoformer")],
+)
+def test_images_for_sequence_models_and_models_that_start_from_weights(tmp_path, overrides):
+    done = counted(tmp_path, *overrides)
+    assert done.returncode == 0, done.stderr
+    assert "total" in done.stdout
+
+
+@pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
         (["precision=fp8"], "precision is fp8; choose int8, int32, fp16, fp32."),

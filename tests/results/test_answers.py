@@ -77,6 +77,9 @@ def test_the_chance_of_a_pair_is_that_of_its_seeds_and_of_the_test_rows():
     variance = sum(seeds) + of_rows(91.5, 500, 100)[0] + of_rows(81, 500, 100)[0]
     degrees = variance**2 / (seeds[0] ** 2 / 3 + seeds[1] ** 2 / 2)
     assert pair.p == pytest.approx(2 * stats.t.sf(10.5 / np.sqrt(variance), degrees))
+    [rows_only] = share_pairs({"a": {0: 82.0, 1: 82.0}, "b": {0: 80.0, 1: 80.0}}, 500, 100)
+    variance = of_rows(82, 500, 100)[0] + of_rows(80, 500, 100)[0]
+    assert rows_only.p == pytest.approx(2 * stats.norm.sf(2 / np.sqrt(variance)))
 
 
 @pytest.mark.parametrize("pairs", [share_pairs, all_pairs])

@@ -113,6 +113,17 @@ def test_an_interrupt_ends_all_with_one_sentence(number, caplog, tmp_path):
     assert caplog.messages == ["Interrupted; the same command continues with the runs that have not finished."]
 
 
+def test_a_signal_that_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with workers.signals_interrupt():
+            os.kill(os.getpid(), signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_runs_end_with_the_sweep_however_that_ends(tmp_path):
     def run(_):
         (tmp_path / str(os.getpid())).touch()

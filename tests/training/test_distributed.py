@@ -5,6 +5,7 @@ from processes import CASES, DDP, assert_same, run_of, told, train_together
 from runs import composed, trained
 
 from subquad import records
+from subquad.training.distributed import flags
 
 PARTS = ("trainer.accumulate_grad_batches=2", "checkpoint_activations=true")
 SMALL = "trainer.accumulate_grad_batches=0.8MB"
@@ -45,3 +46,9 @@ def test_only_the_first_process_speaks_and_nobody_warns(together):
     first, second = together[1]
     assert second == ""
     assert "Warning" not in first
+
+
+def test_other_processes_and_jobs_get_the_flags_in_either_form(monkeypatch):
+    given = ["train.py", "-m", "--config-dir=x", "--config-name", "mine", "seed=0", "~attention", "--cfg=job"]
+    monkeypatch.setattr("sys.argv", given)
+    assert flags() == ["--config-dir=x", "--config-name", "mine", "--cfg=job"]

@@ -10,7 +10,7 @@ from subquad.attention.base import Projections, StatelessAttention
 from subquad.ops.masks import masked_mean, zero_padding
 from subquad.ops.softmax_attention import softmax_attention
 from subquad.specs import Context, Masks, Pattern, Site, Tokens
-from subquad.utils.setting_types import NonNegative
+from subquad.utils.setting_types import Positive
 
 
 def naive_attention_bn(
@@ -55,7 +55,7 @@ class AttentionBN(StatelessAttention):
     complexity = "time O(n²d), memory O(n)"
 
     def __init__(
-        self, site: Site, beta: float = 1.0, learned: bool = False, variance: bool = False, eps: NonNegative = 1e-5
+        self, site: Site, beta: float = 1.0, learned: bool = False, variance: bool = False, eps: Positive = 1e-5
     ) -> None:
         super().__init__(site)
         self.beta = nn.Parameter(torch.tensor([float(beta)])) if learned else beta

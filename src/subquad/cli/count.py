@@ -19,8 +19,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
@@ -33,6 +31,8 @@ from subquad.measure.aten import Tally
 from subquad.measure.energy import ARITHMETIC, energy
 from subquad.measure.inputs import network_inputs
 from subquad.measure.operations import Operations, by_group, count
+from subquad.planning.model_size import meta_module, spec_of
+from subquad.results.missing_data import missing_data
 from subquad.utils.errors import UserError
 
 OWN = {
@@ -61,16 +61,11 @@ def _network(config: DictConfig, rows: int) -> tuple[nn.Module, tuple[Any, ...]]
     plain: Any = OmegaConf.to_container(config, resolve=True)
     for section in ("attention", "backbone", "data"):
         check_settings(section, plain.get(section, {}))
-    settings = OmegaConf.create(plain)
-    data = instantiate(settings.data, _convert_="all")
-    try:
-        spec = data.spec
-    except (AttributeError, OSError, UserError):  # the spec depends on the files
-        data.prepare_data()
-        spec = data.spec
-    with torch.device("meta"):
-        network = instantiate(settings.task.module.backbone, _convert_="all")(spec=spec).eval()
-        return network, network_inputs(network, spec, rows, "meta")
+    spec = spec_of(plain["data"], prepare=True)
+    if spec is None:
+        raise UserError(str(missing_data(plain["data"])))
+    network = meta_module(plain["task"]["module"], spec).network.eval()
+    return network, network_inputs(network, spec, rows, "meta")
 
 
 def _table(name: str, network: nn.Module, operations: Operations, settings: DictConfig) -> Table:

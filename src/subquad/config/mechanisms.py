@@ -59,7 +59,7 @@ def choice_of(group: str, name: str) -> Choice | None:
     path = file_of(group, name) if name else None
     if path is None:
         return None
-    texts = list(_chain(path))
+    texts = list(_chain(group, path))
     whole = "\n".join(texts)
     target = re.search(r"^_target_: *([\w.]+)", whole, re.MULTILINE)
     if target is None or (group == "backbone" and re.search(r"\$\{attention\b", whole)):
@@ -74,11 +74,11 @@ def choice_of(group: str, name: str) -> Choice | None:
     return Choice(group, name, mechanism, " ".join(opening_comment(path)), named)
 
 
-def _chain(path: Path) -> Iterator[str]:
+def _chain(group: str, path: Path) -> Iterator[str]:
     """The texts of a file and of those that it inherits, the last of which is the most general."""
     text = path.read_text(encoding="utf-8")
     yield text
     parents: list[str] = re.findall(r"^  - (\w+)$", text.partition("defaults:")[2].partition("\n\n")[0], re.MULTILINE)
     for parent in parents:
-        if parent != "_self_":
-            yield from _chain(path.with_name(f"{parent}.yaml"))
+        if parent != "_self_" and (inherited := file_of(group, parent)) is not None:
+            yield from _chain(group, inherited)

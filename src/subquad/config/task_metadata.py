@@ -72,7 +72,6 @@ def opening_comment(path: Path) -> list[str]:
     """The lines of the comment at the start of a configuration file."""
     lines = path.read_text(encoding="utf-8").removeprefix("# @package _global_\n").splitlines()
     end = next((number for number, line in enumerate(lines) if not line.startswith("# ")), len(lines))
-    assert end, f"{path.relative_to(choices.CONFIGS.parent)} must open with a comment"
     return [line.removeprefix("# ") for line in lines[:end]]
 
 

@@ -79,13 +79,13 @@ def _count(model: _Model) -> int:
 def module_of(setting: Setting) -> tuple[Any, Any]:
     """The task's module of a setting on the meta device, and the spec of its data; or None and None without data."""
     spec = _spec(json.dumps(setting.data, sort_keys=True))
-    return (None, None) if spec is None else (meta_module(setting, spec), spec)
+    return (None, None) if spec is None else (meta_module(setting.module, spec), spec)
 
 
-def meta_module(setting: Setting, spec: Any) -> Any:
-    """The task's module of a setting on the meta device."""
+def meta_module(settings: Mapping[str, Any], spec: Any) -> Any:
+    """The task's module with these settings on the meta device."""
     with torch.device("meta"), _NoValues():
-        return instantiate(without_weights(setting.module), _convert_="all")(spec=spec)
+        return instantiate(without_weights(settings), _convert_="all")(spec=spec)
 
 
 class _NoValues(TorchFunctionMode):

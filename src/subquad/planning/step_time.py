@@ -62,7 +62,7 @@ def measure_steps(setting: Setting, outputs: Path, steps: int = 3) -> StepTime:
         gc.collect()
         return_freed_memory()
         plan = plan_memory(
-            config, trainer, meta_module(setting, spec), spec, setting.data["batch_size"], lambda: setting.batch
+            config, trainer, meta_module(setting.module, spec), spec, setting.data["batch_size"], lambda: setting.batch
         )
         rows = -(-setting.batch // plan.microbatches)
         try:

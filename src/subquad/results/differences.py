@@ -29,7 +29,7 @@ Of rows with several answers (recall, copying, text) they are means of shares, w
 which are right or wrong: the rule then tells fewer differences than there are.
 """
 
-Parts = tuple[tuple[float, float], ...]
+Parts = Sequence[tuple[float, float]]
 """Variances, each with its degrees of freedom."""
 
 
@@ -80,11 +80,16 @@ def of_rows(value: float, rows: int, unit: float = 1.0) -> tuple[float, float]:
     return unit**2 * share * (1 - share) / (rows + 2), math.inf
 
 
+def error_of(parts: Parts) -> tuple[float, float]:
+    """The standard error of a value with this variance, and its degrees of freedom."""
+    variance, spent = sum(part for part, _ in parts), sum(part**2 / freedom for part, freedom in parts)
+    return math.sqrt(variance), variance**2 / spent if spent else math.inf
+
+
 def half_width(parts: Parts) -> float:
     """Half of the 95 % interval of a value with this variance."""
-    variance = sum(part for part, _ in parts)
-    spent = sum(part**2 / freedom for part, freedom in parts)
-    return quantile(variance**2 / spent if spent else math.inf) * math.sqrt(variance)
+    error, degrees = error_of(parts)
+    return quantile(degrees) * error
 
 
 def _scaled(parts: Parts, factor: float) -> Parts:
@@ -127,7 +132,7 @@ def claimed(table: Table, claim: Claim) -> Iterator[Difference]:
 
 def _difference(ours: str, over: str, line: str, a: Estimate, b: Estimate) -> Difference:
     known = a.spread_known and b.spread_known
-    return Difference(ours, over, line, round(a.value - b.value, 9), half_width(a.parts + b.parts), known)
+    return Difference(ours, over, line, round(a.value - b.value, 9), half_width([*a.parts, *b.parts]), known)
 
 
 @dataclass(frozen=True, slots=True)

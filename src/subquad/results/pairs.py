@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from subquad.results.differences import of_rows
+from subquad.results.differences import Parts, error_of, half_width, of_rows
 from subquad.results.statistics import LEVEL, quantile, two_sided
-
-Parts = Sequence[tuple[float, float]]
-"""Variances, each with its degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +84,18 @@ def _of_mean(sample: np.ndarray) -> tuple[float, float]:
     return float(np.var(sample, ddof=1)) / len(sample), len(sample) - 1
 
 
-def _error(parts: Parts) -> tuple[float, float]:
-    """The standard error from parts of its square, and its degrees of freedom (Satterthwaite 1946)."""
-    variance, spent = sum(part for part, _ in parts), sum(part**2 / freedom for part, freedom in parts)
-    return math.sqrt(variance), variance**2 / spent if spent else parts[0][1]
-
-
 def half_widths(values: Mapping[str, Mapping[int, float]], cases: Mapping[str, np.ndarray] | None) -> dict[str, float]:
     """Half of the 95 % interval of each row's mean, with the two sources of chance of `all_pairs`."""
     widths = {}
     for row, of_row in values.items():
         samples = [np.array([*of_row.values()]), *([] if cases is None else [cases[row]])]
-        error, degrees = _error([_of_mean(sample) for sample in samples])
-        widths[row] = quantile(degrees) * error
+        widths[row] = half_width([_of_mean(sample) for sample in samples])
     return widths
 
 
 def _pair(a: str, b: str, of_a: float, of_b: float, parts: Parts) -> Pair:
     """The pair of two rows with these means."""
-    difference, (error, degrees) = of_a - of_b, _error(parts)
+    difference, (error, degrees) = of_a - of_b, error_of(parts)
     if error <= 1e-6 * max(abs(of_a), abs(of_b)):  # of single precision: no variation at all says nothing about chance
         return Pair(a, b, difference, difference, difference, 1.0)
     half = quantile(degrees) * error

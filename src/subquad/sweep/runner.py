@@ -24,6 +24,7 @@ from subquad.results.commands import command_line
 from subquad.results.footnotes import few
 from subquad.sweep.monitor import Follower
 from subquad.sweep.progress import Progress, Shown
+from subquad.sweep.workers import signals_interrupt
 from subquad.utils.display import counted
 
 SWEEPS = "sweeps"
@@ -128,7 +129,7 @@ def is_locked(folder: Path) -> bool:
 def _wait_for(busy: Sequence[RunSpec], progress: Progress, log: Path) -> None:
     """Returns when no other process trains any of these runs."""
     try:
-        with _signals_interrupt(), progress:
+        with signals_interrupt(), progress:
             while any(is_locked(job.folder) for job in busy):
                 progress.look()
                 time.sleep(0.5)
@@ -150,7 +151,7 @@ def _run_command(command: Sequence[str], file: Any, progress: Progress) -> int:
     The command has a process group of its own, so that Ctrl-C does not reach it twice, from the terminal and from here.
     """
     with (
-        _signals_interrupt(),
+        signals_interrupt(),
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, process_group=0) as process,
     ):
         try:
@@ -179,21 +180,6 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
         process.wait(_STOP_TIMEOUT)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         process.kill()
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Inside the block, SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _report_failures(

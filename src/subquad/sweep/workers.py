@@ -179,8 +179,8 @@ def run_all(
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Inside the block, Ctrl-C, SIGTERM and SIGHUP end the program with a message on how to continue.
+def signals_interrupt() -> Iterator[None]:
+    """Inside the block, SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does.
 
     Signals that are ignored (nohup) or handled already (a job of Slurm) are left as they are.
     """
@@ -192,12 +192,20 @@ def interruptible() -> Iterator[None]:
     before = {number: signal.signal(number, interrupt) for number in taken}
     try:
         yield
-    except KeyboardInterrupt:
-        log.warning("Interrupted; the same command continues with the runs that have not finished.")
-        raise SystemExit(INTERRUPTED) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Inside the block, Ctrl-C and the signals of `signals_interrupt` end the program and say how to continue."""
+    try:
+        with signals_interrupt():
+            yield
+    except KeyboardInterrupt:
+        log.warning("Interrupted; the same command continues with the runs that have not finished.")
+        raise SystemExit(INTERRUPTED) from None
 
 
 @contextmanager

@@ -79,7 +79,10 @@ def _command() -> list[str]:
 
 def flags() -> list[str]:
     """The command-line arguments that are not overrides, such as --config-name and its value; without -m."""
-    return [arg for arg in sys.argv[1:] if "=" not in arg and arg[0] != "~" and arg not in ("-m", "--multirun")]
+    return [
+        arg for arg in sys.argv[1:]
+        if (arg.startswith("-") or ("=" not in arg and arg[0] != "~")) and arg not in ("-m", "--multirun")
+    ]  # fmt: skip
 
 
 def lock_timeout() -> float:
