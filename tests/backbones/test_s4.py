@@ -191,7 +191,7 @@ def test_learns_which_of_two_marks_came_first(kernel):
     [
         ({"n_ssm": 3}, "3 state space models cannot serve 4 channels"),
         ({"dt_min": 0.9}, "choose 0 < dt_min <= dt_max"),
-        ({"d_state": 7}, "even backbone.d_state"),
+        ({"d_state": 7}, "backbone.d_state is 7; choose an even number"),
     ],
     ids=str,
 )

@@ -56,6 +56,8 @@ def test_gradients_stay_in_single_precision_with_their_parameters() -> None:
 def test_blocks_divide_the_states() -> None:
     with pytest.raises(UserError, match=r"12 states cannot be 5 blocks.*choose a backbone\.blocks that divides"):
         S5Layer(4, 12, 5, 0.0, 0.01, 0.5, Rates())
+    with pytest.raises(UserError, match="6 states cannot be 2 blocks of pairs"):
+        S5Layer(4, 6, 2, 0.0, 0.01, 0.5, Rates())
 
 
 # lindermanlab/S5, bin/run_experiments/run_lra_*.sh: --n_layers, --d_model, --ssm_size_base, --blocks, --bsz, --epochs,

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from subquad.ops import state_space as ssm
-from subquad.utils.errors import UserError
 
 exactly = {"rtol": 0, "atol": 1e-10}
 DT = torch.tensor([0.004, 0.03, 0.2], dtype=torch.float64)
@@ -75,8 +74,6 @@ def test_diagonal_starts():
     inv, _ = ssm.diagonal_pairs(6, "inv")
     assert_close(inv.imag, torch.tensor([6 / math.pi * (6 / (2 * n + 1) - 1) for n in range(3)], dtype=torch.float64))
     assert_close(ssm.diagonal_pairs(6, "legs")[0], ssm.legs_pairs(6)[0])
-    with pytest.raises(UserError, match="state of 5 numbers"):
-        ssm.diagonal_pairs(5, "lin")
 
 
 @pytest.mark.parametrize("length", LENGTHS)

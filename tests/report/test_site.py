@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from made_pages import ODD, build
 
-from subquad.report.html.site import MANIFEST, write_site
+from subquad.report.html.site import MANIFEST, _Site, write_site
 from subquad.report.verdict_style import MARKS
 from subquad.results.verdict import Verdict
 
@@ -319,12 +319,20 @@ def contrast(first, second):
     return (high + 0.05) / (low + 0.05)
 
 
+def test_a_picture_with_damaged_numbers_is_shown_without_them(made, tmp_path):
+    (tmp_path / "figures" / "attention").mkdir(parents=True)
+    picture = tmp_path / "figures" / "attention" / "dba.png"
+    picture.write_bytes(b"")
+    picture.with_suffix(".json").write_text('{"overrides": [')
+    [shown] = _Site(tmp_path / "pages", dataclasses.replace(made.content, pictures=[picture])).pictures()
+    assert shown["name"] == "attention/dba"
+    assert "without its numbers (Expecting value" in shown["of"]
+
+
 def test_pages_of_runs_that_are_gone_are_removed_and_nothing_else(made, tmp_path):
     write_site(tmp_path / "pages", made.content)
     (tmp_path / "pages" / "mine.html").write_text("kept")
-    fewer = type(made.content)(**{
-        name: getattr(made.content, name) for name in made.content.__dataclass_fields__
-    } | {"runs": made.content.runs[:1], "own": [], "pictures": []})  # fmt: skip
+    fewer = dataclasses.replace(made.content, runs=made.content.runs[:1], own=[], pictures=[])
     write_site(tmp_path / "pages", fewer)
     left = {
         path.relative_to(tmp_path / "pages").as_posix() for path in (tmp_path / "pages").rglob("*") if path.is_file()

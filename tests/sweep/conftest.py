@@ -8,6 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 from runs import ROOT
 
+from subquad.sweep.slurm.queue import has_gpus
+
 
 @pytest.fixture
 def settings(tmp_path):
@@ -33,7 +35,9 @@ def commands(tmp_path, monkeypatch):
     for path in folder.glob("*"):
         path.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-    return folder
+    has_gpus.cache_clear()
+    yield folder
+    has_gpus.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from subquad.utils.errors import first_line
+
 log = logging.getLogger(__name__)
 
 INTERRUPTED = 130
@@ -61,7 +63,11 @@ class JobList(Sweeper):
         except KeyboardInterrupt:
             raise SystemExit(INTERRUPTED) from None
         ended = zip((overrides for stage in stages for overrides in stage), results, strict=True)
-        failed = [(overrides, _cause(result)) for overrides, result in ended if result.status != JobStatus.COMPLETED]
+        failed = [
+            (overrides, first_line(result._return_value))
+            for overrides, result in ended
+            if result.status != JobStatus.COMPLETED
+        ]
         for overrides, cause in failed:
             log.error("Failed: %s\n  %s", " ".join(overrides), cause)
         if failed:
@@ -101,9 +107,3 @@ def _interrupt_after(leader: int) -> None:
     while os.getppid() == leader:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGINT)
-
-
-def _cause(result: JobReturn) -> str:
-    """The first line of a job's error message, or the name of its class if there is no message."""
-    message = next(iter(str(result._return_value).splitlines()), "")
-    return message or type(result._return_value).__name__

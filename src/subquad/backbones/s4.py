@@ -14,7 +14,7 @@ from subquad.blocks.s4_layer import S4Block, S4Layer
 from subquad.blocks.state_space_parameters import DiagonalStateSpace, LowRankStateSpace, Rates, StateSpace
 from subquad.specs import ContextMask, DataSpec, Mask
 from subquad.utils.errors import UserError
-from subquad.utils.setting_types import BelowOne, Count, NonNegative, Positive
+from subquad.utils.setting_types import BelowOne, Count, Even, NonNegative, Positive
 
 
 class S4Encoder(StandaloneEncoder):
@@ -54,7 +54,7 @@ class S4Encoder(StandaloneEncoder):
     def __init__(
         self, spec: DataSpec, dim: Count, layers: Count = 6, dropout: BelowOne = 0.0,
         kernel: Literal["low_rank", "diagonal"] = "low_rank", init: Literal["legs", "lin", "inv"] = "legs",
-        discretization: Literal["zoh", "bilinear"] = "zoh", d_state: Count = 64, n_ssm: Count | None = None,
+        discretization: Literal["zoh", "bilinear"] = "zoh", d_state: Even = 64, n_ssm: Count | None = None,
         dt_min: Positive = 0.001, dt_max: Positive = 0.1, order: Literal["pre", "post"] = "pre",
         norm: Literal["batch", "layer"] = "batch", readout: Literal["mean", "last"] = "mean",
         ssm_lr: NonNegative | None = None, dt_lr: NonNegative | None = None, c_lr: NonNegative | None = None,

@@ -33,10 +33,10 @@ class S5Layer(nn.Module, Tuned):
         self, dim: int, states: int, blocks: int, dropout: float, dt_min: float, dt_max: float, rates: Rates
     ) -> None:
         super().__init__()
-        if states % blocks or not 0 < dt_min <= dt_max:
+        if states % (2 * blocks) or not 0 < dt_min <= dt_max:
             raise UserError(
-                f"{states} states cannot be {blocks} blocks, or steps not drawn from [{dt_min}, {dt_max}]; choose a "
-                "backbone.blocks that divides backbone.d_state, and 0 < dt_min <= dt_max."
+                f"{states} states cannot be {blocks} blocks of pairs, or steps not drawn from [{dt_min}, {dt_max}]; "
+                "choose a backbone.blocks that divides half of backbone.d_state, and 0 < dt_min <= dt_max."
             )
         a, _ = ssm.diagonal_pairs(states // blocks, "legs")
         pairs, self.rates = blocks * len(a), rates

@@ -6,7 +6,6 @@ python scripts/bench.py attention=[dba] backbone=[s4] levels=[model]
 """
 
 import itertools
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,10 +23,10 @@ from subquad.measure import machine
 from subquad.measure.benchmark import Measured, Setting, measure
 from subquad.measure.growth import DOES_NOT_FIT, NO_ATTENTION
 from subquad.measure.speed_plot import draw_speed
-from subquad.records import now
+from subquad.records import now, write_json
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX, how_compiled, write_bench_page
 from subquad.utils.cores import usable_cores
-from subquad.utils.display import as_typed
+from subquad.utils.display import command_line
 
 REFERENCES = (EXPLICIT, SOFTMAX)
 VARIED = {"dim": "dims", "batch": "batches", "dtype": "dtypes", "compiled": "compiled"}
@@ -49,15 +48,12 @@ def main() -> None:
         console.print(_table(setting, sides, measured))
         results += [_row(setting, name, measured) for name in sides]
     folder = Path(config.output or outputs_of([]) / "bench") / now().replace(":", "")
-    folder.mkdir(parents=True, exist_ok=True)
     facts = machine.facts()
     settings = OmegaConf.to_container(config)
-    (folder / "results.json").write_text(
-        json.dumps({"settings": settings, **facts, "results": results}, indent=1), encoding="utf-8"
-    )
+    write_json(folder / "results.json", {"settings": settings, **facts, "results": results})
     about = {
         "threads": torch.get_num_threads(), "rounds": config.rounds, "layers": config.layers,
-        "cuda": device != "cpu", "command": as_typed(" ".join(["python scripts/bench.py", *sys.argv[1:]])),
+        "cuda": device != "cpu", "command": command_line("python scripts/bench.py", sys.argv[1:]),
     }  # fmt: skip
     write_bench_page(folder / "index.html", results, facts | about)
     if len(config.lengths) > 1:

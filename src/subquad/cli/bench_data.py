@@ -5,8 +5,8 @@
     python scripts/bench_data.py task=all data=synthetic seconds=1
 
 For each task: rows per second of the training loader, rows per second of training steps (forward, backward, optimiser)
-on batches in memory, and their ratio. The first batches, which start the workers, are not counted. All other overrides
-are those of train.py.
+on batches in memory (kept=8 of them), and their ratio. The first batches, which start the workers, are not counted. All
+other overrides are those of train.py.
 """
 
 import itertools
@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
+from subquad.cli.command import listed, script_settings
 from subquad.config.choices import options
 from subquad.config.compose import compose_run
 from subquad.data.split_data import SplitData
@@ -35,7 +36,7 @@ SETTINGS: dict[str, Any] = {"task": ["lra/listops", "digits"], "workers": 2, "se
 def main() -> None:
     """Prints a table with one row per task."""
     overrides = [arg for arg in sys.argv[1:] if arg.partition("=")[0] not in SETTINGS]
-    config = OmegaConf.merge(SETTINGS, OmegaConf.from_dotlist([arg for arg in sys.argv[1:] if arg not in overrides]))
+    config = script_settings(SETTINGS, [arg for arg in sys.argv[1:] if arg not in overrides])
     torch.set_num_threads(usable_threads())
     table = Table(
         title=f"Rows per second, {counted(config.workers, 'worker')}, {counted(torch.get_num_threads(), 'thread')}"
@@ -43,7 +44,7 @@ def main() -> None:
     for heading in ("task", "attention", "batch", "loader", "training", "loader / training"):
         table.add_column(heading, justify="left" if heading in ("task", "attention") else "right")
     all_tasks = [task for task in options("task") if not task.endswith("/custom")]
-    for task in all_tasks if config.task == "all" else [config.task] if isinstance(config.task, str) else config.task:
+    for task in all_tasks if config.task == "all" else listed(config.task):
         table.add_row(*_cells(task, overrides, config))
     Console(width=110).print(table)
 

@@ -6,7 +6,6 @@ python scripts/check_theorems.py output=theorems.json  # also write the numbers 
 """
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from subquad.cli.command import script_settings
 from subquad.measure.analysis.theorems.finding import Finding, check_all
+from subquad.records import write_json
 from subquad.utils.errors import UserError
 
 COLOURS = {"holds": "green", "fails": "red", "misprinted": "yellow"}
@@ -29,9 +29,7 @@ def main() -> None:
         raise UserError(f'There is no topic "{config.topic}"; see src/subquad/measure/analysis/theorems.')
     Console(highlight=False).print(_table(findings))
     if config.output:
-        Path(config.output).write_text(
-            json.dumps([dataclasses.asdict(f) for f in findings], indent=1), encoding="utf-8"
-        )
+        write_json(Path(config.output), [dataclasses.asdict(f) for f in findings])
 
 
 def _table(findings: list[Finding]) -> Table:

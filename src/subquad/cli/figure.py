@@ -12,7 +12,6 @@ picture (PNG, SVG) and its numbers (JSON) are written to outputs/figures/<paper>
 Without any of its runs nothing is written.
 """
 
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from rich.console import Console
 from subquad.cli.command import script_settings
 from subquad.cli.table_arguments import outputs_of
 from subquad.config.choices import file_of, options
-from subquad.utils.display import as_typed
+from subquad.utils.display import command_line
 from subquad.utils.errors import UserError
 
 OWN = {"figure": "???", "run": False, "output": None, "width": None}
@@ -82,7 +81,7 @@ def main() -> int:
     for sentence in numbers["missing"]:
         console.print(sentence, soft_wrap=True, markup=False)
     if jobs and not config.run:
-        command = as_typed(shlex.join(["python", "scripts/figure.py", *sys.argv[1:], "run=true"]))
+        command = command_line("python scripts/figure.py", [*sys.argv[1:], "run=true"])
         console.print(f"Train the missing runs: {command}", soft_wrap=True, markup=False)
     return int(failed)
 

@@ -80,7 +80,7 @@ def _add(paths: list[Path], again: bool) -> int:
                 add_bench(path)
                 print(f"{path} is the documentation's benchmark of its device now; run `make docs`.")
                 continue
-            new = stored_measurement(path, compositions) if path.suffix else stored_run(path, compositions)
+            new = stored_measurement(path, compositions) if path.is_file() else stored_run(path, compositions)
             if not again and (new.name in store.runs or new.name in store.measurements):
                 kept += 1
             elif isinstance(new, StoredMeasurement):

@@ -18,11 +18,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, MissingMandatoryValue
 
 from subquad import records
-from subquad.config.choices import CONFIGS, of_training
+from subquad.config.choices import file_of, of_training
 from subquad.config.own_code import own_code
 from subquad.config.run_settings import Limits, check_run
 from subquad.records import FOLDER, fingerprint
-from subquad.utils.display import as_typed
+from subquad.utils.display import as_typed, command_line
 from subquad.utils.errors import UserError, first_line
 
 _KEPT = ("task", "data", "trainer", "callbacks", "protocol", "scale", "recipe", "ckpt_path")
@@ -184,8 +184,8 @@ def smaller_run(*, _root_: DictConfig) -> str | None:
     group = "attention" if "attention" in _root_.backbone else "backbone"
     own = {name: hydra.runtime.choices[name] for name in (group, "task")}
     kept = [o for o in hydra.overrides.task if o.partition("=")[0] not in ("scale", *own)]
-    return " ".join(
-        [as_typed("python train.py"), *(f"{name}={choice}" for name, choice in own.items()), *kept, "scale=laptop"]
+    return command_line(
+        "python train.py", [*(f"{name}={choice}" for name, choice in own.items()), *kept, "scale=laptop"]
     )
 
 
@@ -249,8 +249,8 @@ def acting_limits(config: DictConfig) -> set[str]:
 def _refuse_unused(config: DictConfig) -> None:
     """Raises UserError for a given limit, or choice of a schedule, that does not act."""
     for text in HydraConfig.get().overrides.task:
-        chosen = CONFIGS / "scheduler" / f"{text.removeprefix('scheduler=')}.yaml"
-        if text.startswith("scheduler=") and chosen.exists():
+        chosen = file_of("scheduler", text.removeprefix("scheduler="))
+        if text.startswith("scheduler=") and chosen is not None:
             target = OmegaConf.select(OmegaConf.load(chosen), "_target_")
             if target != config.scheduler.get("_target_"):
                 raise UserError(f"{text} has no effect beside this recipe and scale; add scheduler._target_={target}.")

@@ -1,6 +1,7 @@
 """Finds the task that reads a user's data, by looking at the files."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ def _of_splits(kind: str, place: Path) -> dict[str, str]:
 
 
 def _series(place: Path, files: Sequence[Path]) -> tuple[dict[str, str], str]:
-    names = sorted({path.stem.removesuffix("_TRAIN").removesuffix("_TEST") for path in files})
+    names = sorted({re.sub(r"_(train|test)$", "", path.stem, flags=re.IGNORECASE) for path in files})
     if len(names) > 1:
         raise UserError(
             f"data={place} has the series {', '.join(names)}; name one, as in data=.../{names[0]}_TRAIN.ts."

@@ -149,7 +149,7 @@ class SplitData(CheckedSettings, abc.ABC):
 
         An epoch of `steps_per_epoch` batches ends with a validation; a pass may be longer or shorter.
         """
-        per_pass = -(-len(self.splits["train"].lengths) // self.batch_size)
+        per_pass = -(-len(self.splits["train"]) // self.batch_size)
         return divmod(epoch * (self.steps_per_epoch or per_pass) + batch, per_pass)
 
     def whole_batch(self, rows: Rows) -> Batch:

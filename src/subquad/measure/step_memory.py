@@ -4,7 +4,7 @@ A step on a GPU is traced without a GPU, with CUDA's formulations; a step on a C
 package's own kernels.
 """
 
-from bisect import bisect_left as bisect
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import fields
@@ -166,7 +166,7 @@ def cheapest(
         if counts == divisors and not divisible():
             break
         for way in sorted({again, True}):
-            place = bisect(counts, True, key=partial(fits, way))
+            place = bisect_left(counts, True, key=partial(fits, way))
             if place < len(counts):
                 return way, counts[place]
     return None

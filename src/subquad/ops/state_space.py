@@ -13,7 +13,6 @@ from jaxtyping import Complex, Float, Inexact
 from torch import Tensor
 
 from subquad.utils.derivatives import by_torch, first_order
-from subquad.utils.errors import UserError
 
 
 def legs(states: int) -> tuple[Float[Tensor, "N N"], Float[Tensor, " N"]]:
@@ -29,7 +28,6 @@ def legs_pairs(states: int) -> tuple[Complex[Tensor, " p"], Complex[Tensor, " p"
     A + P Pᵀ + I/2 is skew-symmetric, so Re Λ = -1/2. Eigenvectors are turned so that p is positive, which fixes their
     phases on every machine; then B = √2 p, since B = √2 P.
     """
-    _even(states)
     a, b = legs(states)
     low_rank = b / math.sqrt(2)
     skew = a + torch.outer(low_rank, low_rank) + 0.5 * torch.eye(states, dtype=torch.float64)
@@ -43,18 +41,12 @@ def diagonal_pairs(states: int, kind: str) -> tuple[Complex[Tensor, " p"], Compl
 
     "legs": LegS without its low-rank term; "lin": Λ_n = -1/2 + iπn; "inv": Λ_n = -1/2 + i N/π (N/(2n+1) - 1); B = 1.
     """
-    _even(states)
     if kind == "legs":
         a, _, b = legs_pairs(states)
         return a, b
     n = torch.arange(states // 2, dtype=torch.float64)
     frequencies = math.pi * n if kind == "lin" else states / math.pi * (states / (2 * n + 1) - 1)
     return torch.complex(torch.full_like(n, -0.5), frequencies), torch.ones_like(n) + 0j
-
-
-def _even(states: int) -> None:
-    if states < 2 or states % 2:
-        raise UserError(f"A state of {states} numbers has no conjugate pairs; choose an even backbone.d_state from 2.")
 
 
 def zoh(

@@ -22,14 +22,13 @@ from subquad.config.overrides import as_override
 from subquad.planning.budget import Pace, epochs_within, least_epochs
 from subquad.records import Record, fingerprint, write_json
 from subquad.results.cells import RunIndex, RunSpec
-from subquad.results.commands import command_line
 from subquad.results.measures import parameters, step_costs
 from subquad.results.pairs import Pair, all_pairs, case_scores, half_widths, order
 from subquad.sweep.progress import Shown
 from subquad.sweep.runner import train_all
 from subquad.sweep.workers import workers_for
 from subquad.utils.cores import usable_cores
-from subquad.utils.display import counted, duration
+from subquad.utils.display import command_line, counted, duration
 from subquad.utils.errors import UserError, explain
 
 NONE = "none"
@@ -208,7 +207,7 @@ class Comparison:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """The rows of each split."""
-        return {split: len(self.data.splits[split].lengths) for split in ("train", "val", "test")}
+        return {split: len(self.data.splits[split]) for split in ("train", "val", "test")}
 
     @cached_property
     def folder(self) -> Path:

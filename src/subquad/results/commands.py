@@ -1,20 +1,13 @@
 """Lines to paste into a shell."""
 
 import json
-import shlex
 from collections.abc import Iterable
-from typing import Any
 
 from subquad.results.table import Cell, Table
-from subquad.utils.display import as_typed
+from subquad.utils.display import command_line
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
-
-
-def command_line(program: str, overrides: Iterable[Any]) -> str:
-    """The program with its overrides, quoted where a shell would take them apart."""
-    return " ".join([as_typed(program), *(shlex.quote(str(override)) for override in overrides)])
 
 
 def table_command(table: Table) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from subquad.results.model import Run
 from subquad.results.statistics import summarise
+from subquad.utils.display import is_share
 
 _NO_SETTINGS = {"seed", "task", "attention", "scale", "protocol", "data", "trainer", "logger", "tags", "evaluate"}
 """Overrides that do not matter or have a column of their own."""
@@ -38,7 +39,7 @@ class Repeats:
         values = {seed: value for seed, value in found.items() if math.isfinite(value)}
         if not values:
             return "—"
-        if self.metric.endswith("accuracy"):
+        if is_share(self.metric):
             return f"{summarise({seed: 100 * value for seed, value in values.items()}).text(2)} %"
         summary = summarise(values)
         return f"{summary.mean:.4g}" + ("" if summary.std is None else f" ± {summary.std:.2g}")

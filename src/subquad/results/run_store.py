@@ -13,7 +13,7 @@ from subquad.config.compose import compose_run, load_factory
 from subquad.results.cells import RunIndex, RunSpec
 from subquad.training.evaluation import changed_data, fitting_weights
 from subquad.training.resume import check_data, read_best
-from subquad.utils.display import as_typed
+from subquad.utils.display import command_line
 from subquad.utils.log_filters import quieten
 
 Overrides = Sequence[str]
@@ -80,7 +80,7 @@ class RunStore:
 
     def command(self, overrides: Overrides, seed: int = 0) -> str:
         """The command line that trains a run."""
-        return " ".join([as_typed("python train.py"), *self.spec(overrides, seed).overrides])
+        return command_line("python train.py", self.spec(overrides, seed).overrides)
 
     def _settings(self, overrides: Overrides, seed: int) -> dict[str, Any]:
         settings = OmegaConf.to_container(compose_run(self.spec(overrides, seed).overrides), resolve=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from subquad import records
 from subquad.config.choices import options
-from subquad.results.commands import command_line
 from subquad.results.model import Problem, Run
+from subquad.utils.display import command_line
 from subquad.utils.errors import UserError
 
 

@@ -24,13 +24,12 @@ from subquad.config.compositions import Compositions
 from subquad.config.fingerprint import NOT_IDENTITY, run_of
 from subquad.records import Measurement, Record, fingerprint
 from subquad.results.cells import RunIndex, load_tables
-from subquad.results.commands import command_line
 from subquad.results.measurement_cache import is_of, path_of
 from subquad.results.model import Problem, Run, Scope
 from subquad.results.scan import given_overrides, read_run
 from subquad.results.table import Cell
 from subquad.utils.atomic import atomic_write
-from subquad.utils.display import CHECKOUT
+from subquad.utils.display import CHECKOUT, command_line
 from subquad.utils.errors import UserError
 
 FOLDER = CHECKOUT / "docs" / "results" if CHECKOUT else CONFIGS.parent / "store"

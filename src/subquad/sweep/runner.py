@@ -20,12 +20,11 @@ from subquad.config.compose import compose_run
 from subquad.config.overrides import as_override
 from subquad.records import now, write_json
 from subquad.results.cells import RunSpec
-from subquad.results.commands import command_line
 from subquad.results.footnotes import few
 from subquad.sweep.monitor import Follower
 from subquad.sweep.progress import Progress, Shown
 from subquad.sweep.workers import signals_interrupt
-from subquad.utils.display import counted
+from subquad.utils.display import command_line, counted
 
 SWEEPS = "sweeps"
 """The folder of outputs with the logs of sweeps, and the lists of the runs of those that are going on."""

@@ -31,10 +31,9 @@ from subquad.config.overrides import as_override
 from subquad.config.own_code import own_code
 from subquad.config.task_metadata import names_files
 from subquad.config.validate import checked_overrides
-from subquad.results.commands import command_line
 from subquad.training.callbacks.prune import PRUNED, TRIAL, storage_of
 from subquad.utils.atomic import atomic_write
-from subquad.utils.display import counted
+from subquad.utils.display import command_line, counted
 from subquad.utils.errors import UserError, first_line
 
 log = logging.getLogger(__name__)

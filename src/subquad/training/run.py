@@ -197,7 +197,7 @@ def _rows(data: SplitData) -> int:
     if (planned := data.planned_rows) is not None:
         return planned
     data.prepare_data()
-    return len(data.splits["train"].lengths)
+    return len(data.splits["train"])
 
 
 def _train_and_test(

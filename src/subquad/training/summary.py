@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from subquad.records import HISTORY, RESULT, Record, read_history
-from subquad.utils.display import duration, from_here, sizes
+from subquad.utils.display import duration, from_here, metric_text, sizes
 
 
 def show(record: Record, run: Path, note: str = "") -> None:
@@ -16,10 +16,10 @@ def show(record: Record, run: Path, note: str = "") -> None:
     )
     for name, value in record.metrics.items():
         if name.startswith("test/"):
-            table.add_row(f"[bold]{name}", f"[bold]{_number(name, value)}")
+            table.add_row(f"[bold]{name}", f"[bold]{metric_text(name, value)}")
             monitored = name.removeprefix("test/") == record.config["task"]["monitor"].removeprefix("val/")
             for baseline, score in record.baselines.items() if monitored else ():
-                table.add_row(f"  {baseline}", _number(name, score))
+                table.add_row(f"  {baseline}", metric_text(name, score))
     if record.config["data"].get("synthetic"):
         table.add_row("data", "[bold]synthetic (data=synthetic): not a result on the real data")
     if record.rows:
@@ -43,10 +43,6 @@ def _selection(record: Record) -> str:
         return "the last"
     splits = {"paper": "the test split", "clean": "held-out training rows"}
     return f"best {monitor} on {splits.get(record.config['data'].get('protocol'), 'the validation split')}"
-
-
-def _number(metric: str, value: float) -> str:
-    return f"{value:.2%}" if metric.endswith("accuracy") else f"{value:.4g}"
 
 
 def draw_curve(record: Record, run: Path, monitor: str) -> None:

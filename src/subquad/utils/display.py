@@ -1,8 +1,10 @@
 """Durations, counts and commands as they are shown to the user."""
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 _ROOT = Path(__file__).parents[3]
 CHECKOUT = _ROOT if (_ROOT / "train.py").is_file() else None
@@ -23,7 +25,17 @@ def counted(number: int, noun: str) -> str:
 
 def three_digits(value: float) -> str:
     """A cost, with three digits or all before the point: 0.0123, 1,860."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
+
+
+def metric_text(metric: str, value: float) -> str:
+    """The value of a metric: an accuracy as a percentage, any other with four digits."""
+    return f"{value:.2%}" if is_share(metric) else f"{value:.4g}"
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is shown as a percentage: test/accuracy, test/top5_accuracy, test/accuracy_number."""
+    return "accuracy" in metric
 
 
 def sizes(rows: Mapping[str, int]) -> str:
@@ -49,3 +61,8 @@ def as_typed(text: str) -> str:
     if in_checkout():
         return text
     return re.sub(r"(?:python )?scripts/(\w+)\.py|python (train|eval)\.py", lambda m: f"subquad {m[1] or m[2]}", text)
+
+
+def command_line(program: str, overrides: Iterable[Any]) -> str:
+    """The program with its overrides, quoted where a shell would take them apart."""
+    return " ".join([as_typed(program), *(shlex.quote(str(override)) for override in overrides)])

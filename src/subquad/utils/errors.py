@@ -29,8 +29,8 @@ class UserError(ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error message, or the name of the error's class where the message is empty."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    """The first line with text of an error message, or the name of the error's class where the message is empty."""
+    return next(filter(None, str(error).splitlines()), type(error).__name__)
 
 
 def explain(error: Exception) -> UserError | None:

@@ -6,6 +6,7 @@ from typing import Any
 from subquad.report.figures.figure_base import Figure, Numbers
 from subquad.report.figures.style import SEQUENTIAL, panels, say_missing
 from subquad.results.run_store import Overrides, RunStore
+from subquad.utils.display import is_share
 
 
 class RunGrid(Figure):
@@ -43,7 +44,7 @@ class RunGrid(Figure):
 
     def draw(self, numbers: Numbers) -> Any:
         figure, [[axes]] = panels(1, 1, width=5.2, height=4.2)
-        percent = self.metric.endswith("accuracy")
+        percent = is_share(self.metric)
         cells = [[float("nan") if v is None else v * (100 if percent else 1) for v in r] for r in numbers["values"]]
         axes.set_facecolor("0.9")
         image = axes.imshow(cells, cmap=SEQUENTIAL, aspect="auto")

@@ -34,6 +34,7 @@ from subquad.results.store import bench_device
 from subquad.results.verdict import Verdict
 from subquad.utils.atomic import atomic_write
 from subquad.utils.display import as_typed
+from subquad.utils.errors import first_line
 
 MANIFEST = ".pages.json"
 """Lists the files of the last call; files that a call does not write again are removed."""
@@ -141,12 +142,14 @@ class _Site:
         """Figures, copied beside these pages; `of`: the overrides that they were drawn with, and what they lack."""
         found = []
         for path in self.content.pictures:
-            [*_, paper, _, name] = path.parts
-            numbers = path.with_suffix(".json")
-            facts = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
+            place = path.parent if path.parent.name == path.stem else path.with_suffix("")
+            try:
+                facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                facts = {"overrides": [f"without its numbers ({first_line(error)})"]}
             given = [override for override in facts.get("overrides", []) if not override.startswith("paths.")]
             of = ". ".join(filter(None, (" ".join(given), *facts.get("numbers", {}).get("missing", []))))
-            found.append(self._copied(path, "figures", f"{paper}/{Path(name).stem}", ".png") | {"of": of})
+            found.append(self._copied(path, "figures", "/".join(place.parts[-2:]), ".png") | {"of": of})
         return found
 
     def _copied(self, source: Path, kind: str, name: str, suffix: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from subquad.results.repeats import Repeats
 from subquad.results.side_lines import side_lines
 from subquad.results.statistics import Comparison
 from subquad.results.table import Cell, Place
-from subquad.utils.display import duration, sizes
+from subquad.utils.display import duration, metric_text, sizes
 
 Path = Callable[[Run], str]
 """Where the page of a run is, below the folder of pages."""
@@ -249,8 +249,8 @@ def run_facts(run: Run, cells: Cells) -> dict[str, Any]:
         },
         "charted": True,
         "scope": run.scope, "command": run.command, "charts": run_curves(run),
-        "metrics": [(name, _metric(name, record.metrics[name])) for name in sorted(record.metrics)],
-        "baselines": [(name, _metric(run.monitor, score)) for name, score in record.baselines.items()],
+        "metrics": [(name, metric_text(name, record.metrics[name])) for name in sorted(record.metrics)],
+        "baselines": [(name, metric_text(run.monitor, score)) for name, score in record.baselines.items()],
         "facts": [(name, value) for name, value in facts.items() if value not in ("", None)],
         "config": yaml.dump(_plain(record.config), Dumper=_dumper(), sort_keys=False, allow_unicode=True),
     }  # fmt: skip
@@ -271,11 +271,7 @@ def _plain(value: Any) -> Any:
 
 def _score(run: Run) -> str:
     name = f"test/{run.monitor}"
-    return _metric(name, run.record.metrics[name]) if name in run.record.metrics else "—"
-
-
-def _metric(name: str, value: float) -> str:
-    return f"{value:.2%}" if name.endswith("accuracy") else f"{value:.4g}"
+    return metric_text(name, run.record.metrics[name]) if name in run.record.metrics else "—"
 
 
 def _count(value: Any) -> str:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 
 from subquad import records
@@ -107,6 +108,7 @@ def check_installed() -> None:
         )
 
 
+@cache
 def has_gpus(partition: str | None) -> bool:
     """Whether any node of a partition (None: of the cluster) has GPUs that Slurm allocates."""
     command = ["sinfo", "--noheader", "--format=%G", *([f"--partition={partition}"] if partition else [])]
