@@ -1,9 +1,9 @@
 """A small table of attentions with needs and costs, filled by hand."""
 
-from subquad.results.model import PROJECT, CellResult, CellResults, TableResults
-from subquad.results.statistics import summarise
+from made_results import results_with
+
+from subquad.results.model import PROJECT
 from subquad.results.table import load
-from subquad.results.verdict import Verdict
 
 TABLE = """
 title: Accuracy and cost
@@ -48,16 +48,4 @@ def filled(folder, recall=RECALL, text=TABLE):
     values = {("luna", "recall"): {0: 99.0}} | {(row, "recall"): dict(enumerate(v)) for row, v in recall.items()}
     values |= {(row, "digits"): dict(enumerate(v)) for row, v in DIGITS.items()}
     values |= {(row, name): {0: v} for name, of in (("fast", FAST), ("state", STATE)) for row, v in of.items()}
-
-    def result(place):
-        found = values.get(place, {})
-        return CellResult(
-            scope=PROJECT, verdict=Verdict.NOT_PRINTED if found else Verdict.NOT_RUN, values=found,
-            summary=summarise(found) if found else None, text="x" if found else "",
-        )  # fmt: skip
-
-    cells = {
-        place: CellResults(cell=cell, anchor="-".join(place), command="", results=(result(place),))
-        for place, cell in table.cells.items()
-    }
-    return TableResults(table=table, command="", cells=cells)
+    return results_with(table, values, PROJECT)

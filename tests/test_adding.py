@@ -88,6 +88,9 @@ def test_in_the_repository_files_have_the_places_of_their_kind(folder, monkeypat
         (("table", "mine/all"), "mine/all would be no choice"),
         (("attention", "torch"), "torch is the name of an installed module"),
         (("task", "there"), "there.py exists; choose another name"),
+        (("task", "lra"), "lra is the folder of lra/"),
+        (("table", "dba"), "dba is the folder of dba/"),
+        (("task", "digits/mine"), "digits is a choice of task=, below which there are no others"),
     ],
 )
 def test_what_cannot_be_written_is_refused(folder, monkeypatch, arguments, sentence):

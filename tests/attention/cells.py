@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import subquad.attention
 import subquad.backbones
 from subquad.attention.base import Attention
-from subquad.backbones.encoder import is_standalone
+from subquad.backbones.encoder import class_of, is_standalone
 from subquad.specs import Masks, Pattern, Site
 from subquad.utils.setting_types import CheckedSettings, setting_types
 
@@ -51,20 +51,12 @@ def factories(config: pytest.Config) -> dict[str, Callable[..., Attention]]:
     return {name: made("attention", name) for name in mechanisms()}
 
 
-def mechanism(factory: Callable[..., Attention]) -> Any:
-    """The class behind a factory."""
-    target = inspect.unwrap(factory)
-    while isinstance(target, functools.partial):
-        target = target.func
-    return target
-
-
 def settings_of_classes(config: pytest.Config) -> list[tuple[type, str]]:
     """The constructor arguments that are settings, of every class in the packages of attentions and backbones.
 
     With --attention, of the classes that it names.
     """
-    owners = {mechanism(factory) for factory in own_attentions(config).values()}
+    owners = {class_of(factory) for factory in own_attentions(config).values()}
     if not owners:
         packages = (subquad.attention, subquad.backbones)
         names = [f"{package.__name__}.{file.name}" for package in packages for file in iter_modules(package.__path__)]
@@ -86,13 +78,13 @@ def _is_public(item: Any, module: ModuleType) -> bool:
 
 def first_of_each_class(named: dict[str, Callable[..., Attention]]) -> dict[str, Callable[..., Attention]]:
     """One choice of each class, for tests of what depends on the class alone."""
-    first = {mechanism(factory): name for name, factory in reversed(named.items())}
+    first = {class_of(factory): name for name, factory in reversed(named.items())}
     return {name: factory for name, factory in named.items() if name in first.values()}
 
 
 def declared(factory: Callable[..., Attention]) -> frozenset[Pattern]:
     """The wirings of the class behind a factory."""
-    return getattr(mechanism(factory), "patterns", frozenset(Pattern))
+    return getattr(class_of(factory), "patterns", frozenset(Pattern))
 
 
 @dataclass(frozen=True)

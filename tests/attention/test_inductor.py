@@ -8,8 +8,9 @@ import torch
 from conftest import made, mechanisms
 from torch.testing import assert_close
 
-from attention.cells import declared, first_of_each_class, mechanism, prefix, shrunk
+from attention.cells import declared, first_of_each_class, prefix, shrunk
 from attention.checks import one, stack, tokens
+from subquad.backbones.encoder import class_of
 from subquad.specs import Masks, Pattern
 
 
@@ -32,7 +33,7 @@ def test_inductor_agrees(name: str) -> None:
 
 def own_derivatives(name: str) -> bool:
     """Whether the file of a mechanism differentiates by hand."""
-    return "autograd.Function" in inspect.getsource(sys.modules[mechanism(made("attention", name)).__module__])
+    return "autograd.Function" in inspect.getsource(sys.modules[class_of(made("attention", name)).__module__])
 
 
 FIRST = first_of_each_class({name: made("attention", name) for name in mechanisms()})

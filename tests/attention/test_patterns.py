@@ -17,7 +17,7 @@ from torch.autograd import gradcheck
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.testing import assert_close
 
-from attention.cells import HEADS, mechanism, prefix, shrunk
+from attention.cells import HEADS, prefix, shrunk
 from attention.checks import LONGEST, agree, one, stack, tokens
 from subquad.attention.base import Attention
 from subquad.attention.bigbird import BigBird
@@ -25,6 +25,7 @@ from subquad.attention.local import Local
 from subquad.attention.longformer import Longformer
 from subquad.attention.pixelfly import PixelFly
 from subquad.attention.sparse import Sparse
+from subquad.backbones.encoder import class_of
 from subquad.measure.memory import LiveTensors
 from subquad.ops import block_sparse as sparse_ops
 from subquad.ops import blocks
@@ -112,9 +113,7 @@ def test_block_masks_are_kept_for_each_length_and_with_the_layer(
 def users_of_flex() -> dict[str, Any]:
     """The choices of attention whose module calls flex attention."""
     factories = {name: shrunk(made("attention", name)) for name in mechanisms()}
-    return {
-        name: make for name, make in factories.items() if hasattr(import_module(mechanism(make).__module__), "flex")
-    }
+    return {name: make for name, make in factories.items() if hasattr(import_module(class_of(make).__module__), "flex")}
 
 
 FLEXIBLE = {**users_of_flex(), **{name: partial(kind, **choices) for name, (kind, _, choices) in PATTERNS.items()}}
@@ -154,9 +153,7 @@ def test_flex_compiles_as_on_a_gpu(name: str, padded: bool, monkeypatch: pytest.
 
 
 def test_every_attention_that_uses_flex_is_among_the_patterns() -> None:
-    assert {mechanism(made("attention", name)) for name in users_of_flex()} == {
-        kind for kind, _, _ in PATTERNS.values()
-    }
+    assert {class_of(made("attention", name)) for name in users_of_flex()} == {kind for kind, _, _ in PATTERNS.values()}
 
 
 @each_pattern

@@ -4,12 +4,13 @@ from functools import partial
 
 import pytest
 import torch
-from attention.cells import first_of_each_class, mechanism
+from attention.cells import first_of_each_class
 from conftest import made, mechanisms
 
 from subquad.attention.base import StatelessAttention
 from subquad.attention.dba import DBA
 from subquad.attention.ecoformer import EcoFormer
+from subquad.backbones.encoder import class_of
 from subquad.backbones.sequence import SequenceEncoder
 from subquad.backbones.vision import Pyramid, ViT
 from subquad.specs import DataSpec, ImageSpec
@@ -68,7 +69,7 @@ def check_learns(model):
 FIRST = first_of_each_class({name: made("attention", name) for name in mechanisms()})
 """One choice of each class: continuous integration runs these, a release all."""
 
-CARRYING = [name for name in FIRST if not issubclass(mechanism(made("attention", name)), StatelessAttention)]
+CARRYING = [name for name in FIRST if not issubclass(class_of(made("attention", name)), StatelessAttention)]
 each_carry = pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.release] * (name not in ("softmax", *CARRYING))) for name in mechanisms()],

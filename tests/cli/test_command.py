@@ -92,6 +92,15 @@ def test_commands_in_a_text_are_those_of_the_place(monkeypatch, tmp_path):
     assert display.as_typed(text) == typed
 
 
+def test_numbers_and_commands_are_shown_as_they_are_read_and_typed():
+    assert [display.three_digits(cost) for cost in (0.01234, 12.345, 999.4, 999.7, 1860.2)] == [
+        "0.0123", "12.3", "999", "1,000", "1,860",
+    ]  # fmt: skip
+    shown = [display.metric_text(name, 0.4321) for name in ("test/accuracy", "test/accuracy_number", "test/loss")]
+    assert shown == ["43.21%", "43.21%", "0.4321"]
+    assert display.command_line("python train.py", ["a=1", "b=[c, d]"]) == "python train.py a=1 'b=[c, d]'"
+
+
 def test_importing_a_program_does_nothing():
     code = "import sys; sys.argv = ['x', 'attention=dbaa']; import train, eval; sys.path.append('scripts'); import plan"
     done = subprocess.run(

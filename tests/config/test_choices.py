@@ -70,6 +70,13 @@ def by_project(folder, monkeypatch):
     assert choices.project() == folder.parent
 
 
+def test_a_file_named_like_a_shipped_folder_hides_nothing(mine, monkeypatch):
+    (mine / "task" / "lra.yaml").write_text("# @package _global_\ndefaults: [/task/lra/listops]\n")
+    monkeypatch.setenv(choices.OWN, str(mine))
+    assert {"lra", "lra/listops", "own/motions"} <= {*choices.options("task")}
+    assert "laptop/own/motions" not in choices.options("scale")
+
+
 @pytest.mark.parametrize("way", [by_argument, by_variable, by_project])
 def test_an_own_folder_is_found(mine, monkeypatch, way):
     choices._folders.cache_clear()

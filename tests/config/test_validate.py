@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 from runs import TINY, answer, composed, record_of, trained
 
@@ -137,9 +138,10 @@ def test_tags_are_words(data, outputs, word, kept):
         (
             "figure.py",
             "figure=linformer/1 x=1",
-            'There is no setting "x"; figure takes figure, run, output, width, title, source, overrides, '
+            'There is no setting "x"; the command takes figure, run, output, width, title, source, overrides, '
             "rows, share, seed.",
         ),
+        ("figure.py", "figure=linformer/1 width=-1", "width is -1; choose a number above 0."),
         ("bench_refresh.py", "lengh=64", 'There is no setting "lengh"; did you mean length?'),
         ("bench_vision.py", "batch=many", "batch is many; choose a whole number from 1."),
         ("bench_peers.py", "public=maybe", "public is maybe; choose true or false."),
@@ -158,6 +160,12 @@ def test_a_file_that_is_no_checkpoint_is_named_without_advice_to_load_it(data, o
     said = refusal(data, outputs, *MOTIONS, f"ckpt_path={tmp_path}/notes.ckpt")
     assert "notes.ckpt has no weights for this model (it is not a checkpoint of this project" in said
     assert "weights_only" not in said
+
+
+def test_weights_of_another_size_are_named(data, outputs, tmp_path):
+    torch.save({"state_dict": {"network.head.weight": torch.zeros(3, 3)}}, tmp_path / "other.ckpt")
+    said = refusal(data, outputs, *MOTIONS, f"ckpt_path={tmp_path}/other.ckpt")
+    assert "other.ckpt has no weights for this model (Missing key(s) in state_dict" in said
 
 
 def test_a_run_says_where_its_tokenizer_is_every_time(data, outputs, caplog):

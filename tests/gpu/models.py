@@ -1,7 +1,6 @@
 """The models of the sweep and of the budgets: every choice of attention and of backbone."""
 
 import functools
-import inspect
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +13,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from subquad.attention.base import Attention, StatelessAttention
-from subquad.backbones.encoder import check_fits, sized
+from subquad.backbones.encoder import check_fits, class_of, sized
 from subquad.config.choices import options
 from subquad.config.compose import compose_run, load_attention
 from subquad.measure.inputs import random_batch
@@ -52,7 +51,7 @@ class Layers(nn.Module):
 def attention(name: str, pattern: Pattern, length: int, dim: int = DIM) -> Model:
     """Two layers of one choice of attention, or one where layers pass nothing on; the tokens of a square are a grid."""
     factory = load_attention(name)
-    layers, side = 1 + (not issubclass(_owner(factory), StatelessAttention)), math.isqrt(length)
+    layers, side = 1 + (not issubclass(class_of(factory), StatelessAttention)), math.isqrt(length)
     sizes = {"dim": dim, "heads": HEADS, "query_len": length, "context_len": length}
     grid = (side, side) if side**2 == length else None
 
@@ -69,7 +68,7 @@ def attention(name: str, pattern: Pattern, length: int, dim: int = DIM) -> Model
 
 def patterns(name: str) -> list[Pattern]:
     """The kinds of attention that a choice supports."""
-    return [pattern for pattern in Pattern if pattern in _owner(load_attention(name)).patterns]
+    return [pattern for pattern in Pattern if pattern in class_of(load_attention(name)).patterns]
 
 
 def backbone(name: str, length: int, **sizes: Any) -> Model:
@@ -107,14 +106,7 @@ def _spec(factory: Any, length: int) -> Any:
 
 def first_of_classes() -> list[str]:
     """The first choice of each class of attention."""
-    return [*{_owner(load_attention(name)): name for name in reversed(attentions())}.values()]
-
-
-def _owner(factory: Any) -> Any:
-    owner = inspect.unwrap(factory)
-    while isinstance(owner, functools.partial):
-        owner = owner.func
-    return owner
+    return [*{class_of(load_attention(name)): name for name in reversed(attentions())}.values()]
 
 
 attentions, backbones = (functools.partial(options, group) for group in ("attention", "backbone"))

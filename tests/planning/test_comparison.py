@@ -16,7 +16,7 @@ from scipy import stats
 from subquad import records
 from subquad.data.own_data import task_of
 from subquad.planning import comparison as module
-from subquad.planning.budget import Pace, epochs_within, least_epochs
+from subquad.planning.budget import EpochPace, epochs_within, least_epochs
 from subquad.planning.comparison import STEP, ComparedRow, Comparison, ComparisonResult
 from subquad.report.comparison import show, verdict
 from subquad.results.pairs import Pair, all_pairs, half_widths
@@ -86,6 +86,9 @@ def test_the_task_is_found_by_looking(tmp_path):
     (folder / "Mine_TEST.ts").unlink()
     with pytest.raises(UserError, match=r"no Mine_TEST.ts; split the cases into Mine_TRAIN.ts and"):
         task_of(folder)
+    train.rename(folder / "Mine_train.ts")
+    with pytest.raises(UserError, match=r"no Mine_TRAIN.ts and no Mine_TEST.ts; split the cases into Mine_TRAIN.ts"):
+        task_of(folder)
     (odd := tmp_path / "odd").mkdir()
     (odd / "a.xyz").touch()
     with pytest.raises(UserError, match=r"has 1 file \(1 with .xyz\); it takes a folder of images"):
@@ -96,10 +99,10 @@ def test_the_task_is_found_by_looking(tmp_path):
 
 def test_the_epochs_are_those_that_fit_the_time():
     # Two at a time, from the 5th second to the 35th: 60 s, of which epochs took 5 x 2 + 5 x 4.
-    pace = Pace.of({"a": {4: 10, 1: 4}, "b": {4: 19, 1: 7}}, elapsed=35, start=5, workers=2)
+    pace = EpochPace.of({"a": {4: 10, 1: 4}, "b": {4: 19, 1: 7}}, elapsed=35, start=5, workers=2)
     assert (pace.unit, pace.between) == ({"a": 2, "b": 4}, (60 - 30) / 4)
-    assert Pace.of({"a": {4: 10, 1: 12}}, 35, 5, 2).unit == {"a": 10 / 4 / 4}  # noise
-    assert Pace.of({"a": {4: 10}}, 35, 5, 2).unit == {"a": 2.5}
+    assert EpochPace.of({"a": {4: 10, 1: 12}}, 35, 5, 2).unit == {"a": 10 / 4 / 4}  # noise
+    assert EpochPace.of({"a": {4: 10}}, 35, 5, 2).unit == {"a": 2.5}
     assert pace.seconds(10, [3, 3]) == 5 * 2 + 6 * (10 * 6 + 7.5 * 2) / 2
     for seconds in (400, 800, 1600):
         epochs = epochs_within(pace, seconds, [3, 3], 2, 1000, spent=25)

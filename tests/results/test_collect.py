@@ -10,13 +10,13 @@ from runs import FACTS
 from subquad.config import choices
 from subquad.config.compose import compose_run
 from subquad.config.compositions import Composition
-from subquad.records import write_json
+from subquad.records import Record, write_json
 from subquad.report.html.site import write_site
 from subquad.results import cells, store
 from subquad.results import collect as gathering
 from subquad.results import table as tables
 from subquad.results.cells import RunIndex, load_table
-from subquad.results.model import FULL, Scope
+from subquad.results.model import FULL, CellResult, CellResults, Run, Scope
 from subquad.results.table import load
 from subquad.results.verdict import Verdict
 
@@ -28,6 +28,15 @@ def made(tmp_path_factory):
 
 def cell(made, row, column="Accuracy"):
     return made.content.tables[0].cells[row, column]
+
+
+def test_a_protocol_that_is_the_tasks_own_is_found_without_a_choice():
+    """Data of the user's are trained with protocol=clean, without an override that says so."""
+    run = Run(key="", record=Record(**FACTS | {"scale": "paper", "protocol": "clean"}), command="")
+    result = CellResult(scope=FULL, verdict=Verdict.NOT_PRINTED, values={0: 1.0}, runs=[run], text="1")
+    found = CellResults(cell=None, anchor="", command="", results=(result,))
+    assert found.within(FULL) is found.within(Scope(protocol="clean")) is result
+    assert found.within(Scope("laptop", "clean")) is None
 
 
 @pytest.mark.slow

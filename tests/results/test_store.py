@@ -224,6 +224,16 @@ def test_what_is_no_result_is_refused(place, change, reason):
         stored_run(folder(0), Compositions())
 
 
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [({"code": {"mine.Mine": "1"}}, "mine.Mine"), ({"data": {"folder": "/home/me/series"}}, "files of yours")],
+)
+def test_what_nobody_else_has_is_refused(place, config, what):
+    finish(folder(0), 0.9, config=FACTS["config"] | config)
+    with pytest.raises(UserError, match=f"was trained with {what}, which nobody else has"):
+        stored_run(folder(0), Compositions())
+
+
 def test_an_evaluation_without_a_finite_number_is_refused(place):
     records.write_evaluation(folder(0), {"pairs": 8}, {"test/accuracy": float("nan")}, {"commit": "abc123"})
     with pytest.raises(UserError, match="is nan, which is no result"):

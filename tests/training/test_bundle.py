@@ -97,6 +97,15 @@ def test_classes_of_others_are_not_imported(made, tmp_path, target):
         load_pretrained(written(made[2], tmp_path / "b.safetensors", of_another_class(target)))
 
 
+def test_own_code_that_is_not_here_is_not_called_other_code(made, tmp_path):
+    def change(content, weights):
+        of_another_class("mine.Mine")(content, weights)
+        content["record"]["config"]["code"] = {"mine.Mine": "1", "its_data.Data": "2"}
+
+    with pytest.raises(UserError, match=r"mine\.Mine of .* cannot be imported; run this in the folder of its module"):
+        load_pretrained(written(made[2], tmp_path / "b.safetensors", change), trust_code=True)
+
+
 def test_settings_that_refer_to_others_are_not_resolved(made, tmp_path):
     def change(content, weights):
         backbone = content["record"]["config"]["task"]["module"]["backbone"]

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from subquad.utils.atomic import atomic_write, staging_folder
+from subquad.utils.errors import UserError
 
 
 def test_a_file_appears_at_the_end(tmp_path: Path) -> None:
@@ -19,6 +20,8 @@ def test_a_file_appears_at_the_end(tmp_path: Path) -> None:
         assert not path.exists()
     assert path.read_text() == "1"
     assert list(path.parent.iterdir()) == [path]
+    with pytest.raises(UserError, match="new is a folder; give the name of a file"), atomic_write(path.parent):
+        pass
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -17,7 +17,6 @@ from subquad.ops.sparse_patterns import check_pattern, sparse_pattern
 from subquad.ops.sparse_patterns_on_gpu import fixed
 from subquad.specs import Context, Masks, Pattern, Site, Tokens
 from subquad.utils.devices import eager_on_gpu
-from subquad.utils.errors import UserError
 from subquad.utils.setting_types import Count, Even
 
 
@@ -83,8 +82,6 @@ class SparseBNSH(StatelessAttention):
     ) -> None:  # fmt: skip
         super().__init__(site)
         if form == "band":
-            if window < 2 or window % 2:
-                raise UserError(f"A window of {window} has no two equal sides; choose an even attention.window from 2.")
             self.complexity = "time O(n w d), memory O(n (w + d))"
         else:
             check_pattern(form, block, summary)

@@ -16,7 +16,6 @@ from subquad.backbones.segment_recurrence import (
     Swept,
     mapped,
     merged,
-    self_blocks,
     steps_before,
 )
 from subquad.blocks.dynamic_projection import DynamicProjection
@@ -92,7 +91,11 @@ class BLRPEncoder(SegmentEncoder):
         super().__init__(spec, dim, segment, latents, dropout, position, token_std, pool, head_hidden)
         self.phi_input, self.pad_aware, self.pos_each_step = phi_input, pad_aware, latent_pos == "each_step"
         sizes = (dim, heads, ffn, dropout, attention_dropout, bias, scale)
-        within, cross = partial(self_blocks, self_layers, partial(SelfBlock, *sizes)), partial(CrossBlock, *sizes)
+        cross = partial(CrossBlock, *sizes)
+
+        def within() -> nn.ModuleList:
+            return nn.ModuleList(SelfBlock(*sizes) for _ in range(self_layers))
+
         first = second = Pass(within(), cross(), cross())
         if direction == "bi" and share_directions == "latent_only":
             second = Pass(within(), cross(), first.latent)

@@ -73,10 +73,17 @@ class StandaloneEncoder(Encoder):
             )
 
 
+def class_of(factory: Any) -> Any:
+    """The class, or function, behind a factory: a `functools.partial` of it, or a wrapper."""
+    owner: Any = inspect.unwrap(factory)
+    while isinstance(owner, partial):
+        owner = owner.func
+    return owner
+
+
 def check_fits(factory: Callable[..., nn.Module], spec: Any) -> None:
     """Raises UserError if a backbone does not read this kind of data (its `spec` argument has another type)."""
-    while isinstance(factory, partial):
-        factory = factory.func
+    factory = class_of(factory)
     constructor = inspect.getattr_static(factory, "__init__") if isinstance(factory, type) else factory
     wanted = typing.get_type_hints(constructor).get("spec")
     if isinstance(wanted, type) and hasattr(wanted, "what") and not isinstance(spec, wanted):
@@ -88,17 +95,13 @@ def check_fits(factory: Callable[..., nn.Module], spec: Any) -> None:
 
 def is_standalone(factory: object) -> "TypeGuard[EncoderFactory]":
     """Whether a class, or a `functools.partial` of one, makes a `StandaloneEncoder`."""
-    while isinstance(factory, partial):
-        factory = factory.func
-    return isinstance(factory, type) and issubclass(factory, StandaloneEncoder)
+    owner = class_of(factory)
+    return isinstance(owner, type) and issubclass(owner, StandaloneEncoder)
 
 
 def sized(factory: "EncoderFactory", **sizes: Any) -> "EncoderFactory":
     """The factory with the sizes that its class accepts: not every encoder has heads or a feed-forward net."""
-    owner: Any = factory
-    while isinstance(owner, partial):
-        owner = owner.func
-    known = {name for cls in owner.__mro__ for name in inspect.signature(cls.__init__).parameters}
+    known = {name for cls in class_of(factory).__mro__ for name in inspect.signature(cls.__init__).parameters}
     return partial(factory, **{name: size for name, size in sizes.items() if name in known})
 
 

@@ -14,7 +14,7 @@ from subquad.blocks.dropout_layer import Dropout
 from subquad.blocks.embeddings import LearnedPositions, SeriesEmbedding, SinusoidalPositions
 from subquad.blocks.head import flatten_tokens
 from subquad.blocks.layer import TransformerLayer
-from subquad.ops.batch_statistics import moments, several_processes
+from subquad.ops.batch_statistics import moments, several_processes, update_running
 from subquad.specs import DataSpec, Mask, Masks, Pattern, Site, Tokens
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import BelowOne, Count
@@ -30,15 +30,8 @@ class TokenBatchNorm(nn.BatchNorm1d):
         rows = x.flatten(0, 1)
         if not (self.training and several_processes()):
             return super().forward(rows).view_as(x)
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        assert self.momentum is not None
         mean, variance, count = moments(rows)
-        with torch.no_grad():
-            self.num_batches_tracked.add_(1)
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-            self.running_var.lerp_((variance * count / (count - 1)).to(self.running_var.dtype), self.momentum)
+        update_running(self, mean, variance, count)
         weight = self.weight * torch.rsqrt(variance + self.eps)
         return torch.addcmul(self.bias - mean * weight, x, weight).to(x.dtype)
 

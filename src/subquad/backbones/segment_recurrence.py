@@ -12,11 +12,10 @@ from subquad.backbones.encoder import StandaloneEncoder
 from subquad.blocks.dropout_layer import Dropout
 from subquad.blocks.embeddings import embedding, positions
 from subquad.blocks.head import output_head
-from subquad.blocks.multihead import CrossBlock, SelfBlock
+from subquad.blocks.multihead import CrossBlock
 from subquad.ops.masks import zero_padding
 from subquad.ops.pooling import window_mask, windows
 from subquad.specs import DataSpec, Mask, Tokens
-from subquad.utils.errors import UserError
 from subquad.utils.setting_types import BelowOne, Count, NonNegative
 
 
@@ -163,10 +162,3 @@ class SegmentEncoder(StandaloneEncoder):
         size = min(self.segment_len, x.shape[1])
         real = window_mask(valid, x.shape[1], size, x.device)
         return Segments(windows(zero_padding(x, valid), size), real, valid is None and x.shape[1] % size == 0)
-
-
-def self_blocks(count: int, make: Callable[[], SelfBlock]) -> nn.ModuleList:
-    """The layers of Θ_SELF; raises UserError if there are none."""
-    if count < 1:
-        raise UserError(f"Segments need at least one layer of self-attention; backbone.self_layers is {count}.")
-    return nn.ModuleList(make() for _ in range(count))

@@ -1,12 +1,11 @@
 """TLB: temporal latent bottleneck (Didolkar et al. 2022, https://arxiv.org/abs/2205.14794, Section 2)."""
 
-from functools import partial
 from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.backbones.segment_recurrence import Pass, SegmentEncoder, Segments, mapped, self_blocks
+from subquad.backbones.segment_recurrence import Pass, SegmentEncoder, Segments, mapped
 from subquad.blocks.embeddings import SinusoidalPositions
 from subquad.blocks.multihead import CrossBlock, SelfBlock
 from subquad.specs import DataSpec
@@ -56,7 +55,7 @@ class TLBEncoder(SegmentEncoder):
     ) -> None:  # fmt: skip
         super().__init__(spec, dim, segment, latents, dropout, position, token_std, pool, head_hidden)
         sizes = (dim, heads, ffn, dropout, attention_dropout, bias, scale)
-        layers = self_blocks(self_layers, partial(SelfBlock, *sizes))
+        layers = nn.ModuleList(SelfBlock(*sizes) for _ in range(self_layers))
         self.blocks = Pass(layers, CrossBlock(*sizes), CrossBlock(*sizes))
         self.latent_position: nn.Module = SinusoidalPositions(latents, dim)
 

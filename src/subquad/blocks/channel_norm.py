@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from subquad.ops.batch_statistics import moments, several_processes
+from subquad.ops.batch_statistics import moments, several_processes, update_running
 from subquad.specs import Mask
 
 
@@ -14,10 +14,6 @@ class ChannelBatchNorm(nn.BatchNorm1d):
     Where several processes share a batch, the statistics are those of the whole batch.
     """
 
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
-
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
 
@@ -25,12 +21,7 @@ class ChannelBatchNorm(nn.BatchNorm1d):
         if not self.training or (valid is None and not several_processes()):
             return super().forward(x)
         mean, variance, count = moments(x.mT.flatten(0, 1), None if valid is None else valid.flatten())
-        with torch.no_grad():
-            momentum = 0.1 if self.momentum is None else self.momentum
-            unbiased = variance * (count / (count - 1).clamp(min=1))
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
-            self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
-            self.num_batches_tracked += 1
+        update_running(self, mean, variance, count)
         scale = self.weight * torch.rsqrt(variance + self.eps)
         return ((x - mean[:, None]) * scale[:, None] + self.bias[:, None]).to(x.dtype)
 

@@ -39,7 +39,7 @@ class StateSpace(nn.Module, Tuned, abc.ABC):
     ) -> None:  # fmt: skip
         super().__init__()
         copies = dim if copies is None else copies
-        if copies < 1 or dim % copies:
+        if dim % copies:
             raise UserError(
                 f"{copies} state space models cannot serve {dim} channels in turn; choose backbone.n_ssm so that it "
                 "divides the width, or null for one for each channel."

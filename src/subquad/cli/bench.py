@@ -26,6 +26,7 @@ from subquad.measure.speed_plot import draw_speed
 from subquad.records import now, write_json
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX, how_compiled, write_bench_page
 from subquad.utils.cores import usable_cores
+from subquad.utils.devices import chosen_device
 from subquad.utils.display import command_line
 
 REFERENCES = (EXPLICIT, SOFTMAX)
@@ -37,7 +38,7 @@ def main() -> None:
     """Measures every setting, prints a table for each, and writes all numbers to a JSON file and an HTML page."""
     config = bench_config(sys.argv[1:])
     torch.set_num_threads(config.threads or usable_cores())
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
+    device = chosen_device(config.device)
     names = list(dict.fromkeys([*REFERENCES, *config.attention]))
     factories = {name: load_attention(name) for name in names}
     factories |= {name: load_factory(f"backbone={name}") for name in config.backbone}

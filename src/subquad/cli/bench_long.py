@@ -16,6 +16,7 @@ from subquad.config.compose import load_attention
 from subquad.measure.benchmark import Setting, peak_of, program_of
 from subquad.measure.timing import interleave
 from subquad.utils.cores import usable_cores
+from subquad.utils.devices import chosen_device
 from subquad.utils.errors import UserError
 
 DEFAULTS = ["attention=[dba,luna,linear]", "lengths=[65536,131072,262144,524288,1048576]", "levels=[layer]", "rounds=3"]
@@ -29,7 +30,7 @@ def main() -> None:
         raise UserError(f"bench_long measures in float32 without torch.compile; {', '.join(given)} is for bench.py.")
     config = bench_config([*DEFAULTS, *sys.argv[1:]])
     torch.set_num_threads(config.threads or usable_cores())
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
+    device = chosen_device(config.device)
     console = Console(width=110)
     for level, mode, dim, batch in itertools.product(config.levels, config.modes, config.dims, config.batches):
         table = Table(

@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from subquad.backbones.vision import Pyramid, PyramidName, ViT
-from subquad.cli.command import script_settings
+from subquad.cli.command import listed, script_settings
 from subquad.config.compose import load_attention
 from subquad.measure.benchmark import Measured
 from subquad.measure.image_speed import Models, measure_images
 from subquad.specs import ImageSpec
 from subquad.utils.cores import usable_cores
+from subquad.utils.devices import chosen_device
 from subquad.utils.errors import UserError
 
 SIZES = {
@@ -36,9 +37,9 @@ def main() -> None:
     """Prints one table for each mode."""
     config = script_settings(SIZES, sys.argv[1:])
     torch.set_num_threads(config.threads or usable_cores())
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
+    device = chosen_device(config.device)
     spec = ImageSpec(side=config.size, channels=3, classes=1000)
-    chosen = config.attention.split(",") if isinstance(config.attention, str) else list(config.attention)
+    chosen = listed(config.attention)
     torch.manual_seed(0)
     models = build_models(config.model, spec, list(dict.fromkeys([FULL, *chosen])))
     for mode in config.modes:

@@ -37,7 +37,7 @@ from subquad.config.compositions import Compositions
 from subquad.config.settings import without_weights
 from subquad.measure import device_checks, machine
 from subquad.measure.benchmark import PlainSoftmax, Setting, measure
-from subquad.measure.device_checks import Finding
+from subquad.measure.device_checks import CheckedValue
 from subquad.measure.step_memory import USABLE, real_peak, step_peak
 from subquad.planning.cost import setting_of
 from subquad.planning.model_size import spec_of
@@ -45,6 +45,7 @@ from subquad.records import fingerprint, now, write_json
 from subquad.report.html.check_page import write_check_page
 from subquad.training import run_checks
 from subquad.utils.cores import usable_cores, usable_threads
+from subquad.utils.devices import torch_settings
 from subquad.utils.display import duration
 from subquad.utils.errors import UserError, explain, first_line
 
@@ -235,13 +236,13 @@ def _work(device: str, quick: bool, folder: Path, threads: int, connection: Conn
 
 def check(item: Item, device: str, quick: bool, folder: Path) -> dict[str, Any]:
     """The outcome of one check; an exception of any kind is one."""
-    started, found, results = time.monotonic(), list[Finding](), dict[str, Any]()
+    started, found, results = time.monotonic(), list[CheckedValue](), dict[str, Any]()
     trace, lost = "", False
     try:
         if item[0] == "devices" and device == "cuda" and torch.cuda.device_count() < 2:
             status, reason = "skipped", "There is one GPU; several are needed to compare them."
         else:
-            with device_checks.exact_products():
+            with torch_settings():
                 found, results = _run(item, device, quick, folder)
             failed = [finding for finding in found if not finding.holds]
             status = "failed" if failed else "passed"
@@ -265,12 +266,12 @@ def _outcome(item: Item, status: str, reason: str, seconds: float) -> dict[str, 
     return {"item": list(item), "status": status, "reason": reason, "seconds": round(seconds, 2), **empty}
 
 
-def _run(item: Item, device: str, quick: bool, folder: Path) -> tuple[list[Finding], dict[str, Any]]:
+def _run(item: Item, device: str, quick: bool, folder: Path) -> tuple[list[CheckedValue], dict[str, Any]]:
     part, name, compiled = item
     if part in ("resume", "devices"):
         place = folder / part
         _remove(place)
-        runs: Callable[..., list[Finding]] = run_checks.resumed if part == "resume" else run_checks.divided
+        runs: Callable[..., list[CheckedValue]] = run_checks.resumed if part == "resume" else run_checks.divided
         found = runs(device, place)
         _remove(place)
         return found, {}
@@ -303,7 +304,7 @@ def _speed(name: str, factory: Any, device: str, quick: bool, compiled: bool) ->
     return {"setting": shape, "rows": rows}
 
 
-def _memory(name: str, device: str) -> list[Finding]:
+def _memory(name: str, device: str) -> list[CheckedValue]:
     """The peak of a real training step over its estimate, on a CPU of a small model and in full precision only."""
     small = ("scale=laptop",) if device == "cpu" else ()
     setting = setting_of((*MEASURED[name], *small), Compositions())
@@ -313,7 +314,7 @@ def _memory(name: str, device: str) -> list[Finding]:
     for precision in ("32-true",) if device == "cpu" else ("32-true", "bf16-mixed"):
         estimate = step_peak(module, spec, rows, precision, states=0, device=torch.device(device).type)
         share = real_peak(module, spec, rows, precision, device) / estimate
-        found.append(Finding(f"peak of {rows} rows, {precision}, over its estimate", share, 1 / USABLE))
+        found.append(CheckedValue(f"peak of {rows} rows, {precision}, over its estimate", share, 1 / USABLE))
     return found
 
 

@@ -221,7 +221,7 @@ def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
             )
         if key.partition(".")[0].partition("[")[0] not in known:
             close = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-            hint = f"did you mean {close[0]}?" if close else f"{Path(sys.argv[0]).stem} takes {', '.join(known)}."
+            hint = f"did you mean {close[0]}?" if close else f"the command takes {', '.join(known)}."
             raise UserError(f'There is no setting "{key}"; {hint}')
     OmegaConf.set_struct(defaults, True)
     for override in overrides:
@@ -229,7 +229,7 @@ def script_settings(defaults: Any, overrides: Sequence[str]) -> DictConfig:
             defaults.merge_with_dotlist([for_yaml(override)])
             OmegaConf.resolve(defaults)
         except (OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
-            remedy = f"{Path(sys.argv[0]).stem} takes {', '.join(known)}"
+            remedy = f"the command takes {', '.join(known)}"
             if isinstance(error, yaml.YAMLError):
                 remedy = "a name with special characters needs quotation marks of its own, as in columns=['*memory']"
             raise UserError(f"{override}: {first_line(error)}; {remedy}.") from None

@@ -33,6 +33,10 @@ def main() -> None:
         f"+{arg}" if arg.startswith("data.") else arg for arg in sys.argv[1:]
     ]  # "+": configs/eval.yaml lists none of them
     sys.argv[1:] = checked_overrides(overrides)
+    for arg in overrides:
+        key = arg.lstrip("+~").partition("=")[0].partition(".")[0].partition("/")[0]
+        if "=" in arg and not arg.startswith("-") and key not in ("run", "split", "data", "hydra"):
+            raise UserError(f"{arg} has no effect on a finished run; eval takes run, split and data.")
     if not any(arg.startswith(("run=", "-")) for arg in overrides):
         raise UserError("Name a run by its folder, as in: python eval.py run=outputs/runs/lra/listops/dba")
     _evaluate()

@@ -24,6 +24,7 @@ from subquad.cli.table_arguments import outputs_of
 from subquad.config.choices import file_of, options
 from subquad.utils.display import command_line
 from subquad.utils.errors import UserError
+from subquad.utils.setting_types import Positive, SettingType, check
 
 OWN = {"figure": "???", "run": False, "output": None, "width": None}
 OF_SWEEP = ("hydra", "sweep.")
@@ -36,6 +37,8 @@ def main() -> int:
     rest = [override for override in sys.argv[1:] if override not in passed]
     name, file = _chosen(rest)
     config = script_settings(OmegaConf.merge(OWN, OmegaConf.load(file)), rest)
+    if config.width is not None:
+        check("width", config.width, SettingType(Positive))
 
     import torch
     from hydra.utils import instantiate

@@ -96,6 +96,10 @@ def _check(kind: str, name: str, module: str | None, files: list[Path]) -> None:
     taken = [choices.file_of(kind, name), *(file for file in files if file.exists())]
     if found := [file for file in taken if file is not None]:
         raise UserError(f"{found[0]} exists; choose another name.")
+    if above := [folder for folder in map(str, Path(name).parents) if choices.file_of(kind, folder)]:
+        raise UserError(f"{above[0]} is a choice of {kind}=, below which there are no others; choose another name.")
+    if below := [other for other in choices.options(kind) if other.startswith(f"{name}/")]:
+        raise UserError(f"{name} is the folder of {below[0]}; choose another name.")
     if module is not None and importlib.util.find_spec(module) is not None:
         raise UserError(f"{module} is the name of an installed module, which would be found first; choose another.")
 

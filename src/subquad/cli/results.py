@@ -160,6 +160,8 @@ def _results_below(top: Path) -> list[Path]:
                 f"{top} is neither a measurement in a folder `measured` nor the results.json of a benchmark."
             )
         return [top]
+    if top.name == records.RESULT:
+        return [top.parent]
     found = [path.parent for path in sorted(top.rglob(records.RESULT))]
     found += [path for path in sorted(top.rglob("*.json")) if path.parent.name == "measured"]
     if not found:

@@ -109,7 +109,10 @@ def is_option(group: str, name: str) -> bool:
         return False
     if path.name == "base" and len(path.parts) > 1:
         return False
-    return file_of(group, name) is not None and not any(file_of(group, str(folder)) for folder in path.parents)
+    if (file := file_of(group, name)) is None:
+        return False
+    places = {file.parents[len(path.parts) - 1], CONFIGS / group}  # a file of the user hides nothing that is shipped
+    return not any(os.path.isfile(place / f"{folder}.yaml") for folder in path.parents for place in places)
 
 
 def file_of(group: str, name: str) -> Path | None:

@@ -2,8 +2,8 @@
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ BATCH, DIM, HEADS = 4, 128, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckedValue:
     """A value that was compared: its name, the value (infinite if a tensor is not finite), the largest that passes."""
 
     what: str
@@ -43,7 +43,7 @@ class Finding:
         return self.value <= self.limit
 
 
-def parity(factory: AttentionFactory, device: str, length: int = 320, batch: int = BATCH) -> list[Finding]:
+def parity(factory: AttentionFactory, device: str, length: int = 320, batch: int = BATCH) -> list[CheckedValue]:
     """Outputs and gradients on a device relative to those of a CPU in float64, with the same weights and inputs.
 
     The rows have different lengths. The layers are in eval mode, because a mechanism that draws random numbers in
@@ -61,17 +61,17 @@ def parity(factory: AttentionFactory, device: str, length: int = 320, batch: int
             where = f"{pattern.value}, {precision}"
             if isinstance(exact, Discrete):
                 error = _by_token(got, wanted).median().item()
-                found.append(Finding(f"outputs of the median token ({where})", error, DISCRETE))
+                found.append(CheckedValue(f"outputs of the median token ({where})", error, DISCRETE))
                 finite = all(g.isfinite().all() for g in other.values())
-                found.append(Finding(f"gradients are finite ({where})", 0.0 if finite else math.inf, 0.0))
+                found.append(CheckedValue(f"gradients are finite ({where})", 0.0 if finite else math.inf, 0.0))
                 continue
-            found.append(Finding(f"outputs ({where})", _distance(got, wanted), OUTPUTS[precision]))
+            found.append(CheckedValue(f"outputs ({where})", _distance(got, wanted), OUTPUTS[precision]))
             name, error = _gradient_error(other, gradients)
-            found.append(Finding(f"gradient of {name} ({where})", error, GRADIENTS[precision]))
+            found.append(CheckedValue(f"gradient of {name} ({where})", error, GRADIENTS[precision]))
     return found
 
 
-def padding(factory: AttentionFactory, device: str, lengths: Sequence[int] = AWKWARD) -> list[Finding]:
+def padding(factory: AttentionFactory, device: str, lengths: Sequence[int] = AWKWARD) -> list[CheckedValue]:
     """Padding at awkward lengths: nothing is NaN or infinite in half precision, and padding changes no real token.
 
     Of four rows, one is full, one half full, one has a single token and one is all padding.
@@ -89,14 +89,14 @@ def padding(factory: AttentionFactory, device: str, lengths: Sequence[int] = AWK
                 outputs, gradients, _ = _step(layer, x, context, masks, None, str(half).removeprefix("torch."))
                 finite = all(t.isfinite().all() for t in (outputs, *gradients.values()))
                 name = f"outputs and gradients are finite ({where}, {str(half).removeprefix('torch.')})"
-                found.append(Finding(name, 0.0 if finite else math.inf, 0.0))
+                found.append(CheckedValue(name, 0.0 if finite else math.inf, 0.0))
             layer.eval()
             plain, poisoned = (_at_real_tokens(layer, x, context, masks, size) for size in (0.0, POISON))
-            found.append(Finding(f"padding is invisible ({where})", _distance(poisoned, plain), LEAK))
+            found.append(CheckedValue(f"padding is invisible ({where})", _distance(poisoned, plain), LEAK))
     return found
 
 
-def refreshing(factory: AttentionFactory, device: str, length: int = 320) -> list[Finding]:
+def refreshing(factory: AttentionFactory, device: str, length: int = 320) -> list[CheckedValue]:
     """Fitting or redrawing on a device leaves finite buffers and outputs; empty for mechanisms without such state."""
     found = []
     for pattern in _patterns(factory):
@@ -110,21 +110,8 @@ def refreshing(factory: AttentionFactory, device: str, length: int = 320) -> lis
             outputs = layer(x, context, masks)[0]
         held = (*(b for b in layer.buffers() if b.is_floating_point()), outputs)
         finite = all(t.isfinite().all() for t in held)
-        found.append(Finding(f"refreshed state is finite ({pattern.value})", 0.0 if finite else math.inf, 0.0))
+        found.append(CheckedValue(f"refreshed state is finite ({pattern.value})", 0.0 if finite else math.inf, 0.0))
     return found
-
-
-@contextmanager
-def exact_products() -> Iterator[None]:
-    """Products of float32 matrices in float32 and not in TF32 inside the block, so that they can be compared."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
 
 
 def _patterns(factory: Any) -> list[Pattern]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from subquad.utils.derivatives import first_order
 
@@ -45,3 +45,16 @@ def moments(
     mean = total[:-1] / count
     centred = wide - mean if real is None else (wide - mean).masked_fill(~real[:, None], 0)
     return mean, add(centred.square().sum(0)) / count, count
+
+
+@torch.no_grad()
+def update_running(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+    """Moves the running statistics of a BatchNorm towards those of a batch, from `moments`, as torch does."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    assert norm.momentum is not None
+    unbiased = variance * (count / (count - 1).clamp(min=1))
+    norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
+    norm.running_var.lerp_(unbiased.to(norm.running_var.dtype), norm.momentum)
+    norm.num_batches_tracked.add_(1)

@@ -13,7 +13,7 @@ _RESERVE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class EpochPace:
     """What short runs have shown.
 
     start: seconds from the command to the training of the first run. between: seconds of a run beside its epochs. unit:
@@ -26,7 +26,7 @@ class Pace:
     workers: int
 
     @classmethod
-    def of(cls, walls: Mapping[str, Mapping[float, float]], elapsed: float, start: float, workers: int) -> "Pace":
+    def of(cls, walls: Mapping[str, Mapping[float, float]], elapsed: float, start: float, workers: int) -> "EpochPace":
         """From seconds of training by row and number of epochs, and the seconds of all these runs together.
 
         A longer run and a shorter one tell an epoch from what every run does once; of one length, all counts as epochs.
@@ -48,7 +48,7 @@ class Pace:
         return self.start * len(rounds) + work / self.workers
 
 
-def epochs_within(pace: Pace, seconds: float, rounds: Sequence[int], least: int, most: int, spent: float) -> int:
+def epochs_within(pace: EpochPace, seconds: float, rounds: Sequence[int], least: int, most: int, spent: float) -> int:
     """The largest number of epochs, at most `most`, with which all runs end within the seconds that are left.
 
     Raises UserError, with the time that would do, where not even `least` epochs do.

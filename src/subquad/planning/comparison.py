@@ -19,7 +19,7 @@ from subquad import records
 from subquad.config.compose import compose_run
 from subquad.config.fingerprint import acting_limits
 from subquad.config.overrides import as_override
-from subquad.planning.budget import Pace, epochs_within, least_epochs
+from subquad.planning.budget import EpochPace, epochs_within, least_epochs
 from subquad.records import Record, fingerprint, write_json
 from subquad.results.cells import RunIndex, RunSpec
 from subquad.results.measures import parameters, step_costs
@@ -225,8 +225,7 @@ class Comparison:
 
     def _make_plan(self, console: Console, started: float) -> bool:
         """Measures and writes the plan; returns whether every row's short run has finished."""
-        left_out, costs = dict[str, str](), {}
-        sides = {}
+        left_out, sides = dict[str, str](), {}
         for name, own in self.rows.items():
             try:
                 parameters([*own, *self.runs.overrides], self.data.spec)
@@ -245,7 +244,9 @@ class Comparison:
         least = least_epochs(self.steps, self.most)
         # Refuses before the short runs what is hopeless; other programs can slow steps with several threads tenfold.
         alone = {name: cost["seconds"] * self.steps / 10 for name, cost in costs.items()}
-        epochs_within(Pace(0, 0, alone, 1), self.hours * 3600, rounds, least, self.most, time.monotonic() - started)
+        epochs_within(
+            EpochPace(0, 0, alone, 1), self.hours * 3600, rounds, least, self.most, time.monotonic() - started
+        )
         pace = self._pace(console)
         if pace is None:
             return False
@@ -256,7 +257,7 @@ class Comparison:
         })  # fmt: skip
         return True
 
-    def _pace(self, console: Console) -> Pace | None:
+    def _pace(self, console: Console) -> EpochPace | None:
         """Trains each row for a moment, as it will be trained, in a folder apart; None if a run failed."""
         least, most = _PILOT_STEPS
         overrides = [f"paths.outputs={as_override(self._pilot)}"]
@@ -279,7 +280,7 @@ class Comparison:
             first = min(first, datetime.datetime.fromisoformat(record.finished).timestamp() - record.wall_seconds)
             walls.setdefault(name, {})[record.steps / self.steps] = record.wall_seconds
         shutil.rmtree(self._pilot)
-        return Pace.of(walls, elapsed, min(elapsed, max(0.0, first - began.timestamp())), self._at_once)
+        return EpochPace.of(walls, elapsed, min(elapsed, max(0.0, first - began.timestamp())), self._at_once)
 
     @property
     def _pilot(self) -> Path:

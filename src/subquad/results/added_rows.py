@@ -66,7 +66,6 @@ def keep(outputs: Path, table: str, name: str, row: AddedRow) -> None:
     """Adds a row to the file, or its rates to those that are known."""
     path, rows = path_of(outputs, table), read(outputs, table.removesuffix(_RATES))
     known = rows.get(name, AddedRow(row.overrides))
-    path.parent.mkdir(parents=True, exist_ok=True)
     rows[name] = AddedRow(row.overrides, {**known.rates, **row.rates}, tuple(sorted({*known.final, *row.final})))
     write_json(path, json.loads(_FILE.dump_json(rows)))
 

@@ -131,8 +131,11 @@ class CellResults:
     results: tuple[CellResult, ...]
 
     def within(self, scope: Scope) -> CellResult | None:
-        """Its result in a scope."""
-        return next((result for result in self.results if result.scope == scope), None)
+        """Its result in a scope; a protocol that is the default of the task is that of the runs without a choice."""
+        if (found := next((result for result in self.results if result.scope == scope), None)) is not None:
+            return found
+        plain = replace(scope, protocol="paper")
+        return next((r for r in self.results if r.scope == plain and {run.scope for run in r.runs} == {scope}), None)
 
     def fullest(self, scope: Scope) -> CellResult | None:
         """Its result in a scope with the most seeds: of two alike that of this machine, not of the project."""

@@ -22,6 +22,7 @@ from subquad import records
 from subquad.config.choices import CONFIGS, options
 from subquad.config.compositions import Compositions
 from subquad.config.fingerprint import NOT_IDENTITY, run_of
+from subquad.config.task_metadata import names_files
 from subquad.records import Measurement, Record, fingerprint
 from subquad.results.cells import RunIndex, load_tables
 from subquad.results.measurement_cache import is_of, path_of
@@ -38,17 +39,11 @@ FOLDER = CHECKOUT / "docs" / "results" if CHECKOUT else CONFIGS.parent / "store"
 BENCHES = FOLDER / "bench"
 """The benchmarks that the documentation shows, as scripts/bench.py wrote them: one file for each device."""
 
-_BENCH_FILE = TypeAdapter(
-    Annotated[
-        dict[str, Any],
-        records.having(
-            {
-                "settings.lengths": list, "settings.rounds": int, "machine.cpu": str, "versions.torch": str,
-                "commit": str, "results": list,
-            }
-        ),
-    ]
-)  # fmt: skip
+_KEYS_OF_BENCH = {
+    "settings.lengths": list, "settings.rounds": int, "machine.cpu": str, "versions.torch": str, "commit": str,
+    "results": list,
+}  # fmt: skip
+_BENCH_FILE = TypeAdapter(Annotated[dict[str, Any], records.having(_KEYS_OF_BENCH)])
 
 _Line = TypeVar("_Line", "StoredRun", "StoredMeasurement")
 
@@ -193,6 +188,8 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
     _check_source(folder, record.commit)
     if run.scope.synthetic:
         raise UserError(f"{folder} was trained on synthetic data, which are no result.")
+    if own := [*record.config.get("code", {}), *(["files of yours"] if names_files(record.config["data"]) else [])]:
+        raise UserError(f"{folder} was trained with {own[0]}, which nobody else has, so that nobody can repeat it.")
     trainer, task = record.config["trainer"], record.config["task"]
     config = {
         "task": {"monitor": task["monitor"], "module": {}}, "data": {"synthetic": False},
@@ -215,6 +212,8 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
             f"{folder} is a run of another configuration: its overrides compose to another fingerprint today; train it "
             "again with this version."
         )
+    if reason := _outdated(stored, compositions):
+        raise UserError(f"{folder} is no result for others: {reason}.")
     return stored
 
 
@@ -327,13 +326,12 @@ def _outdated(result: StoredRun | StoredMeasurement, compositions: Compositions)
         return f"nobody can look up its source {result.commit}"
     if isinstance(result, StoredMeasurement):
         return "" if _fills_a_cell(result) else "no cell of a table is measured like that"
-    scope = Scope.of(result.overrides)
-    if scope.synthetic:
-        return "its data are synthetic"
     composition = compositions[result.overrides]
+    if composition.data.get("synthetic"):
+        return "its data are synthetic"
     task = Path(composition.folder).parent.parent.relative_to(Path(composition.outputs) / "runs").as_posix()
-    expected = {"task": task, "attention": composition.attention, "scale": scope.scale, "protocol": scope.protocol}
-    for key, value in expected.items():
+    composed = {key: composition.identity[key] for key in ("scale", "protocol")}
+    for key, value in ({"task": task, "attention": composition.attention} | composed).items():
         if getattr(result, key) != value:
             return f"its {key} is {getattr(result, key)}, by its overrides {value}"
     return "" if f"test/{result.monitor}" in result.metrics else f"it has no test/{result.monitor}"

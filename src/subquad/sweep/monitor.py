@@ -51,7 +51,7 @@ class Follower:
             state = self._state(job)
             if state is not self.states[job.folder]:
                 if state is State.FINISHED:
-                    self.seconds[job.folder] = max(0.0, _time(_end(job)) - self._started(job))
+                    self.seconds[job.folder] = max(0.0, written_at(_end(job)) - self._started(job))
                 changes.append(Change(job, state, self.seconds.get(job.folder)))
                 self.states[job.folder] = state
         self.at_once = max(self.at_once, self.count(State.RUNNING))
@@ -89,14 +89,14 @@ class Follower:
     def _state(self, job: RunSpec) -> State:
         if job.finished:
             return State.FINISHED
-        if _time(job.folder / records.ERROR) >= self.since:
+        if written_at(job.folder / records.ERROR) >= self.since:
             return State.FAILED
         return State.RUNNING if self._started(job) >= self.since else State.WAITING
 
     @staticmethod
     def _started(job: RunSpec) -> float:
         """Time when the latest process of a run started; Hydra writes this file first."""
-        return _time(job.folder / ".hydra" / "overrides.yaml")
+        return written_at(job.folder / ".hydra" / "overrides.yaml")
 
 
 def step(job: RunSpec) -> int:
@@ -124,10 +124,10 @@ def short(states: Mapping[Path, State], jobs: Sequence[RunSpec]) -> str:
 def _end(job: RunSpec) -> Path:
     """The file of a finished run that was written last."""
     evaluations = [records.evaluation_place(job.folder, changes) for changes in job.evaluations]
-    return max([job.folder / records.RESULT, *evaluations], key=_time)
+    return max([job.folder / records.RESULT, *evaluations], key=written_at)
 
 
-def _time(path: Path) -> float:
+def written_at(path: Path) -> float:
     """Modification time of a file; 0 if it does not exist."""
     try:
         return path.stat().st_mtime

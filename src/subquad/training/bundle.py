@@ -90,7 +90,8 @@ def load_pretrained(source: str | Path, *, revision: str | None = None, trust_co
     content = json.loads(header[_KEY])
     node = without_weights(content["record"]["config"]["task"]["module"]["backbone"])
     if trust_code:
-        check_code(content["record"]["config"], path)
+        code = content["record"]["config"].get("code", {})
+        check_code({"code": {target: code[target] for target in targets(node) if target in code}}, path)
     else:
         _check_classes(node, path)
     spec = _spec(dict(content["spec"]), path)

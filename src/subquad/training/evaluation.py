@@ -59,7 +59,7 @@ def evaluate_missing(config: DictConfig) -> None:
 
 
 def _evaluate_missing(config: DictConfig, run: Path) -> None:
-    root = {key: config.data[key] for key in ("root",) if key in config.data}
+    root = {"root": config.data.root} if "root" in config.data else {}
     for changes in OmegaConf.to_container(config.evaluate, resolve=True):  # type: ignore[union-attr]
         if not isinstance(changes, dict):
             raise UserError(f"evaluate has {changes!r}; it takes settings of data, as in evaluate=[{{multiply:4}}].")

@@ -116,6 +116,8 @@ def check_code(config: Mapping[str, Any], source: Path) -> None:
     """Raises UserError if the user's classes of a run have other code now. Imports these classes."""
     code = config.get("code", {})
     for target, now in own_code([{"_target_": target} for target in code]).items():
+        if not now and code[target]:
+            raise UserError(f"{target} of {source} cannot be imported; run this in the folder of its module.")
         if now != code[target]:
             raise UserError(f"{source} was trained with other code of {target}; restore that code, or train again.")
 
@@ -183,4 +185,5 @@ def _why(error: Exception) -> str:
         return "it is not a checkpoint of this project, or truncated"
     if isinstance(error, KeyError):
         return f"it holds no {error}"
-    return first_line(error)
+    head, _, below = str(error).partition("\n")
+    return below.strip().partition("\n")[0] if head.startswith("Error(s) in loading state_dict") else first_line(error)

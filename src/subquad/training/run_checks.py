@@ -12,7 +12,7 @@ import torch
 
 from subquad import records
 from subquad.config.overrides import as_override
-from subquad.measure.device_checks import Finding
+from subquad.measure.device_checks import CheckedValue
 from subquad.utils.errors import UserError
 
 ROUNDING = 1e-3
@@ -25,7 +25,7 @@ _RUN = (
 _SECONDS = 300
 
 
-def resumed(device: str, folder: Path) -> list[Finding]:
+def resumed(device: str, folder: Path) -> list[CheckedValue]:
     """A run that is killed after an epoch and started again ends with the weights of an undisturbed run.
 
     They must be equal on a CPU. On a GPU, whose sums have no fixed order by default, they may differ by rounding.
@@ -42,7 +42,7 @@ def resumed(device: str, folder: Path) -> list[Finding]:
     return [_difference("weights of a killed and resumed run", folder / "undisturbed", folder / "killed", limit)]
 
 
-def divided(device: str, folder: Path) -> list[Finding]:
+def divided(device: str, folder: Path) -> list[CheckedValue]:
     """A run on all GPUs, or in two processes on a CPU, ends with the weights of a run in one process, to rounding."""
     alone, together = ("trainer=cpu", "trainer=ddp_cpu") if device == "cpu" else ("trainer=gpu", "trainer=ddp")
     count = 2 if device == "cpu" else torch.cuda.device_count()
@@ -88,11 +88,11 @@ def _kill_after_an_epoch(folder: Path, overrides: Sequence[str]) -> None:
         raise UserError("The run ended before it could be killed; run the command again.")
 
 
-def _difference(what: str, first: Path, second: Path, limit: float) -> Finding:
+def _difference(what: str, first: Path, second: Path, limit: float) -> CheckedValue:
     """The norm of the difference of the last weights, relative to their norm."""
     one, other = (_weights(folder) for folder in (first, second))
     squares = sum(((one[name] - other[name]).double().square().sum().item()) for name in one)
-    return Finding(what, (squares / sum(w.double().square().sum().item() for w in one.values())) ** 0.5, limit)
+    return CheckedValue(what, (squares / sum(w.double().square().sum().item() for w in one.values())) ** 0.5, limit)
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:

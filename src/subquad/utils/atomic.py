@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 
+from subquad.utils.errors import UserError
+
 _OLD = 24 * 60 * 60
 """Seconds without a change after which a partial file is taken for that of a killed process."""
 
@@ -26,6 +28,8 @@ def atomic_write(path: Path, several: bool = False) -> Iterator[Path]:
         several: whether several threads or processes, also of several machines, may write the file at once. Each then
             has its own temporary file, and the last one to finish determines the content.
     """
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a file.")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}{f'.{_own_name()}' if several else ''}.partial")
     temporary.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.backends import cudnn
 
 from subquad.utils.derivatives import seen_by_torch
+from subquad.utils.errors import UserError
 
 Float32Precision = Literal["highest", "high", "medium"]
 """As in `torch.set_float32_matmul_precision`: float32, TF32, bfloat16 for products of float32 numbers."""
@@ -90,6 +91,13 @@ def fused(function: Callable[P, T]) -> Callable[P, T]:
         return (compiled() if on_gpu else function)(*args, **kwargs)
 
     return call
+
+
+def chosen_device(setting: str) -> str:
+    """The device of a setting: "auto" is a GPU where there is one. Raises UserError for "cuda" where there is none."""
+    if setting == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"torch {torch.__version__} finds no CUDA device; install a driver and a torch for CUDA.")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if setting == "auto" else setting
 
 
 @contextmanager

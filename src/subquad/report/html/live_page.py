@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from subquad import records
 from subquad.report.html.page import write_page
 from subquad.results.cells import RunSpec
-from subquad.sweep.monitor import Follower, State
+from subquad.sweep.monitor import Follower, State, written_at
 from subquad.sweep.progress import name
 from subquad.sweep.runner import SWEEPS, is_locked
 from subquad.utils.display import duration
@@ -67,8 +67,8 @@ def _states(runs: Path) -> tuple[list[Path], list[Path], list[Path]]:
             running.append(folder)
         elif (folder / records.ERROR).exists():
             failed.append(folder)
-    finished.sort(key=lambda folder: -_time(folder / records.RESULT))
-    failed.sort(key=lambda folder: -_time(folder / records.ERROR))
+    finished.sort(key=lambda folder: -written_at(folder / records.RESULT))
+    failed.sort(key=lambda folder: -written_at(folder / records.ERROR))
     return finished, sorted(running), failed
 
 
@@ -92,9 +92,9 @@ def _running(folder: Path) -> Running | None:
     ]
     step = max(history, default=0)
     share = _share(config, history)
-    started = _time(folder / ".hydra/overrides.yaml")
+    started = written_at(folder / ".hydra/overrides.yaml")
     resumed = (
-        started - _time(folder / ".lock") > 60
+        started - written_at(folder / ".lock") > 60
     )  # the lock is created once; how long the first part took is unknown
     elapsed = time.time() - started
     best = (max if OmegaConf.select(config, "task.mode") == "max" else min)((v for _, v in values), default=None)
@@ -146,7 +146,7 @@ def _sweeps(folder: Path) -> Iterator[tuple[float, dict[str, Any]]]:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["host"] == socket.gethostname():
                 os.kill(content["process"], 0)
-            yield _time(path), content
+            yield written_at(path), content
         except (OSError, ValueError, KeyError):
             continue
 
@@ -168,11 +168,3 @@ def _sweep(since: float, content: dict[str, Any]) -> dict[str, Any]:
 
 def _title(folder: Path) -> str:
     return name(RunSpec((), folder))
-
-
-def _time(path: Path) -> float:
-    """Modification time of a file; 0 if it does not exist."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -16,7 +16,7 @@ from subquad.results.statistics import Comparison
 from subquad.results.table import Cell, Place
 from subquad.utils.display import duration, metric_text, sizes
 
-Path = Callable[[Run], str]
+PageOf = Callable[[Run], str]
 """Where the page of a run is, below the folder of pages."""
 
 
@@ -46,7 +46,7 @@ class Cells:
         return named if named in self.mechanisms else ""
 
 
-def table_facts(part: TableResults, path: Path, benches: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def table_facts(part: TableResults, path: PageOf, benches: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """For table.html.j2. benches: those that the project keeps."""
     table, beside = part.table, PROJECT in part.scopes
     columns = [column.name for column in table.columns]
@@ -131,7 +131,7 @@ def _row(part: TableResults, row: str) -> Iterator[CellResults]:
 
 
 def _cell(
-    table: TableResults, part: CellResults | None, path: Path, beside: bool, curves: bool = False
+    table: TableResults, part: CellResults | None, path: PageOf, beside: bool, curves: bool = False
 ) -> dict[str, Any] | None:
     """A cell. beside: whether the table has values of the project."""
     if part is None:
@@ -164,7 +164,7 @@ def _tag(result: CellResult, shown: Sequence[CellResult], beside: bool) -> str:
     return result.scope.label.replace(PROJECT.label, "project")
 
 
-def _result(cell: Cell, result: CellResult, path: Path, curves: bool) -> dict[str, Any]:
+def _result(cell: Cell, result: CellResult, path: PageOf, curves: bool) -> dict[str, Any]:
     return {
         "scope": result.scope, "verdict": result.verdict, "text": result.text,
         "mean": result.text.partition(" ± ")[0] if result.summary else "", "spread": result.text.partition(" ± ")[2],
@@ -201,7 +201,7 @@ def _digits(cell: Cell, number: float) -> str:
     return f"{number:.{cell.digits}f}"
 
 
-def run_row(run: Run, cells: Cells, path: Path) -> dict[str, Any]:
+def run_row(run: Run, cells: Cells, path: PageOf) -> dict[str, Any]:
     """For lists of runs: `columns` are texts by their heading; one that begins with "<" is aligned to the left."""
     record, links = run.record, cells.of(run)
     columns = {
@@ -215,7 +215,7 @@ def run_row(run: Run, cells: Cells, path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def repeated_row(line: Repeats, path: Path) -> dict[str, Any]:
+def repeated_row(line: Repeats, path: PageOf) -> dict[str, Any]:
     """For the list of configurations, each with its runs."""
     record = line.runs[0].record
     return {
