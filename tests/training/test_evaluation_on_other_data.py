@@ -123,6 +123,8 @@ def test_weights_that_depend_on_the_length_are_named(data, outputs):
 
 def test_an_evaluation_holds_every_metric_of_the_task(data, outputs):
     """Tables of recall show its accuracy; its monitored metric is the perplexity."""
+    with pytest.raises(UserError, match=r"have no data\.tset_pairs"):  # before it trains
+        trained(composed(data, outputs, "task=arena/recall", "scale=smoke", "evaluate=[{tset_pairs:8}]"))
     config = composed(data, outputs, "task=arena/recall", "scale=smoke", "evaluate=[{test_pairs:8}]")
     record = trained(config)
     evaluate_missing(config)

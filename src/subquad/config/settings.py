@@ -29,8 +29,9 @@ def check_settings(section: str, node: Mapping[str, Any]) -> None:
     known, complete = _types(_found(section, target))
     for key, value in node.items():
         if complete and key not in known and not str(key).startswith("_"):
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {section}.{close[0]}?" if close else f"it has {', '.join(sorted(known))}."
+            names = sorted(known.keys() - {"site", "spec"})  # which the model and the data give
+            close = difflib.get_close_matches(str(key), names, n=1)
+            hint = f"did you mean {section}.{close[0]}?" if close else f"it has {', '.join(names) or 'none'}."
             raise UserError(f"{section} of {target.rpartition('.')[2]} has no key {key}; {hint}")
         if isinstance(value, Mapping) and "_target_" in value:
             check_settings(f"{section}.{key}", value)

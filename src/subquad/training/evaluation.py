@@ -1,6 +1,7 @@
 """Evaluation of the best checkpoint of a finished run, and its predictions."""
 
 import inspect
+import logging
 import math
 import re
 import traceback
@@ -29,8 +30,11 @@ from subquad.training.memory_plan import limit_evaluation
 from subquad.training.resume import check_data, data_settings, read_best
 from subquad.training.runtime import Runtime
 from subquad.utils.cores import usable_threads
+from subquad.utils.display import metric_text
 from subquad.utils.errors import UserError
 from subquad.utils.log_filters import quieten
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +64,26 @@ def evaluate_missing(config: DictConfig) -> None:
 
 def _evaluate_missing(config: DictConfig, run: Path) -> None:
     root = {"root": config.data.root} if "root" in config.data else {}
-    for changes in OmegaConf.to_container(config.evaluate, resolve=True):  # type: ignore[union-attr]
-        if not isinstance(changes, dict):
-            raise UserError(f"evaluate has {changes!r}; it takes settings of data, as in evaluate=[{{multiply:4}}].")
-        data_changes = {str(key): value for key, value in changes.items()}
+    for data_changes in evaluations(config):
         (run / records.EVALUATIONS).mkdir(exist_ok=True)
         with FileLock(run / records.EVALUATIONS / ".lock"):
             if records.read_evaluation(run, data_changes) is None:
-                _, metrics, _ = all_metrics(run, "test", root | data_changes)
+                name, metrics, _ = all_metrics(run, "test", root | data_changes)
                 records.write_evaluation(run, data_changes, metrics, machine.facts())
+                log.info("%s %s with %s", name, metric_text(name, metrics[name]), _given(data_changes))
+
+
+def evaluations(config: DictConfig) -> list[dict[str, Any]]:
+    """The entries of `evaluate`: changed settings of the data. Raises UserError for one that the data do not take."""
+    settings: Any = OmegaConf.to_container(config.data, resolve=True)
+    found: Any = OmegaConf.to_container(config.evaluate, resolve=True)
+    for changes in found:
+        changed_data(settings, changes)
+    return list(found)
+
+
+def _given(changes: Mapping[str, Any]) -> str:
+    return ", ".join(f"data.{key}={value}" for key, value in changes.items())
 
 
 def evaluate(run: Path, split: str, changes: Mapping[str, Any] | None = None) -> tuple[str, float, float | None]:
@@ -156,10 +171,10 @@ class _Trained:
         data = instantiate(config.data, _convert_="all")
         data.prepare_data()
         if changes and data.fingerprint != record.data_fingerprint:
-            given = ", ".join(f"data.{key}={value}" for key, value in changes.items())
+            others = {key: value for key, value in changes.items() if key != "root"} or changes
             raise UserError(
-                f"With {given} these are other data than those of this run; a run is evaluated on its own, whose test "
-                "rows some settings change (data.multiply, data.size)."
+                f"With {_given(others)} these are other data than those of this run; a run is evaluated on its own, "
+                "whose test rows some settings change (data.multiply, data.size)."
             )
         check_data(data, record.data_fingerprint, run)
         read_best(run, record)

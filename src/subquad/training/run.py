@@ -28,6 +28,7 @@ from subquad.training import summary, wandb_run
 from subquad.training.callbacks.share_cores import ShareCores
 from subquad.training.callbacks.wall_clock import WallClock
 from subquad.training.distributed import has_peers, lock_timeout, managed_processes, preempted, rank
+from subquad.training.evaluation import evaluations
 from subquad.training.lightning_data import TrainedOn
 from subquad.training.memory_plan import plan_memory
 from subquad.training.resume import check_best, check_last, load_weights
@@ -123,6 +124,7 @@ def _fit(config: DictConfig, settings: dict[str, Any], run: Path, name: str) -> 
     for section in ("callbacks", "logger"):
         check_each(section, settings[section])
     check_settings("task.module", settings["task"]["module"])
+    evaluations(config)
     pl.seed_everything(config.seed, workers=True, verbose=False)
     data = instantiate(config.data, _convert_="all")
     trainer = data.trainer = build_trainer(config, data)
