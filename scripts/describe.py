@@ -32,10 +32,10 @@ from subquad.measure.scaling import stated_complexity  # noqa: E402
 from subquad.report.answers_text import answers_text  # noqa: E402
 from subquad.report.differences_page import differences_page  # noqa: E402
 from subquad.report.project_page import caption, counts, draw, headline, results_page  # noqa: E402
+from subquad.results.benches import read_benches  # noqa: E402
 from subquad.results.cells import load_table  # noqa: E402
 from subquad.results.collect import all_tables, gather_project  # noqa: E402
 from subquad.results.footnotes import notes  # noqa: E402
-from subquad.results.store import read_benches  # noqa: E402
 from subquad.specs import Pattern  # noqa: E402
 from subquad.utils.errors import UserError  # noqa: E402
 from subquad.utils.setting_types import described  # noqa: E402

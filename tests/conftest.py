@@ -27,11 +27,11 @@ from omegaconf import DictConfig, OmegaConf  # noqa: E402
 from subquad.config.choices import CONFIGS  # noqa: E402
 from subquad.config.compose import load_factory, load_own_attention  # noqa: E402
 from subquad.config.hydra_internals import parse_files_once  # noqa: E402
-from subquad.results import store  # noqa: E402
+from subquad.results import benches, store  # noqa: E402
 from subquad.utils.errors import UserError  # noqa: E402
 
 RESULTS, store.FOLDER = store.FOLDER, Path(__file__).parent / "no_results"  # so that tests see only their own results
-store.BENCHES = store.FOLDER / "bench"
+benches.BENCHES = store.FOLDER / "bench"
 
 torch.set_num_threads(1)
 parse_files_once()

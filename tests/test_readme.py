@@ -23,7 +23,7 @@ from subquad.data.text.masked_text import MaskedText
 from subquad.data.text.own_texts import OwnTexts
 from subquad.data.text.own_tokens import OwnTokens
 from subquad.data.time_series.time_series import TimeSeries
-from subquad.results import store
+from subquad.results import benches
 from subquad.results.cells import load_table
 from subquad.results.store import Store
 
@@ -257,7 +257,7 @@ def test_measured_numbers_of_the_documentation_are_those_of_the_store(
     real_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("subquad.results.store.FOLDER", real_store)
-    monkeypatch.setattr("subquad.results.store.BENCHES", real_store / "bench")
+    monkeypatch.setattr("subquad.results.benches.BENCHES", real_store / "bench")
     monkeypatch.syspath_prepend(ROOT / "scripts")
     from describe import measured
 
@@ -276,7 +276,7 @@ def test_what_the_project_keeps_is_neither_outdated_nor_damaged(real_store: Path
 @pytest.mark.slow
 def test_generated_pages_are_current(monkeypatch: pytest.MonkeyPatch, real_store: Path) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
-    monkeypatch.setattr(store, "BENCHES", real_store / "bench")
+    monkeypatch.setattr(benches, "BENCHES", real_store / "bench")
     from describe import DOCS, FACTS, about_task, modules, pages, split_docstring
 
     made = pages()

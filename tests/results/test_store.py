@@ -17,7 +17,7 @@ from subquad.report.html.site import write_site
 from subquad.report.markdown_latex import latex, markdown
 from subquad.report.terminal import show_table
 from subquad.report.wandb_table import COLUMNS, table_rows
-from subquad.results import store
+from subquad.results import benches, store
 from subquad.results.cells import RunIndex
 from subquad.results.collect import gather, gather_project, results_of
 from subquad.results.measurement_cache import measure
@@ -321,16 +321,16 @@ def test_a_line_of_synthetic_data_is_outdated(place):
 @pytest.mark.parametrize("content", [b"nope", b"[]", b"\xff", b'{"commit": "abc", "settings": {}}'])
 def test_a_file_that_is_no_benchmark_is_refused(place, monkeypatch, capsys, content):
     base, _ = place
-    monkeypatch.setattr(store, "BENCHES", base / "store" / "bench")
+    monkeypatch.setattr(benches, "BENCHES", base / "store" / "bench")
     (base / "results.json").write_bytes(content)
     assert add(monkeypatch, "add", base / "results.json") == 1
     assert "results.json is not the results.json of a benchmark" in capsys.readouterr().out
-    assert not store.BENCHES.exists()
+    assert not benches.BENCHES.exists()
 
 
 def test_a_benchmark_replaces_that_of_its_device_only(place, monkeypatch):
     base, _ = place
-    monkeypatch.setattr(store, "BENCHES", base / "store" / "bench")
+    monkeypatch.setattr(benches, "BENCHES", base / "store" / "bench")
     facts = {"versions": {"torch": "2"}, "commit": "abc", "results": []}
     for number, gpu in enumerate((None, "A 100", "A 100")):
         bench = {"settings": {"lengths": [number], "rounds": 1}, "machine": {"cpu": "CPU (R)", "gpu": gpu}, **facts}
@@ -339,11 +339,11 @@ def test_a_benchmark_replaces_that_of_its_device_only(place, monkeypatch):
     several = {"lengths": [3], "rounds": 1, "dims": [64, 128]}
     (base / "results.json").write_text(json.dumps({**bench, "settings": several}))
     assert add(monkeypatch, "add", base / "results.json") == 1
-    kept = store.read_benches()
-    assert [(store.bench_device(bench), bench["settings"]["lengths"]) for bench in kept] == [
+    kept = benches.read_benches()
+    assert [(benches.bench_device(bench), bench["settings"]["lengths"]) for bench in kept] == [
         ("CPU (R)", [0]), ("A 100", [2]),
     ]  # fmt: skip
-    assert {path.name for path in store.BENCHES.iterdir()} == {"cpu-r.json", "a-100.json"}
+    assert {path.name for path in benches.BENCHES.iterdir()} == {"cpu-r.json", "a-100.json"}
 
 
 def test_nothing_kept_is_a_problem(place, monkeypatch, capsys):

@@ -25,6 +25,7 @@ from subquad.measure.growth import DOES_NOT_FIT, NO_ATTENTION
 from subquad.measure.speed_plot import draw_speed
 from subquad.records import now, write_json
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX, how_compiled, write_bench_page
+from subquad.results.benches import bench_times
 from subquad.utils.cores import usable_cores
 from subquad.utils.devices import chosen_device
 from subquad.utils.display import command_line
@@ -63,7 +64,7 @@ def main() -> None:
             shape = f"d={drawn['dim']}, {config.heads} heads, batch {drawn['batch']}{how_compiled(drawn['compiled'])}"
             title = f"{level}, {mode} ({shape}, {torch.get_num_threads()} threads, {device})"
             first = [row for row in results if all(row[key] == value for key, value in drawn.items())]
-            draw_speed(_lines(first, level, mode), NO_ATTENTION, title, folder / f"{level}-{mode}.png")
+            draw_speed(bench_times(first, level, mode), NO_ATTENTION, title, folder / f"{level}-{mode}.png")
     console.print(str(folder / "index.html"), soft_wrap=True)
 
 
@@ -105,14 +106,6 @@ def _table(setting: Setting, sides: list[str], measured: dict[str, Measured]) ->
         ]
         table.add_row(*cells, *([f"{ceiling.timing.ratio(m.timing):.0%}"] if ceiling else []))
     return table
-
-
-def _lines(results: list[dict[str, Any]], level: str, mode: str) -> dict[str, dict[int, float]]:
-    lines: dict[str, dict[int, float]] = {}
-    for row in results:
-        if (row["level"], row["mode"]) == (level, mode) and "median_s" in row:
-            lines.setdefault(row["attention"], {})[row["length"]] = 1e3 * row["median_s"]
-    return lines
 
 
 def _row(setting: Setting, name: str, measured: dict[str, Measured]) -> dict[str, Any]:

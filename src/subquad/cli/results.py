@@ -23,13 +23,13 @@ from subquad import records
 from subquad.cli.command import script_settings
 from subquad.config.compositions import Compositions
 from subquad.config.overrides import as_override
+from subquad.results.benches import add_bench
 from subquad.results.model import Problem
 from subquad.results.store import (
     FOLDER,
     Store,
     StoredMeasurement,
     StoredRun,
-    add_bench,
     stored_measurement,
     stored_run,
 )

@@ -10,8 +10,8 @@ from subquad.measure.growth import DOES_NOT_FIT, NO_ATTENTION
 from subquad.measure.speed_plot import draw_speed
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX
 from subquad.report.markdown_latex import markdown, printed_text
+from subquad.results.benches import bench_device, bench_times
 from subquad.results.model import FULL, GROUPS, PROJECT, CellResult, CellResults, Run, Scope, TableResults
-from subquad.results.store import bench_device
 from subquad.results.verdict import Verdict
 from subquad.utils.display import counted
 
@@ -154,11 +154,7 @@ def _size(bench: Mapping[str, Any]) -> str:
 
 def draw(bench: Mapping[str, Any], path: Path) -> None:
     """Draws the times of the whole model as the picture of the README."""
-    lines: dict[str, dict[int, float]] = {}
-    for row in _model(bench):
-        if "median_s" in row:
-            lines.setdefault(row["attention"], {})[row["length"]] = 1e3 * row["median_s"]
-    draw_speed(lines, NO_ATTENTION, "", path)
+    draw_speed(bench_times(bench["results"]), NO_ATTENTION, "", path)
 
 
 def _model(bench: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -168,11 +164,11 @@ def _model(bench: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _speed(bench: Mapping[str, Any]) -> str:
     """Times of the whole model, and its speed as a share of the speed without attention, by length."""
     lengths, rows, machine = bench["settings"]["lengths"], _model(bench), bench["machine"]
-    by = {(row["attention"], row["length"]): row["median_s"] for row in rows if "median_s" in row}
+    by = bench_times(rows)
     lines = [f"| | {' | '.join(f'{n:,} tokens' for n in lengths)} |", f"|---|{'---:|' * len(lengths)}"]
     for name in dict.fromkeys(row["attention"] for row in rows):
         shares = (
-            f"{1e3 * by[name, n]:.1f} ms, {by[NO_ATTENTION, n] / by[name, n]:.0%}" if (name, n) in by else DOES_NOT_FIT
+            f"{by[name][n]:.1f} ms, {by[NO_ATTENTION][n] / by[name][n]:.0%}" if n in by.get(name, ()) else DOES_NOT_FIT
             for n in lengths
         )
         lines.append(f"| {name.replace('_', ' ')} | {' | '.join(shares)} |")

@@ -17,12 +17,12 @@ from subquad.config.compositions import Compositions
 from subquad.config.mechanisms import NO_ATTENTION, mechanism_of
 from subquad.config.task_metadata import task_of
 from subquad.results.added_rows import rates_of
+from subquad.results.benches import bench_device, bench_times
 from subquad.results.cells import load_table
 from subquad.results.differences import rows_of
 from subquad.results.model import CellResults, TableResults
 from subquad.results.pairs import Pair, order, share_pairs
 from subquad.results.statistics import LEVEL
-from subquad.results.store import bench_device
 from subquad.utils.display import counted
 
 RULE = (
@@ -212,21 +212,17 @@ def _on_gpu(part: TableResults, bench: Mapping[str, Any]) -> dict[str, Chosen]:
         return {}
     rows = [row for row in part.table.rows if len(row.overrides) == 1]
     names = {row.name: row.overrides[0].removeprefix("attention=") for row in rows}
-    seconds = {
-        (row["attention"], row["length"]): row["median_s"]
-        for row in bench["results"]
-        if (row["level"], row["mode"]) == ("model", "inference") and "median_s" in row
-    }
+    times = bench_times(bench["results"])
 
     def fastest(length: int, rows: Sequence[str]) -> Pick | None:
-        known = [(seconds[names[row], length], row) for row in rows if (names.get(row), length) in seconds]
+        known = [(times[names[row]][length], row) for row in rows if length in times.get(names.get(row, ""), ())]
         if not rows or len(known) < len(rows):
             return None
         least, row = min(known)
-        reference = seconds.get((names.get(part.table.reference, ""), length))
+        reference = times.get(names.get(part.table.reference, ""), {}).get(length)
         if not reference or row == part.table.reference:
-            return Pick(row, f"{1e3 * least:.3g} ms")
-        return Pick(row, f"{1e3 * least:.3g} ms, {reference / least:.3g} × {part.table.reference}")
+            return Pick(row, f"{least:.3g} ms")
+        return Pick(row, f"{least:.3g} ms, {reference / least:.3g} × {part.table.reference}")
 
-    lengths = sorted({length for _, length in seconds})
+    lengths = sorted({length for by_length in times.values() for length in by_length})
     return {f"fastest at {n:,} on {gpu}": partial(fastest, n) for n in lengths}

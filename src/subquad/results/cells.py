@@ -142,7 +142,7 @@ class RunIndex:
         if not cell.init_from:
             return replace(self.spec(self._own(cell.overrides), seed), evaluations=evaluations)
         first = self.spec(self._own(cell.init_from), 0)
-        weights = as_override(str(first.folder / "checkpoints" / "best.ckpt"))
+        weights = as_override(str(first.folder / records.BEST))
         run = self.spec((*self._own(cell.overrides), f"ckpt_path={weights}"), seed)
         return replace(run, init_from=first, evaluations=evaluations)
 

@@ -16,13 +16,14 @@ from subquad.config.mechanisms import choice_of
 from subquad.config.task_metadata import chosen
 from subquad.records import Measurement
 from subquad.results import added_rows, measurement_cache
+from subquad.results.benches import read_benches
 from subquad.results.cells import RunIndex, load_tables, seeds_of
 from subquad.results.commands import cell_command, table_command
 from subquad.results.mean import mean_values
 from subquad.results.model import FULL, PROJECT, CellResult, CellResults, Content, Problem, Run, Scope, TableResults
 from subquad.results.scan import Scan, newest, read_measurements, read_run, scan_runs
 from subquad.results.statistics import summarise
-from subquad.results.store import Store, read_benches
+from subquad.results.store import Store
 from subquad.results.table import Cell, Place, Table
 from subquad.results.verdict import Verdict, cell_verdict
 from subquad.utils.errors import UserError

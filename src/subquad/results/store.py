@@ -8,13 +8,12 @@ has a checksum of its values, so that an edit by hand is noticed; overrides may 
 import dataclasses
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
@@ -35,15 +34,6 @@ from subquad.utils.errors import UserError
 
 FOLDER = CHECKOUT / "docs" / "results" if CHECKOUT else CONFIGS.parent / "store"
 """docs/results/ of a checkout, or the installed package subquad.store."""
-
-BENCHES = FOLDER / "bench"
-"""The benchmarks that the documentation shows, as scripts/bench.py wrote them: one file for each device."""
-
-_KEYS_OF_BENCH = {
-    "settings.lengths": list, "settings.rounds": int, "machine.cpu": str, "versions.torch": str, "commit": str,
-    "results": list,
-}  # fmt: skip
-_BENCH_FILE = TypeAdapter(Annotated[dict[str, Any], records.having(_KEYS_OF_BENCH)])
 
 _Line = TypeVar("_Line", "StoredRun", "StoredMeasurement")
 
@@ -185,7 +175,7 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
     if (run := read_run(folder)) is None:
         raise UserError(f"{folder} has no {records.RESULT}: the run has not finished.")
     record = run.record
-    _check_source(folder, record.commit)
+    check_source(folder, record.commit)
     if run.scope.synthetic:
         raise UserError(f"{folder} was trained on synthetic data, which are no result.")
     if own := [*record.config.get("code", {}), *(["files of yours"] if names_files(record.config["data"]) else [])]:
@@ -198,7 +188,7 @@ def stored_run(folder: Path, compositions: Compositions) -> StoredRun:
     evaluations = {}
     for path in sorted((folder / records.EVALUATIONS).glob("*.json")):
         if (evaluation := records.read_evaluation_file(folder, path)) is not None:
-            _check_source(path, evaluation.commit)
+            check_source(path, evaluation.commit)
             evaluations[path.stem] = evaluation.metrics
     every = [item for metrics in (record.metrics, *evaluations.values()) for item in metrics.items()]
     if wrong := [f"{name} of {folder} is {value}" for name, value in every if not math.isfinite(value)]:
@@ -226,7 +216,7 @@ def stored_measurement(path: Path, compositions: Compositions) -> StoredMeasurem
     kept = records.read_measurement(path)
     if kept is None:
         raise UserError(f"There is no file {path}.")
-    _check_source(path, kept.commit)
+    check_source(path, kept.commit)
     fields = {f.name: getattr(kept, f.name) for f in dataclasses.fields(Measurement)}
     stored = StoredMeasurement(**fields, name=path.stem)
     if _today(stored, compositions) != stored.name:
@@ -236,44 +226,12 @@ def stored_measurement(path: Path, compositions: Compositions) -> StoredMeasurem
     return stored
 
 
-def add_bench(path: Path) -> None:
-    """Keeps the results.json of a benchmark in place of the one of the same device.
-
-    Raises UserError if it is none, if its source had changes that no commit has, or if it has several times a length.
-    """
-    try:
-        content = _BENCH_FILE.validate_json(path.read_bytes())
-    except ValidationError as error:
-        reason = error.errors(include_input=False)[0]["msg"]
-        raise UserError(f"{path} is not the results.json of a benchmark ({reason}); `make bench` writes one.") from None
-    _check_source(path, content["commit"])
-    given = content["settings"]
-    if several := [key for key in ("dims", "batches", "dtypes", "compiled") if len(given.get(key, ())) > 1]:
-        raise UserError(f"{path} has several {several[0]}, and the documentation shows one; measure with one of them.")
-    given.pop("output", None)  # a folder of that machine
-    name = re.sub("[^a-z0-9]+", "-", bench_device(content).lower()).strip("-")
-    with atomic_write(BENCHES / f"{name}.json") as place:
-        place.write_text(f"{json.dumps(content, indent=1)}\n", encoding="utf-8")
-
-
-def bench_device(bench: Mapping[str, Any]) -> str:
-    """The name of the GPU, or of the processor, that a benchmark measured."""
-    machine = bench["machine"]
-    on_gpu = machine.get("gpu") and bench["settings"].get("device") != "cpu"
-    return str(machine["gpu" if on_gpu else "cpu"])
-
-
-def read_benches() -> list[dict[str, Any]]:
-    """The kept benchmarks, those of processors first."""
-    found = [_BENCH_FILE.validate_json(path.read_bytes()) for path in sorted(BENCHES.glob("*.json"))]
-    return sorted(found, key=lambda bench: bench_device(bench) != bench["machine"]["cpu"])
-
-
 def _can_be_looked_up(commit: str) -> bool:
     return commit.isalnum() and commit != "unknown"
 
 
-def _check_source(path: Path, commit: str) -> None:
+def check_source(path: Path, commit: str) -> None:
+    """Raises UserError if a result was made by a source that nobody can look up."""
     if not _can_be_looked_up(commit):
         raise UserError(
             f"{path} was made by the source {commit}, which nobody can look up; run it again in a clean checkout."

@@ -101,7 +101,7 @@ class Follower:
 
 def step(job: RunSpec) -> int:
     """Last optimiser step in the history of a run. Reads only the first line and the end of the file."""
-    path = job.folder / "metrics.csv"
+    path = job.folder / records.HISTORY
     try:
         with path.open("rb") as file:
             names = file.readline()

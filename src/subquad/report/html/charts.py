@@ -11,8 +11,8 @@ from subquad.measure.growth import NO_ATTENTION
 from subquad.report.mechanism_style import colours
 from subquad.report.verdict_style import MARKS
 from subquad.results.answers import ColumnPairs
+from subquad.results.benches import bench_device, bench_times
 from subquad.results.model import CellResults, Run, Scope, TableResults
-from subquad.results.store import bench_device
 
 POINTS = 160
 """A curve is drawn with at most so many points."""
@@ -164,15 +164,11 @@ def _scatter(part: TableResults, x: str, y: str, scope: Scope, href: str) -> Cha
 
 def speed_chart(bench: Mapping[str, Any]) -> Chart:
     """The times of the whole model in a benchmark, by length."""
-    costs: dict[str, dict[int, float]] = {}
-    for row in bench["results"]:
-        if (row["level"], row["mode"]) == ("model", "inference") and "median_s" in row:
-            costs.setdefault(row["attention"], {})[row["length"]] = 1e3 * row["median_s"]
     settings, machine = bench["settings"], bench["machine"]
     device = bench_device(bench)
     where = device if device == machine.get("gpu") else f"{machine['threads']} threads of {device}"
     caption = f"One forward pass, {settings['layers']} layers, d = {settings['dims'][0]}, on {where}. Lower is faster."
-    return cost_chart(costs, "milliseconds", "Speed", caption)
+    return cost_chart(bench_times(bench["results"]), "milliseconds", "Speed", caption)
 
 
 def cost_chart(costs: Mapping[str, Mapping[int, float]], unit: str, title: str, caption: str = "") -> Chart:

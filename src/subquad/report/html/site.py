@@ -28,9 +28,9 @@ from subquad.report.html.page import copy_assets, write_page, write_whole
 from subquad.report.html.view_models import Cells, repeated_row, run_facts, run_row, table_facts
 from subquad.report.markdown_latex import latex, markdown
 from subquad.report.verdict_style import MARKS
+from subquad.results.benches import bench_device
 from subquad.results.model import GROUPS, Content, Run, TableResults
 from subquad.results.repeats import repeats
-from subquad.results.store import bench_device
 from subquad.results.verdict import Verdict
 from subquad.utils.atomic import atomic_write
 from subquad.utils.display import as_typed

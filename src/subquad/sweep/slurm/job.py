@@ -78,7 +78,7 @@ class SlurmJob:
         if len(self.runs) > 1:  # their processes ignore the signals that end others; they resume from checkpoints
             for child in multiprocessing.active_children():
                 child.kill()
-        files = ("checkpoints/last.ckpt", records.RESULT, records.ERROR)
+        files = (records.LAST, records.RESULT, records.ERROR)
         written = (run.run / name for run in self.runs for name in files)
         progressed = any(path.exists() and path.stat().st_mtime >= self.started for path in written)
         if not progressed and time.time() - self.started > self.seconds / 2:
