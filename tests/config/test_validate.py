@@ -71,6 +71,10 @@ def test_what_does_not_go_together_is_named(data, outputs, overrides, cause):
         (["task=digits", "+trainer.logger=false"], "trainer.logger is there already; leave the + out: trainer.logger="),
         (["-m", "task=digits", "hydra/sweeper=zzz"], 'There is no hydra/sweeper "zzz"; choose from basic, job_list, o'),
         (["task=digits", "scale=smoke", "+trainer.limit_val_batches=1e-9"], "Lightning refuses these settings (You r"),
+        (
+            ["task=uea/basic_motions", "data.val_fraction=0.3"],
+            "has no effect with protocol=paper, which validates on test",
+        ),
         (["task=lra/listops", "scale=smoke", "limits.cases=9"], "has no effect on task=lra/listops with this recipe; "),
         (["task=lra/listops", "scale=laptop", "scheduler=constant"], "effect beside this recipe and scale; add sched"),
     ],

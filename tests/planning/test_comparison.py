@@ -6,8 +6,10 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 from PIL import Image, ImageDraw
+from pyarrow import parquet
 from rich.console import Console
 from runs import FACTS, ROOT, answer, program
 from runs import sentences as sentences_of
@@ -77,6 +79,13 @@ def test_the_task_is_found_by_looking(tmp_path):
     assert task_of(table)[0] == {"task": "text/custom", "data.train": str(table)}
     (tmp_path / "ids.jsonl").write_text('{"tokens": [1, 2], "label": 0}\n')
     assert task_of(tmp_path / "ids.jsonl")[0]["task"] == "tokens/custom"
+    (tmp_path / "ids.json").write_text('[{"tokens": [1, 2], "label": 0}]')
+    assert task_of(tmp_path / "ids.json")[0]["task"] == "tokens/custom"
+    tagged = pyarrow.table({"text": ["a"], "tags": [["b"]], "label": [0]})
+    large = pyarrow.table({"tokens": pyarrow.array([[1, 2]], pyarrow.large_list(pyarrow.int64())), "label": [0]})
+    for rows, task in ((tagged, "text/custom"), (large, "tokens/custom")):
+        parquet.write_table(rows, tmp_path / "rows.parquet")
+        assert task_of(tmp_path / "rows.parquet")[0]["task"] == task
     folder = series(tmp_path / "waves")
     named = {"task": "uea/custom", "data.dataset": "Mine", "data.folder": str(folder)}
     assert task_of(folder)[0] == task_of(folder / "Mine_TEST.ts")[0] == named

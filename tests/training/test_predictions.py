@@ -128,7 +128,7 @@ def test_rows_that_a_model_does_not_know_are_named(tmp_path):
     words, new, _ = texts(tmp_path / "words")
     data = opened(OwnTexts, words, tmp_path)
     (tmp_path / "words" / "bare.csv").write_text("a film\na plot\n")
-    with pytest.raises(UserError, match="has the columns 'a film' and the training files 'text', 'label'; add a first"):
+    with pytest.raises(UserError, match="has the columns 'a film' and the training files 'text', 'label'; rename one"):
         data.unlabelled(tmp_path / "words" / "bare.csv")
     with pytest.raises(UserError, match=r"words has 4 tables, such as bare.csv; name one of them"):
         data.unlabelled(tmp_path / "words")
@@ -144,6 +144,17 @@ def test_further_rows_are_read_from_the_column_of_the_training_texts(tmp_path):
     _, *lines = new.read_text().splitlines()
     new.write_text("\n".join(["message,text", *(f"nothing,{line}" for line in lines), ""]))
     assert data.unlabelled(new)[0].values.tolist() == expected.values.tolist()
+
+
+def test_an_empty_cell_of_the_only_column_keeps_its_number_and_lines_at_the_end_are_no_rows(tmp_path):
+    """A spreadsheet writes such a cell as a blank line."""
+    words, new, _ = texts(tmp_path)
+    data = opened(OwnTexts, words, tmp_path)
+    new.write_text("text\na film\n\na plot\n")
+    with pytest.raises(UserError, match=f"{new.name}, row 2 has no text in the column text"):
+        data.unlabelled(new)
+    new.write_text("text\na film\na plot\n\n\n")
+    assert data.unlabelled(new)[1] == ["1", "2"]
 
 
 def test_texts_that_are_longer_than_those_of_the_run_are_said(tmp_path, caplog):

@@ -247,13 +247,15 @@ def acting_limits(config: DictConfig) -> set[str]:
 
 
 def _refuse_unused(config: DictConfig) -> None:
-    """Raises UserError for a given limit, or choice of a schedule, that does not act."""
+    """Raises UserError for a given limit, choice of a schedule or share of validation rows that does not act."""
     for text in HydraConfig.get().overrides.task:
         chosen = file_of("scheduler", text.removeprefix("scheduler="))
         if text.startswith("scheduler=") and chosen is not None:
             target = OmegaConf.select(OmegaConf.load(chosen), "_target_")
             if target != config.scheduler.get("_target_"):
                 raise UserError(f"{text} has no effect beside this recipe and scale; add scheduler._target_={target}.")
+        if text.startswith("data.val_fraction=") and config.data.get("protocol") == "paper":
+            raise UserError(f"{text} has no effect with protocol=paper, which validates on test; add protocol=clean.")
         name = text.removeprefix("limits.").partition("=")[0]
         if text.startswith("limits.") and name in Limits.__annotations__:
             acting = acting_limits(config)

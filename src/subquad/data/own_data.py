@@ -76,13 +76,14 @@ def _series(place: Path, files: Sequence[Path]) -> tuple[dict[str, str], str]:
 
 
 def _has_lists(table: Path) -> bool:
-    """Whether the first row of a table has a list, as tokens do. A table that cannot be read has none."""
+    """Whether the first row of a table has a list of whole numbers: tokens. A table that cannot be read has none."""
     if table.suffix.lower() == ".parquet":
         import pyarrow as arrow
         from pyarrow import parquet
 
         try:
-            return any(map(arrow.types.is_list, parquet.read_schema(table).types))
+            lists = [kind for kind in parquet.read_schema(table).types if hasattr(kind, "value_type")]
+            return any(arrow.types.is_integer(kind.value_type) for kind in lists)
         except (arrow.ArrowInvalid, OSError):
             return False
     if not table.suffix.lower().startswith(".json"):
@@ -92,4 +93,6 @@ def _has_lists(table: Path) -> bool:
             row = json.loads(file.readline())
         except ValueError:
             return False
-    return isinstance(row, Mapping) and any(isinstance(value, list) for value in row.values())
+    row = row[0] if isinstance(row, list) and row else row  # the rows of a .json file may be a list
+    values = row.values() if isinstance(row, Mapping) else ()
+    return any(isinstance(value, list) and value and {*map(type, value)} == {int} for value in values)

@@ -167,8 +167,8 @@ class Division:
                 members["train"], members[name] = train[fit], train[~fit]
             if not len(members[name]) or not len(members["train"]):
                 raise UserError(
-                    f"There are too few rows ({len(splits)}) to keep some apart for {name}; add rows, or change "
-                    f"data.{name}_fraction."
+                    f"There are too few different rows ({len({*rows.digests})} of {len(splits)}) to keep some apart "
+                    f"for {name}, because equal ones stay together; add rows, or change data.{name}_fraction."
                 )
         return members
 

@@ -189,6 +189,7 @@ def test_data_sets_of_the_library_have_named_classes_and_splits(tmp_path, caplog
     [
         (["text,label", *rows(), "x,"], {}, r"train\.csv, row 25 has no value in the column label"),
         (["text,label", *rows(), "x"], {}, r"train\.csv, row 25 has no value in the column label"),
+        (["text,label", *rows(), "", "a,good"], {}, r"train\.csv, row 25 has no "),
         (["text,label", *rows(), " ,good"], {}, r"train\.csv, row 25 has no text in the column text"),
         (["text,label", *rows(), "a,b,good"], {}, r"train\.csv cannot be read .*Expected 2 fields in line 26, saw 3"),
         (["text,label", *rows(), '"x,good'], {}, "a quotation mark is never closed, and data.quotes=false"),
@@ -200,7 +201,7 @@ def test_data_sets_of_the_library_have_named_classes_and_splits(tmp_path, caplog
         (["text,label", *rows(labels=("1.5", "2"))], {}, r"row 1 has 1\.5 .*data.kind=regression"),
         (["text,label", *rows()], {"kind": "regression"}, "row 1 has 'good' .* no finite number"),
         (["text,label", *(f"x{i},y{i}" for i in range(9))], {}, "9 training rows have 9 classes"),
-        (["text,label", "a,x", "b,y"], {}, "too few rows"),
+        (["text,label", "a,x", "b,y"], {}, "too few different rows .2 of 2."),
         (["text,label", *rows()], {"dataset": "x"}, "needs data.train=<file>"),
         (["text,label", *rows()], {"text": ["a", "b", "c"]}, "names 3 columns"),
         (["text,label", *rows()], {"max_len": 4}, "at least 8 tokens"),

@@ -179,6 +179,8 @@ def decoded(source: Any, name: object, least: int | None = None) -> Any:
             if image.has_transparency_data:
                 image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
             return image.convert("RGB")
+    except UserError:
+        raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(f"{name} is no readable image ({error}); replace it with a fresh copy.") from None
 

@@ -86,7 +86,8 @@ class OwnSequences(CachedData, SequenceData):
             if trained and part.named(self.names) is None and not {*found} & {*trained}:
                 raise UserError(
                     f"{place} has the columns {', '.join(map(repr, found))} and the training files "
-                    f"{', '.join(map(repr, trained))}; add a first line with the names."
+                    f"{', '.join(map(repr, trained))}; rename one as in training, or add a first line with the "
+                    "names if there is none."
                 )
             known = [name for name in trained or [] if name in found]  # first, so that the same column is read
             table = part.table.select_columns([*known, *(name for name in found if name not in known)])

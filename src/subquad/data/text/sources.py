@@ -227,7 +227,7 @@ def _opened(datasets: Any, place: Path, subset: str | None, scratch: Path, encod
     loaded = datasets.load_dataset(**where, cache_dir=str(scratch), **options)
     if options.get("sep") == "\t" and quotes:
         _check_quotes(loaded)
-    return loaded
+    return {name: _without_blank_end(rows) for name, rows in loaded.items()} if options else loaded
 
 
 def _read_by(builder: Any, place: Path) -> list[Path]:
@@ -262,7 +262,15 @@ def _as_text(datasets: Any, place: Path, encoding: str, quotes: bool) -> dict[st
             "quotation marks"
         )
     features = datasets.Features({str(name): datasets.Value("string") for name in start.columns})
-    return {**form, "features": features, "keep_default_na": False}
+    return {**form, "features": features, "keep_default_na": False, "skip_blank_lines": False}
+
+
+def _without_blank_end(rows: Any) -> Any:
+    """Without the rows of blank lines at the end of a file; others stay, or the numbers of rows would be wrong."""
+    count = len(rows)
+    while count and not any(rows[count - 1].values()):
+        count -= 1
+    return rows.select(range(count)) if count < len(rows) else rows
 
 
 def _check_quotes(loaded: Mapping[str, Any]) -> None:

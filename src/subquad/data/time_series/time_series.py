@@ -80,7 +80,7 @@ class TimeSeries(CachedData, SequenceData):
         pad: Pad = "max_len", synthetic: bool = False, **loader: Any,
     ) -> None:  # fmt: skip
         super().__init__(**loader)
-        self.root, self.folder, self.synthetic = Path(root), Path(folder) if folder else None, synthetic
+        self.root, self.folder, self.synthetic = Path(root), Path(folder).expanduser() if folder else None, synthetic
         if synthetic:
             self.folder = self.root / "synthetic" / kind / dataset
         self.dataset, self.kind, self.protocol, self.task = dataset, kind, protocol, task_of(dataset, kind)
