@@ -145,7 +145,8 @@ def predict(run: Path, place: Path, changes: Mapping[str, Any] | None = None) ->
     outputs = torch.cat(found.run(found.trainer.predict)).float()[np.argsort(order)]
     if wrong := (~outputs.isfinite().all(1)).nonzero().flatten().tolist():
         raise UserError(
-            f"The output of the model for {place}, row {names[wrong[0]]}, is not finite; check its values, or shorten it."
+            f"The output of the model for {place}, row {names[wrong[0]]}, is not finite; check its values, or shorten "
+            "the row."
         )
     classes = found.data.class_names
     return Predictions(names, classes, (outputs.softmax(1) if classes else outputs).numpy())
