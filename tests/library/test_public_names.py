@@ -9,13 +9,13 @@ import sys
 
 import pytest
 import torch
-from attention.cells import mechanism
 from conftest import CONFIGS, made, mechanisms
 from hydra import compose, initialize_config_dir
 from torch import nn
 
 import subquad
 from subquad import Attention, Masks, UserError
+from subquad.backbones.encoder import class_of
 from subquad.specs import SITE_SETTINGS
 
 CLASSES = [name for name in subquad.__all__ if isinstance(getattr(subquad, name), type)]
@@ -23,7 +23,7 @@ ATTENTIONS = [name for name in CLASSES if getattr(getattr(subquad, name), "compl
 
 
 def test_every_class_of_the_configurations_is_public():
-    classes = {mechanism(made("attention", name)) for name in mechanisms()}
+    classes = {class_of(made("attention", name)) for name in mechanisms()}
     assert {getattr(subquad, cls.__name__) for cls in classes} == classes
     assert {cls.__name__ for cls in classes} == set(ATTENTIONS)
 

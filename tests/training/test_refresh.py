@@ -148,7 +148,7 @@ def test_an_epoch_is_a_pass_over_the_training_rows_whatever_the_validation_inter
     """A pass has 7 batches and validation runs after every 3: batch 16 is the third batch of the third pass."""
     model, rows, asked = module((100, 100)), batch(), []
     attentions(model)[0].due = lambda *place: bool(asked.append(place))
-    rows13 = {"train": SimpleNamespace(lengths=range(13))}
+    rows13 = {"train": range(13)}
     data = SimpleNamespace(steps_per_epoch=3, batch_size=2, splits=rows13)
     data.place = partial(SplitData.place, data)
     facts = trainer(16, current_epoch=5, accumulate_grad_batches=parts, datamodule=SimpleNamespace(data=data))

@@ -84,6 +84,7 @@ class Jobs:
         self._full_at: int | None = None  # that number when Slurm took no more
 
     def _check(self) -> None:
+        check_settings(self.settings)
         settings, seconds = self.settings, self.settings["timeout_min"] * 60
         if not 0 < settings["signal_delay_s"] < seconds:
             raise UserError(
