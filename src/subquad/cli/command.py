@@ -41,7 +41,7 @@ _TYPES: dict[str, Any] = {
     "modes": Literal["inference", "training"], "dtypes": Literal["float32", "bfloat16", "float16", "float64"],
     "float32_precision": Literal["highest", "high", "medium"],
     "compiled": bool | Literal["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"],
-    "output": str | None, "seed": Seed, "watch": bool | Positive,
+    "output": str | None, "seed": Seed, "watch": bool | Positive, "workers": Natural,
 }  # fmt: skip
 """Types of settings of commands, or of the entries of their lists, that the default does not show."""
 
