@@ -160,7 +160,7 @@ def refused(data, outputs, *overrides):
 def test_missing_data_name_the_folder_and_the_command(data, outputs):
     message = refused(data, outputs, "task=uea/handwriting", "scale=smoke")
     assert "Handwriting_TRAIN.ts" in message
-    assert "prepare task=uea/handwriting" in message
+    assert "scripts/prepare.py task=uea/handwriting" in message
 
 
 def test_a_truncated_file_of_ones_own_is_named(data, outputs, tmp_path):
@@ -304,7 +304,9 @@ def test_numbers_that_make_no_sense_are_named(data, outputs, word, cause):
         (["attention=dbaa"], 'There is no attention "dbaa"'),
         (["-m", "attention=glob(zz*)"], "selects nothing"),
         (["backbone.widht=3"], "widht"),
-        pytest.param(["task=uea/handwriting", "scale=smoke"], "prepare task=uea/handwriting", marks=pytest.mark.slow),
+        pytest.param(
+            ["task=uea/handwriting", "scale=smoke"], "subquad prepare task=uea/handwriting", marks=pytest.mark.slow
+        ),
     ],
     ids=["misspelt choice", "empty glob", "unknown key", "missing data"],
 )
