@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from subquad import records
 from subquad.training.bundle import _digest, _portable, load_pretrained, pack
-from subquad.training.evaluation import evaluate
+from subquad.training.evaluation import evaluate, predict
 from subquad.utils.errors import UserError
 
 MOTIONS = ("task=uea/basic_motions", "attention=dba", "data=synthetic", "scale=smoke", *TINY)
@@ -69,6 +69,20 @@ def test_shipped_bundles_load(file):
     )
     assert "/tmp" not in json.dumps(network.record)
     assert network.record["commit"].isalnum()  # of a clean checkout, which anybody can repeat
+
+
+def test_rows_are_predicted_by_bundles_that_know_how_to_prepare_them(made, tmp_path):
+    file, new = made[2], tmp_path / "new.ts"
+    new.write_text("no series")
+    written(file, tmp_path / "old.safetensors", lambda content, weights: content.pop("data"))
+    with pytest.raises(UserError, match="of a version of Subquad that kept only the model; pack its run again"):
+        predict(tmp_path / "old.safetensors", new)
+    with pytest.raises(UserError, match="ListOps takes no further rows"):
+        predict(ROOT / "docs/bundles/lra-listops-dba.safetensors", new)
+    change = lambda content, _: content["record"]["config"]["data"].update(_target_="os.system")  # noqa: E731
+    written(file, tmp_path / "bad.safetensors", change)
+    with pytest.raises(UserError, match=r"has the class os\.system, which is not Subquad's; pass trust_code=True"):
+        predict(tmp_path / "bad.safetensors", new)
 
 
 def written(file, path, change):

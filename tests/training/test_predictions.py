@@ -15,6 +15,7 @@ from subquad.data.text.own_texts import OwnTexts
 from subquad.data.text.own_tokens import OwnTokens
 from subquad.data.time_series.time_series import TimeSeries
 from subquad.data.time_series.ts_files import write_synthetic as write_series
+from subquad.training.bundle import pack
 from subquad.training.evaluation import predict
 from subquad.utils.errors import UserError
 
@@ -76,14 +77,30 @@ def test_the_rows_of_the_test_without_labels_give_its_score(made, data, outputs,
     words = [*words, "scale=smoke", "trainer=cpu"] if made is images else [*words, *SMALL]
     trained(composed(data, outputs, *words))
     run = record_of(outputs)
+    pack(run, bundle := tmp_path / "packed.safetensors")
     if made is texts:
         moved = (tmp_path / "train.csv").rename(tmp_path / "moved.csv")
         with pytest.raises(UserError, match=r"data.train=.*train.csv does not exist"):
             predicted(run, new)
         found = predicted(run, new, {"train": str(moved)})
+        (tmp_path / "wide.csv").write_text(new.read_text(), encoding="utf-16")
+        reading = {"encoding": "utf-16"}  # of the new file only
+        for source, changes in ((run, {"train": str(moved)} | reading), (bundle, reading)):
+            np.testing.assert_array_equal(predicted(source, tmp_path / "wide.csv", changes).values, found.values)
+        with pytest.raises(UserError, match=r"holds no training data, so that data.train changes nothing; .*encoding"):
+            predicted(bundle, new, {"train": str(moved)})
     else:
         found = predicted(run, new)
     np.testing.assert_allclose(found.values.sum(1), 1, rtol=1e-5)
+    for place in (data, *(tmp_path / name for name in ("train", "moved.csv", "Mine_TRAIN.ts"))):
+        if place.exists():
+            place.rename(f"{place}-gone")
+    try:
+        packed = predicted(bundle, new)
+    finally:
+        Path(f"{data}-gone").rename(data)
+    assert (packed.names, packed.classes) == (found.names, found.classes)
+    np.testing.assert_array_equal(packed.values, found.values)
     chosen = [found.classes[i] for i in found.values.argmax(1)]
     right = np.mean([one == label for one, label in zip(chosen, labels, strict=True)])
     assert right == pytest.approx(records.read(run).metrics["test/accuracy"])

@@ -1,4 +1,4 @@
-"""Writes the trained weights of a run with its configuration and record into one portable file.
+"""Writes the trained weights of a run, its record and what it knows of its data into one portable file.
 
 python scripts/pack.py outputs/runs/lra/listops/dba
 python scripts/pack.py outputs/runs/lra/listops/dba output=listops.safetensors
@@ -7,7 +7,7 @@ python scripts/pack.py outputs/runs/lra/listops/dba upload=someone/listops   # a
 The folder is that of a run, or one above it where no other run is.
 
 In Python, load_pretrained("listops.safetensors") or load_pretrained("someone/listops") is the model with these weights,
-in evaluation mode.
+in evaluation mode. A model of your own data predicts from the file: scripts/predict.py run=listops.safetensors data=...
 """
 
 import sys

@@ -185,6 +185,10 @@ class Division:
         return chosen, hashlib.sha256(f"{cache.fingerprint} {facts['splits']}".encode()).hexdigest()[:16]
 
 
+OF_ROWS = ("splits", "digests", "places", "paths")
+"""Facts of a cache with an entry for each row or file."""
+
+
 def facts(rows: OwnRows, classes: list[str]) -> dict[str, Any]:
     """What `Division.opened` needs beside the targets, for a cache."""
     return {"classes": classes, "splits": list(rows.splits), "digests": list(rows.digests)}

@@ -4,7 +4,7 @@ import abc
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -49,6 +49,12 @@ class SplitData(CheckedSettings, abc.ABC):
 
     eval_limit: int | None = None
     """Rows of an evaluation batch that the memory allows, if these are fewer than the settings say."""
+
+    reading_of_further: ClassVar[tuple[str, ...]] = ()
+    """Settings that may differ between the files of training and those of further rows."""
+
+    given_facts: Mapping[str, Any] | None = None
+    """The `portable_facts` of the training data, where their files are not here: then there is no split."""
 
     def __init__(
         self, *, batch_size: Count, seed: Seed, steps_per_epoch: Count | None = None,
@@ -107,6 +113,13 @@ class SplitData(CheckedSettings, abc.ABC):
             "images, or on series in .ts files."
         )
 
+    def portable_facts(self) -> dict[str, Any]:
+        """What `spec`, `class_names` and `unlabelled` need to know of the training data, JSON-serialisable.
+
+        Empty where these data take no further rows. Raises as `load` does.
+        """
+        return {}
+
     @property
     def class_names(self) -> list[str]:
         """The classes of series and of the user's own data in the order of a model's outputs; otherwise empty."""
@@ -118,7 +131,7 @@ class SplitData(CheckedSettings, abc.ABC):
 
     @cached_property
     def _loaded(self) -> tuple[Mapping[str, Split], str]:
-        return self.load()
+        return self.load() if self.given_facts is None else ({}, "")
 
     @property
     def splits(self) -> Mapping[str, Any]:
@@ -268,6 +281,11 @@ class CachedData(SplitData):
 
     def load(self) -> tuple[Mapping[str, Any], str]:
         return self._cache.splits, self._cache.fingerprint
+
+    @property
+    def _scratch(self) -> Path | None:
+        """The folder of temporary files: beside the cache, else the system's."""
+        return self.cache_folder.parent if self.given_facts is None else None
 
     @cached_property
     def _cache(self) -> Cache:

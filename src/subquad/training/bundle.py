@@ -1,6 +1,8 @@
-"""Trained weights as one portable file: safetensors whose header holds the data's spec, classes and the run's record.
+"""Trained weights as one portable file: safetensors whose header holds what was trained on which data.
 
-The record has the resolved configuration. Nothing is pickled, and loading runs no code but that of Subquad's models.
+That is the record of the run with its resolved configuration, the spec and the classes of the data, and what the model
+needs to read further rows: statistics of the training data, the tokenizer. Nothing is pickled, and loading runs no code
+but that of Subquad's models and data.
 """
 
 import dataclasses
@@ -8,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from hydra.utils import get_object, instantiate
@@ -17,16 +19,20 @@ from torch import Tensor, nn
 from subquad import records, specs
 from subquad.config.own_code import targets
 from subquad.config.settings import without_weights
+from subquad.data.images.augment import Augment
+from subquad.data.split_data import SplitData
 from subquad.training import hub
 from subquad.training.resume import check_code, check_data, data_settings, read_best
 from subquad.utils.atomic import atomic_write
 from subquad.utils.errors import UserError, first_line
 
 _KEY = "subquad"
+_HUB = "hf://"
+_OF_BATCHES = ("eval_batch_size", "num_workers")
 
 
 def pack(run: Path, output: Path) -> None:
-    """Writes the best weights of a finished run, with its record and the spec and classes of its data, to a file.
+    """Writes the best weights of a finished run, with its record and what it knows of its data, to a file.
 
     Raises UserError if the folder holds no finished run or several, or if its weights or data are missing or have
     changed.
@@ -48,7 +54,8 @@ def pack(run: Path, output: Path) -> None:
     }
     spec = {"kind": type(data.spec).__name__, **fields}
     record_there = _portable(dataclasses.asdict(record))
-    text = json.dumps({"spec": spec, "classes": data.class_names, "record": record_there})
+    facts = {"spec": spec, "classes": data.class_names, "data": data.portable_facts(), "record": record_there}
+    text = json.dumps(facts)
     with atomic_write(output) as partial:
         save_file(weights, partial, {_KEY: text, "sha256": _digest(text, weights)})
 
@@ -74,26 +81,10 @@ def load_pretrained(source: str | Path, *, revision: str | None = None, trust_co
         >>> model.spec.classes
         10
     """
-    from safetensors import SafetensorError, safe_open
-
     path = _file(str(source), revision)
-    try:
-        with safe_open(path, "pt") as file:
-            header = file.metadata() or {}
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no mapping
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged ({first_line(error)}); copy or download it again.") from None
-    if _KEY not in header:
-        raise UserError(f"{path} is no bundle of Subquad; write one with: subquad pack <run>")
-    if header.get("sha256") != _digest(header[_KEY], weights):
-        raise UserError(f"{path} is damaged (its checksum does not fit); copy or download it again.")
-    content = json.loads(header[_KEY])
+    content, weights = _read(path)
     node = without_weights(content["record"]["config"]["task"]["module"]["backbone"])
-    if trust_code:
-        code = content["record"]["config"].get("code", {})
-        check_code({"code": {target: code[target] for target in targets(node) if target in code}}, path)
-    else:
-        _check_classes(node, path)
+    _check_code(node, (nn.Module,), content, path, trust_code)
     spec = _spec(dict(content["spec"]), path)
     network: Any = instantiate(node, _convert_="all")(spec=spec)
     try:
@@ -105,6 +96,60 @@ def load_pretrained(source: str | Path, *, revision: str | None = None, trust_co
         ) from None
     network.spec, network.record, network.classes = spec, content["record"], content.get("classes", [])
     return network.eval()
+
+
+def load_reader(source: str | Path, changes: Mapping[str, Any], *, trust_code: bool = False) -> SplitData:
+    """The data of a bundle without their splits, which can prepare further rows as those of training were.
+
+    Args:
+        source: as that of `load_pretrained`.
+        changes: settings of the data that differ from those of the run: how the files of further rows are read.
+        trust_code: whether the data may be of a class from outside of Subquad.
+
+    Raises:
+        UserError: as `load_pretrained`, the data take no further rows, or a setting is not one of reading.
+    """
+    path = _file(str(source), None)
+    content, _ = _read(path)
+    node = content["record"]["config"]["data"]
+    _check_code(node, (SplitData, Augment), content, path, trust_code)
+    kind = cast(type[SplitData], get_object(node["_target_"]))
+    if unknown := [key for key in changes if key not in (allowed := (*kind.reading_of_further, *_OF_BATCHES))]:
+        raise UserError(
+            f"{path} holds no training data, so that data.{unknown[0]} changes nothing; of its data you can set "
+            f"{', '.join(allowed)}."
+        )
+    data: SplitData = instantiate({**node, **changes}, _convert_="all")
+    if type(data).portable_facts is SplitData.portable_facts:
+        data.unlabelled(path)  # raises UserError
+    if "data" not in content:
+        raise UserError(f"{path} is of a version of Subquad that kept only the model; pack its run again.")
+    data.given_facts = content["data"]
+    return data
+
+
+def is_bundle(source: str) -> bool:
+    """Whether a command names a bundle, by its file, a folder with it or hf://<repository>, and not a run."""
+    path = Path(source)
+    in_folder = (path / hub.FILE).is_file() and not (path / records.RESULT).exists()  # a run may be packed into itself
+    return source.startswith(_HUB) or path.is_file() or in_folder
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What the header of a bundle holds, and its weights."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            header = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no mapping
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged ({first_line(error)}); copy or download it again.") from None
+    if _KEY not in header:
+        raise UserError(f"{path} is no bundle of Subquad; write one with: subquad pack <run>")
+    if header.get("sha256") != _digest(header[_KEY], weights):
+        raise UserError(f"{path} is damaged (its checksum does not fit); copy or download it again.")
+    return json.loads(header[_KEY]), weights
 
 
 def _portable(record: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +170,7 @@ def _without(folders: Sequence[str], value: Any) -> Any:
 
 
 def _file(source: str, revision: str | None) -> Path:
-    path = Path(source)
+    path = Path(source := source.removeprefix(_HUB))
     if path.is_dir():
         path = path / hub.FILE
         if not path.exists():
@@ -146,13 +191,20 @@ def _digest(text: str, weights: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _check_classes(node: Any, path: Path) -> None:
-    """Raises UserError if a `_target_` is, or may be by a reference, anything but a module of Subquad."""
+def _check_code(node: Any, kinds: tuple[type, ...], content: Mapping[str, Any], path: Path, trusted: bool) -> None:
+    """Raises UserError if a `_target_` is, or may be by a reference, anything but a class of Subquad of these kinds.
+
+    If `trusted`, raises it only where the file of a class has changed since the run was trained.
+    """
+    if trusted:
+        code = content["record"]["config"].get("code", {})
+        check_code({"code": {target: code[target] for target in targets(node) if target in code}}, path)
+        return
     if "${" in json.dumps(node):
         raise UserError(f"{path} has settings that refer to others, which subquad pack never writes; do not trust it.")
     for target in targets(node):
         found = get_object(target) if target.startswith("subquad.") else None
-        if not (isinstance(found, type) and issubclass(found, nn.Module) and found.__module__.startswith("subquad.")):
+        if not (isinstance(found, type) and issubclass(found, kinds) and found.__module__.startswith("subquad.")):
             raise UserError(
                 f"{path} has the class {target}, which is not Subquad's; pass trust_code=True if you trust its author."
             )

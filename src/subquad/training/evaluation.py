@@ -7,9 +7,9 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import pytorch_lightning as pl
@@ -17,14 +17,18 @@ import torch
 from filelock import FileLock
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.accelerators import CUDAAccelerator
 from pytorch_lightning.plugins.environments import LightningEnvironment
+from torch import Tensor, nn
 
 from subquad import records
 from subquad.config.settings import check_settings, without_weights
 from subquad.data.batches import EvalBatches
 from subquad.data.split_data import SplitData
 from subquad.measure import machine
+from subquad.specs import Batch
 from subquad.tasks.supervised import Supervised
+from subquad.training.bundle import is_bundle, load_pretrained, load_reader
 from subquad.training.lightning_data import TrainedOn
 from subquad.training.memory_plan import limit_evaluation
 from subquad.training.resume import check_data, data_settings, read_best
@@ -125,18 +129,26 @@ def all_metrics(
     return f"{split}/{found.module.metric_name}", dict(metrics), found.record
 
 
-def predict(run: Path, place: Path, changes: Mapping[str, Any] | None = None) -> Predictions:
-    """The answers of the best checkpoint of a run on rows of the user without labels.
+def predict(
+    source: str | Path, place: Path, changes: Mapping[str, Any] | None = None, *, trust_code: bool = False
+) -> Predictions:
+    """The answers of a trained model on rows of the user without labels.
 
     Args:
-        run: folder of a finished run on the user's own data, or one with no other below it.
-        place: a file or folder like one that the run was trained on; labels in it are not read.
-        changes: settings of the data that differ from those of the run, such as the place of its files.
+        source: folder of a finished run on the user's own data, or one with no other below it; or a bundle: a file, a
+            folder with one, or hf://<repository>.
+        place: a file or folder like one that it was trained on; labels in it are not read.
+        changes: settings of the data that differ from those of the run. Those of reading, such as the encoding, are
+            of `place` only; others, such as the place of the training files, of the run's own data.
+        trust_code: whether a bundle may have classes from outside of Subquad.
 
-    Raises UserError as `all_metrics`, and for data of another kind, rows that cannot be read, and outputs that are not
-    finite.
+    Raises UserError as `all_metrics` and `load_pretrained`, and for data of another kind, rows that cannot be read, and
+    outputs that are not finite.
     """
-    found = _Trained.read(run, changes or {})
+    if is_bundle(str(source)):
+        found = _of_bundle(str(source), changes or {}, trust_code)
+    else:
+        found = _of_run(Path(source), changes or {})
     if not place.exists():
         raise UserError(f"data={place} does not exist; correct the path.")
     rows, names = found.data.unlabelled(place)
@@ -152,23 +164,39 @@ def predict(run: Path, place: Path, changes: Mapping[str, Any] | None = None) ->
     return Predictions(names, classes, (outputs.softmax(1) if classes else outputs).numpy())
 
 
-@dataclass(frozen=True, slots=True)
-class _Trained:
-    """A finished run, its data and its model, before the weights of the best checkpoint are loaded."""
+@dataclass(frozen=True, kw_only=True)
+class _Model:
+    """A model, the data that it takes, and the trainer that runs it.
+
+    weights: the checkpoint with the weights of the model; None where it has them.
+    """
+
+    data: SplitData
+    module: pl.LightningModule
+    trainer: pl.Trainer
+    runtime: Runtime
+    weights: Path | None = None
+
+    def run(self, method: Callable[..., Any], **settings: Any) -> Any:
+        """What a method of the trainer returns for the model."""
+        if self.weights is not None:
+            settings |= {"ckpt_path": self.weights, "weights_only": True}
+        with fitting_weights(), self.runtime.applied(self.module):
+            return method(self.module, datamodule=TrainedOn(self.data, self.runtime), **settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trained(_Model):
+    """The model of a finished run, with the weights of its best checkpoint."""
 
     folder: Path
     record: records.Record
-    data: SplitData
     module: Supervised
-    trainer: pl.Trainer
-    runtime: Runtime
 
     @classmethod
     def read(cls, run: Path, changes: Mapping[str, Any]) -> Self:
         """changes: settings of the data that differ from those of the run. Raises UserError as `all_metrics`."""
         run, record = records.only_run(run)
-        quieten()
-        torch.set_num_threads(usable_threads())
         config = OmegaConf.create(record.config)
         config.data = changed_data(data_settings(record), changes)
         data = instantiate(config.data, _convert_="all")
@@ -183,23 +211,63 @@ class _Trained:
         read_best(run, record)
         settings: Any = OmegaConf.to_container(config.task.module, resolve=True)
         module: Supervised = instantiate(without_weights(settings), _convert_="all")(spec=data.spec)
-        trainer = pl.Trainer(
-            accelerator="cpu" if config.trainer.accelerator == "cpu" else "auto", devices=1,
-            precision=config.trainer.precision, logger=False,
-            accumulate_grad_batches=_microbatches(config),
-            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-            plugins=[LightningEnvironment()],  # one process, even if several trained
-        )  # fmt: skip
+        trainer = _trainer(config, _microbatches(config))
         runtime = Runtime.of(config, module.network, trainer)
         data.trainer = trainer
         limit_evaluation(trainer, module, data)
-        return cls(run, record, data, module, trainer, runtime)
+        return cls(
+            folder=run, record=record, data=data, module=module, trainer=trainer, runtime=runtime,
+            weights=run / records.BEST,
+        )  # fmt: skip
 
-    def run(self, method: Callable[..., Any], **settings: Any) -> Any:
-        """What a method of the trainer returns with the weights of the best checkpoint."""
-        settings |= {"ckpt_path": self.folder / records.BEST, "weights_only": True}
-        with fitting_weights(), self.runtime.applied(self.module.network):
-            return method(self.module, datamodule=TrainedOn(self.data, self.runtime), **settings)
+
+class _Network(pl.LightningModule):
+    """A network without a task, whose predictions are its outputs."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, batch: Batch) -> Tensor:
+        outputs: Tensor = self.network(*batch.network_inputs)
+        return outputs
+
+
+def _of_run(run: Path, changes: Mapping[str, Any]) -> _Model:
+    """The model of a run for further rows, which are read by the `changes` that are settings of reading."""
+    _, record = records.only_run(run)
+    names = cast(type[SplitData], get_class(record.config["data"]["_target_"])).reading_of_further
+    of_files = {key: value for key, value in changes.items() if key not in names}
+    found = _Trained.read(run, of_files)
+    reading = {key: value for key, value in changes.items() if key in names}
+    if not reading:
+        return found
+    data = instantiate(changed_data(data_settings(record), reading), _convert_="all")
+    data.given_facts, data.trainer = found.data.portable_facts(), found.trainer
+    data.eval_limit = found.data.eval_limit
+    return replace(found, data=data)
+
+
+def _of_bundle(source: str, changes: Mapping[str, Any], trust_code: bool) -> _Model:
+    data = load_reader(source, changes, trust_code=trust_code)
+    network: Any = load_pretrained(source, trust_code=trust_code)
+    config = OmegaConf.create(network.record["config"])
+    data.trainer = trainer = _trainer(config, 1)
+    gpu = isinstance(trainer.accelerator, CUDAAccelerator)
+    runtime = Runtime().resolved(network, gpu, config.recipe.get("float32_precision", "highest"))
+    return _Model(data=data, module=_Network(network), trainer=trainer, runtime=runtime)
+
+
+def _trainer(config: DictConfig, microbatches: int) -> pl.Trainer:
+    """A trainer for one process, even if several trained, in the precision of a run."""
+    quieten()
+    torch.set_num_threads(usable_threads())
+    return pl.Trainer(
+        accelerator="cpu" if config.trainer.accelerator == "cpu" else "auto", devices=1,
+        precision=config.trainer.precision, logger=False, accumulate_grad_batches=microbatches,
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        plugins=[LightningEnvironment()],
+    )  # fmt: skip
 
 
 def _microbatches(config: DictConfig) -> int:

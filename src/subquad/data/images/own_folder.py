@@ -100,7 +100,7 @@ def squared(path: Path, side: int, fit: Fit) -> np.ndarray:
     return np.asarray((ImageOps.fit if fit == "crop" else ImageOps.pad)(image, size, method))
 
 
-def read(paths: list[Path], side: int, fit: Fit, scratch: Path) -> tuple[Ragged, list[str]]:
+def read(paths: list[Path], side: int, fit: Fit, scratch: Path | None) -> tuple[Ragged, list[str]]:
     """The pixels of all images, [N · 3 · side²] in a file of the folder `scratch`, and a digest of each.
 
     Raises UserError with the names of the images that cannot be read.

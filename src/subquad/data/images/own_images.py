@@ -63,13 +63,16 @@ class OwnImages(ImageData, CachedData):
 
     def unlabelled(self, place: Path) -> tuple[ImageSplit, list[str]]:
         paths = [place] if place.is_file() else own_folder.images_below(place)
-        pixels, _ = own_folder.read(paths, self._side, self.fit, self.cache_folder.parent)
+        pixels, _ = own_folder.read(paths, self._side, self.fit, self._scratch)
         names = [str(path.relative_to(place) if place.is_dir() else path) for path in paths]
         return ImageSplit(Pixels(pixels, self._side), np.arange(len(paths)), self.size**2), names
 
+    def portable_facts(self) -> dict[str, Any]:
+        return {"classes": self.class_names}
+
     @property
     def class_names(self) -> list[str]:
-        return list(self._cache.facts["classes"])
+        return list((self._cache.facts if self.given_facts is None else self.given_facts)["classes"])
 
     @property
     def classes(self) -> int:

@@ -5,13 +5,14 @@ import dataclasses
 import hashlib
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from subquad.data.own_rows import Division, Kind, OwnRows, digest, facts
+from subquad.data.own_rows import OF_ROWS, Division, Kind, OwnRows, digest, facts
 from subquad.data.ragged import Ragged
 from subquad.data.split_data import CachedData, SequenceData
 from subquad.data.text.own_tables import LABELS, OwnTables, Part, place_of_rows
@@ -59,6 +60,7 @@ class OwnSequences(CachedData, SequenceData):
         self.division = Division(val_fraction, test_fraction, split_seed, cases, protocol)
 
     synthetic_file: ClassVar[str] = ""
+    reading_of_further: ClassVar[tuple[str, ...]] = ("encoding", "quotes")
     names: ClassVar[Sequence[str]]
     """Names by which a column of sequences is found."""
 
@@ -80,9 +82,9 @@ class OwnSequences(CachedData, SequenceData):
         """The sequences of rows that `place` holds beside those of the splits."""
 
     def unlabelled(self, place: Path) -> tuple[Ragged, list[str]]:
-        with tempfile.TemporaryDirectory(prefix=".rows-", dir=self.cache_folder.parent) as scratch:
+        with tempfile.TemporaryDirectory(prefix=".rows-", dir=self._scratch) as scratch:
             part = self.tables.unlabelled(place, Path(scratch))
-            found, trained = [*part.table.features], self._cache.facts.get("columns")  # older caches have none
+            found, trained = [*part.table.features], self._facts.get("columns")  # older caches have none
             if trained and part.named(self.names) is None and not {*found} & {*trained}:
                 raise UserError(
                     f"{place} has the columns {', '.join(map(repr, found))} and the training files "
@@ -101,7 +103,18 @@ class OwnSequences(CachedData, SequenceData):
 
     @property
     def class_names(self) -> list[str]:
-        return list(self._cache.facts["classes"])
+        return list(self._facts["classes"])
+
+    @cached_property
+    def _facts(self) -> Mapping[str, Any]:
+        """Those of the cache that are not of single rows, and the tokens of the longest row."""
+        if self.given_facts is not None:
+            return self.given_facts
+        of_all = {name: value for name, value in self._cache.facts.items() if name not in OF_ROWS}
+        return of_all | {"longest": int(self._cache.splits["all"].lengths.max())}
+
+    def portable_facts(self) -> dict[str, Any]:
+        return dict(self._facts)
 
     @property
     def classes(self) -> int | None:

@@ -36,6 +36,7 @@ class OwnTexts(OwnSequences):
 
     task = "text/custom"
     synthetic_file = "train.csv"
+    reading_of_further = (*OwnSequences.reading_of_further, "text")
     names = ("text", "sentence", "content", "review", "message", "document")
 
     def __init__(
@@ -53,9 +54,9 @@ class OwnTexts(OwnSequences):
     @property
     def spec(self) -> TextSpec:
         """Its length is that of the longest row; with a given tokenizer `max_len`, the positions of its model."""
-        known = Vocabulary.from_facts(self._cache.facts["vocabulary"])
+        known = Vocabulary.from_facts(self._facts["vocabulary"])
         own = self.tokenizer.name in (None, BYTES)
-        longest = int(self._cache.splits["all"].lengths.max()) if own else self.max_len
+        longest = self._facts["longest"] if own else self.max_len
         return TextSpec(max_len=longest, vocab=known.size, classes=self.classes, tokenizer=known.fingerprint)
 
     def fetch(self) -> None:
@@ -90,15 +91,26 @@ class OwnTexts(OwnSequences):
         return super().load()
 
     def further(self, contents: Sequence[Any], targets: np.ndarray, place: Path) -> Ragged:
-        name = self._cache.facts["tokenizer"]
-        if name != BYTES and not Path(name).is_dir():
-            raise UserError(f"{name}, the tokenizer of the training texts, is missing; restore it.")
-        tokenizer = ByteTokenizer() if name == BYTES else Tokenizer(Path(name))
-        if tokenizer.vocabulary != Vocabulary.from_facts(self._cache.facts["vocabulary"]):
-            raise UserError(f"{name} is another tokenizer than that of the training texts; restore it.")
-        rows = self._laid_out(contents, targets, tokenizer)
+        rows = self._laid_out(contents, targets, self._trained_tokenizer())
         self._warn_of_cuts(rows)
         return rows
+
+    def portable_facts(self) -> dict[str, Any]:
+        tokenizer = self._trained_tokenizer()
+        return dict(self._facts) | {"tokenizer": tokenizer.saved if isinstance(tokenizer, Tokenizer) else BYTES}
+
+    def _trained_tokenizer(self) -> Tokenizer | ByteTokenizer:
+        """The tokenizer of the training texts. Raises UserError if it is missing or has changed."""
+        kept, vocabulary = self._facts["tokenizer"], Vocabulary.from_facts(self._facts["vocabulary"])
+        if kept == BYTES:
+            return ByteTokenizer()
+        if not isinstance(kept, str):
+            return Tokenizer.restored(kept, vocabulary)
+        if not Path(kept).is_dir():
+            raise UserError(f"{kept}, the tokenizer of the training texts, is missing; restore it.")
+        if (tokenizer := Tokenizer(Path(kept))).vocabulary != vocabulary:
+            raise UserError(f"{kept} is another tokenizer than that of the training texts; restore it.")
+        return tokenizer
 
     def _laid_out(self, contents: Sequence[Any], targets: np.ndarray, tokenizer: Tokenizer | ByteTokenizer) -> Ragged:
         first, *second = (list(column) for column in zip(*contents, strict=True))

@@ -29,6 +29,7 @@ class OwnTokens(OwnSequences):
     """
 
     task = "tokens/custom"
+    reading_of_further = (*OwnSequences.reading_of_further, "ids")
     names = ("tokens", "ids", "input_ids", "sequence")
 
     def __init__(
@@ -40,11 +41,10 @@ class OwnTokens(OwnSequences):
 
     @property
     def spec(self) -> DataSpec:
-        largest = self._cache.facts["largest"]
+        largest = self._facts["largest"]
         if self.vocab is not None and self.vocab <= largest:
             raise UserError(f"data.vocab={self.vocab} is too small for the id {largest}; choose {largest + 1} or more.")
-        longest = int(self._cache.splits["all"].lengths.max())
-        return DataSpec(max_len=longest, vocab=self.vocab or largest + 1, classes=self.classes)
+        return DataSpec(max_len=self._facts["longest"], vocab=self.vocab or largest + 1, classes=self.classes)
 
     @property
     def reading(self) -> tuple[Any, ...]:

@@ -5,10 +5,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -76,12 +76,29 @@ class Tokenizer:
             raise UserError(
                 f"The tokenizer in {folder} {reason}; choose one made for masked language models, as RoBERTa's is."
             )
-        self.backend = loaded.backend_tokenizer
-        self.backend.no_padding()
-        self.backend.no_truncation()
-        self.backend.encode_special_tokens = True  # "<s>" inside a text is text
-        self.padding: int = loaded.pad_token_id
+        self._take(loaded.backend_tokenizer, loaded.pad_token_id)
         self.vocabulary = self._describe(loaded)
+
+    def _take(self, backend: Any, padding: int) -> None:
+        backend.no_padding()
+        backend.no_truncation()
+        backend.encode_special_tokens = True  # "<s>" inside a text is text
+        self.backend, self.padding = backend, padding
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """All but the vocabulary as a JSON-serialisable dictionary."""
+        return {"json": self.backend.to_str(), "padding": self.padding}
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
+        """The tokenizer that was `saved`, with its vocabulary."""
+        from tokenizers import Tokenizer as Backend
+
+        tokenizer = cls.__new__(cls)
+        tokenizer._take(Backend.from_str(saved["json"]), saved["padding"])
+        tokenizer.vocabulary = vocabulary
+        return tokenizer
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each text, without special tokens; the library processes the texts in several threads."""

@@ -1,7 +1,7 @@
 """Classification (UEA archive) and regression (TSER archive) of time series, read from .ts files."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -105,7 +105,7 @@ class TimeSeries(CachedData, SequenceData):
 
     def load(self) -> tuple[dict[str, Ragged], str]:
         raw = self._raw()
-        normalise = _normaliser(raw["train"], self.normalization)
+        normalise = _normaliser(_statistics(raw["train"], self.normalization), self.normalization)
         splits = {name: _each(rows, normalise) for name, rows in raw.items()}
         splits.setdefault("val", splits["test"])
         return splits, self._cache.fingerprint
@@ -118,12 +118,29 @@ class TimeSeries(CachedData, SequenceData):
         if long := int((-(-rows.lengths // self.subsample_factor) > self._max_len).sum()):
             steps = self._max_len * self.subsample_factor
             log.warning("Longer than the %s steps of the model, and cut: %s.", steps, counted(long, "case"))
-        normalise = _normaliser(self._raw()["train"], self.normalization)
+        statistics = self.portable_facts()["statistics"]
+        normalise = _normaliser([np.array(one) for one in statistics], self.normalization)
         return _each(rows, lambda case: normalise(self._cut(case))), [str(i + 1) for i in range(len(cases))]
+
+    def portable_facts(self) -> dict[str, Any]:
+        if self.given_facts is not None:
+            return dict(self.given_facts)
+        statistics = _statistics(self._raw()["train"], self.normalization)
+        return {**self._facts, "statistics": [one.tolist() for one in statistics]}
+
+    @cached_property
+    def _facts(self) -> Mapping[str, Any]:
+        """The classes, the number of channels and the steps of the longest case before any are left out."""
+        if self.given_facts is not None:
+            return self.given_facts
+        splits = self._cache.splits
+        names = ("train",) if self.max_len_from == "train" else ("train", "test")
+        longest = max(int(splits[name].lengths.max()) for name in names)
+        return {"classes": self._cache.facts["labels"], "channels": splits["train"].values.shape[1], "steps": longest}
 
     @property
     def class_names(self) -> list[str]:
-        return list(self._cache.facts["labels"])
+        return list(self._facts["classes"])
 
     def _raw(self) -> dict[str, Ragged]:
         """The splits before they are normalised; with protocol=paper, val is test."""
@@ -140,8 +157,8 @@ class TimeSeries(CachedData, SequenceData):
 
     @property
     def spec(self) -> DataSpec:
-        channels = self._cache.splits["train"].values.shape[1]
-        return DataSpec(max_len=self._max_len, channels=channels, classes=len(self._cache.facts["labels"]) or None)
+        classes = len(self.class_names) or None
+        return DataSpec(max_len=self._max_len, channels=self._facts["channels"], classes=classes)
 
     @property
     def planned_spec(self) -> DataSpec:
@@ -190,9 +207,7 @@ class TimeSeries(CachedData, SequenceData):
 
     @property
     def _max_len(self) -> int:
-        names = ("train",) if self.max_len_from == "train" else ("train", "test")
-        longest = max(int(self._cache.splits[name].lengths.max()) for name in names)
-        return -(-longest // self.subsample_factor)
+        return -(-int(self._facts["steps"]) // self.subsample_factor)
 
     def _some_cases(self, rows: Ragged) -> Ragged:
         if self.max_cases is None or len(rows) <= self.max_cases:
@@ -225,8 +240,8 @@ def _each(rows: Ragged, change: Callable[[np.ndarray], np.ndarray]) -> Ragged:
     return ragged.lay_out([change(rows[i]) for i in range(len(rows))], rows.targets)
 
 
-def _normaliser(train: Ragged, method: Normalization) -> Callable[[np.ndarray], np.ndarray]:
-    """A function that normalises one case [steps, channels], with float64 statistics of `train`."""
+def _statistics(train: Ragged, method: Normalization) -> list[np.ndarray]:
+    """The mean of each channel over `train`, and what is subtracted and divided by; float64 [channels] each."""
     cases = [train[i] for i in range(len(train))]
     known = np.maximum(sum((~np.isnan(case)).sum(axis=0) for case in cases), 1)
     mean = sum(np.nansum(case, axis=0, dtype=np.float64) for case in cases) / known
@@ -236,6 +251,12 @@ def _normaliser(train: Ragged, method: Normalization) -> Callable[[np.ndarray], 
     elif method == "minmax":
         shift = np.nan_to_num(np.fmin.reduce(train.values, axis=0).astype(np.float64))
         scale = np.nan_to_num(np.fmax.reduce(train.values, axis=0).astype(np.float64)) - shift
+    return [mean, shift, scale]
+
+
+def _normaliser(statistics: Sequence[np.ndarray], method: Normalization) -> Callable[[np.ndarray], np.ndarray]:
+    """A function that normalises one case [steps, channels] with the `_statistics` of the training cases."""
+    mean, shift, scale = statistics
 
     def normalise(case: np.ndarray) -> np.ndarray:
         filled = np.where(np.isnan(case), mean, case)
