@@ -100,6 +100,16 @@ def test_outputs_of_another_shape_are_refused() -> None:
         attention(torch.randn(2, 5, DIM))
 
 
+@pytest.mark.parametrize("shape", [(0, 5, DIM), (2, 0, DIM)])
+def test_nothing_gives_nothing_and_every_weight_a_gradient_of_0(shape: tuple[int, ...]) -> None:
+    attention, x = Averaging(site(Pattern.SELF)), torch.randn(shape, requires_grad=True)
+    attention.weight = nn.Parameter(torch.ones(3))
+    y = attention(x)
+    y.sum().backward()
+    assert y.shape == x.shape == x.grad.shape
+    assert attention.weight.grad.tolist() == [0, 0, 0]
+
+
 def test_shapes_are_checked_while_tests_run() -> None:
     with pytest.raises(TypeCheckError):
         SelfOnly(site(Pattern.SELF))(torch.zeros(3, DIM), torch.zeros(3, DIM), Masks())

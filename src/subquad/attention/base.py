@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from subquad.ops.affine import Activation, affine
 from subquad.ops.heads import split_heads
 from subquad.specs import SITE_SETTINGS, UNKNOWN, Context, Masks, Pattern, Site, Tokens
+from subquad.utils.derivatives import seen_by_torch
 from subquad.utils.errors import UserError
 from subquad.utils.setting_types import CheckedSettings
 
@@ -153,7 +154,13 @@ class Attention(_OwnMaps, CheckedSettings, abc.ABC):
         return self._attended(x, context, masks, None)[0]
 
     def _attended(self, x: Tokens, context: Context, masks: Masks, carry: Carry) -> tuple[Tokens, Carry]:
-        """`attend_with_carry`; raises UserError if the output is not of the shape of x, which sums would broadcast."""
+        """`attend_with_carry`; raises UserError if the output is not of the shape of x, which sums would broadcast.
+
+        An empty batch, or one of no tokens, has an empty output, with a gradient of 0 for every weight.
+        """
+        if not seen_by_torch() and not x.numel():
+            nothing: Tensor = sum((weight.sum() for weight in self.parameters()), x)
+            return nothing, carry
         y, carry = self.attend_with_carry(x, context, masks, carry)
         if getattr(y, "shape", None) != x.shape:
             found = list(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
