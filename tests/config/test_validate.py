@@ -75,6 +75,7 @@ def test_what_does_not_go_together_is_named(data, outputs, overrides, cause):
             ["task=uea/basic_motions", "data.val_fraction=0.3"],
             "has no effect with protocol=paper, which validates on test",
         ),
+        (["task=lra/listops", "scale=smoke", "recipe.steps=9"], "at scale=smoke, which sets the length of training it"),
         (["task=lra/listops", "scale=smoke", "limits.cases=9"], "has no effect on task=lra/listops with this recipe; "),
         (["task=lra/listops", "scale=laptop", "scheduler=constant"], "effect beside this recipe and scale; add sched"),
     ],

@@ -15,7 +15,7 @@ from subquad.sweep.ray_tasks import check_room, check_settings, train_all
 from subquad.utils.errors import UserError
 
 WORDS = ("-m", "hydra/launcher=ray", "task=digits", "attention=dba")
-SMOKE = ("scale=smoke", "recipe.epochs=6", "limits.epochs=6", "seed=0,1", "backbone.dim=32,33")
+SMOKE = ("scale=smoke", "limits.epochs=6", "seed=0,1", "backbone.dim=32,33")
 
 
 def training(outputs: Path) -> list[int]:

@@ -243,11 +243,16 @@ def _fingerprint(*, _root_: DictConfig) -> str:
 
 def acting_limits(config: DictConfig) -> set[str]:
     """The names of the limits that settings of this task and recipe refer to."""
-    return set(re.findall(r"\$\{[^}]*\blimits\.(\w+)", OmegaConf.to_yaml(config)))
+    return _acting(config, "limits")
+
+
+def _acting(config: DictConfig, section: str) -> set[str]:
+    """The settings of a section that others refer to."""
+    return set(re.findall(rf"\$\{{[^}}]*\b{section}\.(\w+)", OmegaConf.to_yaml(config)))
 
 
 def _refuse_unused(config: DictConfig) -> None:
-    """Raises UserError for a given limit, choice of a schedule or share of validation rows that does not act."""
+    """Raises UserError for a given limit, length, schedule or share of validation rows that does not act."""
     for text in HydraConfig.get().overrides.task:
         chosen = file_of("scheduler", text.removeprefix("scheduler="))
         if text.startswith("scheduler=") and chosen is not None:
@@ -256,6 +261,12 @@ def _refuse_unused(config: DictConfig) -> None:
                 raise UserError(f"{text} has no effect beside this recipe and scale; add scheduler._target_={target}.")
         if text.startswith("data.val_fraction=") and config.data.get("protocol") == "paper":
             raise UserError(f"{text} has no effect with protocol=paper, which validates on test; add protocol=clean.")
+        length = text.removeprefix("recipe.").partition("=")[0]
+        if text.startswith("recipe.") and length in ("epochs", "steps") and length not in _acting(config, "recipe"):
+            raise UserError(
+                f"{text} has no effect at scale={config.scale}, which sets the length of training itself; set "
+                f"limits.{text.removeprefix('recipe.')}."
+            )
         name = text.removeprefix("limits.").partition("=")[0]
         if text.startswith("limits.") and name in Limits.__annotations__:
             acting = acting_limits(config)
