@@ -180,6 +180,21 @@ def test_a_measured_cell_is_measured_once(table, tmp_path):
         records.read_measurement(path)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("attention.dp=3", 'Row DBA, column Accuracy: There is no setting "dp" in attention'),
+        ("data.batch_size=0", r"attention=dba data\.batch_size=0 .*: data\.batch_size is 0; choose a whole number"),
+    ],
+)
+def test_a_row_that_cannot_be_composed_or_read_is_named(tmp_path, wrong, said):
+    (tmp_path / "table.yaml").write_text(TABLE.replace("[attention=dba]", f"[attention=dba, {wrong}]"))
+    with pytest.raises(UserError, match=said):
+        results_of(
+            load(tmp_path / "table.yaml", "two"), RunIndex([f"paths.outputs={tmp_path}", "data.synthetic=false"])
+        )
+
+
 def test_an_unknown_table_is_answered_with_the_known_ones():
     with pytest.raises(UserError, match=r'There is no table "dba/0"; did you mean dba/\d+ or '):
         load_table("dba/0")

@@ -119,10 +119,31 @@ class RunIndex:
         return RunSpec((*every, f"seed={seed}"), Path(f"{self.compositions[every].folder}-s{seed}"))
 
     def compose(self, cells: Iterable[Cell], meanwhile: Callable[[], None] | None = None) -> None:
-        """Composes the runs of these cells together, which is quicker than one by one; meanwhile: see `spread`."""
-        owns = [self._own(own) for cell in cells for own in (cell.init_from, cell.overrides) if own]
-        every = [(*own, *self.overrides) for own in owns]
-        self.compositions.all(every, meanwhile)
+        """Composes the runs of these cells together, which is quicker than one by one; meanwhile: see `spread`.
+
+        Raises UserError for overrides that do not compose, with the place of the cell if others do compose.
+        """
+        every = [(cell.place, self._all_overrides(cell)) for cell in cells]
+        try:
+            self.compositions.all([overrides for _, runs in every for overrides in runs], meanwhile)
+        except (UserError, SystemExit):
+            self._name_cell(every)
+            raise
+
+    def _all_overrides(self, cell: Cell) -> list[tuple[str, ...]]:
+        """Those of its run and of the one that it starts from."""
+        return [(*self._own(own), *self.overrides) for own in (cell.init_from, cell.overrides) if own]
+
+    def _name_cell(self, every: Iterable[tuple[Place, Sequence[Sequence[str]]]]) -> None:
+        wrong, others = "", False
+        for (row, column), overrides in every:
+            try:
+                self.compositions.all(overrides)
+                others = True
+            except (UserError, SystemExit) as error:
+                wrong = wrong or f"Row {row}, column {column}: {error}"
+            if wrong and others:
+                raise UserError(wrong) from None
 
     def composition(self, cell: Cell) -> Composition:
         """The composed configuration of a cell."""
@@ -169,7 +190,10 @@ class RunIndex:
         settings = self.compositions[run.overrides[:-1]].data
         key = json.dumps(settings, sort_keys=True)
         if key not in self._missing:
-            self._missing[key] = missing_data(settings)
+            try:
+                self._missing[key] = missing_data(settings)
+            except UserError as error:
+                raise UserError(f"{' '.join(run.overrides)}: {error}") from None
         return self._missing[key] or (None if run.init_from is None else self.missing_data(run.init_from))
 
     @cached_property

@@ -9,7 +9,8 @@ from subquad.utils.errors import explain
 def missing_data(settings: Mapping[str, Any]) -> str | None:
     """The missing files of data with these resolved settings, as a sentence with the remedy; None if none are missing.
 
-    Looks for files and reads none of them. Synthetic data need nothing, and torch is not imported for them.
+    Looks for files and reads none of them. Synthetic data need nothing, and torch is not imported for them. Raises
+    UserError for a value that a setting does not take.
     """
     if settings.get("synthetic"):
         return None
@@ -17,8 +18,8 @@ def missing_data(settings: Mapping[str, Any]) -> str | None:
 
     from subquad.config.settings import check_settings
 
+    check_settings("data", settings)
     try:
-        check_settings("data", settings)
         instantiate(settings, _convert_="all").require()
     except Exception as error:
         cause = explain(error)
