@@ -16,8 +16,8 @@ def main(outputs: str, count: str) -> None:
     from made_pages import finish
 
     from subquad.cli.command import prepare_process
-    from subquad.results.cells import RunIndex
-    from subquad.results.collect import all_tables, load_table
+    from subquad.results.cells import RunIndex, load_table
+    from subquad.results.collect import all_tables
 
     prepare_process()
     random.seed(0)

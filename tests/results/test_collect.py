@@ -15,6 +15,7 @@ from subquad.report.html.site import write_site
 from subquad.results import cells, store
 from subquad.results import collect as gathering
 from subquad.results import table as tables
+from subquad.results.cell_results import Collector
 from subquad.results.cells import RunIndex, load_table
 from subquad.results.model import FULL, CellResult, CellResults, Run, Scope
 from subquad.results.table import load
@@ -138,6 +139,25 @@ def test_seeds_that_were_trained_on_other_data_are_in_no_mean(tmp_path, monkeypa
     found = gathering.gather(["one/1"], words).tables[0].cells[softmax.place].results[0]
     assert found.values == {0: 50.0}
     assert "was trained on other data than" in found.remarks[0]
+
+
+@pytest.mark.slow
+def test_mixed_precision_fills_a_cell_that_has_fewer_seeds_in_float32_and_is_said(tmp_path, monkeypatch):
+    table, words = alone(tmp_path, monkeypatch, "one/1", ONE)
+    softmax = next(each for each in table if each.trained)
+    mixed = FACTS["config"] | {"data": {"synthetic": False}}
+    mixed["trainer"] = mixed["trainer"] | {"precision": "bf16-mixed"}
+
+    def finished(seed, accuracy, precision=""):
+        folder = RunIndex(words).run_of(softmax, seed, precision).folder
+        finish(folder, accuracy, seed=seed, **({"config": mixed} if precision else {}))
+        return gathering.gather(["one/1"], words).tables[0].cells[softmax.place].results[0]
+
+    assert finished(0, 0.5).remarks == []
+    assert finished(0, 0.7, "bf16-mixed").values == {0: 50.0}
+    found = finished(1, 0.7, "bf16-mixed")
+    assert (found.values, found.remarks) == (pytest.approx({0: 70, 1: 70}), ["Trained in bf16-mixed."])
+    assert finished(1, 0.5).values == {0: 50.0, 1: 50.0}
 
 
 @pytest.mark.slow
@@ -301,7 +321,7 @@ def test_the_task_of_a_record_is_its_choice():
 
 def test_runs_without_attention_fill_the_cells_without_attention_only():
     known = {("arena/recall", "none")}
-    collector = gathering.Collector(scope=FULL, runs=RunIndex(), measured=lambda cell: None, known=known)
+    collector = Collector(scope=FULL, runs=RunIndex(), measured=lambda cell: None, known=known)
     cells = load_table("arena").cells
     assert collector._possible(cells["no attention", "recall 64"])
     assert not collector._possible(cells["no attention", "copying"])

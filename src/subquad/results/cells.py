@@ -153,15 +153,16 @@ class RunIndex:
         smaller = any(text.startswith("scale=") and text != "scale=paper" for text in self.overrides)
         return tuple(text for text in of_cell if not (smaller and text.startswith("limits.")))
 
-    def run_of(self, cell: Cell, seed: int) -> RunSpec:
-        """The run that fills a trained or chained cell.
+    def run_of(self, cell: Cell, seed: int, precision: str = "") -> RunSpec:
+        """The run that fills a trained or chained cell, in mixed precision if one is given and the cell is trained.
 
         The run that it starts from has seed 0, whatever its own seed is: papers train a model that others start from
         once.
         """
         evaluations = (cell.eval_data,) if cell.eval_data else ()
         if not cell.init_from:
-            return replace(self.spec(self._own(cell.overrides), seed), evaluations=evaluations)
+            mixed = (f"trainer.precision={precision}",) if precision else ()
+            return replace(self.spec((*self._own(cell.overrides), *mixed), seed), evaluations=evaluations)
         first = self.spec(self._own(cell.init_from), 0)
         weights = as_override(str(first.folder / records.BEST))
         run = self.spec((*self._own(cell.overrides), f"ckpt_path={weights}"), seed)

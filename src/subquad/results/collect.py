@@ -1,34 +1,37 @@
 """From the outputs folder and configs/table/ to the results of tables: each cell with the runs that fill it."""
 
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from subquad import records
-from subquad.config.choices import file_of, hint, options
+from subquad.config.choices import file_of, options
 from subquad.config.compositions import Compositions
-from subquad.config.mechanisms import choice_of
-from subquad.config.task_metadata import chosen
 from subquad.records import Measurement
 from subquad.results import added_rows, measurement_cache
 from subquad.results.benches import read_benches
-from subquad.results.cells import RunIndex, load_tables, seeds_of
+from subquad.results.cell_results import Collector, data_of
+from subquad.results.cells import RunIndex, load_tables
 from subquad.results.commands import cell_command, table_command
-from subquad.results.mean import mean_values
-from subquad.results.model import FULL, PROJECT, CellResult, CellResults, Content, Problem, Run, Scope, TableResults
-from subquad.results.scan import Scan, newest, read_measurements, read_run, scan_runs
-from subquad.results.statistics import summarise
+from subquad.results.model import (
+    FLOAT32,
+    FULL,
+    PROJECT,
+    CellResult,
+    CellResults,
+    Content,
+    Problem,
+    Run,
+    Scope,
+    TableResults,
+)
+from subquad.results.scan import Scan, newest, read_measurements, scan_runs
 from subquad.results.store import Store
-from subquad.results.table import Cell, Place, Table
-from subquad.results.verdict import Verdict, cell_verdict
+from subquad.results.table import Place, Table
 from subquad.utils.errors import UserError
-
-_DATA_OVERRIDES = ("task=", "experiment=", "recipe=", "data", "limits.")
 
 Progress = Callable[[str], None]
 """Called with the name of each table before its runs are looked up."""
@@ -54,7 +57,7 @@ def gather(
     tables, wrong = added_rows.add_kept(tables, outputs)
     with suppress(UserError):  # of one; what asks for it finds out which
         compositions.all(
-            [(*data, *overrides) for table in tables for cell in table for data in _data(cell)]
+            [(*data, *overrides) for table in tables for cell in table for data in data_of(cell)]
             + [result.overrides for result in store.results if check]
         )
     outdated = store.outdated(compositions) if check else []
@@ -68,7 +71,7 @@ def gather(
         else:
             collector = Collector(
                 scope=scope, runs=runs, read=scan.runs.get, known=_known(scan.runs.values(), scope),
-                measured=partial(measurement_cache.find, measurements, runs),
+                precisions=_mixed(scan.runs.values()), measured=partial(measurement_cache.find, measurements, runs),
             )  # fmt: skip
         with suppress(UserError):  # of a table; the loop finds out which
             collector.compose(tables)
@@ -147,11 +150,17 @@ def _known(runs: Iterable[Run], scope: Scope) -> set[tuple[str, str]]:
     return {(run.record.task, run.record.attention) for run in like}
 
 
-def _of_project(store: Store, runs: RunIndex, scope: Scope, seeds: Sequence[int] | None = None) -> "Collector":
+def _mixed(runs: Iterable[Run]) -> list[str]:
+    """The precisions of runs beside float32."""
+    return sorted({run.precision for run in runs} - {FLOAT32})
+
+
+def _of_project(store: Store, runs: RunIndex, scope: Scope, seeds: Sequence[int] | None = None) -> Collector:
     """Collects results of the project in one scope."""
     return Collector(
         scope=scope, runs=runs, seeds=seeds, read=store.run, evaluation=store.evaluation,
         measured=partial(store.measurement, runs), known=_known(store.pages.values(), scope),
+        precisions=_mixed(store.pages.values()),
     )  # fmt: skip
 
 
@@ -232,164 +241,3 @@ def _numbered(table: Table) -> Iterator[tuple[int, int, Place]]:
     rows = list(dict.fromkeys(row for row, _ in table.cells))
     columns = list(dict.fromkeys(column for _, column in table.cells))
     return ((columns.index(column) + 1, rows.index(row) + 1, (row, column)) for row, column in table.cells)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collector:
-    """Computes the results of tables in one scope.
-
-    Args:
-        scope: which runs count.
-        runs: the runs of cells in this scope.
-        read: the run of a folder, or None if it has not finished; raises UserError if its record is of no use.
-        evaluation: the metrics of the run of a folder on changed data, or None.
-        measured: the measurement of a cell, or None.
-        failures: why cells could not be measured.
-        seeds: None for as many as each cell declares.
-        known: task and attention of the finished runs; cells that can be none of them are not composed. None: unknown.
-    """
-
-    scope: Scope
-    runs: RunIndex
-    read: Callable[[Path], Run | None] = read_run
-    evaluation: Callable[[Path, Mapping[str, Any]], Mapping[str, float] | None] = records.read_evaluation
-    measured: Callable[[Cell], Measurement | None]
-    failures: Mapping[Place, str] = field(default_factory=dict)
-    seeds: Sequence[int] | None = None
-    known: Set[tuple[str, str]] | None = None
-    first: dict[tuple[tuple[str, ...], ...], Run] = field(default_factory=dict)
-    """The first run with some data, with whose data those of the other runs are compared."""
-
-    def compose(self, tables: Iterable[Table]) -> None:
-        """Composes all that these tables need together, which is quicker than one by one."""
-        cells = [cell for table in tables for cell in table if cell.trained]
-        self.runs.compose(cell for cell in cells if self._possible(cell))
-
-    def results(self, table: Table) -> dict[Place, CellResult]:
-        """The result of each cell; in a scope other than the full one, only of those that have runs or a value."""
-        own = {place: self._cell(cell) for place, cell in table.cells.items() if not cell.mean}
-        every = {p: self._mean(cell, own) if cell.mean else own[p] for p, cell in table.cells.items()}
-        if self.known is None or self.scope == FULL:
-            return every
-        return {place: result for place, result in every.items() if result.text or result.runs}
-
-    def _cell(self, cell: Cell) -> CellResult:
-        if cell.measure and not cell.unavailable:
-            return self._measurement(cell)
-        if cell.trained and self._possible(cell):
-            return self._trained(cell)
-        return self._result(cell, {}, missing_data=self._missing_data(cell))
-
-    def _trained(self, cell: Cell) -> CellResult:
-        values, runs, unusable = {}, [], []
-        for seed in seeds_of(cell, self.seeds):
-            folder = self.runs.run_of(cell, seed).folder
-            try:
-                if (run := self.read(folder)) is None:
-                    continue
-                runs.append(run)
-                first = self.first.setdefault(tuple(_data(cell)), run)
-                if run.record.data_fingerprint != first.record.data_fingerprint:
-                    raise UserError(f"{folder} was trained on other data than {first.key}; train one of them again.")
-                metrics = self.evaluation(folder, cell.eval_data) if cell.eval_data else run.record.metrics
-                value = (metrics or {}).get(cell.metric.name)
-                if value is None and metrics:
-                    name = cell.metric.name
-                    raise UserError(f"The record of {folder} has no metric {name}; {hint(name, sorted(metrics))}")
-                if value is not None and not math.isfinite(value):
-                    raise UserError(f"{cell.metric.name} of the run {folder} is {value}, which no mean can take.")
-            except UserError as error:
-                unusable.append(str(error))
-                continue
-            if value is not None:
-                values[seed] = value * cell.metric.scale_by
-        return self._result(
-            cell, values, runs=runs, remarks=unusable, unusable=bool(unusable), baselines=_baselines(cell, runs),
-            missing_data="" if values else self._missing_data(cell),
-        )  # fmt: skip
-
-    def _measurement(self, cell: Cell) -> CellResult:
-        if (found := self.measured(cell)) is None:
-            return self._result(cell, {}, remarks=[self.failures[cell.place]] if cell.place in self.failures else [])
-        remarks, facts = [found.note] if found.note else [], _facts(found)
-        if isinstance(found.value, str):
-            verdict = Verdict.NOT_PRINTED
-            return CellResult(scope=self.scope, verdict=verdict, text=found.value, measurement=facts, remarks=remarks)
-        return self._result(cell, {0: found.value * cell.metric.scale_by}, measurement=facts, remarks=remarks)
-
-    def _mean(self, cell: Cell, parts: Mapping[Place, CellResult]) -> CellResult:
-        """The mean of other cells; it lacks the data that the first incomplete one of them lacks."""
-        averaged = [parts[part] for part in cell.mean]
-        values = mean_values([part.values for part in averaged])
-        missing = "" if values else next((part.missing_data for part in averaged if part.missing_data), "")
-        stated = all(part.verdict is Verdict.AS_PRINTED for part in averaged)
-        return self._result(cell, values, missing_data=missing, stated=stated)
-
-    def _result(
-        self, cell: Cell, values: Mapping[int, float], *, missing_data: str = "", stated: bool | None = None,
-        **known: Any,
-    ) -> CellResult:  # fmt: skip
-        summary = summarise(values) if values else None
-        verdict = cell_verdict(cell, values, self.scope.full, bool(missing_data), stated)
-        return CellResult(
-            scope=self.scope, verdict=verdict, values=values,
-            text=summary.text(cell.digits) if summary else "", summary=summary, missing_data=missing_data, **known,
-        )  # fmt: skip
-
-    def _possible(self, cell: Cell) -> bool:
-        """Whether a finished run may be a cell's: the task and the mechanism of its overrides decide, if any."""
-        if self.known is None:
-            return True
-        given = chosen(cell.overrides)
-        task, attention, backbone = given.get("task"), given.get("attention"), given.get("backbone", "")
-        if given.get("backbone.attention") == "null":
-            attention = "none"
-        elif choice_of("backbone", backbone) is not None:
-            attention = backbone
-        return any(task in (None, t) and attention in (None, a) for t, a in self.known)
-
-    def _missing_data(self, cell: Cell) -> str:
-        """Which data the cell's runs lack; "" if none.
-
-        With `known`, asked with the overrides that choose data, which many cells share.
-        """
-        if not cell.trained:
-            return ""
-        if self.known is None:
-            return self.runs.missing_data(self.runs.run_of(cell, 0)) or ""
-        if self.scope != FULL:
-            return ""
-        reasons = (self.runs.missing_data(self.runs.spec(data, 0)) for data in _data(cell))
-        return next((reason for reason in reasons if reason), "")
-
-
-def _data(cell: Cell) -> list[tuple[str, ...]]:
-    """The overrides that choose the data of a cell's run, and of the run that it starts from; none without a run."""
-    if not cell.trained:
-        return []
-    return [
-        tuple(override for override in overrides if override.startswith(_DATA_OVERRIDES))
-        for overrides in (cell.overrides, cell.init_from)
-        if overrides
-    ]
-
-
-def _baselines(cell: Cell, runs: Iterable[Run]) -> dict[str, float]:
-    """Scores without a model, of the last run, if the cell shows the metric that picks the best epoch.
-
-    They are scores on the run's own test split, so that a cell of other data has none.
-    """
-    baselines: dict[str, float] = {}
-    for run in () if cell.eval_data else runs:
-        if cell.metric.name == f"test/{run.monitor}":
-            baselines |= {name: score * cell.metric.scale_by for name, score in run.record.baselines.items()}
-    return baselines
-
-
-def _facts(measurement: Measurement) -> dict[str, str]:
-    """Where, when and with what a value was measured, and how if not as the table asks."""
-    machine, versions = measurement.machine or {}, measurement.versions or {}
-    return {
-        "machine": str(machine.get("gpu") or machine.get("cpu") or ""), "torch": str(versions.get("torch", "")),
-        "commit": str(measurement.commit), "measured": str(measurement.finished), "note": str(measurement.note),
-    }  # fmt: skip

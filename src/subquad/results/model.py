@@ -66,6 +66,7 @@ class Scope:
         return ", ".join([*parts, *(["synthetic data"] if self.synthetic else []), *self.overrides])
 
 
+FLOAT32 = "32-true"
 FULL = Scope()
 PROJECT = Scope(project=True)
 
@@ -88,6 +89,11 @@ class Run:
         """From its record."""
         synthetic = bool(self.record.config.get("data", {}).get("synthetic"))
         return Scope(self.record.scale, self.record.protocol, synthetic, project=self.project)
+
+    @property
+    def precision(self) -> str:
+        """In which it was trained: 32-true, bf16-mixed or 16-mixed."""
+        return str(self.record.config["trainer"]["precision"])
 
     @property
     def monitor(self) -> str:
