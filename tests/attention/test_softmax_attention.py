@@ -124,3 +124,21 @@ def test_no_mask_goes_to_cudnn_and_other_choices_stay(monkeypatch):
     monkeypatch.undo()
     compiled = torch.compile(fused_attention_on_gpu, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x, x, x, mask, 0.0, None), fused_attention_on_gpu(x, x, x, mask, 0.0, None))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mask", [None, torch.bool, torch.float32])
+def test_half_precision_with_dropout_is_that_of_single_precision(dtype: torch.dtype, mask: torch.dtype | None) -> None:
+    """Torch would write out all weights in half precision, with slow products of odd lengths."""
+    q, k, v = (torch.randn(2, 2, 7, 16, dtype=dtype, requires_grad=True) for _ in range(3))
+    seen = torch.rand(2, 1, 1, 7) < 0.7
+    seen = None if mask is None else seen if mask == torch.bool else torch.where(seen, 0.0, -1e4).to(dtype)
+    torch.manual_seed(0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = softmax_attention(q, k, v, seen, dropout_p=0.2)
+    torch.manual_seed(0)
+    full = None if seen is None else seen.float() if seen.is_floating_point() else seen
+    expected = softmax_attention(q.float(), k.float(), v.float(), full, dropout_p=0.2)
+    torch.testing.assert_close(y, expected.to(dtype), rtol=0, atol=0)
+    y.sum().backward()
+    assert q.grad.dtype == dtype
