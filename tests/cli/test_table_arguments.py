@@ -42,6 +42,7 @@ def test_words_that_make_other_runs_allow_no_verdict(tmp_path, monkeypatch):
     smoke = scope_of(RunIndex(["scale=smoke", "data=synthetic", "trainer=cpu"]), tables)
     assert smoke == Scope("smoke", synthetic=True)
     assert scope_of(RunIndex(["scale=paper", "trainer=cpu", "trainer.devices=1"]), tables) == FULL
+    assert scope_of(RunIndex(["trainer.precision=bf16-mixed"]), tables) == FULL
     short = scope_of(RunIndex(["trainer=cpu", "trainer.max_epochs=1"]), tables)
     assert (short.full, short.note) == (False, " (trainer.max_epochs=1: no reproduction)")
     (tmp_path / "trainer").mkdir()

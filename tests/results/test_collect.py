@@ -158,6 +158,8 @@ def test_mixed_precision_fills_a_cell_that_has_fewer_seeds_in_float32_and_is_sai
     found = finished(1, 0.7, "bf16-mixed")
     assert (found.values, found.remarks) == (pytest.approx({0: 70, 1: 70}), ["Trained in bf16-mixed."])
     assert finished(1, 0.5).values == {0: 50.0, 1: 50.0}
+    in_bf16 = gathering.results_of(table, RunIndex([*words, "trainer.precision=bf16-mixed"])).cells[softmax.place]
+    assert (in_bf16.results[0].values, in_bf16.results[0].remarks) == (found.values, found.remarks)
 
 
 @pytest.mark.slow

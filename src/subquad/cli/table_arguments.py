@@ -14,7 +14,7 @@ from subquad.config.compose import load_own_attention
 from subquad.config.compositions import Compositions
 from subquad.config.task_metadata import task_of
 from subquad.results.added_rows import AddedRow, free_rows, path_of, rates_of, with_rows
-from subquad.results.cells import RunIndex, load_table, load_tables, select
+from subquad.results.cells import PRECISION, RunIndex, load_table, load_tables, select
 from subquad.results.model import Scope
 from subquad.results.table import Table
 from subquad.utils.errors import UserError
@@ -129,11 +129,11 @@ def chosen_scope(config: Any) -> Scope:
 
 
 def scope_of(runs: RunIndex, tables: Sequence[Table]) -> Scope:
-    """The scope of these runs. Overrides of the trainer belong to it if they change what a run is."""
+    """The scope of these runs. Overrides of the trainer but its precision belong to it if they change what a run is."""
     scope = Scope.of(runs.overrides)
     shipped = {f"trainer={file.stem}" for file in (CONFIGS / "trainer").glob("*.yaml")}
     given = (override for override in runs.overrides if override.startswith(("trainer.", "trainer=")))
-    of_trainer = tuple(override for override in given if override not in shipped)
+    of_trainer = tuple(o for o in given if o not in shipped and not o.startswith(PRECISION))
     trained = next((cell for table in tables for cell in table if cell.trained), None)
     if of_trainer and trained is not None:
         plain = RunIndex([o for o in runs.overrides if o not in of_trainer], runs.compositions)

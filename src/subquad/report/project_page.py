@@ -11,7 +11,8 @@ from subquad.measure.speed_plot import draw_speed
 from subquad.report.html.bench_page import EXPLICIT, SOFTMAX
 from subquad.report.markdown_latex import markdown, printed_text
 from subquad.results.benches import bench_device, bench_times
-from subquad.results.model import FLOAT32, FULL, GROUPS, PROJECT, CellResult, CellResults, Run, Scope, TableResults
+from subquad.results.cell_results import mixed_precisions
+from subquad.results.model import FULL, GROUPS, PROJECT, CellResult, CellResults, Run, Scope, TableResults
 from subquad.results.verdict import Verdict
 from subquad.utils.display import counted
 
@@ -73,7 +74,7 @@ def _entry(cells: Sequence[tuple[CellResults, CellResult]]) -> str:
     first, result = cells[0]
     printed = [f"{'quoted ' * cell.cell.from_prior_work}{printed_text(cell)}" for cell, _ in cells]
     shown = printed if len(printed) > 1 else [printed_text(first)]
-    mixed = "".join(f", in {precision}" for precision in _precisions(result))
+    mixed = "".join(f", in {precision}" for precision in mixed_precisions(result.runs))
     return f"{first.cell.column} {result.text}{_seeds(result, first.cell.seeds)}{mixed} ({', '.join(shown)})"
 
 
@@ -107,18 +108,13 @@ def _trained(tables: Iterable[TableResults], seeds: int = 5) -> str:
     results = [result for cell in cells if (result := _filled(cell))]
     settings = {tuple(run.key for run in result.runs) for result in results}
     enough = sum(len(result.values) >= seeds for result in results)
-    mixed = sum(bool(_precisions(result)) for result in results)
+    mixed = sum(bool(mixed_precisions(result.runs)) for result in results)
     of_mixed = f", {mixed:,} in mixed precision" if mixed else ""
     return (
         f"Of {len(cells):,} cells of the five papers' tables that are results of training (means over tasks left out), "
         f"{len(results):,} have been trained with this code at the papers' scale (by {len(settings):,} settings: some "
         f"are printed twice), {enough:,} of them with {seeds} seeds{of_mixed}."
     )
-
-
-def _precisions(result: CellResult) -> list[str]:
-    """The mixed precisions of its runs."""
-    return sorted({run.precision for run in result.runs} - {FLOAT32})
 
 
 def _seeds(result: CellResult, declared: int) -> str:

@@ -13,7 +13,7 @@ from subquad.config.task_metadata import chosen
 from subquad.records import Measurement
 from subquad.results.cells import RunIndex, seeds_of
 from subquad.results.mean import mean_values
-from subquad.results.model import FULL, CellResult, Run, Scope
+from subquad.results.model import FLOAT32, FULL, CellResult, Run, Scope
 from subquad.results.scan import read_run
 from subquad.results.statistics import summarise
 from subquad.results.table import Cell, Place, Table
@@ -80,7 +80,6 @@ class Collector:
 
     def _in_precision(self, cell: Cell, precision: str = "") -> CellResult:
         values, runs, unusable = {}, [], []
-        remarks = [f"Trained in {precision}."] if precision else []
         for seed in seeds_of(cell, self.seeds):
             folder = self.runs.run_of(cell, seed, precision).folder
             try:
@@ -103,8 +102,9 @@ class Collector:
             if value is not None:
                 values[seed] = value * cell.metric.scale_by
         return self._result(
-            cell, values, runs=runs, remarks=remarks + unusable, unusable=bool(unusable),
-            baselines=_baselines(cell, runs), missing_data="" if values else self._missing_data(cell),
+            cell, values, runs=runs, remarks=[*map("Trained in {}.".format, mixed_precisions(runs)), *unusable],
+            unusable=bool(unusable), baselines=_baselines(cell, runs),
+            missing_data="" if values else self._missing_data(cell),
         )  # fmt: skip
 
     def _measurement(self, cell: Cell) -> CellResult:
@@ -160,6 +160,11 @@ class Collector:
             return ""
         reasons = (self.runs.missing_data(self.runs.spec(data, 0)) for data in data_of(cell))
         return next((reason for reason in reasons if reason), "")
+
+
+def mixed_precisions(runs: Iterable[Run]) -> list[str]:
+    """The precisions of runs beside float32."""
+    return sorted({run.precision for run in runs} - {FLOAT32})
 
 
 def data_of(cell: Cell) -> list[tuple[str, ...]]:

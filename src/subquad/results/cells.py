@@ -17,6 +17,9 @@ from subquad.results.missing_data import missing_data
 from subquad.results.table import Cell, Place, Table
 from subquad.utils.errors import UserError
 
+PRECISION = "trainer.precision="
+"""An override that makes another run at the same scale."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
@@ -161,7 +164,7 @@ class RunIndex:
         """
         evaluations = (cell.eval_data,) if cell.eval_data else ()
         if not cell.init_from:
-            mixed = (f"trainer.precision={precision}",) if precision else ()
+            mixed = (f"{PRECISION}{precision}",) if precision else ()
             return replace(self.spec((*self._own(cell.overrides), *mixed), seed), evaluations=evaluations)
         first = self.spec(self._own(cell.init_from), 0)
         weights = as_override(str(first.folder / records.BEST))

@@ -13,11 +13,10 @@ from subquad.config.compositions import Compositions
 from subquad.records import Measurement
 from subquad.results import added_rows, measurement_cache
 from subquad.results.benches import read_benches
-from subquad.results.cell_results import Collector, data_of
-from subquad.results.cells import RunIndex, load_tables
+from subquad.results.cell_results import Collector, data_of, mixed_precisions
+from subquad.results.cells import PRECISION, RunIndex, load_tables
 from subquad.results.commands import cell_command, table_command
 from subquad.results.model import (
-    FLOAT32,
     FULL,
     PROJECT,
     CellResult,
@@ -71,7 +70,8 @@ def gather(
         else:
             collector = Collector(
                 scope=scope, runs=runs, read=scan.runs.get, known=_known(scan.runs.values(), scope),
-                precisions=_mixed(scan.runs.values()), measured=partial(measurement_cache.find, measurements, runs),
+                precisions=mixed_precisions(scan.runs.values()),
+                measured=partial(measurement_cache.find, measurements, runs),
             )  # fmt: skip
         with suppress(UserError):  # of a table; the loop finds out which
             collector.compose(tables)
@@ -150,17 +150,12 @@ def _known(runs: Iterable[Run], scope: Scope) -> set[tuple[str, str]]:
     return {(run.record.task, run.record.attention) for run in like}
 
 
-def _mixed(runs: Iterable[Run]) -> list[str]:
-    """The precisions of runs beside float32."""
-    return sorted({run.precision for run in runs} - {FLOAT32})
-
-
 def _of_project(store: Store, runs: RunIndex, scope: Scope, seeds: Sequence[int] | None = None) -> Collector:
     """Collects results of the project in one scope."""
     return Collector(
         scope=scope, runs=runs, seeds=seeds, read=store.run, evaluation=store.evaluation,
         measured=partial(store.measurement, runs), known=_known(store.pages.values(), scope),
-        precisions=_mixed(store.pages.values()),
+        precisions=mixed_precisions(store.pages.values()),
     )  # fmt: skip
 
 
@@ -197,12 +192,13 @@ def results_of(
         failures: why other cells could not be measured.
     """
     scope = Scope.of(runs.overrides) if scope is None else scope
+    in_any_precision = RunIndex([o for o in runs.overrides if not o.startswith(PRECISION)], runs.compositions)
     collectors = [
         Collector(
             scope=scope, runs=runs, seeds=seeds, failures=failures or {},
             measured=lambda cell: (measured or {}).get(cell.place),
         ),
-        _of_project(Store.read(), runs, replace(scope, project=True), seeds),
+        _of_project(Store.read(), in_any_precision, replace(scope, project=True), seeds),
     ]  # fmt: skip
     for collector in collectors:
         collector.compose([table])
