@@ -38,7 +38,7 @@ def softmax_attention(
     Queries that see no key get zeros. Without dropout, and on a GPU, this calls torch's fused kernel; for few keys on a
     CPU the package's own, which drops the same weights as the operators that it replaces. With dropout and many weights
     on a CPU, it computes them in parts (see `attention_in_parts`), and drops others. Half precision with dropout on a
-    CPU is computed in single precision, for which torch needs a third of the time.
+    CPU is computed in single precision: in half, torch would write out all weights, by slow products.
 
     Args:
         q: [..., n, e].
