@@ -82,7 +82,29 @@ def load_pretrained(source: str | Path, *, revision: str | None = None, trust_co
         10
     """
     path = _file(str(source), revision)
+    return _network(*_read(path), path, trust_code)
+
+
+def load_predictor(
+    source: str | Path, changes: Mapping[str, Any], *, trust_code: bool = False
+) -> tuple[nn.Module, SplitData]:
+    """The model of a bundle, and its data without their splits, which can prepare further rows as those of training.
+
+    Args:
+        source: as that of `load_pretrained`.
+        changes: settings of the data that differ from those of the run: how the files of further rows are read.
+        trust_code: whether the model and the data may be of classes from outside of Subquad.
+
+    Raises:
+        UserError: as `load_pretrained`, the data take no further rows, or a setting is not one of reading.
+    """
+    path = _file(str(source), None)
     content, weights = _read(path)
+    data = _reader(content, changes, path, trust_code)
+    return _network(content, weights, path, trust_code), data
+
+
+def _network(content: Mapping[str, Any], weights: Mapping[str, Tensor], path: Path, trust_code: bool) -> nn.Module:
     node = without_weights(content["record"]["config"]["task"]["module"]["backbone"])
     _check_code(node, (nn.Module,), content, path, trust_code)
     spec = _spec(dict(content["spec"]), path)
@@ -95,22 +117,11 @@ def load_pretrained(source: str | Path, *, revision: str | None = None, trust_co
             "version of Subquad that wrote it."
         ) from None
     network.spec, network.record, network.classes = spec, content["record"], content.get("classes", [])
-    return network.eval()
+    evaluating: nn.Module = network.eval()
+    return evaluating
 
 
-def load_reader(source: str | Path, changes: Mapping[str, Any], *, trust_code: bool = False) -> SplitData:
-    """The data of a bundle without their splits, which can prepare further rows as those of training were.
-
-    Args:
-        source: as that of `load_pretrained`.
-        changes: settings of the data that differ from those of the run: how the files of further rows are read.
-        trust_code: whether the data may be of a class from outside of Subquad.
-
-    Raises:
-        UserError: as `load_pretrained`, the data take no further rows, or a setting is not one of reading.
-    """
-    path = _file(str(source), None)
-    content, _ = _read(path)
+def _reader(content: Mapping[str, Any], changes: Mapping[str, Any], path: Path, trust_code: bool) -> SplitData:
     node = content["record"]["config"]["data"]
     _check_code(node, (SplitData, Augment), content, path, trust_code)
     kind = cast(type[SplitData], get_object(node["_target_"]))

@@ -28,7 +28,7 @@ from subquad.data.split_data import SplitData
 from subquad.measure import machine
 from subquad.specs import Batch
 from subquad.tasks.supervised import Supervised
-from subquad.training.bundle import is_bundle, load_pretrained, load_reader
+from subquad.training.bundle import is_bundle, load_predictor
 from subquad.training.lightning_data import TrainedOn
 from subquad.training.memory_plan import limit_evaluation
 from subquad.training.resume import check_data, data_settings, read_best
@@ -249,9 +249,9 @@ def _of_run(run: Path, changes: Mapping[str, Any]) -> _Model:
 
 
 def _of_bundle(source: str, changes: Mapping[str, Any], trust_code: bool) -> _Model:
-    data = load_reader(source, changes, trust_code=trust_code)
-    network: Any = load_pretrained(source, trust_code=trust_code)
-    config = OmegaConf.create(network.record["config"])
+    network, data = load_predictor(source, changes, trust_code=trust_code)
+    record: Any = network.record
+    config = OmegaConf.create(record["config"])
     data.trainer = trainer = _trainer(config, 1)
     gpu = isinstance(trainer.accelerator, CUDAAccelerator)
     runtime = Runtime().resolved(network, gpu, config.recipe.get("float32_precision", "highest"))
